@@ -1,0 +1,86 @@
+# A clean clone needs python3, pip and make; everything else is installed into .venv.
+# Stamps in .venv record what was installed; they fall out of date when pyproject.toml changes.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+WEFT := $(VENV)/weft.stamp
+DEV := $(VENV)/dev.stamp
+PEERS := $(VENV)/peers.stamp
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+STAGE = @printf '\n=== %s\n'
+
+.PHONY: help demo test quick bench peers clean
+
+help:
+	@echo 'make demo    install weft into .venv and run the demonstration'
+	@echo 'make test    everything that must be green: lint, format, types, layers, tests'
+	@echo 'make quick   lint and the tests that are not slow, with the .venv as it is'
+	@echo 'make bench   run every file of benchmarks/ beside its peers'
+	@echo 'make peers   install the peers that some tests and the benchmarks compare with'
+	@echo 'make clean   remove .venv, caches and build outputs'
+
+$(BIN)/python:
+	$(STAGE) 'create $(VENV)'
+	$(PYTHON) -m venv $(VENV)
+
+$(WEFT): pyproject.toml | $(BIN)/python
+	$(STAGE) 'install weft'
+	$(PIP) --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(STAGE) 'install weft[dev]'
+	$(PIP) --editable '.[dev]'
+	@touch $(WEFT) $@
+
+$(PEERS): pyproject.toml | $(BIN)/python
+	$(STAGE) 'install weft[dev,peers]'
+	$(PIP) --editable '.[dev,peers]'
+	@touch $(WEFT) $(DEV) $@
+
+# Only an absent pytest makes `quick` install: it never waits for pip on a working .venv.
+$(BIN)/pytest:
+	@$(MAKE) --no-print-directory $(DEV)
+
+demo: $(WEFT)
+	$(BIN)/python -m weft.demo
+
+peers: $(PEERS)
+
+test: $(DEV)
+	$(STAGE) 'ruff check'
+	$(BIN)/ruff check .
+	$(STAGE) 'ruff format --check'
+	$(BIN)/ruff format --check .
+	$(STAGE) 'mypy'
+	$(BIN)/mypy weft
+	$(STAGE) 'lint-imports'
+	$(BIN)/lint-imports --no-logo
+	$(STAGE) 'pytest'
+	$(PYTEST)
+
+quick: $(BIN)/pytest
+	$(STAGE) 'ruff'
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(STAGE) 'pytest, without the slow tests'
+	$(PYTEST) -m 'not slow'
+
+BENCHMARKS = $(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))
+
+bench: $(PEERS)
+	@test -n '$(BENCHMARKS)' || { echo 'bench: benchmarks/ holds no benchmark' >&2; exit 1; }
+	@failed=; for name in $(BENCHMARKS); do \
+	    printf '\n=== %s\n' "$$name"; \
+	    $(BIN)/python -m "benchmarks.$$name" || failed="$$failed $$name"; \
+	done; \
+	test -z "$$failed" || { echo "bench: failed:$$failed" >&2; exit 1; }
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,85 @@
+"""Settings that every test shares: hypothesis profiles and the seed of the run.
+
+Most draws are the same in every run, so that a red test stays red. One seed is fresh each run: it
+decides the order of the tests and whatever a test draws through the `fresh_seed` fixture. It is
+printed in the header, and `--fresh-seed` or `WEFT_TEST_SEED` brings a run back.
+"""
+
+import os
+
+import hypothesis
+import pytest
+
+SEED_BITS = 32
+
+hypothesis.settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    print_blob=True,
+    # A loaded machine is slow at drawing; that says nothing about the test.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "thorough",
+    hypothesis.settings.get_profile("ci"),
+    derandomize=False,
+    max_examples=1000,
+)
+hypothesis.settings.load_profile("ci")
+
+seed_key = pytest.StashKey[int]()
+
+
+def parse_seed(text: str, source: str) -> int:
+    """Read a seed that fits every generator, or say which setting is wrong."""
+    if not text.isdecimal() or int(text) >= 2**SEED_BITS:
+        raise pytest.UsageError(f"{source}: expected an integer below 2**{SEED_BITS}, got {text!r}")
+    return int(text)
+
+
+def choose_seed(config: pytest.Config) -> int:
+    worker_input = getattr(config, "workerinput", None)
+    if worker_input is not None:  # a worker of pytest-xdist: the controller has chosen
+        return int(worker_input["fresh_seed"])
+    option = config.getoption("--fresh-seed")
+    if option is not None:
+        return parse_seed(option, "--fresh-seed")
+    variable = os.environ.get("WEFT_TEST_SEED")
+    if variable is not None:
+        return parse_seed(variable, "WEFT_TEST_SEED")
+    return int.from_bytes(os.urandom(SEED_BITS // 8))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fresh-seed",
+        metavar="N",
+        default=None,
+        help="seed of the run's order and fresh draws (default: WEFT_TEST_SEED, else random)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    seed = choose_seed(config)
+    config.stash[seed_key] = seed
+    # pytest-randomly reads its option after this hook: one number brings back the whole run.
+    if getattr(config.option, "randomly_seed", None) == "default":
+        config.option.randomly_seed = seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    node.workerinput["fresh_seed"] = node.config.stash[seed_key]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"fresh seed: {config.stash[seed_key]} (WEFT_TEST_SEED brings it back)"
+
+
+@pytest.fixture(scope="session")
+def fresh_seed(pytestconfig: pytest.Config) -> int:
+    """A seed that changes from run to run; the header of the run prints it."""
+    return pytestconfig.stash[seed_key]

@@ -1,0 +1,1 @@
+"""The engine room: values, recorded graphs, tensors, sharding and the tape."""

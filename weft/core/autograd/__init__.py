@@ -1,0 +1,10 @@
+"""Reverse-mode differentiation: the tape and the walk back.
+
+| file | what lives in it |
+|---|---|
+| `tape` | `Tape`, the handler that records; `pull_back`, the walk |
+"""
+
+from weft.core.autograd.tape import Tape, TapeNode, pull_back
+
+__all__ = ["Tape", "TapeNode", "pull_back"]

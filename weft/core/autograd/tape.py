@@ -1,0 +1,137 @@
+"""Reverse mode: `Tape` remembers what was computed, `pull_back` walks it from the end.
+
+A node keeps how its result came about; nodes know their parents, so what the result does not need is
+forgotten with its handles. The walk is by creation number, without recursion.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.slots import FUNCTIONS, OPS
+from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.tensor import Tensor
+
+_numbers = itertools.count()
+
+
+class TapeNode:
+    """One step: an op, its operands outside the tape, its results, and the nodes it came from."""
+
+    __slots__ = ("number", "op", "outs", "params", "parents", "primals")
+
+    def __init__(
+        self,
+        op: Any,
+        primals: tuple[Tensor, ...],
+        outs: tuple[Tensor, ...],
+        params: dict[str, Any],
+        parents: tuple[tuple[TapeNode, int] | None, ...],
+    ) -> None:
+        self.number = next(_numbers)
+        self.op = op
+        self.primals = primals
+        self.outs = outs
+        self.params = params
+        self.parents = parents
+
+
+class Tape(Handler):
+    """Records every op that depends on a watched tensor."""
+
+    def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        parents = tuple(a._impl.payload if a._impl.owner is self else None for a in args)
+        primals = tuple(
+            a if p is None else p[0].outs[p[1]] for a, p in zip(args, parents, strict=True)
+        )
+        with installed(self.outer):
+            result = perform(op, primals, params)
+        if all(p is None for p in parents):
+            return result
+        outs = result if isinstance(result, tuple) else (result,)
+        node = TapeNode(op, primals, outs, params, parents)
+        wrapped = tuple(self._wrap(node, slot) for slot in range(len(outs)))
+        return wrapped if isinstance(result, tuple) else wrapped[0]
+
+    def watch(self, x: Tensor) -> Tensor:
+        """A tensor that stands for `x` and whose uses are recorded."""
+        return self._wrap(TapeNode(None, (), (x,), {}, ()), 0)
+
+    def _wrap(self, node: TapeNode, slot: int) -> Tensor:
+        out = node.outs[slot]
+        if not dtypes.is_inexact(out.dtype):
+            return out  # integers and bools carry no derivative
+        return Tensor(TensorImpl.owned(out.type, out.device, self, (node, slot)))
+
+    def primal(self, payload: tuple[TapeNode, int]) -> Tensor:
+        node, slot = payload
+        return node.outs[slot]
+
+    def open(self, x: Tensor) -> Tensor:
+        """The value of `x` outside this tape."""
+        return self.primal(x._impl.payload) if x._impl.owner is self else x
+
+    def node(self, x: Tensor) -> tuple[TapeNode, int] | None:
+        """Where `x` stands on this tape, if it does."""
+        return x._impl.payload if x._impl.owner is self else None
+
+
+def pull_back(
+    roots: Sequence[tuple[TapeNode, int] | None],
+    cotangents: Sequence[Tensor],
+    leaves: Sequence[tuple[TapeNode, int] | None],
+) -> list[Tensor | None]:
+    """Cotangents of the leaves, given those of the roots; `None` where nothing flows."""
+    found: dict[TapeNode, list[Tensor | None]] = {}
+    queue: list[tuple[int, TapeNode]] = []
+
+    def add(place: tuple[TapeNode, int], contribution: Tensor) -> None:
+        node, slot = place
+        slots = found.get(node)
+        if slots is None:
+            slots = found[node] = [None] * len(node.outs)
+            heappush(queue, (-node.number, node))
+        seen = slots[slot]
+        slots[slot] = contribution if seen is None else seen + contribution
+
+    for root, cotangent in zip(roots, cotangents, strict=True):
+        if root is not None:
+            add(root, cotangent)
+    kept = {leaf[0] for leaf in leaves if leaf is not None}
+    while queue:
+        _, node = heappop(queue)
+        if node.op is None:
+            continue
+        slots = found[node] if node in kept else found.pop(node)
+        for place, part in zip(node.parents, _contributions(node, slots), strict=True):
+            if place is not None and part is not None:
+                add(place, fit(part, place[0].outs[place[1]]))
+    return [
+        found[leaf[0]][leaf[1]] if leaf is not None and leaf[0] in found else None
+        for leaf in leaves
+    ]
+
+
+def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    if not node.op.multiple:
+        return node.op.vjp(node.primals, node.outs[0], slots[0], **node.params)  # type: ignore[no-any-return]
+    zeros = FUNCTIONS["zeros_like"]
+    filled = tuple(
+        zeros(out) if ct is None else ct for out, ct in zip(node.outs, slots, strict=True)
+    )
+    return node.op.vjp(node.primals, node.outs, filled, **node.params)  # type: ignore[no-any-return]
+
+
+def fit(part: Tensor, primal: Tensor) -> Tensor:
+    """Sum the leading axes that the operand lacks."""
+    extra = part.ndim - primal.ndim
+    if extra:
+        axes = tuple(range(-part.ndim, -primal.ndim))
+        part = perform(OPS["reduce_sum"], (part,), {"axes": axes})
+    assert part.shape == primal.shape, (part.shape, primal.shape)
+    return part

@@ -1,0 +1,15 @@
+"""What every other part of the core shares; imports none of them.
+
+| file | what lives in it |
+|---|---|
+| `context` | context-local defaults: dtype, device |
+| `device` | devices as values |
+| `dtypes` | dtypes, promotion, weak Python scalars |
+| `factors` | index notation |
+| `handler` | the handler stack and `perform` |
+| `lazy` | modules loaded at first use |
+| `slots` | the tables of ops and functions that operators look names up in |
+| `source` | the user's line |
+| `trees` | trees of tensors |
+| `types` | `TensorType`: shape and dtype |
+"""

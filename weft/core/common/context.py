@@ -1,0 +1,89 @@
+"""Context-local defaults: the dtype and device a creation function uses when none is given.
+
+Threads start with the library's defaults (float32 on `cpu:0`); asyncio tasks inherit them.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.device import CPU, Device, as_device
+from weft.core.common.types import DType
+from weft.errors import DTypeError
+
+T = TypeVar("T")
+
+_dtype: ContextVar[DType] = ContextVar("weft_default_dtype", default=np.dtype("float32"))
+_device: ContextVar[Device] = ContextVar("weft_default_device", default=CPU)
+
+
+class Setting(Generic[T]):
+    """A default that was changed: keeps holding, or ends with the `with` block it opens."""
+
+    def __init__(self, *changes: tuple[ContextVar[Any], Any]) -> None:
+        self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = [
+            (variable, variable.set(value)) for variable, value in changes
+        ]
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for variable, token in reversed(self._tokens):
+            variable.reset(token)
+
+
+def default_float() -> DType:
+    """The float dtype used when nothing else decides."""
+    return _dtype.get()
+
+
+def current_device() -> Device:
+    """The device used when nothing else decides."""
+    return _device.get()
+
+
+def default_dtype(dtype: Any) -> Setting[DType]:
+    """Make `dtype` the default float: from here on, or inside `with default_dtype(…):`.
+
+    >>> with default_dtype("float64"):
+    ...     default_float().name
+    'float64'
+    >>> default_float().name
+    'float32'
+    """
+    found = dtypes.as_dtype(dtype)
+    if not dtypes.is_floating(found):
+        raise DTypeError(f"default_dtype: expected a real floating dtype, got {found.name}")
+    return Setting((_dtype, found))
+
+
+def default_device(device: Any) -> Setting[Device]:
+    """Make `device` the default: from here on, or inside `with default_device(…):`."""
+    return Setting((_device, as_device(device)))
+
+
+def defaults(dtype: Any = None, device: Any = None) -> tuple[DType, Device]:
+    """Fill in what was not given: the dtype and device a creation function would use."""
+    return (
+        default_float() if dtype is None else dtypes.as_dtype(dtype, default_float=default_float()),
+        current_device() if device is None else as_device(device),
+    )
+
+
+def defaults_like(tensor: Any) -> Setting[Any]:
+    """Create new tensors on `tensor`'s device, and with its dtype if that is a float."""
+    changes: list[tuple[ContextVar[Any], Any]] = [(_device, tensor.device)]
+    if dtypes.is_floating(tensor.dtype):
+        changes.append((_dtype, tensor.dtype))
+    return Setting(*changes)

@@ -1,0 +1,85 @@
+"""The interpreter stack. An op is an effect; the innermost handler gives it meaning.
+
+`perform` hands an op to the innermost handler; a handler's rules run in the handler outside it. At
+the bottom stands whatever the layer above installed with `install_bottom`: it runs or records the
+op. The stack is context-local: threads start clean, asyncio tasks inherit it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, TypeAlias
+
+Perform: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_current: ContextVar[Handler | None] = ContextVar("weft_handler", default=None)
+current: Callable[[], Handler | None] = _current.get
+_bottom: list[Perform] = []
+
+
+class Handler(ABC):
+    """Give meaning to ops while installed: `with Grad() as handler: …`.
+
+    `outer` is the handler that was current when this one was made. A handler owns the tensors it
+    wraps; what it keeps for each is that tensor's payload.
+    """
+
+    hides_axis: bool = False  # whether a payload has one leading axis more than the tensor shows
+
+    def __init__(self) -> None:
+        self.outer = current()
+
+    @abstractmethod
+    def handle(self, op: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        """Give `op` its meaning here; the result is one tensor or a tuple of them."""
+
+    def primal(self, payload: Any) -> Any:
+        """The tensor of the handler outside that stands behind `payload`, or None."""
+        return None
+
+    def read(self, payload: Any) -> Any:
+        """The tensor outside whose value is this one's, or an error that says why there is none."""
+        return self.primal(payload)
+
+    def __enter__(self) -> Handler:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _current.reset(self._token)
+
+
+class installed:
+    """Run a block under `handler` (or under none): how a rule runs in the handler outside."""
+
+    __slots__ = ("_handler", "_token")
+
+    def __init__(self, handler: Handler | None) -> None:
+        self._handler = handler
+
+    def __enter__(self) -> None:
+        self._token: Token[Handler | None] = _current.set(self._handler)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
+def install_bottom(perform: Perform) -> None:
+    """Say what an op means when no handler is installed."""
+    _bottom[:] = [perform]
+
+
+def perform(op: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    """Perform the effect: hand `op` to the innermost handler, or to the bottom."""
+    handler = _current.get()
+    if handler is None:
+        return _bottom[0](op, args, params)
+    return handler.handle(op, args, params)

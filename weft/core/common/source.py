@@ -1,0 +1,66 @@
+"""The user's line: where outside weft a call was made.
+
+A position is (code object, instruction offset): cheap to take, resolved to a file and line only
+when somebody asks, and it keeps no frame alive.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import CodeType
+from typing import NamedTuple
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_internal: dict[CodeType, bool] = {}
+
+
+class Position(NamedTuple):
+    """A place in the user's program."""
+
+    code: CodeType
+    offset: int
+
+    @property
+    def line(self) -> int:
+        """The line number, found from the instruction offset."""
+        for start, end, line in self.code.co_lines():
+            if start <= self.offset < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+    @property
+    def text(self) -> str:
+        """The source line itself, if the file can be read."""
+        return linecache.getline(self.code.co_filename, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+def user_position(depth: int = 2) -> Position | None:
+    """The innermost position outside weft, looking from `depth` frames up."""
+    frame = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        inside = _internal.get(code)
+        if inside is None:
+            inside = code.co_filename.startswith((_PACKAGE, "<frozen", "<string>"))
+            if len(_internal) > 100_000:
+                _internal.clear()
+            _internal[code] = inside
+        if not inside:
+            return Position(code, frame.f_lasti)
+        following = frame.f_back
+        if following is None:
+            return None
+        frame = following
+    return None
+
+
+def describe(position: Position | None) -> str:
+    """`file:line: source`, for error messages and listings."""
+    if position is None:
+        return "<unknown line>"
+    return f"{position}: {position.text}" if position.text else str(position)

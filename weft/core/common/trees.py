@@ -1,0 +1,123 @@
+"""Trees of tensors: nested tuples, lists, dicts, dataclasses and registered classes.
+
+optree keeps the registry and the structure; `None` is an empty tree. weft's classes and the user's
+live in the namespace `weft`, so that no other library's registrations interfere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import optree
+from optree import PyTreeSpec as PyTreeDef
+
+from weft.core.common.slots import public
+from weft.errors import TreeError
+
+NAMESPACE = "weft"
+C = TypeVar("C", bound=type)
+
+
+@public
+def tree_flatten(
+    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], PyTreeDef]:
+    """The leaves of `tree` from left to right, and its structure."""
+    leaves, spec = optree.tree_flatten(tree, is_leaf, namespace=NAMESPACE)
+    return leaves, spec
+
+
+@public
+def tree_unflatten(structure: PyTreeDef, leaves: Iterable[Any]) -> Any:
+    """Build a tree of the given structure from its leaves."""
+    found = list(leaves)
+    if structure.num_leaves != len(found):
+        raise TreeError(
+            f"tree_unflatten: the structure has {structure.num_leaves} leaves, got {len(found)}"
+        )
+    return optree.tree_unflatten(structure, found)
+
+
+@public
+def tree_map(
+    function: Callable[..., Any],
+    tree: Any,
+    *rest: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Apply `function` to each leaf of `tree` (and to the matching leaves of `rest`).
+
+    >>> tree_map(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, {"a": 10, "b": (20, 30)})
+    {'a': 11, 'b': (22, 33)}
+    """
+    leaves, structure = tree_flatten(tree, is_leaf)
+    columns = [leaves]
+    for number, other in enumerate(rest, 1):
+        try:
+            columns.append(structure.flatten_up_to(other))
+        except ValueError as error:
+            raise TreeError(f"tree_map: tree {number} differs from tree 0: {error}") from None
+    return tree_unflatten(structure, (function(*row) for row in zip(*columns, strict=True)))
+
+
+@public
+def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The leaves of `tree` from left to right."""
+    return optree.tree_leaves(tree, is_leaf, namespace=NAMESPACE)
+
+
+@public
+def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTreeDef:
+    """The structure of `tree`, without its leaves."""
+    return optree.tree_structure(tree, is_leaf, namespace=NAMESPACE)
+
+
+@public
+def tree_paths(tree: Any) -> list[str]:
+    """A readable path to each leaf, such as `['layers'][0].weight`."""
+    accessors = optree.tree_accessors(tree, namespace=NAMESPACE)
+    return [accessor.codify("") for accessor in accessors]
+
+
+@public
+def register_tree(
+    cls: type,
+    flatten: Callable[[Any], tuple[Iterable[Any], Any]],
+    unflatten: Callable[[Any, Iterable[Any]], Any],
+) -> None:
+    """Teach weft that instances of `cls` are trees: `flatten` gives (children, constant part)."""
+
+    def rebuild(constant: Any, children: Any) -> Any:
+        return unflatten(constant, tuple(children))
+
+    try:
+        optree.register_pytree_node(cls, flatten, rebuild, namespace=NAMESPACE)
+    except ValueError as error:
+        raise TreeError(f"register_tree: {cls.__name__} is registered already") from error
+
+
+@public
+def register_dataclass(cls: C) -> C:
+    """Class decorator: a dataclass whose fields are children, except those with `static=True`.
+
+    A field is static when declared `field(metadata={"static": True})`; its value then belongs to
+    the structure and must be hashable.
+    """
+    fields = dataclasses.fields(cls)
+    children = tuple(f.name for f in fields if not f.metadata.get("static"))
+    statics = tuple(f.name for f in fields if f.metadata.get("static"))
+
+    def flatten(value: Any) -> tuple[tuple[Any, ...], Any, tuple[str, ...]]:
+        constant = tuple(getattr(value, name) for name in statics)
+        return tuple(getattr(value, name) for name in children), constant, children
+
+    def rebuild(constant: Any, leaves: Any) -> Any:
+        made = object.__new__(cls)
+        for name, leaf in zip((*children, *statics), (*leaves, *constant), strict=True):
+            object.__setattr__(made, name, leaf)
+        return made
+
+    optree.register_pytree_node(cls, flatten, rebuild, namespace=NAMESPACE)
+    return cls

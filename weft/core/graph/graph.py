@@ -1,0 +1,182 @@
+"""`ComputeGraph`: records calls and runs what a reader needs.
+
+Recording hash-conses nodes in a weak table: what nobody holds is forgotten without being run.
+`realize` walks iteratively, so a chain may be as long as memory allows; each node's edges are cut
+once it has run. When many calls are pending they are flushed, at a point that repeats in a loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from weft.core.common.device import Device
+from weft.core.common.source import Position, describe, user_position
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs, Ref, freeze
+
+Executor: TypeAlias = Callable[[OutputRefs, tuple[Any, ...]], tuple[Any, ...]]
+
+_executor: list[Executor] = []
+_physical: ContextVar[bool] = ContextVar("weft_physical", default=False)
+in_physical_context: Callable[[], bool] = _physical.get
+
+
+def install_executor(executor: Executor) -> None:
+    """Say how one node is run on its inputs' data; the layer above calls this once."""
+    _executor[:] = [executor]
+
+
+def execute(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run one node on data, through the installed executor."""
+    return _executor[0](node, arrays)
+
+
+class _Located:
+    """Adds the user's line to whatever goes wrong inside."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: OutputRefs) -> None:
+        self.node = node
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            note = f"in {self.node.name}, recorded at {describe(self.node.position)}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a graph has done so far."""
+
+    recorded: int = 0
+    shared: int = 0  # calls that were found recorded already
+    executions: int = 0  # runs of recorded graphs
+    compilations: int = 0
+    nodes_run: int = 0
+    flushes: int = 0
+
+
+class ComputeGraph:
+    """A set of recorded calls that have not run yet."""
+
+    def __init__(self, flush_limit: int = 4096) -> None:
+        self.counters = Counters()
+        self.flush_limit = flush_limit
+        self._table: weakref.WeakValueDictionary[Any, OutputRefs] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+        self._flush_position: Position | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many recorded calls have not run."""
+        return len(self._table)
+
+    def record(
+        self,
+        op: Any,
+        inputs: tuple[Ref, ...],
+        params: dict[str, Any],
+        types: tuple[TensorType, ...],
+        device: Device,
+    ) -> OutputRefs:
+        """The node for this call: a recorded equal one, or a new one."""
+        key = (op, inputs, freeze(params) if params else None, device)
+        if op.pure:
+            found = self._table.get(key)
+            if found is not None:
+                self.counters.shared += 1
+                return found
+        node = OutputRefs(op, inputs, params, types, device, user_position(3))
+        node.key = key if op.pure else (key, self.counters.recorded)
+        self.counters.recorded += 1
+        self._table[node.key] = node
+        if len(self._table) > self.flush_limit:
+            self._flush_at(node)
+        return node
+
+    def _flush_at(self, node: OutputRefs) -> None:
+        """Flush here if the last flush was at this line too, or if it cannot wait any longer."""
+        if self._flush_position in (None, node.position) or self.pending > 2 * self.flush_limit:
+            self._flush_position = node.position
+            self.flush()
+
+    def flush(self) -> None:
+        """Run everything that is pending and still referred to."""
+        self.counters.flushes += 1
+        self.realize(list(self._table.values()))
+
+    def realize(self, nodes: Iterable[OutputRefs]) -> None:
+        """Run what these nodes need. A failure leaves the failed node pending, the rest usable."""
+        with self._lock:
+            order = [n for n in get_operations_topological(nodes) if not n.realized]
+            if not order:
+                return
+            self.counters.executions += 1
+            order.reverse()
+            while order:
+                self._run(order.pop())
+
+    def _run(self, node: OutputRefs) -> None:
+        arrays = tuple(source.results[slot] for source, slot in node.inputs)  # type: ignore[index]
+        with _Located(node):
+            results = execute(node, arrays)
+        self.counters.nodes_run += 1
+        self._table.pop(node.key, None)
+        node.finish(results)
+
+    @contextmanager
+    def context(self) -> Iterator[ComputeGraph]:
+        """Physical execution: inside, ops run at once on data and nothing is recorded."""
+        token = _physical.set(True)
+        try:
+            yield self
+        finally:
+            _physical.reset(token)
+
+
+GRAPH = ComputeGraph()
+
+
+def get_operations_topological(nodes: Iterable[OutputRefs]) -> list[OutputRefs]:
+    """Every node these need, inputs before users, without recursion; in order of first need."""
+    order: list[OutputRefs] = []
+    seen: set[OutputRefs] = set()
+    for root in nodes:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack: list[tuple[OutputRefs, Iterator[Ref]]] = [(root, iter(root.inputs))]
+        while stack:
+            node, remaining = stack[-1]
+            for source, _ in remaining:
+                if source not in seen:
+                    seen.add(source)
+                    stack.append((source, iter(source.inputs)))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    return order
+
+
+def get_all_impls_topological(nodes: Iterable[OutputRefs]) -> list[Any]:
+    """The live impls of every node these need, inputs before users."""
+    live = (ref() for node in get_operations_topological(nodes) for ref in node.outputs)
+    return [impl for impl in live if impl is not None]
+
+
+def apply_to_operations(nodes: Iterable[OutputRefs], function: Callable[[OutputRefs], Any]) -> None:
+    """Call `function` on every node these need, inputs before users."""
+    for node in get_operations_topological(nodes):
+        function(node)

@@ -1,0 +1,96 @@
+"""`OutputRefs`: one recorded call — op, inputs, parameters and what it will produce.
+
+Nodes are hash-consed by the graph that records them: equal calls on equal inputs are one node. A
+node without an op is a leaf: it holds data, or stands for an input of a trace.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from typing import Any, TypeAlias
+
+from weft.core.common.device import Device
+from weft.core.common.source import Position
+from weft.core.common.types import TensorType
+
+Ref: TypeAlias = "tuple[OutputRefs, int]"  # one result of one node
+
+
+class OutputRefs:
+    """A recorded call and, once it has run, its results."""
+
+    __slots__ = (
+        "__weakref__",
+        "device",
+        "inputs",
+        "key",
+        "op",
+        "outputs",
+        "params",
+        "position",
+        "results",
+        "types",
+    )
+
+    def __init__(
+        self,
+        op: Any,
+        inputs: tuple[Ref, ...],
+        params: dict[str, Any],
+        types: tuple[TensorType, ...],
+        device: Device,
+        position: Position | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.params = params
+        self.types = types
+        self.device = device
+        self.position = position
+        self.results: tuple[Any, ...] | None = None  # backend arrays, one for each output
+        self.outputs: list[Any] = []  # weak references to the impls handed out for this node
+        self.key: Hashable = None
+
+    @classmethod
+    def leaf(cls, data: Any, kind: TensorType, device: Device) -> OutputRefs:
+        """A node that holds `data`, or stands for an input when `data` is None."""
+        node = cls(None, (), {}, (kind,), device)
+        node.results = None if data is None else (data,)
+        return node
+
+    @property
+    def realized(self) -> bool:
+        """Whether the results are there."""
+        return self.results is not None
+
+    @property
+    def name(self) -> str:
+        """The op's name, or what kind of leaf this is."""
+        return str(self.op) if self.op is not None else ("constant" if self.realized else "input")
+
+    def finish(self, results: tuple[Any, ...]) -> None:
+        """Keep the results and cut the edges to the inputs, so that they can be freed."""
+        self.results = results
+        self.inputs = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {', '.join(map(str, self.types))}>"
+
+
+def freeze(value: Any) -> Hashable:
+    """A key that tells apart what `==` does not: 0.0 and -0.0, 1 and True, one NaN and another.
+
+    >>> freeze(1) == freeze(True), freeze(0.0) == freeze(-0.0), freeze(2) == freeze(2)
+    (False, False, True)
+    """
+    kind = type(value)
+    if kind is float:
+        return ("float", struct.pack("<d", value))
+    if kind is complex:
+        return ("complex", struct.pack("<dd", value.real, value.imag))
+    if kind is tuple or kind is list:
+        return (kind, tuple(map(freeze, value)))
+    if kind is dict:
+        return ("dict", tuple((k, freeze(v)) for k, v in sorted(value.items())))
+    return (kind, value)

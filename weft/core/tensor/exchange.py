@@ -1,0 +1,172 @@
+"""Leaving weft: Python values, NumPy arrays, DLPack, pickle, copies, text.
+
+Reading a value realises the tensor. What NumPy gets is read-only; memory handed to another library
+is marked shared from then on.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.common.lazy import LazyModule
+from weft.core.common.slots import FUNCTIONS
+from weft.core.common.types import Array
+from weft.core.tensor import dlpack, show
+from weft.errors import ArgumentError, ConversionError, DTypeError, InteropError
+
+_namespace = LazyModule("weft")
+
+
+class Exchange:
+    """Conversions from tensors to everything else."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _impl: Any
+        shape: tuple[int, ...]
+        dtype: np.dtype[Any]
+        device: Any
+        size: int
+
+        def data(self) -> Any: ...
+        def host(self) -> Array: ...
+
+    def numpy(self) -> Array:
+        """The value as a read-only NumPy array that shares memory with the tensor where it can."""
+        array = self.host().view()
+        array.flags.writeable = False
+        return array
+
+    def item(self, *index: int) -> Any:
+        """The single element as a Python number (or the element at `index`)."""
+        array = self.host()
+        if not index and array.size != 1:
+            raise ConversionError(
+                f"item: the tensor has {array.size} elements (shape {self.shape}), not one"
+                "\nhint: index it first, or use tolist()"
+            )
+        return _python(array[index] if index else array.reshape(())[()])
+
+    def tolist(self) -> Any:
+        """Nested Python lists of Python numbers."""
+        array = self.host()
+        if array.dtype.kind == "V":
+            array = array.astype(np.float32)
+        return array.tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise InteropError(f"__array__: {array.dtype} to {np.dtype(dtype)} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.numpy())
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        array = self.data()
+        if not isinstance(array, np.ndarray):
+            return array.to_dlpack(stream, max_version, dl_device, copy)
+        if not copy:
+            self._impl.shared = True
+        return dlpack.to_capsule(
+            array, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.device.kind == "cpu":
+            return (1, 0)
+        return self.data().dlpack_device()  # type: ignore[no-any-return]
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        if api_version not in (None, *_namespace.ARRAY_API_VERSIONS):
+            raise ArgumentError(
+                f"__array_namespace__: version {api_version!r} is not provided"
+                f" (there are {', '.join(_namespace.ARRAY_API_VERSIONS)})"
+            )
+        return _namespace.load()
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
+        """The tensor on another device; the only way data moves between devices."""
+        return FUNCTIONS["to_device"](self, device, stream=stream)
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ConversionError(
+                f"bool: the truth of a tensor with {self.size} elements (shape {self.shape}) is"
+                " ambiguous\nhint: use x.any() or x.all()"
+            )
+        return bool(self.host().reshape(())[()])
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.shape != ():
+            raise ConversionError(
+                f"index: only an integer tensor with no axes is an index, not {self.dtype}{self.shape}"
+            )
+        return int(self.host()[()])
+
+    def _scalar(self, to: str) -> Any:
+        if self.size != 1:
+            raise ConversionError(f"{to}: the tensor has {self.size} elements, not one")
+        if self.dtype.kind == "c" and to != "complex":
+            raise DTypeError(f"{to}: a complex tensor has no {to} value\nhint: take .real or abs")
+        return self.item()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        array = np.ascontiguousarray(self.host()).reshape(self.shape)
+        return _restore, (array.tobytes(), self.dtype.name, self.shape, self.device.name)
+
+    def __copy__(self) -> Any:
+        return type(self)(self._impl)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return (
+            FUNCTIONS["tensor"](self, copy=True)
+            if self._impl.owner is None
+            else type(self)(self._impl)
+        )
+
+    def __repr__(self) -> str:
+        return show.text(self)
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        if self.size != 1:
+            raise ConversionError(f"format: {spec!r} needs a single element, not {self.shape}")
+        return format(self.item(), spec)
+
+    def _repr_html_(self) -> str:
+        return show.html(self)
+
+
+def _python(scalar: Any) -> Any:
+    return scalar.item() if scalar.dtype.kind != "V" else float(scalar)
+
+
+def _restore(raw: bytes, dtype: str, shape: tuple[int, ...], device: str) -> Any:
+    found = FUNCTIONS["as_dtype"](dtype)
+    array = np.frombuffer(bytearray(raw), found).reshape(shape)
+    return FUNCTIONS["asarray"](array, device=device)

@@ -1,0 +1,85 @@
+"""Methods of tensors: the everyday functions, spelled `x.sum()`; looked up by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.common.slots import FUNCTIONS
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **keywords: Any) -> Any:
+        return FUNCTIONS[name](self, *args, **keywords)
+
+    method.__name__ = name
+    method.__qualname__ = f"Tensor.{name}"
+    method.__doc__ = f"Method form of `wf.{name}(x, …)`."
+    return method
+
+
+class Methods:
+    """Functions whose first argument is the tensor itself."""
+
+    __slots__ = ()
+
+    @property
+    def T(self) -> Any:
+        """The transpose of a matrix."""
+        return FUNCTIONS["matrix_transpose_of_2d"](self)
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes swapped."""
+        return FUNCTIONS["matrix_transpose"](self)
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return FUNCTIONS["real"](self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return FUNCTIONS["imag"](self)
+
+    @property
+    def at(self) -> Any:
+        """Functional updates: `x.at[i].set(v)`, `.add`, `.multiply`, `.min`, `.max`, `.get`."""
+        return FUNCTIONS["updater"](self)
+
+    def reshape(self, *shape: Any) -> Any:
+        """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
+        return FUNCTIONS["reshape"](self, _spread(shape))
+
+    def view(self, *shape: Any) -> Any:
+        """Reshape without copying, or raise `NotContiguousError`."""
+        return FUNCTIONS["view"](self, _spread(shape))
+
+    def permute(self, *axes: Any) -> Any:
+        """Reorder the axes: `x.permute(2, 0, 1)`."""
+        return FUNCTIONS["permute_dims"](self, _spread(axes))
+
+    def transpose(self, *axes: Any) -> Any:
+        """Swap two axes (`x.transpose(0, 1)`), reorder all, or reverse them (`x.transpose()`)."""
+        return FUNCTIONS["transpose"](self, *axes)
+
+    def expand(self, *shape: Any) -> Any:
+        """Broadcast to a shape without copying."""
+        return FUNCTIONS["broadcast_to"](self, _spread(shape))
+
+
+def _spread(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 and isinstance(values[0], tuple | list) else values
+
+
+_NAMES = """
+    abs all any argmax argmin argsort astype broadcast_to ceil chunk clip conj contiguous copy_of cos
+    cosh cummax cummin cumprod cumsum detach diagonal dot exp expand_dims flatten flip floor gather
+    isfinite isinf isnan log log1p log2 log10 logsumexp max mean median min moveaxis narrow nonzero
+    norm permute_dims pow prod ravel relu repeat roll round rsqrt scatter searchsorted sigmoid sign
+    sin sinh softmax sort split sqrt square squeeze std sum swapaxes take take_along_axis tan tanh
+    tile to top_k trace tril triu trunc unbind unflatten unsqueeze var
+"""
+for _name in _NAMES.split():
+    setattr(Methods, _name, _method(_name))

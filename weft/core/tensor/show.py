@@ -1,0 +1,43 @@
+"""How a tensor prints: its values when they can be read, what it stands for when they cannot."""
+
+from __future__ import annotations
+
+import html as escape
+from typing import Any
+
+import numpy as np
+
+_LIMIT = 1000
+
+
+def text(tensor: Any) -> str:
+    """`tensor([[1., 2.]], dtype=float32)`; an abstract tensor shows its type and owner."""
+    extra = "" if tensor.device.name == "cpu:0" else f", device={tensor.device.name}"
+    impl = tensor._impl
+    while impl.owner is not None:
+        outside = impl.owner.primal(impl.payload)
+        if outside is None or impl.owner.hides_axis:
+            return f"tensor<{tensor.type}{extra}, inside {type(tensor.owner).__name__.lower()}>"
+        impl = outside._impl
+    array = tensor.host()
+    prefix = "tensor("
+    body = np.array2string(
+        array if array.dtype.kind != "V" else array.astype(np.float32),
+        separator=", ",
+        prefix=prefix,
+        threshold=_LIMIT,
+    )
+    shape = f", shape={tensor.shape}" if array.size == 0 or array.size > _LIMIT else ""
+    return f"{prefix}{body}{shape}, dtype={tensor.dtype.name}{extra})"
+
+
+def html(tensor: Any) -> str:
+    """A small table: type, device, bytes, and the values when they can be read."""
+    rows = {
+        "shape": " × ".join(map(str, tensor.shape)) or "scalar",
+        "dtype": tensor.dtype.name,
+        "device": tensor.device.name,
+        "bytes": f"{tensor.nbytes:,}",
+    }
+    cells = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
+    return f"<table>{cells}</table><pre>{escape.escape(text(tensor))}</pre>"

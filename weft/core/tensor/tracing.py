@@ -1,0 +1,163 @@
+"""Run a function on shapes alone: `trace` captures its graph, `eval_shape` its result types.
+
+Inside, tensors have shape and dtype but no value; outer tensors the function uses become captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.common.context import current_device
+from weft.core.common.handler import Handler
+from weft.core.common.slots import public
+from weft.core.common.source import describe, user_position
+from weft.core.common.trees import PyTreeDef, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.trace import Trace
+from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
+from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ConcretizationError, ConversionError
+
+
+class Recorder(Handler):
+    """Records every op as a node; equal calls are one node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[OutputRefs] = []
+        self.captures: dict[TensorImpl, OutputRefs] = {}
+        self.captured: list[Tensor] = []
+        self.effects: list[OutputRefs] = []
+        self._table: dict[Any, OutputRefs] = {}
+
+    def input(self, kind: TensorType, device: Any) -> Tensor:
+        """A new input of the trace."""
+        node = OutputRefs.leaf(None, kind, device)
+        self.inputs.append(node)
+        return self._tensor(node, 0)
+
+    def _tensor(self, node: OutputRefs, slot: int) -> Tensor:
+        return Tensor(TensorImpl.owned(node.types[slot], node.device, self, (node, slot)))
+
+    def ref(self, x: Tensor) -> Ref:
+        """`x` as an input of a recorded call; an outer tensor is captured."""
+        impl = x._impl
+        if impl.owner is self:
+            return impl.payload  # type: ignore[no-any-return]
+        if impl not in self.captures:
+            self.captures[impl] = OutputRefs.leaf(None, x.type, x.device)
+            self.captured.append(x)
+        return self.captures[impl], 0
+
+    def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        inferred = op.infer(*(a.type for a in args), **params)
+        types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+        refs = tuple(map(self.ref, args))
+        device = args[0].device if args else params["device"]
+        key = (op, refs, freeze(params))
+        node = self._table.get(key) if op.pure else None
+        if node is None:
+            node = OutputRefs(op, refs, params, types, device, user_position(2))
+            self._table[key] = node
+            if not op.pure:
+                self.effects.append(node)
+        made = tuple(self._tensor(node, slot) for slot in range(len(types)))
+        return made if op.multiple else made[0]
+
+    def read(self, payload: Ref) -> Any:
+        node, _ = payload
+        raise ConcretizationError(
+            f"{node.name}: a value ({node.types[payload[1]]}) was read where only shapes are known,"
+            f" at {describe(user_position(2))}"
+            "\nhint: use wf.where, wf.cond or wf.while_loop instead of Python control flow on values"
+        )
+
+    def finish(self, outputs: list[Tensor], name: str) -> Trace:
+        """The trace that computes `outputs`."""
+        refs = tuple(map(self.ref, outputs))
+        inputs = (*self.inputs, *self.captures.values())
+        return Trace(inputs, refs, tuple(self.effects), tuple(self.captured), name)
+
+
+def abstract(recorder: Recorder, leaf: Any) -> Tensor:
+    """An input like `leaf`: a tensor, a `TensorType`, or a number."""
+    if isinstance(leaf, TensorType):
+        return recorder.input(leaf, current_device())
+    if isinstance(leaf, Tensor):
+        return recorder.input(leaf.type, leaf.device)
+    tensor = to_tensor(leaf, op="trace")
+    return recorder.input(tensor.type, tensor.device)
+
+
+def is_type(leaf: Any) -> bool:
+    """Whether a tree node is a `TensorType`, which is a leaf though it is a tuple."""
+    return isinstance(leaf, TensorType)
+
+
+def trace_tree(
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Trace, PyTreeDef]:
+    """The trace of a function of trees, and the structure of its result."""
+    leaves, structure = tree_flatten((args, keywords), is_leaf=is_type)
+    with Recorder() as recorder:
+        assert isinstance(recorder, Recorder)
+        inputs = [abstract(recorder, leaf) for leaf in leaves]
+        positional, named = tree_unflatten(structure, inputs)
+        outputs, shape = tree_flatten(function(*positional, **named))
+        tensors = [_output(x) for x in outputs]
+    return recorder.finish(tensors, getattr(function, "__name__", "trace")), shape
+
+
+def _output(x: Any) -> Tensor:
+    if isinstance(x, Tensor) or type(x) in PYTHON_SCALARS:
+        return to_tensor(x)
+    raise ConversionError(f"trace: the function returned {type(x).__name__}, not tensors")
+
+
+@public
+def trace(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Trace:
+    """Capture `function` as a graph by running it once on shapes: `print(trace(f, x))`."""
+    return trace_tree(function, args, keywords)[0]
+
+
+@public
+def eval_shape(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
+    """The shapes and dtypes `function` would return, without computing anything."""
+    traced, structure = trace_tree(function, args, keywords)
+    return tree_unflatten(structure, traced.output_types)
+
+
+@public
+def tensor_leaves(tree: Any) -> list[Tensor]:
+    """The tensors in a tree, from left to right."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+@public
+def traced(tree: Any) -> Any:
+    """The same tensors, but everything done with them is recorded, however small they are."""
+
+    def mark(x: Any) -> Any:
+        if not isinstance(x, Tensor) or x.owner is not None:
+            return x
+        node, slot = x._impl.ref()
+        made = Tensor(TensorImpl.recorded(node, slot))
+        made._impl.traced = True
+        return made
+
+    return tree_map(mark, tree)
+
+
+@public
+def untraced(tree: Any) -> Any:
+    """The same values, computed, and recorded no more than any other tensor."""
+
+    def settle(x: Any) -> Any:
+        if not isinstance(x, Tensor) or x.owner is not None:
+            return x
+        return Tensor(TensorImpl(x.shape, x.dtype, x.device, x.data()))
+
+    return tree_map(settle, tree)

@@ -1,0 +1,1 @@
+"""Operations: each one definition, from which every rule follows."""

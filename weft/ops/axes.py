@@ -1,0 +1,40 @@
+"""Axis parameters: users count from either end, ops count from the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index as as_int
+from typing import Any
+
+from weft.errors import AxisError, DTypeError
+
+
+def normalize_axis(op: str, axis: Any, rank: int) -> int:
+    """The axis counted from the left, or an `AxisError`."""
+    try:
+        found = as_int(axis)
+    except TypeError:
+        raise DTypeError(f"{op}: axis must be an integer, got {axis!r}") from None
+    if not -rank <= found < rank:
+        raise AxisError(f"{op}: axis {found} is out of range for {rank} axes")
+    return found % rank
+
+
+def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
+    """Axes counted from the left, in the order given; repeated ones are refused."""
+    listed = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+    found = tuple(normalize_axis(op, axis, rank) for axis in listed)
+    if len(set(found)) != len(found):
+        raise AxisError(f"{op}: an axis is given twice ({axes})")
+    return found
+
+
+def from_right(axis: int, rank: int) -> int:
+    """An axis counted from the left, counted from the right instead (negative)."""
+    return axis - rank
+
+
+def reduced_axes(op: str, axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes a reduction removes: all for None; negative and ascending."""
+    found = range(rank) if axis is None else normalize_axes(op, axis, rank)
+    return tuple(sorted(i - rank for i in found))

@@ -1,0 +1,286 @@
+"""Families of ops: what unary, binary, axis, reducing and shape-changing ops have in common.
+
+Operands meet here: Python numbers take the dtype of the tensors beside them, dtypes are promoted by
+explicit casts, and shapes are broadcast by explicit ops, before any handler sees the op.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from weft.config import settings
+from weft.core.common import dtypes
+from weft.core.common.context import current_device, default_float
+from weft.core.common.factors import Factors
+from weft.core.common.handler import current
+from weft.core.common.slots import FUNCTIONS, OPS
+from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
+from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.tensor import Tensor
+from weft.errors import DTypeError, ShapeError
+from weft.ops.base import Example, Linear, Operation, Tangents, call
+from weft.runtime.cpu.client import quietly
+
+_new_tensor = Tensor.__new__
+
+DOMAINS: dict[str, tuple[DType, ...]] = {
+    "any": dtypes.ALL_DTYPES,
+    "numeric": (*dtypes.INTEGERS, *dtypes.FLOATING, *dtypes.COMPLEX),
+    "real": (*dtypes.INTEGERS, *dtypes.FLOATING),
+    "ordered": (dtypes.bool_, *dtypes.INTEGERS, *dtypes.FLOATING),
+    "inexact": (*dtypes.FLOATING, *dtypes.COMPLEX),
+    "floating": dtypes.FLOATING,
+    "complex": dtypes.COMPLEX,
+    "bits": (dtypes.bool_, *dtypes.INTEGERS),
+    "integer": dtypes.INTEGERS,
+    "boolean": (dtypes.bool_,),
+}
+_DOMAIN_SETS = {name: frozenset(members) for name, members in DOMAINS.items()}
+
+
+class ElementwiseOperation(Operation):
+    """All operands and the result have one shape: every factor is a batch factor."""
+
+    domain: ClassVar[str] = "numeric"  # dtypes the op has a meaning for
+    result: ClassVar[str] = "same"  # dtype of the result: same, bool, or real (of a complex)
+
+    def __init__(self) -> None:
+        super().__init__()
+        FUNCTIONS[self.name] = self
+
+    def index(self, *types: TensorType, **params: Any) -> Factors:
+        return Factors.parse(", ".join(["..."] * len(types)) + " -> ...", [t.rank for t in types])
+
+    def dtype(self, *found: DType, **params: Any) -> DType:
+        if self.result == "bool":
+            return dtypes.bool_
+        return dtypes.real_of(found[-1]) if self.result == "real" else found[-1]
+
+    def eval(self, *args: Any, **params: Any) -> Any:
+        return self.ufunc(*args)
+
+    def compute_dtype(self, dtype: DType) -> DType:
+        """The dtype the op computes in: integers become floats where only floats make sense."""
+        if dtype in _DOMAIN_SETS[self.domain]:
+            return dtype
+        if self.domain in ("inexact", "floating") and not dtypes.is_complex(dtype):
+            return default_float()
+        if self.domain in ("numeric", "real") and dtypes.is_bool(dtype):
+            raise DTypeError(f"{self}: bool is not a number\nhint: cast with x.astype(…) first")
+        raise DTypeError(
+            f"{self}: no meaning for {dtypes.name_of(dtype)} (takes"
+            f" {', '.join(map(dtypes.name_of, DOMAINS[self.domain]))})"
+        )
+
+
+class UnaryOperation(ElementwiseOperation):
+    """One operand. `derivative` gives f'(x) from x and y = f(x); both modes follow."""
+
+    def __call__(self, x: Any, /) -> Tensor:
+        if type(x) is Tensor and current() is None and self.ufunc is not None:
+            impl = x._impl
+            data = impl.data
+            if (
+                type(data) is np.ndarray
+                and data.size <= settings.small_elements
+                and data.dtype.char in "fd"
+                and self.result == "same"
+            ):
+                return _made(quietly()(self.ufunc, data), impl)
+        tensor = to_tensor(x, op=self.name)
+        return call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), {})  # type: ignore[no-any-return]
+
+    def derivative(self, x: Tensor, y: Tensor) -> Tensor:
+        """f'(x), given x and y = f(x)."""
+        raise self.missing("vjp")
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        if self.linear is not Linear.NO:
+            return super().jvp(primals, tangents, out, **params)
+        return tangents[0] * self.derivative(primals[0], out)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (ct * self.derivative(primals[0], out),)
+
+    def has(self, rule: str) -> bool:
+        if rule in ("vjp", "jvp") and type(self).derivative is UnaryOperation.derivative:
+            given = getattr(type(self), rule) is not getattr(UnaryOperation, rule)
+            return given or (rule == "jvp" and self.linear is not Linear.NO)
+        return super().has(rule)
+
+
+class BinaryOperation(ElementwiseOperation):
+    """Two operands, promoted and broadcast to each other."""
+
+    def __call__(self, x1: Any, x2: Any, /) -> Tensor:
+        if type(x1) is Tensor and type(x2) is Tensor and current() is None:
+            a, b = x1._impl, x2._impl
+            left, right = a.data, b.data
+            if (
+                type(left) is np.ndarray
+                and type(right) is np.ndarray
+                and a.dtype is b.dtype
+                and a.device is b.device
+                and left.size <= settings.small_elements >= right.size
+                and left.dtype.char in self.direct
+            ):
+                try:
+                    return _made(quietly()(self.ufunc, left, right), a)
+                except ValueError:  # shapes do not broadcast: the full path says so in our words
+                    pass
+        return call(self, coerce(self, x1, x2), {})  # type: ignore[no-any-return]
+
+    direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is right
+
+    def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
+        """(∂f/∂x, ∂f/∂y); `None` where the derivative is zero everywhere."""
+        raise self.missing("vjp")
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        if self.linear is not Linear.NO:
+            return super().jvp(primals, tangents, out, **params)
+        total = None
+        for slope, t in zip(self.derivatives(*primals, out), tangents, strict=True):
+            if t is not None and slope is not None:
+                total = t * slope if total is None else total + t * slope
+        return total
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        slopes = self.derivatives(*primals, out)
+        return tuple(None if slope is None else ct * slope for slope in slopes)
+
+    def has(self, rule: str) -> bool:
+        if rule in ("vjp", "jvp") and type(self).derivatives is BinaryOperation.derivatives:
+            given = getattr(type(self), rule) is not getattr(BinaryOperation, rule)
+            return given or (rule == "jvp" and self.linear is not Linear.NO)
+        return super().has(rule)
+
+
+class LogicalAxisOperation(Operation):
+    """An op with axis parameters; they are negative, counted from the right, so batch leads."""
+
+
+class ReduceOperation(LogicalAxisOperation):
+    """Reduces `axes` (negative, ascending) away."""
+
+    examples = (Example({"axes": (-1,)}), Example({"axes": (-2,)}), Example({"axes": (-2, -1)}))
+
+    def index(self, x: TensorType, *, axes: tuple[int, ...], **params: Any) -> Factors:
+        depth = -min(axes, default=0)
+        names = [f"r{k}" if -k in axes else f"i{k}" for k in range(depth, 0, -1)]
+        kept = [n for n in names if n[0] == "i"]
+        text = f"... {' '.join(names)} -> ... {' '.join(kept)}"
+        return Factors.parse(text, (x.rank,), whole=self.whole)
+
+    def body(self, s: Any, x: Any, **params: Any) -> Any:
+        return x
+
+
+class LogicalShapeOperation(LogicalAxisOperation):
+    """Moves elements without computing: its result is described by `at`, an index map."""
+
+    linear = Linear.JOINTLY
+    work = 0
+    widen = False
+
+    @abstractmethod
+    def at(self, s: Any, index: Any, read: Any, *types: Any, **params: Any) -> Any: ...
+
+
+class CollectiveOperation(Operation):
+    """Moves or combines shards between the devices of a mesh."""
+
+
+def _made(array: Any, like: TensorImpl) -> Tensor:
+    """The result of a kernel that ran at once, as a tensor."""
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    tensor = _new_tensor(Tensor)
+    tensor._impl = TensorImpl(array.shape, array.dtype, like.device, array)
+    return tensor
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """`x` itself, or an explicit cast of it."""
+    return x if x.dtype == dtype else call(OPS["cast"], (x,), {"dtype": dtype})
+
+
+def broadcast(x: Tensor, shape: Shape) -> Tensor:
+    """`x` itself, or an explicit broadcast of it."""
+    if x.shape == shape:
+        return x
+    return call(OPS["broadcast_to"], (x,), {"rank": x.ndim, "shape": shape})  # type: ignore[no-any-return]
+
+
+def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:
+    """Operands as tensors of one dtype whose shapes fit: missing leading axes may stay missing."""
+    tensors = as_tensors(op.name, *args)
+    dtype = op.compute_dtype(dtypes.promote_all(*(t.dtype for t in tensors), op=op.name))
+    return align(op.name, tuple(cast(t, dtype) for t in tensors))
+
+
+def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
+    """Operands as tensors; a Python number takes its dtype from the tensors beside it."""
+    strong = [x for x in args if type(x) not in PYTHON_SCALARS]
+    if not strong:
+        return tuple(to_tensor(x, op=op) for x in args)
+    first = next((x for x in strong if isinstance(x, Tensor)), None)
+    device = current_device() if first is None else first.device
+    found = {id(x): to_tensor(x, like=device, op=op) for x in strong}
+    dtype = dtypes.promote_all(*(t.dtype for t in found.values()), op=op)
+    for x in args:
+        if type(x) in PYTHON_SCALARS:
+            dtype = dtypes.weak_dtype(type(x), dtype, default_float())
+    return tuple(found[id(x)] if id(x) in found else scalar(x, dtype, device, op) for x in args)
+
+
+def align(op: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Make size-1 axes explicit copies; an operand that only lacks leading axes stays as it is."""
+    shapes = [t.shape for t in tensors]
+    if all(s == shapes[0] for s in shapes):
+        return tensors
+    full = broadcast_shape(op, *shapes)
+    return tuple(
+        t
+        if full[len(full) - len(t.shape) :] == t.shape
+        else broadcast(t, full[len(full) - t.ndim :])
+        for t in tensors
+    )
+
+
+def broadcast_shape(op: str, *shapes: Shape) -> Shape:
+    """The common shape, or a `ShapeError` naming operand and axis."""
+    rank = max(map(len, shapes))
+    full = [1] * rank
+    for operand, shape in enumerate(shapes):
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if full[axis] == 1:
+                full[axis] = size
+            elif size not in (1, full[axis]):
+                raise ShapeError(
+                    f"{op}: operand {operand}, axis {axis - rank}: size {size} does not broadcast"
+                    f" with {full[axis]} (shapes {', '.join(map(str, shapes))})"
+                )
+    return tuple(full)
+
+
+__all__ = [
+    "Array",
+    "BinaryOperation",
+    "CollectiveOperation",
+    "ElementwiseOperation",
+    "LogicalAxisOperation",
+    "LogicalShapeOperation",
+    "ReduceOperation",
+    "UnaryOperation",
+    "align",
+    "as_tensors",
+    "broadcast",
+    "broadcast_shape",
+    "cast",
+    "coerce",
+]

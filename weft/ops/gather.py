@@ -1,0 +1,331 @@
+"""Read and write at computed positions: the primitives under indexing, take and embedding.
+
+The operand's core is `indexed` axes that positions address, then `rest` axes taken whole. Positions
+are integers of shape `… picks… k`, one row of k numbers for each pick. Modes say what a position out
+of range means: `raise` (negative ones count from the end), `clip`, `wrap`; writes may also `drop`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from weft.core.common.factors import Factors
+from weft.core.common.slots import FUNCTIONS
+from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.tensor.tensor import Tensor
+from weft.errors import IndexingError
+from weft.ops.base import Example, Linear, Operation, Tangents, call
+from weft.ops.families import cast
+
+_EXAMPLES = (
+    Example({"indexed": 1, "rest": 0, "picks": 1, "mode": "wrap"}, ((4,), (6, 1), (6,))),
+    Example({"indexed": 1, "rest": 1, "picks": 2, "mode": "clip"}, ((4, 3), (2, 3, 1), (2, 3, 3))),
+    Example({"indexed": 2, "rest": 0, "picks": 1, "mode": "raise"}, ((4, 5), (6, 2), (6,))),
+)
+
+
+def _names(letter: str, count: int) -> str:
+    return " ".join(f"{letter}{k}" for k in range(count))
+
+
+def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> tuple[Array, Array | None]:
+    """Row-major positions in the indexed axes, and which are legal (None: all)."""
+    flat = np.zeros(indices.shape[:-1], np.int64)
+    valid: Any = None
+    for k, size in enumerate(sizes):
+        i = indices[..., k].astype(np.int64)
+        if mode == "wrap":
+            i = i % max(size, 1)
+        elif mode == "clip":
+            i = i.clip(0, max(size - 1, 0))
+        else:
+            i = np.where(i < 0, i + size, i)
+            legal = (i >= 0) & (i < size)
+            if mode == "raise" and not legal.all():
+                bad = int(indices[..., k][~legal].flat[0])
+                raise IndexingError(f"{op}: index {bad} is out of range for axis of size {size}")
+            valid = legal if valid is None else valid & legal
+            i = np.where(legal, i, 0)
+        flat = flat * size + i
+    return flat, valid if mode == "drop" else None
+
+
+class Gather(Operation):
+    """Pick slices of x at positions."""
+
+    linear = Linear.JOINTLY
+    constants = (1,)
+    work = 0
+    widen = False
+    examples = _EXAMPLES
+    sample = "fif"
+
+    def index(
+        self, x: TensorType, indices: TensorType, *, indexed: int, rest: int, picks: int, mode: str
+    ) -> Factors:
+        s, r, n = _names("s", indexed), _names("r", rest), _names("n", picks)
+        text = f"... {s} {r}, ... {n} k -> ... {n} {r}"
+        return Factors.parse(text, (x.rank, indices.rank), whole=f"{s} k")
+
+    def eval(
+        self, x: Array, indices: Array, *, indexed: int, rest: int, picks: int, mode: str
+    ) -> Array:
+        cut = x.ndim - indexed - rest
+        lead_x, sizes, slices = (
+            x.shape[:cut],
+            x.shape[cut : cut + indexed],
+            x.shape[cut + indexed :],
+        )
+        lead_i = indices.shape[: indices.ndim - picks - 1]
+        flat, _ = flat_positions(self.name, indices, sizes, mode)
+        table = x.reshape(lead_x + (prod(sizes),) + slices)
+        if not lead_i or not lead_x:
+            return np.take(table, flat, axis=cut)
+        lead = np.broadcast_shapes(lead_x, lead_i)
+        table = np.broadcast_to(table, lead + table.shape[cut:]).reshape((-1, *table.shape[cut:]))
+        rows = np.broadcast_to(flat, lead + flat.shape[len(lead_i) :]).reshape((len(table), -1))
+        found = table[np.arange(len(table))[:, None], rows]
+        return found.reshape(lead + flat.shape[len(lead_i) :] + slices)
+
+    def at(
+        self,
+        s: Any,
+        index: Any,
+        read: Any,
+        x: TensorType,
+        indices: TensorType,
+        *,
+        indexed: int,
+        rest: int,
+        picks: int,
+        mode: str,
+    ) -> Any:
+        cut = len(index) - rest
+        lead = tuple(index[: cut - picks])
+        sizes = x.shape[len(x.shape) - indexed - rest : len(x.shape) - rest]
+        source = tuple(
+            bounded(s, read(1, (*index[:cut], k)), size, mode) for k, size in enumerate(sizes)
+        )
+        return read(0, (*lead, *source, *index[cut:]))
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        x, indices = primals
+        lead = ct.shape[: ct.ndim - params["picks"] - params["rest"]]
+        core = x.shape[x.ndim - params["indexed"] - params["rest"] :]
+        zeros = FUNCTIONS["zeros"](lead + core, dtype=ct.dtype, device=ct.device)
+        return call(scatter_add_op, (zeros, indices, ct), params), None
+
+
+def bounded(s: Any, i: Any, size: int, mode: str) -> Any:
+    """A position made legal, in scalar instructions."""
+    if mode == "wrap":
+        return s.rem(s.add(s.rem(i, size), size), size)
+    if mode == "clip":
+        return s.min(s.max(i, 0), size - 1)
+    return s.select(s.less(i, 0), s.add(i, size), i)
+
+
+class Scatter(Operation):
+    """Combine updates into x at positions; updates that meet are combined in order."""
+
+    constants = (1,)
+    widen = False
+    examples = _EXAMPLES
+    sample = "fif"
+    apply: ClassVar[Any] = None  # a NumPy ufunc; None assigns
+
+    def index(
+        self,
+        x: TensorType,
+        indices: TensorType,
+        updates: TensorType,
+        *,
+        indexed: int,
+        rest: int,
+        picks: int,
+        mode: str,
+    ) -> Factors:
+        s, r, n = _names("s", indexed), _names("r", rest), _names("n", picks)
+        text = f"... {s} {r}, ... {n} k, ... {n} {r} -> ... {s} {r}"
+        whole = f"{s} k {n}"
+        return Factors.parse(text, (x.rank, indices.rank, updates.rank), whole=whole)
+
+    def eval(
+        self,
+        x: Array,
+        indices: Array,
+        updates: Array,
+        *,
+        indexed: int,
+        rest: int,
+        picks: int,
+        mode: str,
+    ) -> Array:
+        core = x.shape[x.ndim - indexed - rest :]
+        sizes, slices = core[:indexed], core[indexed:]
+        flat, valid = flat_positions(self.name, indices, sizes, mode)
+        leads = (
+            x.shape[: x.ndim - len(core)],
+            flat.shape[: flat.ndim - picks],
+            updates.shape[: updates.ndim - picks - rest],
+        )
+        lead = np.broadcast_shapes(*leads)
+        points = flat.shape[flat.ndim - picks :]
+        out = np.array(np.broadcast_to(x, lead + core), order="C", copy=True)
+        table = out.reshape((prod(lead), prod(sizes), *slices))
+        rows = np.broadcast_to(flat, lead + points).reshape((prod(lead), -1))
+        values = np.broadcast_to(updates, lead + points + slices)
+        values = values.reshape((*rows.shape, *slices))
+        places = (np.broadcast_to(np.arange(len(rows))[:, None], rows.shape), rows)
+        if valid is not None:
+            kept = np.broadcast_to(valid, lead + points).reshape(rows.shape)
+            places, values = (places[0][kept], places[1][kept]), values[kept]
+        if self.apply is None:
+            table[places] = values
+        else:
+            self.apply.at(table, places, values)
+        return out
+
+    def into(
+        self,
+        s: Any,
+        index: Any,
+        read: Any,
+        x: TensorType,
+        indices: TensorType,
+        updates: TensorType,
+        *,
+        indexed: int,
+        rest: int,
+        picks: int,
+        mode: str,
+    ) -> Any:
+        cut = len(index) - rest
+        sizes = x.shape[len(x.shape) - indexed - rest : len(x.shape) - rest]
+        target = tuple(
+            bounded(s, read(1, (*index[:cut], k)), size, mode) for k, size in enumerate(sizes)
+        )
+        return (*index[: cut - picks], *target, *index[cut:]), read(2, index)
+
+
+class ScatterAdd(Scatter):
+    """Add updates to x at positions."""
+
+    linear = Linear.JOINTLY
+    apply = np.add
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return ct, None, pick(ct, primals[1], params)
+
+
+class ScatterSet(Scatter):
+    """Replace elements of x at positions; of updates that meet, the last one stays."""
+
+    linear = Linear.JOINTLY
+    combine = "last"
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        x, indices, updates = primals
+        stays, wins = self._masks(x, indices, updates, params)
+        return cast(stays, ct.dtype) * ct, None, cast(wins, ct.dtype) * pick(ct, indices, params)
+
+    def _masks(self, x: Tensor, indices: Tensor, updates: Tensor, params: Any) -> Any:
+        """Which elements of x stay, and which updates are the last at their position."""
+        core = updates.shape[updates.ndim - params["picks"] - params["rest"] :]
+        number = FUNCTIONS["reshape"](FUNCTIONS["arange"](prod(core), device=x.device), core)
+        full = x.shape[x.ndim - params["indexed"] - params["rest"] :]
+        empty = FUNCTIONS["full"](full, -1, dtype=number.dtype, device=x.device)
+        last = call(self, (empty, indices, number), params)
+        return last == -1, pick(last, indices, params) == number
+
+
+class ScatterExtremum(Scatter):
+    """Base of scatter_max and scatter_min: elements that tie share the derivative."""
+
+    def _shares(self, primals: Any, out: Any, params: Any) -> tuple[Tensor, Tensor]:
+        x, indices, updates = primals
+        mine = cast(x == out, x.dtype)
+        theirs = cast(updates == pick(out, indices, params), x.dtype)
+        count = call(scatter_add_op, (mine, indices, theirs), params)
+        return mine / count, theirs / pick(count, indices, params)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        mine, theirs = self._shares(primals, out, params)
+        zeros = FUNCTIONS["zeros_like"]
+        x, _, updates = (
+            zeros(p) if t is None else t for p, t in zip(primals, tangents, strict=True)
+        )
+        return call(scatter_add_op, (x * mine, primals[1], updates * theirs), params)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        mine, theirs = self._shares(primals, out, params)
+        return ct * mine, None, pick(ct, primals[1], params) * theirs
+
+
+class ScatterMax(ScatterExtremum):
+    """The larger of x and the updates at positions."""
+
+    combine = "max"
+    apply = np.maximum
+
+
+class ScatterMin(ScatterExtremum):
+    """The smaller of x and the updates at positions."""
+
+    combine = "min"
+    apply = np.minimum
+
+
+class ScatterMul(Scatter):
+    """Multiply x by updates at positions."""
+
+    combine = "mul"
+    apply = np.multiply
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        x, indices, updates = primals
+        dx, _, du = tangents
+        total = None
+        if dx is not None:
+            total = call(self, (dx, indices, updates), params)
+        if du is not None:
+            part = pick(out, indices, params) / updates * du
+            zeros = FUNCTIONS["zeros_like"](out)
+            term = call(scatter_add_op, (zeros, indices, part), params)
+            total = term if total is None else total + term
+        return total
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        x, indices, updates = primals
+        scaled = pick(ct * out, indices, params) / updates
+        return call(self, (ct, indices, updates), params), None, scaled
+
+
+gather_op = Gather()
+scatter_set_op, scatter_add_op, scatter_mul_op = ScatterSet(), ScatterAdd(), ScatterMul()
+scatter_max_op, scatter_min_op = ScatterMax(), ScatterMin()
+SCATTERS = {
+    "set": scatter_set_op,
+    "add": scatter_add_op,
+    "mul": scatter_mul_op,
+    "max": scatter_max_op,
+    "min": scatter_min_op,
+}
+
+
+def pick(x: Tensor, indices: Tensor, params: dict[str, Any]) -> Tensor:
+    """Gather with a scatter's parameters; dropped positions read a clipped one."""
+    mode = "clip" if params["mode"] == "drop" else params["mode"]
+    return call(gather_op, (x, indices), {**params, "mode": mode})  # type: ignore[no-any-return]
+
+
+def gathered(x: Tensor, indices: Tensor, indexed: int, rest: int, mode: str) -> Tensor:
+    """Gather on logical tensors: all axes of `indices` but the last are picks."""
+    params = {"indexed": indexed, "rest": rest, "picks": indices.ndim - 1, "mode": mode}
+    return call(gather_op, (x, indices), params)  # type: ignore[no-any-return]
+
+
+__all__ = ["DType", "Gather", "Scatter", "gathered", "pick"]

@@ -1,0 +1,158 @@
+"""The CPU backend: NumPy arrays as memory, logical devices `cpu:0 …`, kernels run at the call."""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.config import settings
+from weft.core.common import dtypes
+from weft.core.common.device import Device, as_device
+from weft.core.common.types import Array, TensorType
+from weft.core.tensor.storage import Storage
+from weft.errors import ArgumentError
+from weft.runtime.cpu.allocator import CachingAllocator
+from weft.runtime.named import NamedFunctions
+
+_thread = threading.local()
+
+
+def quietly() -> Callable[..., Any]:
+    """Call a function with NumPy's floating-point warnings off, at almost no cost.
+
+    NumPy keeps its error state in a context variable; each thread has one context in which it is
+    off, and kernels are run in that.
+    """
+    try:
+        return _thread.run  # type: ignore[no-any-return]
+    except AttributeError:
+        context = contextvars.copy_context()
+        context.run(np.seterr, all="ignore")
+        _thread.run = context.run
+        return context.run
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelismConfig:
+    """How many threads kernels may use, and from how many elements on they use more than one."""
+
+    threads: int = 1
+    chunk: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        if self.threads < 1 or self.chunk < 1:
+            raise ArgumentError(f"ParallelismConfig: threads and chunk must be positive ({self})")
+
+
+class CpuClient(NamedFunctions):
+    """Runs ops on one logical CPU device."""
+
+    def __init__(self, device: Device, allocator: CachingAllocator) -> None:
+        self._device = device
+        self.allocator = allocator
+        self.parallelism = ParallelismConfig()
+
+    @property
+    def device(self) -> Device:
+        """The device this client drives."""
+        return self._device
+
+    def synchronize(self) -> None:
+        """Nothing is in flight between calls: kernels have finished when they return."""
+
+    def execute(
+        self,
+        op: Any,
+        arrays: tuple[Array, ...],
+        params: Mapping[str, Any],
+        types: tuple[TensorType, ...],
+    ) -> tuple[Array, ...]:
+        """Run one op; narrow floats are computed in float32 and rounded once."""
+        if not op.leaf:
+            return _fitted(op.eval(*arrays, **params), types)
+        if op.widen and any(dtypes.is_narrow(a.dtype) for a in arrays):
+            arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
+        elif op.ufunc is not None and types[0].nbytes >= settings.cache_threshold:
+            out = self.allocator.empty(types[0].shape, types[0].dtype)
+            quietly()(op.ufunc, *arrays, out=out)
+            return (out,)
+        return _fitted(quietly()(op.eval, *arrays, **params), types)
+
+    def to_device(self, array: Array) -> Array:
+        """CPU memory is host memory."""
+        return array
+
+    def to_host(self, array: Array) -> Array:
+        """CPU memory is host memory."""
+        return array
+
+
+def _fitted(results: Any, types: tuple[TensorType, ...]) -> tuple[Array, ...]:
+    """What NumPy returned, as arrays of exactly the inferred types."""
+    found = results if isinstance(results, tuple) else (results,)
+    return tuple(
+        array if type(array) is np.ndarray and array.dtype == kind.dtype else _cast(array, kind)
+        for array, kind in zip(found, types, strict=True)
+    )
+
+
+def _cast(array: Any, kind: TensorType) -> Array:
+    return quietly()(np.asarray, array, dtype=kind.dtype)  # type: ignore[no-any-return]
+
+
+class CpuRuntime:
+    """The built-in backend. `logical_devices` says how many devices one process shows."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.allocator = CachingAllocator()
+
+    def allocate(self, nbytes: int, device: Device) -> Storage:
+        """Fresh memory."""
+        return self.allocator.allocate(nbytes)
+
+    def deallocate(self, handle: Storage, device: Device) -> None:
+        """Free what `allocate` gave."""
+        self.allocator.deallocate(handle)
+
+    def copy_to_device(self, source: bytes, handle: Storage, device: Device) -> None:
+        """Copy host bytes into an allocation."""
+        ctypes.memmove(handle.ptr, bytes(source), self._within(handle, len(source)))
+
+    def copy_from_device(self, handle: Storage, target: bytearray, device: Device) -> None:
+        """Copy an allocation into host bytes."""
+        size = self._within(handle, len(target))
+        target[:] = ctypes.string_at(handle.ptr, size)
+
+    def copy_within_device(
+        self, source: Storage, target: Storage, nbytes: int, device: Device
+    ) -> None:
+        """Copy between two allocations."""
+        ctypes.memmove(
+            target.ptr, source.ptr, min(self._within(source, nbytes), self._within(target, nbytes))
+        )
+
+    @staticmethod
+    def _within(handle: Storage, nbytes: int) -> int:
+        if nbytes > handle.nbytes:
+            raise ArgumentError(f"copy: {nbytes} bytes do not fit {handle!r}")
+        return nbytes
+
+    def devices(self) -> tuple[Device, ...]:
+        """`cpu:0 …`, as many as `settings.logical_devices`."""
+        return tuple(as_device(f"cpu:{i}") for i in range(settings.logical_devices))
+
+    def default_device(self) -> Device:
+        """`cpu:0`."""
+        return as_device("cpu:0")
+
+    def default_client(self, device: Device) -> CpuClient:
+        """A client for one logical device."""
+        return CpuClient(device, self.allocator)
