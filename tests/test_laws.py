@@ -143,7 +143,7 @@ def test_vjp_is_the_transpose_of_jvp(op: Operation, example: Example) -> None:
     arrays, tangents, places = _differentiated(op, example)
     function, points, moves = _at_places(op, example, arrays, places, tangents)
     out, pushed = jvp(function, points, moves)
-    cotangents = [wf.asarray(np.sin(1 + x.numpy())) for x in results(out)]
+    cotangents = [wf.asarray(np.sin(1 + x.numpy()).astype(x.dtype)) for x in results(out)]
     _, pullback = vjp(function, *points)
     pulled = pullback(tuple(cotangents) if isinstance(out, tuple) else cotangents[0])
     left = sum(float(np.real(np.sum(p.numpy() * t))) for p, t in zip(pulled, moves, strict=True))

@@ -6,53 +6,71 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.errors import ConfigError
+
+_PREFIX = "WEFT_"
+_OTHERS = frozenset({"WEFT_TEST_SEED"})  # variables of this name that are no settings
+
+
+def _setting(default: int, meaning: str, least: int = 0) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "least": least})
 
 
 @dataclass
 class Settings:
     """The settings, with their defaults. Assigning one changes it for this process."""
 
-    small_elements: int = 16_384  # operands up to this size run at once instead of being recorded
-    flush_limit: int = 4_096  # recorded calls that may wait before they are run
-    cache_threshold: int = 1 << 16  # bytes from which results come from the caching allocator
-    logical_devices: int = 8  # how many devices `cpu:0 …` this process shows
+    small_elements: int = _setting(16_384, "results up to this size run at the call, unrecorded")
+    flush_limit: int = _setting(4_096, "recorded calls that may wait before they are run", 1)
+    flush_bytes: int = _setting(1 << 30, "bytes that waiting calls may keep alive before they run")
+    cache_threshold: int = _setting(1 << 16, "bytes from which results come from weft's allocator")
+    logical_devices: int = _setting(8, "how many devices cpu:0 … this process shows", 1)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self.__dataclass_fields__:
-            known = ", ".join(self.__dataclass_fields__)
-            raise ConfigError(f"config: there is no setting {name!r}\nhint: there are {known}")
-        if not isinstance(value, int) or value < 0:
-            raise ConfigError(f"config: {name} must be a non-negative integer, got {value!r}")
+        known = self.__dataclass_fields__
+        if name not in known:
+            raise ConfigError(
+                f"config: there is no setting {name!r}\nhint: there are {', '.join(known)}"
+            )
+        least = known[name].metadata["least"]
+        if type(value) is not int or value < least:
+            raise ConfigError(
+                f"config: {name} must be an integer of at least {least}, got {value!r}"
+            )
         super().__setattr__(name, value)
 
 
-def _from_environment() -> Settings:
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """The settings as these environment variables give them; a bad value is an error."""
     made = Settings()
-    for field in fields(Settings):
-        text = os.environ.get(f"WEFT_{field.name.upper()}")
+    for each in fields(Settings):
+        variable = _PREFIX + each.name.upper()
+        text = environment.get(variable)
         if text is not None:
-            if not text.isdecimal():
-                raise ConfigError(
-                    f"config: WEFT_{field.name.upper()} must be a number, got {text!r}"
-                )
-            setattr(made, field.name, int(text))
+            if not (text.isascii() and text.isdecimal()):
+                raise ConfigError(f"config: {variable} must be a whole number, got {text!r}")
+            setattr(made, each.name, int(text))
     return made
 
 
-settings = _from_environment()
+settings = from_environment(os.environ)
 
 
 def show() -> str:
-    """A table of all settings: name, value, default, environment variable. Printed and returned."""
+    """A table of all settings: name, value, variable, meaning. Printed and returned."""
     rows = []
-    for field in fields(Settings):
-        value = getattr(settings, field.name)
-        mark = "" if value == field.default else f"   (default {field.default})"
-        rows.append(f"{field.name:18} = {value:<10} WEFT_{field.name.upper()}{mark}")
+    for each in fields(Settings):
+        value = getattr(settings, each.name)
+        mark = "" if value == each.default else f" (default {each.default})"
+        variable = _PREFIX + each.name.upper()
+        rows.append(f"{each.name:16} = {value:<11} {variable:22} {each.metadata['meaning']}{mark}")
+    known = {_PREFIX + each.name.upper() for each in fields(Settings)} | _OTHERS
+    for variable in sorted(v for v in os.environ if v.startswith(_PREFIX) and v not in known):
+        rows.append(f"{variable} is set, but is no setting of weft")
     table = "\n".join(rows)
     print(table)
     return table

@@ -101,3 +101,7 @@ class ShardingError(WeftError, ValueError):
 
 class ConfigError(WeftError, ValueError):
     """A setting does not exist or has an illegal value."""
+
+
+class NotFiniteError(WeftError, FloatingPointError):
+    """A NaN appeared while `debug_nans` was watching."""

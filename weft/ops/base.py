@@ -49,8 +49,9 @@ class Cost:
 class Example:
     """A call for the law tests: parameters, the operands' core shapes, and what they hold.
 
-    Letters: f any float, p positive, u inside (-1, 1), c complex, i a small position, n an integer,
-    b bool, k a random key, m a well-conditioned matrix, s a symmetric positive definite one, l a lower one.
+    Letters: f any float, p positive, u inside (-1, 1), q inside (0, 1), g greater than 1, o rising,
+    c complex, i a small position, n an integer, b bool, k a random key, m a well-conditioned
+    matrix, s a symmetric positive definite one, l a lower one.
     """
 
     params: dict[str, Any]
@@ -72,6 +73,7 @@ class Operation(ABC):
     multiple: ClassVar[bool] = False  # results are a tuple, even when there is one
     ufunc: ClassVar[Any] = None  # a NumPy ufunc that is the whole meaning and can write into `out`
     leaf: ClassVar[bool] = True  # `eval` runs no other op and no user code
+    selective: ClassVar[bool] = False  # `vjp` takes `needed`: which operands want a cotangent
     widen: ClassVar[bool] = True  # narrow floats are computed in float32 and rounded once
     reasons: ClassVar[dict[str, str]] = {}  # rules this op cannot have, each with the reason
     examples: ClassVar[tuple[Example, ...]] = ()  # calls the law tests make; () is one plain call
@@ -111,16 +113,25 @@ class Operation(ABC):
         """Where the update at `index` goes and its value; updates meet by `combine`."""
         raise self.missing("into")
 
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        """Pull the result's cotangent back to each operand; `None` is a symbolic zero.
+    def vjp(self, *args: Any, **params: Any) -> Tangents:
+        """`vjp(primals, out, ct)`: pull the cotangent back to each operand; `None` is zero.
 
         A contribution may have leading axes its operand lacks; whoever calls the rule sums them.
         """
         raise self.missing("vjp")
 
-    def batch(self, size: int, args: Any, hidden: Any, **params: Any) -> Any:
-        """Only for ops that break the law: results, and for each whether its leading axis is batch.
+    def forward(self, *args: Any, **params: Any) -> Any:
+        """`forward(primals)`: only for ops that save something for `pull`: (result, saved)."""
+        raise self.missing("forward")
 
+    def pull(self, *args: Any, **params: Any) -> Tangents:
+        """`pull(primals, saved, ct)`: the `vjp` of an op with `forward`, from what that saved."""
+        raise self.missing("pull")
+
+    def batch(self, *args: Any, **params: Any) -> Any:
+        """`batch(size, args, hidden)`: only for ops that break the law; (results, mapped).
+
+        `mapped` says for each result whether its leading axis is batch.
         Operands marked in `hidden` have one leading axis more than the op expects.
         """
         raise self.missing("batch")
@@ -135,7 +146,7 @@ class Operation(ABC):
         """Dtype of the result (or of each result)."""
         return dtypes[0]
 
-    def infer(self, *types: TensorType, **params: Any) -> Types:
+    def infer(self, *types: Any, **params: Any) -> Types:
         """Shape and dtype of the result, or an error that names this op."""
         try:
             shapes = self.index(*types, **params).result_shapes([t.shape for t in types])
@@ -146,8 +157,9 @@ class Operation(ABC):
             return tuple(map(TensorType, shapes, dtypes))
         return TensorType(shapes[0], dtypes)
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        """Push tangents forward (`None` is zero); derived for linear ops."""
+    def jvp(self, *args: Any, **params: Any) -> Any:
+        """`jvp(primals, tangents, out)`: push tangents forward (`None` is 0); derived if linear."""
+        primals, tangents = args[:2]
         if self.linear is Linear.NO:
             raise self.missing("jvp")
         if self.linear is Linear.JOINTLY:
@@ -176,7 +188,7 @@ class Operation(ABC):
         """Parameters for one shard; ops whose parameters name global positions override it."""
         return params
 
-    def cost(self, *types: TensorType, **params: Any) -> Cost:
+    def cost(self, *types: Any, **params: Any) -> Cost:
         """Arithmetic and memory traffic of one call."""
         results = self.infer(*types, **params)
         made = (results,) if isinstance(results, TensorType) else results

@@ -1,23 +1,28 @@
-"""Contractions: matrix products and convolution."""
+"""Matrix products and what is spelled with them: `tensordot`, `vecdot`, `dot`, `inner`, `outer`…
+
+There is one primitive, `Matmul`. Narrow floats accumulate in float32 and integers wrap, since every
+function here reaches that primitive instead of multiplying and summing on its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
+from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
-from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Array, Shape, TensorType
-from weft.core.tensor.convert import scalar
+from weft.core.common.types import Array, Shape
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError, ShapeError
-from weft.ops.base import Cost, Example, Linear, Operation, Tangents, call
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.axes import normalize_axes, normalize_axis
+from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
-from weft.ops.view.join import pad_op
-from weft.ops.view.slice import flip_op
-from weft.ops.view.transpose import permute_op
+from weft.ops.view.reshape import reshape
+from weft.ops.view.transpose import moveaxis, permute_dims, permute_op
 
 
 class Matmul(Operation):
@@ -29,14 +34,31 @@ class Matmul(Operation):
     work = 2
 
     def eval(self, a: Array, b: Array) -> Array:
-        return np.matmul(a, b)
+        if b.ndim == 2 < a.ndim and a.flags.c_contiguous and a.size:
+            rows = np.matmul(a.reshape(-1, a.shape[-1]), b)  # one product instead of one per batch
+            return np.asarray(rows.reshape(a.shape[:-1] + b.shape[-1:]))
+        return np.asarray(np.matmul(a, b))
 
     def body(self, s: Any, a: Any, b: Any) -> Any:
         return s.mul(a, b)
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         a, b = primals
-        return call(self, (ct, swap(b)), {}), call(self, (swap(a), ct), {})
+        left, right = ct.ndim - a.ndim, ct.ndim - b.ndim
+        # Batch axes that only the other operand has are contracted together with n or m.
+        by_a = call(self, (_fold(ct, left, -1), swap(_fold(b, left - right, -1))), {})
+        by_b = call(self, (swap(_fold(a, right - left, -2)), _fold(ct, right, -2)), {})
+        return by_a, by_b
+
+
+def _fold(x: Tensor, extra: int, axis: int) -> Tensor:
+    """Merge the first `extra` axes into `axis`, outermost first."""
+    if extra <= 0:
+        return x
+    moved = moveaxis(x, range(extra), range(axis - extra, axis))
+    at = moved.ndim + axis
+    merged = prod(moved.shape[at - extra : at + 1])
+    return reshape(moved, (*moved.shape[: at - extra], merged, *moved.shape[at + 1 :]))
 
 
 def swap(x: Tensor) -> Tensor:
@@ -44,172 +66,23 @@ def swap(x: Tensor) -> Tensor:
     return call(permute_op, (x,), {"axes": (-1, -2)})  # type: ignore[no-any-return]
 
 
-class Conv(Operation):
-    """Correlate `... c (space)` with kernels `... o c (window)`, without padding.
-
-    Grouped convolution is this op with groups as a leading axis of both operands; padding and
-    transposed convolution are `pad` (with interior) before it.
-    """
-
-    linear = Linear.EACH
-    work = 2
-    examples = (
-        Example({"strides": (1,), "dilation": (1,)}, ((2, 6), (3, 2, 2))),
-        Example({"strides": (2,), "dilation": (2,)}, ((2, 8), (3, 2, 2))),
-        Example({"strides": (2, 1), "dilation": (1, 2)}, ((2, 5, 6), (3, 2, 2, 3))),
-    )
-
-    def index(
-        self, x: TensorType, kernel: TensorType, *, strides: Shape, dilation: Shape
-    ) -> Factors:
-        rank = len(strides)
-        space, window, result = ([f"{letter}{k}" for k in range(rank)] for letter in "hkr")
-        text = f"... c {' '.join(space)}, ... o c {' '.join(window)} -> ... o {' '.join(result)}"
-        sizes = window_counts(x.shape[-rank:], kernel.shape[-rank:], strides, dilation)
-        extents = dict(zip(result, sizes, strict=True))
-        whole = " ".join([*space, *window, *result])
-        return Factors.parse(text, (x.rank, kernel.rank), extents, whole)
-
-    def eval(self, x: Array, kernel: Array, *, strides: Shape, dilation: Shape) -> Array:
-        rank = len(strides)
-        spans = tuple((k - 1) * d + 1 for k, d in zip(kernel.shape[-rank:], dilation, strict=True))
-        axes = tuple(range(-rank, 0))
-        windows = np.lib.stride_tricks.sliding_window_view(x, spans, axes)
-        places = tuple(slice(None, None, step) for step in strides)
-        points = tuple(slice(None, None, step) for step in dilation)
-        windows = windows[(..., *places, *points)]
-        letters = "hijk"[:rank], "xyzw"[:rank]
-        text = f"...c{letters[0]}{letters[1]},...oc{letters[1]}->...o{letters[0]}"
-        return np.einsum(text, windows, kernel, optimize=True)
-
-    def at(
-        self,
-        s: Any,
-        index: Any,
-        read: Any,
-        x: TensorType,
-        kernel: TensorType,
-        *,
-        strides: Shape,
-        dilation: Shape,
-    ) -> Any:
-        rank = len(strides)
-        *lead, o = index[: len(index) - rank]
-        places = index[len(index) - rank :]
-
-        def term(c: Any, *window: Any) -> Any:
-            where = [
-                p * step + w * d
-                for p, step, w, d in zip(places, strides, window, dilation, strict=True)
-            ]
-            return s.mul(read(0, (*lead, c, *where)), read(1, (*lead, o, c, *window)))
-
-        return s.reduce("add", kernel.shape[-rank - 1 :], term)
-
-    def cost(self, *types: TensorType, **params: Any) -> Any:
-        x, kernel = types
-        made = self.infer(x, kernel, **params)
-        terms = kernel.size // max(kernel.shape[-len(params["strides"]) - 2], 1)
-        flops = 2 * made.size * terms  # type: ignore[union-attr]
-        return Cost(flops, x.nbytes + kernel.nbytes + made.nbytes)
-
-    def vjp(self, primals: Any, out: Any, ct: Any, *, strides: Shape, dilation: Shape) -> Tangents:
-        x, kernel = primals
-        return (
-            self._by_input(x, kernel, ct, strides, dilation),
-            self._by_kernel(x, kernel, ct, strides, dilation),
-        )
-
-    def _by_input(
-        self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape
-    ) -> Tensor:
-        """Correlate the spread-out cotangent with the turned kernel."""
-        rank = len(strides)
-        sizes = zip(x.shape[-rank:], kernel.shape[-rank:], ct.shape[-rank:], strides, dilation)
-        low, high = [], []
-        for size, window, count, step, d in sizes:
-            span = (window - 1) * d
-            low.append(span)
-            high.append(size - ((count - 1) * step + 1))
-        widths = {
-            "low": tuple(low),
-            "high": tuple(high),
-            "interior": tuple(step - 1 for step in strides),
-        }
-        spread = call(pad_op, (ct, scalar(0, ct.dtype, ct.device)), widths)
-        turned = call(flip_op, (kernel,), {"axes": tuple(range(-rank, 0))})
-        turned = _swap_features(turned, rank)
-        return call(self, (spread, turned), {"strides": (1,) * rank, "dilation": dilation})  # type: ignore[no-any-return]
-
-    def _by_kernel(
-        self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape
-    ) -> Tensor:
-        """Correlate the input with the cotangent; batch axes the kernel lacks are contracted."""
-        rank, reshape, moveaxis = len(strides), FUNCTIONS["reshape"], FUNCTIONS["moveaxis"]
-        extra = (ct.ndim - rank - 1) - (kernel.ndim - rank - 2)
-        x = broadcast(x, ct.shape[: ct.ndim - rank - 1] + x.shape[x.ndim - rank - 1 :])
-        image, pattern = (
-            moveaxis(reshape(t, (-1, *t.shape[extra:])), 0, -rank - 1) for t in (x, ct)
-        )  # lead c batch (space) and lead o batch (result)
-        lead = image.shape[: image.ndim - rank - 1]
-        pattern = FUNCTIONS["expand_dims"](pattern, -rank - 3)
-        pattern = broadcast(pattern, lead + pattern.shape[pattern.ndim - rank - 2 :])
-        found = call(self, (image, pattern), {"strides": dilation, "dilation": strides})
-        window = kernel.shape[-rank:]
-        found = FUNCTIONS["getitem"](found, (..., *(slice(0, n) for n in window)))
-        return _swap_features(found, rank)
+matmul_op = Matmul()
 
 
-def _swap_features(kernel: Tensor, rank: int) -> Tensor:
-    """Exchange the output and input features of a kernel."""
-    axes = (-rank - 1, -rank - 2, *range(-rank, 0))
-    return call(permute_op, (kernel,), {"axes": axes})  # type: ignore[no-any-return]
-
-
-def window_counts(space: Shape, window: Shape, strides: Shape, dilation: Shape) -> Shape:
-    """How many places a window fits along each axis."""
-    counts = []
-    for axis, (size, width, step, d) in enumerate(
-        zip(space, window, strides, dilation, strict=True)
-    ):
-        span = (width - 1) * d + 1
-        if span > size or width == 0:
-            raise ShapeError(f"space axis {axis}: a window of {span} does not fit size {size}")
-        counts.append((size - span) // step + 1)
-    return tuple(counts)
-
-
-matmul_op, conv_op = Matmul(), Conv()
-
-
-@public
-def matmul(x1: Any, x2: Any, /) -> Tensor:
-    """Matrix product; vectors are rows on the left and columns on the right, batches broadcast."""
-    a, b = as_tensors("matmul", x1, x2)
-    if a.ndim == 0 or b.ndim == 0:
-        raise ShapeError(f"matmul: operands need an axis (shapes {a.shape}, {b.shape})")
-    dtype = dtypes.promote(a.dtype, b.dtype, op="matmul")
+def numbers(op: str, *args: Any) -> tuple[Tensor, ...]:
+    """Operands of a product as tensors of one numeric dtype."""
+    tensors = as_tensors(op, *args)
+    dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=op)
     if dtypes.is_bool(dtype):
-        raise DTypeError("matmul: bool is not a number\nhint: cast with x.astype(…) first")
-    a, b = cast(a, dtype), cast(b, dtype)
-    row, column = a.ndim == 1, b.ndim == 1
-    reshape = FUNCTIONS["reshape"]
-    left = reshape(a, (1, -1)) if row else a
-    right = reshape(b, (-1, 1)) if column else b
-    if left.shape[-1] != right.shape[-2]:
-        raise ShapeError(
-            f"matmul: operand 1, axis {0 if column else right.ndim - 2}: factor 'k' is"
-            f" {right.shape[-2]} here but {left.shape[-1]} before (shapes {a.shape}, {b.shape})"
-        )
-    lead = broadcast_shape("matmul", left.shape[:-2], right.shape[:-2])
+        raise DTypeError(f"{op}: bool is not a number\nhint: cast with x.astype(…) first")
+    return tuple(cast(t, dtype) for t in tensors)
+
+
+def product_of(op: str, left: Tensor, right: Tensor) -> Tensor:
+    """The matrix product of tensors with at least two axes whose k agree; batches broadcast."""
+    lead = broadcast_shape(op, left.shape[:-2], right.shape[:-2])
     left, right = (_fit_lead(t, lead) for t in (left, right))
-    result = call(matmul_op, (left, right), {})
-    if row or column:
-        kept = (
-            result.shape[:-2] + result.shape[-2:-1] * (not row) + result.shape[-1:] * (not column)
-        )
-        return reshape(result, kept)  # type: ignore[no-any-return]
-    return result  # type: ignore[no-any-return]
+    return call(matmul_op, (left, right), {})  # type: ignore[no-any-return]
 
 
 def _fit_lead(x: Tensor, lead: Shape) -> Tensor:
@@ -218,6 +91,167 @@ def _fit_lead(x: Tensor, lead: Shape) -> Tensor:
     return broadcast(x, mine + x.shape[-2:])
 
 
+@public
+def matmul(x1: Any, x2: Any, /) -> Tensor:
+    """Matrix product; vectors are rows on the left and columns on the right, batches broadcast."""
+    a, b = numbers("matmul", x1, x2)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeError(f"matmul: operands need an axis (shapes {a.shape}, {b.shape})")
+    row, column = a.ndim == 1, b.ndim == 1
+    left = reshape(a, (1, a.shape[0])) if row else a
+    right = reshape(b, (b.shape[0], 1)) if column else b
+    if left.shape[-1] != right.shape[-2]:
+        raise ShapeError(
+            f"matmul: operand 1, axis {0 if column else right.ndim - 2}: factor 'k' is"
+            f" {right.shape[-2]} here but {left.shape[-1]} before (shapes {a.shape}, {b.shape})"
+        )
+    result = product_of("matmul", left, right)
+    if not row and not column:
+        return result
+    sizes = result.shape
+    return reshape(result, sizes[:-2] + sizes[-2:-1] * (not row) + sizes[-1:] * (not column))
+
+
+@public
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Tensor:
+    """Contract axes: the last `axes` of `x1` with the first of `x2`, or two listed sequences."""
+    a, b = numbers("tensordot", x1, x2)
+    left, right = _contracted_axes(a, b, axes)
+    for i, j in zip(left, right, strict=True):
+        if a.shape[i] != b.shape[j]:
+            raise ShapeError(
+                f"tensordot: operand 1, axis {j}: size {b.shape[j]} here but {a.shape[i]} on axis"
+                f" {i} of operand 0 (shapes {a.shape}, {b.shape})"
+            )
+    rows = [i for i in range(a.ndim) if i not in left]
+    columns = [j for j in range(b.ndim) if j not in right]
+    kept_a, kept_b = tuple(a.shape[i] for i in rows), tuple(b.shape[j] for j in columns)
+    inner = prod(a.shape[i] for i in left)
+    m = reshape(permute_dims(a, [*rows, *left]), (prod(kept_a), inner))
+    n = reshape(permute_dims(b, [*right, *columns]), (inner, prod(kept_b)))
+    return reshape(call(matmul_op, (m, n), {}), kept_a + kept_b)
+
+
+def _contracted_axes(a: Tensor, b: Tensor, axes: Any) -> tuple[Shape, Shape]:
+    if not isinstance(axes, Iterable):
+        count = as_int(axes)
+        if not 0 <= count <= min(a.ndim, b.ndim):
+            raise ShapeError(
+                f"tensordot: cannot contract {count} axes (shapes {a.shape}, {b.shape})"
+            )
+        return tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
+    pair = tuple(axes)
+    if len(pair) != 2:
+        raise ArgumentError(f"tensordot: axes must be a number or a pair, got {axes!r}")
+    left, right = (
+        normalize_axes("tensordot", listed, t.ndim) for listed, t in zip(pair, (a, b), strict=True)
+    )
+    if len(left) != len(right):
+        raise ArgumentError(f"tensordot: {len(left)} axes of operand 0, {len(right)} of operand 1")
+    return left, right
+
+
+@public
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
+    """Sum of conj(x1) · x2 along one axis; the other axes broadcast."""
+    a, b = numbers("vecdot", x1, x2)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeError(f"vecdot: operands need an axis (shapes {a.shape}, {b.shape})")
+    if axis >= 0:
+        rank = max(a.ndim, b.ndim)
+        axis = normalize_axis("vecdot", axis, rank) - rank
+    i, j = (normalize_axis("vecdot", axis, t.ndim) for t in (a, b))
+    _same_size("vecdot", a, i, b, j)
+    left = moveaxis(_conjugate(a), i, -1)
+    right = moveaxis(b, j, -1)
+    result = product_of(
+        "vecdot",
+        reshape(left, (*left.shape[:-1], 1, left.shape[-1])),
+        reshape(right, (*right.shape, 1)),
+    )
+    return reshape(result, result.shape[:-2])
+
+
+def _same_size(op: str, a: Tensor, i: int, b: Tensor, j: int) -> None:
+    if a.shape[i] != b.shape[j]:
+        raise ShapeError(
+            f"{op}: operand 1, axis {j}: size {b.shape[j]} here but {a.shape[i]} before"
+            f" (shapes {a.shape}, {b.shape})"
+        )
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    return FUNCTIONS["conj"](x) if dtypes.is_complex(x.dtype) else x
+
+
+@public
+def dot(x1: Any, x2: Any, /) -> Tensor:
+    """NumPy's dot: the last axis of `x1` with the last but one (or only) axis of `x2`."""
+    a, b = numbers("dot", x1, x2)
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b  # type: ignore[no-any-return]
+    j = max(b.ndim - 2, 0)
+    _same_size("dot", a, a.ndim - 1, b, j)
+    return tensordot(a, b, axes=((a.ndim - 1,), (j,)))
+
+
+@public
+def inner(x1: Any, x2: Any, /) -> Tensor:
+    """Sum of products over the last axes of both; all other axes are kept."""
+    a, b = numbers("inner", x1, x2)
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b  # type: ignore[no-any-return]
+    _same_size("inner", a, a.ndim - 1, b, b.ndim - 1)
+    return tensordot(a, b, axes=((-1,), (-1,)))
+
+
+@public
+def outer(x1: Any, x2: Any, /) -> Tensor:
+    """Every product of an element of `x1` with one of `x2`; operands are flattened."""
+    a, b = numbers("outer", x1, x2)
+    return reshape(a, (a.size, 1)) * reshape(b, (b.size,))  # type: ignore[no-any-return]
+
+
+@public
+def vdot(x1: Any, x2: Any, /) -> Tensor:
+    """Sum of conj(x1) · x2 over all elements of the flattened operands."""
+    a, b = numbers("vdot", x1, x2)
+    if a.size != b.size:
+        raise ShapeError(f"vdot: {a.size} elements and {b.size} (shapes {a.shape}, {b.shape})")
+    return vecdot(reshape(a, (a.size,)), reshape(b, (b.size,)))
+
+
+@public
+def matvec(x1: Any, x2: Any, /) -> Tensor:
+    """Matrices `... m n` times vectors `... n`; batches broadcast."""
+    a, b = numbers("matvec", x1, x2)
+    if a.ndim < 2 or b.ndim < 1:
+        raise ShapeError(f"matvec: needs a matrix and a vector (shapes {a.shape}, {b.shape})")
+    _same_size("matvec", a, a.ndim - 1, b, b.ndim - 1)
+    result = product_of("matvec", a, reshape(b, (*b.shape, 1)))
+    return reshape(result, result.shape[:-1])
+
+
+@public
+def vecmat(x1: Any, x2: Any, /) -> Tensor:
+    """Vectors `... m`, conjugated, times matrices `... m n`; batches broadcast."""
+    a, b = numbers("vecmat", x1, x2)
+    if a.ndim < 1 or b.ndim < 2:
+        raise ShapeError(f"vecmat: needs a vector and a matrix (shapes {a.shape}, {b.shape})")
+    _same_size("vecmat", a, a.ndim - 1, b, b.ndim - 2)
+    row = _conjugate(a)
+    result = product_of("vecmat", reshape(row, (*row.shape[:-1], 1, row.shape[-1])), b)
+    return reshape(result, (*result.shape[:-2], result.shape[-1]))
+
+
 __all__ = [
+    "dot",
+    "inner",
     "matmul",
+    "matvec",
+    "outer",
+    "tensordot",
+    "vdot",
+    "vecdot",
+    "vecmat",
 ]

@@ -1,22 +1,27 @@
-"""Make tensors: from values, from a range, from shapes; copy and move them."""
+"""Make tensors: from values, from other libraries' memory, from shapes; copy and move them."""
 
 from __future__ import annotations
 
+import math
+import os
+from math import prod
 from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
+from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float, defaults
 from weft.core.common.device import Device, as_device
 from weft.core.common.factors import Factors
+from weft.core.common.handler import current
 from weft.core.common.slots import public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor import dlpack
 from weft.core.tensor.convert import (
+    PYTHON_SCALARS,
     checked,
-    scalar,
     to_array,
     to_tensor,
     wrap,
@@ -24,13 +29,32 @@ from weft.core.tensor.convert import (
 )
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DeviceError, InteropError, OutOfMemoryError, ShapeError
+from weft.errors import (
+    ArgumentError,
+    CastError,
+    ConversionError,
+    DeviceError,
+    DTypeError,
+    InteropError,
+    OutOfMemoryError,
+    ShapeError,
+)
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import broadcast, cast
 from weft.ops.view.join import stack
 from weft.runtime.registry import client
 
 _LARGEST = 2**47
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        return _LARGEST
+
+
+_PHYSICAL = _physical_memory()
 
 
 class Copy(Operation):
@@ -42,7 +66,12 @@ class Copy(Operation):
     widen = False
 
     def eval(self, x: Array) -> Array:
-        return np.array(x, order="C", copy=True)
+        try:
+            return np.array(x, order="C", copy=True)
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"copy: no memory for {x.size * x.itemsize} bytes (shape {x.shape}, {x.dtype})"
+            ) from None
 
     def body(self, s: Any, x: Any) -> Any:
         return x
@@ -95,6 +124,12 @@ def copy_of(x: Any, /) -> Tensor:
 
 
 @public
+def copy(x: Any, /) -> Tensor:
+    """A copy in memory of its own, in row-major order."""
+    return copy_of(x)
+
+
+@public
 def contiguous(x: Any, /) -> Tensor:
     """`x` itself if its memory is row-major, else a row-major copy."""
     tensor = to_tensor(x, op="contiguous")
@@ -113,6 +148,9 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, *, copy: bool | Non
     return asarray(data, dtype=dtype, device=device, copy=copy)
 
 
+array = tensor
+
+
 @public
 def constant(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor that holds these values."""
@@ -123,28 +161,36 @@ def constant(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
 ) -> Tensor:
-    """A tensor of `obj`, sharing its memory where that is possible and `copy` does not forbid it."""
+    """A tensor of `obj`, sharing its memory where that is possible and `copy` does not forbid it.
+
+    A list that holds tensors is stacked, and stays differentiable.
+    """
     target = None if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
     where = None if device is None else as_device(device)
     if isinstance(obj, Tensor):
         return _from_tensor(obj, target, where, copy)
-    if not isinstance(obj, np.ndarray) and hasattr(obj, "__dlpack__"):
-        return (
-            from_dlpack(obj, device=device, copy=copy)
-            if target is None
-            else cast(from_dlpack(obj, device=device, copy=copy), target)
-        )
+    if not isinstance(obj, np.ndarray | np.generic):
+        if hasattr(obj, "__dlpack__"):
+            return _from_tensor(from_dlpack(obj, device=device, copy=copy), target, None, None)
+        if hasattr(obj, "__array__"):
+            obj = np.asarray(obj)
     place = current_device() if where is None else where
-    if not isinstance(obj, np.ndarray) and hasattr(obj, "__array__"):
-        obj = np.asarray(obj)
     if isinstance(obj, np.ndarray):
         return _from_array(obj, target, place, copy)
-    if isinstance(obj, list | tuple) and _holds_tensor(obj):
-        joined = stack([asarray(x, dtype=target, device=where) for x in obj])
-        return joined if target is None else cast(joined, target)
     if copy is False:
         raise ArgumentError(f"asarray: {type(obj).__name__} cannot become a tensor without a copy")
+    if isinstance(obj, list | tuple) and _holds_tensor(obj):
+        joined = _stacked(obj)
+        return _from_tensor(joined, target, where, None)
     return _placed(to_array(obj, target, "asarray"), place)
+
+
+def _stacked(obj: Any) -> Tensor:
+    parts = [_stacked(x) if isinstance(x, list | tuple) and _holds_tensor(x) else x for x in obj]
+    try:
+        return stack(parts)
+    except ShapeError as error:
+        raise ConversionError(f"asarray: the nested sequence is ragged ({error})") from None
 
 
 def _from_tensor(
@@ -159,8 +205,8 @@ def _from_tensor(
     return result
 
 
-def _from_array(array: Array, dtype: DType | None, device: Device, copy: bool | None) -> Tensor:
-    plain = checked(array.view(np.ndarray), "asarray")
+def _from_array(data: Array, dtype: DType | None, device: Device, copy: bool | None) -> Tensor:
+    plain = checked(data, "asarray").view(np.ndarray)
     if dtype is not None and dtype != plain.dtype:
         if copy is False:
             raise ArgumentError(f"asarray: {plain.dtype} to {dtype} needs a copy, and copy=False")
@@ -170,18 +216,39 @@ def _from_array(array: Array, dtype: DType | None, device: Device, copy: bool | 
     return wrap_shared(plain, device) if device.kind == "cpu" else _placed(plain, device)
 
 
-def _placed(array: Array, device: Device) -> Tensor:
+def _placed(data: Array, device: Device) -> Tensor:
     if device.kind == "cpu":
         client(device)
-        return wrap(array, device)
-    data = client(device).to_device(array)
-    return Tensor(TensorImpl(array.shape, array.dtype, device, data))
+        return wrap(data, device)
+    moved = client(device).to_device(data)
+    return Tensor(TensorImpl(data.shape, data.dtype, device, moved))
 
 
 def _holds_tensor(obj: Any) -> bool:
     return any(
         isinstance(x, Tensor) or (isinstance(x, list | tuple) and _holds_tensor(x)) for x in obj
     )
+
+
+@public
+def from_numpy(data: Any, /) -> Tensor:
+    """A tensor over a NumPy array's memory, without a copy."""
+    if not isinstance(data, np.ndarray):
+        raise ConversionError(f"from_numpy: expected a NumPy array, got {type(data).__name__}")
+    return asarray(data, copy=False)
+
+
+@public
+def frombuffer(
+    buffer: Any, /, dtype: Any = float, *, count: int = -1, offset: int = 0, device: Any = None
+) -> Tensor:
+    """One axis of numbers over the memory of an object with a buffer (`bytes`, `array`…)."""
+    target = dtypes.as_dtype(dtype, op="frombuffer", default_float=default_float())
+    try:
+        data = np.frombuffer(buffer, target, count, offset)
+    except (ValueError, TypeError, AttributeError, BufferError) as error:
+        raise ConversionError(f"frombuffer: {error}") from None
+    return asarray(data, device=device)
 
 
 @public
@@ -192,6 +259,23 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     place = current_device() if device is None else as_device(device)
     array, shared, _ = dlpack.from_capsule_or_object(x, device=None, copy=copy)
     return wrap_shared(array, place) if shared else _placed(array, place)
+
+
+@public
+def to(x: Any, target: Any, /, *, copy: bool = False) -> Tensor:
+    """The tensor in another dtype, or on another device: `x.to("float64")`, `x.to("cpu:1")`."""
+    tensor = to_tensor(x, op="to")
+    if isinstance(target, Tensor):
+        moved = to_device(cast(tensor, target.dtype), target.device)
+    elif isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
+        moved = to_device(tensor, target)
+    else:
+        moved = cast(tensor, dtypes.as_dtype(target, op="to", default_float=default_float()))
+    return copy_of(moved) if copy and moved is tensor else moved
+
+
+def _names_device(text: str) -> bool:
+    return text.partition(":")[0] in ("cpu", "cuda", "webgpu")
 
 
 @public
@@ -227,84 +311,193 @@ def shape_tuple(op: str, shape: Any) -> Shape:
     return sizes
 
 
+def check_memory(op: str, shape: Shape, dtype: DType) -> None:
+    """Refuse at once what this machine could never hold; where only shapes count, any will do."""
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes > _PHYSICAL and current() is None:
+        raise OutOfMemoryError(
+            f"{op}: shape {shape} of {dtypes.name_of(dtype)} takes {nbytes} bytes;"
+            f" this machine has {_PHYSICAL}"
+        )
+
+
+def _fill(op: str, value: Any, dtype: Any, device: Device) -> Tensor:
+    """The value of a constant tensor, with no axes; it must survive the conversion to `dtype`."""
+    target = None if dtype is None else dtypes.as_dtype(dtype, op=op, default_float=default_float())
+    if target is None or type(value) not in PYTHON_SCALARS:
+        found = asarray(value, dtype=target, device=device)
+    else:
+        found = _placed(_exact(op, value, target), device)
+    if found.shape != ():
+        raise ShapeError(f"{op}: fill_value must have no axes, got shape {found.shape}")
+    return found
+
+
+def _exact(op: str, value: Any, dtype: DType) -> Array:
+    dtypes.check_scalar_fits(value, dtype, op)
+    kind = "c" if dtypes.is_complex(dtype) else "i" if dtypes.is_integer(dtype) else "f"
+    if (type(value) is complex and kind != "c") or (
+        type(value) is float and kind == "i" and not value.is_integer()
+    ):
+        raise CastError(f"{op}: {value!r} does not fit {dtypes.name_of(dtype)}")
+    with np.errstate(over="ignore"):
+        if kind == "i":
+            return np.asarray(int(value), dtype)
+        return np.asarray(value).astype(dtype)
+
+
 @public
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of one repeated value; its dtype is the value's own unless given."""
-    sizes = shape_tuple("full", shape)
+    return _full("full", shape, fill_value, dtype, device)
+
+
+def _full(op: str, shape: Any, fill_value: Any, dtype: Any, device: Any) -> Tensor:
+    sizes = shape_tuple(op, shape)
     place = current_device() if device is None else as_device(device)
-    if dtype is None:
-        value = asarray(fill_value, device=place)
-    elif isinstance(fill_value, Tensor):
-        value = cast(fill_value, dtypes.as_dtype(dtype, default_float=default_float()))
-    else:
-        target = dtypes.as_dtype(dtype, default_float=default_float())
-        value = _placed(np.asarray(scalar(fill_value, target, place, "full").host()), place)
-    if value.shape != ():
-        raise ShapeError(f"full: fill_value must have no axes, got shape {value.shape}")
-    return copy_of(broadcast(value, sizes)) if sizes else value
+    value = _fill(op, fill_value, dtype, place)
+    check_memory(op, sizes, value.dtype)
+    data = value._impl.data
+    if (
+        type(data) is np.ndarray
+        and current() is None
+        and not isinstance(fill_value, Tensor)
+        and prod(sizes) <= settings.small_elements
+    ):
+        made = np.empty(sizes, value.dtype)
+        made.fill(data[()])
+        return wrap(made, place)
+    return copy_of(broadcast(value, sizes))
 
 
 @public
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of zeros."""
     found, place = defaults(dtype, device)
-    return full(shape, 0, dtype=found, device=place)
+    return _full("zeros", shape, 0, found, place)
 
 
 @public
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of ones."""
     found, place = defaults(dtype, device)
-    return full(shape, 1, dtype=found, device=place)
+    return _full("ones", shape, 1, found, place)
+
+
+@public
+def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor whose values do not matter. They are zeros, so that runs repeat themselves."""
+    found, place = defaults(dtype, device)
+    return _full("empty", shape, 0, found, place)
+
+
+@public
+def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """One value repeated in another tensor's shape, dtype and device."""
+    return _like("full_like", x, fill_value, dtype, device)
 
 
 @public
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Zeros of another tensor's shape, dtype and device."""
-    like = to_tensor(x, op="zeros_like")
-    return zeros(like.shape, dtype=dtype or like.dtype, device=device or like.device)
+    return _like("zeros_like", x, 0, dtype, device)
 
 
 @public
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Ones of another tensor's shape, dtype and device."""
-    like = to_tensor(x, op="ones_like")
-    return ones(like.shape, dtype=dtype or like.dtype, device=device or like.device)
+    return _like("ones_like", x, 1, dtype, device)
+
+
+@public
+def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of another's shape, dtype and device whose values do not matter: zeros."""
+    return _like("empty_like", x, 0, dtype, device)
+
+
+def _like(op: str, x: Any, value: Any, dtype: Any, device: Any) -> Tensor:
+    """Only shape, dtype and device of `x` are used: nothing is differentiated or read."""
+    like = to_tensor(x, op=op)
+    return _full(
+        op,
+        like.shape,
+        value,
+        like.dtype if dtype is None else dtype,
+        like.device if device is None else device,
+    )
 
 
 @public
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
-    """Evenly spaced numbers from `start` (0 when only one is given) up to but without `stop`."""
+    """Evenly spaced numbers from `start` (0 when only one is given) up to but without `stop`.
+
+    >>> arange(2, 8, 3).tolist()
+    [2, 5]
+    """
     if stop is None:
         start, stop = 0, start
-    if step == 0:
-        raise ArgumentError("arange: step is 0")
-    whole = all(isinstance(v, int | np.integer) for v in (start, stop, step))
+    first, end, gap = (_number("arange", v) for v in (start, stop, step))
+    whole = all(isinstance(v, int) for v in (first, end, gap))
     natural = dtypes.int64 if whole else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
-    if whole:
-        size = max(0, -((int(start) - int(stop)) // int(step)))
-    else:
-        size = max(0, int(np.ceil((float(stop) - float(start)) / float(step))))
+    if not (dtypes.is_integer(target) or dtypes.is_floating(target)):
+        raise DTypeError(f"arange: no meaning for {dtypes.name_of(target)} (takes real numbers)")
+    size = _count(first, end, gap)
     shape_tuple("arange", size)
+    check_memory("arange", (size,), target)
+    if size and dtypes.is_integer(target):
+        for extreme in (int(first), int(first) + (size - 1) * int(gap)):
+            dtypes.check_scalar_fits(extreme, target, "arange")
     place = current_device() if device is None else as_device(device)
-    params = {"start": start, "step": step, "size": size, "dtype": target, "device": place}
+    params = {"start": first, "step": gap, "size": size, "dtype": target, "device": place}
     return call(arange_op, (), params)  # type: ignore[no-any-return]
+
+
+def _number(op: str, value: Any) -> int | float:
+    """A real number that a parameter was given as: Python's, NumPy's, or a tensor with no axes."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        value = value.item()
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return value
+    raise DTypeError(f"{op}: expected a real number, got {value!r}")
+
+
+def _count(first: Any, end: Any, gap: Any) -> int:
+    if gap == 0:
+        raise ArgumentError("arange: step is 0")
+    if all(isinstance(v, int) for v in (first, end, gap)):
+        return max(0, -int((first - end) // gap))
+    exact = (float(end) - float(first)) / float(gap)
+    if math.isnan(exact):
+        raise ArgumentError(f"arange: no numbers lie between {first} and {end} in steps of {gap}")
+    if math.isinf(exact) and exact > 0:
+        raise OutOfMemoryError(f"arange: from {first} to {end} in steps of {gap} never ends")
+    return 0 if exact < 0 else math.ceil(exact)
 
 
 __all__ = [
     "arange",
+    "array",
     "asarray",
     "constant",
     "contiguous",
+    "copy",
     "copy_of",
+    "empty",
+    "empty_like",
     "from_dlpack",
+    "from_numpy",
+    "frombuffer",
     "full",
+    "full_like",
     "ones",
     "ones_like",
     "tensor",
+    "to",
     "to_device",
     "zeros",
     "zeros_like",

@@ -8,60 +8,76 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from weft.config import settings
 from weft.core.common.device import Device
-from weft.core.common.handler import current, install_bottom
+from weft.core.common.handler import install_bottom
+from weft.core.common.slots import install_placement, public
+from weft.core.common.trees import tree_leaves
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import GRAPH, in_physical_context, install_executor
 from weft.core.graph.node import OutputRefs, freeze
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, common_device, leaked
+from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DeviceMismatchError, LeakedTensorError
 from weft.ops.base import Operation
 from weft.runtime.cpu.client import CpuRuntime
-from weft.runtime.registry import client, register_runtime
+from weft.runtime.registry import client, place_on, register_runtime
 
 _inferred: dict[Any, tuple[TensorType, ...]] = {}
 _INFERRED_LIMIT = 65_536
 
 
 def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
-    """Run or record `op`: infer types, choose the device, then either execute or make a node."""
-    impls = tuple(a._impl for a in args)
+    """Run or record `op`: choose the device, infer types, then either execute or make a node."""
+    impls = tuple([a._impl for a in args])
     for position, impl in enumerate(impls):
         if impl.owner is not None:
-            raise _leaked(op, position, impl)
-    types = infer(op, tuple(impl.type for impl in impls), params)
-    device = _common_device(op, impls, params)
+            if impl.owner.ambient:
+                return impl.owner.handle(op, args, params)
+            raise leaked(op, position, impl)
+    device = common_device(op, impls, params)
+    types = infer(op, tuple([impl.type for impl in impls]), params, device)
     if runs_at_once(op, impls, types, params):
-        arrays = tuple(impl.realize() for impl in impls)
+        arrays = tuple([impl.realize() for impl in impls])
         results = client(device).execute(op, arrays, params, types)
-        made = [_realized(r, t, device) for r, t in zip(results, types, strict=True)]
+        made = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
         if op.view:
             for impl in made:
                 impl.shared = impls[0].shared
     else:
-        node = GRAPH.record(op, tuple(impl.ref() for impl in impls), params, types, device)
+        node = GRAPH.record(op, tuple([impl.ref() for impl in impls]), params, types, device)
         made = [TensorImpl.recorded(node, slot) for slot in range(len(types))]
-        if any(impl.traced for impl in impls):
+        if any([impl.traced for impl in impls]):
             for impl in made:
                 impl.traced = True
     tensors = tuple(map(Tensor, made))
-    return tensors if len(tensors) > 1 or op.multiple else tensors[0]
+    return tensors if op.multiple else tensors[0]
 
 
 def infer(
-    op: Operation, types: tuple[TensorType, ...], params: dict[str, Any]
+    op: Operation, types: tuple[TensorType, ...], params: dict[str, Any], device: Device
 ) -> tuple[TensorType, ...]:
-    """The types of the results; remembered, since programs repeat themselves."""
-    key = (op, types, freeze(params) if params else None)
+    """The types of the results on a device that can run the op; remembered, programs repeat."""
+    if not op.leaf:  # its parameters may hold whole graphs: nothing to keep alive here
+        return _infer(op, types, params, device)
+    key = (op, types, freeze(params) if params else None, device)
     found = _inferred.get(key)
     if found is None:
-        result = op.infer(*types, **params)
-        found = (result,) if isinstance(result, TensorType) else result
+        found = _infer(op, types, params, device)
         if len(_inferred) >= _INFERRED_LIMIT:
             _inferred.clear()
         _inferred[key] = found
+    return found
+
+
+def _infer(
+    op: Operation, types: tuple[TensorType, ...], params: dict[str, Any], device: Device
+) -> tuple[TensorType, ...]:
+    result = op.infer(*types, **params)
+    found = (result,) if isinstance(result, TensorType) else result
+    client(device).check(op, types, params, found)
     return found
 
 
@@ -74,40 +90,34 @@ def runs_at_once(
     """Whether data is there and waiting would gain nothing (or would be wrong)."""
     if in_physical_context() or not op.pure:
         return True
-    if any(impl.shared for impl in impls):
-        return True
-    if any(impl.traced or not impl.is_realized for impl in impls):
+    waiting = False
+    for impl in impls:
+        if impl.traced or not impl.is_realized:
+            waiting = True
+        if impl.shared or is_shared(impl.data):
+            return True
+    if waiting:
         return False
     limit = settings.small_elements
-    if all(t.size <= limit for t in (*types, *impls)):
+    if all([t.size <= limit for t in types]) and all([x.size <= limit for x in impls]):
         return True
-    return op.view and op.is_view(impls[0].data, **params)
+    data = impls[0].data if op.view else None
+    return isinstance(data, np.ndarray) and op.is_view(data, **params)
 
 
-def _common_device(op: Operation, impls: tuple[TensorImpl, ...], params: dict[str, Any]) -> Device:
-    if not impls:
-        return params["device"]  # type: ignore[no-any-return]
-    device = impls[0].device
-    for position, impl in enumerate(impls):
-        if impl.device is not device:
-            raise DeviceMismatchError(
-                f"{op}: operand {position} is on {impl.device}, operand 0 on {device}"
-                f"\nhint: x.to_device({device.name!r}) moves it; weft never copies in silence"
-            )
-    return device
+@public
+def realize(*trees: Any) -> Any:
+    """Compute what is recorded for the tensors in these trees, wait for it, and give them back.
 
-
-def _realized(array: Any, kind: TensorType, device: Device) -> TensorImpl:
-    return TensorImpl(kind.shape, kind.dtype, device, array)
-
-
-def _leaked(op: Operation, position: int, impl: TensorImpl) -> LeakedTensorError:
-    name = type(impl.owner).__name__.lower()
-    where = "" if current() is None else f" inside {type(current()).__name__.lower()}"
-    return LeakedTensorError(
-        f"{op}: operand {position} ({impl.type}) was made inside a {name} that has ended{where}"
-        f"\nhint: return values from the transformed function instead of storing them elsewhere"
-    )
+    >>> realize(wf.ones(3) + 1).is_realized
+    True
+    """
+    impls = [x._impl.innermost() for x in tree_leaves(trees) if isinstance(x, Tensor)]
+    found = [impl for impl in impls if impl is not None]
+    GRAPH.realize([impl.node for impl in found if not impl.is_realized and impl.node is not None])
+    for device in dict.fromkeys(impl.device for impl in found):
+        client(device).synchronize()
+    return trees[0] if len(trees) == 1 else trees
 
 
 def _execute_node(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -117,3 +127,6 @@ def _execute_node(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 register_runtime(CpuRuntime())
 install_bottom(execute_operation)
 install_executor(_execute_node)
+install_placement(place_on)
+
+__all__ = ["realize"]

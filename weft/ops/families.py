@@ -39,6 +39,7 @@ DOMAINS: dict[str, tuple[DType, ...]] = {
     "integer": dtypes.INTEGERS,
     "boolean": (dtypes.bool_,),
 }
+_NUMERIC = ("numeric", "real", "inexact", "floating")
 _DOMAIN_SETS = {name: frozenset(members) for name, members in DOMAINS.items()}
 
 
@@ -67,10 +68,10 @@ class ElementwiseOperation(Operation):
         """The dtype the op computes in: integers become floats where only floats make sense."""
         if dtype in _DOMAIN_SETS[self.domain]:
             return dtype
+        if self.domain in _NUMERIC and dtypes.is_bool(dtype):
+            raise DTypeError(f"{self}: bool is not a number\nhint: cast with x.astype(…) first")
         if self.domain in ("inexact", "floating") and not dtypes.is_complex(dtype):
             return default_float()
-        if self.domain in ("numeric", "real") and dtypes.is_bool(dtype):
-            raise DTypeError(f"{self}: bool is not a number\nhint: cast with x.astype(…) first")
         raise DTypeError(
             f"{self}: no meaning for {dtypes.name_of(dtype)} (takes"
             f" {', '.join(map(dtypes.name_of, DOMAINS[self.domain]))})"
@@ -80,6 +81,12 @@ class ElementwiseOperation(Operation):
 class UnaryOperation(ElementwiseOperation):
     """One operand. `derivative` gives f'(x) from x and y = f(x); both modes follow."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # NumPy's letters of the dtypes on which `ufunc` alone is the op.
+        takes_floats = dtypes.float32 in _DOMAIN_SETS[self.domain] and self.result != "bool"
+        self.direct = "fd" if takes_floats else ""
+
     def __call__(self, x: Any, /) -> Tensor:
         if type(x) is Tensor and current() is None and self.ufunc is not None:
             impl = x._impl
@@ -87,8 +94,7 @@ class UnaryOperation(ElementwiseOperation):
             if (
                 type(data) is np.ndarray
                 and data.size <= settings.small_elements
-                and data.dtype.char in "fd"
-                and self.result == "same"
+                and data.dtype.char in self.direct
             ):
                 return _made(quietly()(self.ufunc, data), impl)
         tensor = to_tensor(x, op=self.name)

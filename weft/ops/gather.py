@@ -1,8 +1,8 @@
 """Read and write at computed positions: the primitives under indexing, take and embedding.
 
 The operand's core is `indexed` axes that positions address, then `rest` axes taken whole. Positions
-are integers of shape `… picks… k`, one row of k numbers for each pick. Modes say what a position out
-of range means: `raise` (negative ones count from the end), `clip`, `wrap`; writes may also `drop`.
+are integers of shape `… picks… k`, one row of k numbers for each pick. Modes say what a position
+out of range means: `raise` (negative ones count from the end), `clip` or `wrap`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.tensor import Tensor
-from weft.errors import IndexingError
+from weft.errors import ArgumentError, IndexingError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import cast
 
@@ -31,26 +31,25 @@ def _names(letter: str, count: int) -> str:
     return " ".join(f"{letter}{k}" for k in range(count))
 
 
-def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> tuple[Array, Array | None]:
-    """Row-major positions in the indexed axes, and which are legal (None: all)."""
-    flat = np.zeros(indices.shape[:-1], np.int64)
-    valid: Any = None
+def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> Array:
+    """Row-major positions in the indexed axes, made legal as `mode` says."""
+    flat: Array = np.zeros(indices.shape[:-1], np.int64)
     for k, size in enumerate(sizes):
-        i = indices[..., k].astype(np.int64)
+        i = indices[..., k].astype(np.int64, copy=False)
+        if not size and i.size:
+            raise IndexingError(f"{op}: index {int(i.flat[0])} into an axis of size 0")
         if mode == "wrap":
             i = i % max(size, 1)
         elif mode == "clip":
             i = i.clip(0, max(size - 1, 0))
         else:
+            legal = (i >= -size) & (i < size)
+            if not legal.all():
+                bad = int(i[~legal].flat[0])
+                raise IndexingError(f"{op}: index {bad} is out of range for an axis of size {size}")
             i = np.where(i < 0, i + size, i)
-            legal = (i >= 0) & (i < size)
-            if mode == "raise" and not legal.all():
-                bad = int(indices[..., k][~legal].flat[0])
-                raise IndexingError(f"{op}: index {bad} is out of range for axis of size {size}")
-            valid = legal if valid is None else valid & legal
-            i = np.where(legal, i, 0)
-        flat = flat * size + i
-    return flat, valid if mode == "drop" else None
+        flat = flat * size + i if k else i
+    return flat
 
 
 class Gather(Operation):
@@ -80,15 +79,18 @@ class Gather(Operation):
             x.shape[cut + indexed :],
         )
         lead_i = indices.shape[: indices.ndim - picks - 1]
-        flat, _ = flat_positions(self.name, indices, sizes, mode)
+        flat = flat_positions(self.name, indices, sizes, mode)
         table = x.reshape(lead_x + (prod(sizes),) + slices)
         if not lead_i or not lead_x:
-            return np.take(table, flat, axis=cut)
+            taken: Array = np.take(table, flat, axis=cut)
+            return taken
         lead = np.broadcast_shapes(lead_x, lead_i)
-        table = np.broadcast_to(table, lead + table.shape[cut:]).reshape((-1, *table.shape[cut:]))
-        rows = np.broadcast_to(flat, lead + flat.shape[len(lead_i) :]).reshape((len(table), -1))
-        found = table[np.arange(len(table))[:, None], rows]
-        return found.reshape(lead + flat.shape[len(lead_i) :] + slices)
+        points, count = flat.shape[len(lead_i) :], prod(lead)
+        core = table.shape[cut:]
+        table = np.broadcast_to(table, lead + core).reshape((count, *core))
+        rows = np.broadcast_to(flat, lead + points).reshape((count, prod(points)))
+        found: Array = table[np.arange(count)[:, None], rows]
+        return found.reshape(lead + points + slices)
 
     def at(
         self,
@@ -117,6 +119,13 @@ class Gather(Operation):
         core = x.shape[x.ndim - params["indexed"] - params["rest"] :]
         zeros = FUNCTIONS["zeros"](lead + core, dtype=ct.dtype, device=ct.device)
         return call(scatter_add_op, (zeros, indices, ct), params), None
+
+
+def checked_mode(op: str, mode: str, modes: tuple[str, ...] = ("raise", "clip", "wrap")) -> str:
+    """`mode` itself, or an error that lists the modes there are."""
+    if mode not in modes:
+        raise ArgumentError(f"{op}: mode must be one of {', '.join(modes)}, got {mode!r}")
+    return mode
 
 
 def bounded(s: Any, i: Any, size: int, mode: str) -> Any:
@@ -166,28 +175,33 @@ class Scatter(Operation):
     ) -> Array:
         core = x.shape[x.ndim - indexed - rest :]
         sizes, slices = core[:indexed], core[indexed:]
-        flat, valid = flat_positions(self.name, indices, sizes, mode)
-        leads = (
+        flat = flat_positions(self.name, indices, sizes, mode)
+        points = flat.shape[flat.ndim - picks :]
+        lead = np.broadcast_shapes(
             x.shape[: x.ndim - len(core)],
             flat.shape[: flat.ndim - picks],
             updates.shape[: updates.ndim - picks - rest],
         )
-        lead = np.broadcast_shapes(*leads)
-        points = flat.shape[flat.ndim - picks :]
         out = np.array(np.broadcast_to(x, lead + core), order="C", copy=True)
-        table = out.reshape((prod(lead), prod(sizes), *slices))
-        rows = np.broadcast_to(flat, lead + points).reshape((prod(lead), -1))
         values = np.broadcast_to(updates, lead + points + slices)
-        values = values.reshape((*rows.shape, *slices))
-        places = (np.broadcast_to(np.arange(len(rows))[:, None], rows.shape), rows)
-        if valid is not None:
-            kept = np.broadcast_to(valid, lead + points).reshape(rows.shape)
-            places, values = (places[0][kept], places[1][kept]), values[kept]
-        if self.apply is None:
-            table[places] = values
-        else:
-            self.apply.at(table, places, values)
+        if flat.ndim == picks:  # the same places in every batch: whole rows move at once
+            table = out.reshape((*lead, prod(sizes), *slices))
+            values = values.reshape((*lead, flat.size, *slices))
+            axis = len(lead)
+            self._write(np.moveaxis(table, axis, 0), flat.ravel(), np.moveaxis(values, axis, 0))
+            return out
+        count = prod(lead)
+        rows = np.broadcast_to(flat, lead + points).reshape((count, prod(points)))
+        rows = rows + prod(sizes) * np.arange(count)[:, None]
+        table = out.reshape((count * prod(sizes), *slices))
+        self._write(table, rows.ravel(), values.reshape((rows.size, *slices)))
         return out
+
+    def _write(self, table: Array, rows: Array, values: Array) -> None:
+        if self.apply is None:
+            table[rows] = values
+        else:
+            self.apply.at(table, rows, values)
 
     def into(
         self,
@@ -285,22 +299,36 @@ class ScatterMul(Scatter):
     combine = "mul"
     apply = np.multiply
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+    def _others(self, primals: Any, params: dict[str, Any]) -> Tensor:
+        """For each update, the product of x and all other updates at its position.
+
+        Zeros are counted instead of divided by.
+        """
         x, indices, updates = primals
+        where = FUNCTIONS["where"]
+        nonzero = where(updates == 0, 1, updates)
+        product = call(self, (where(x == 0, 1, x), indices, nonzero), params)
+        mine = cast(updates == 0, updates.dtype)
+        zeros = call(scatter_add_op, (cast(x == 0, x.dtype), indices, mine), params)
+        others = pick(product, indices, params) / nonzero
+        return where(pick(zeros, indices, params) == mine, others, 0)  # type: ignore[no-any-return]
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        _, indices, updates = primals
         dx, _, du = tangents
         total = None
         if dx is not None:
             total = call(self, (dx, indices, updates), params)
         if du is not None:
-            part = pick(out, indices, params) / updates * du
+            part = self._others(primals, params) * du
             zeros = FUNCTIONS["zeros_like"](out)
             term = call(scatter_add_op, (zeros, indices, part), params)
             total = term if total is None else total + term
         return total
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        x, indices, updates = primals
-        scaled = pick(ct * out, indices, params) / updates
+        _, indices, updates = primals
+        scaled = pick(ct, indices, params) * self._others(primals, params)
         return call(self, (ct, indices, updates), params), None, scaled
 
 
@@ -317,9 +345,8 @@ SCATTERS = {
 
 
 def pick(x: Tensor, indices: Tensor, params: dict[str, Any]) -> Tensor:
-    """Gather with a scatter's parameters; dropped positions read a clipped one."""
-    mode = "clip" if params["mode"] == "drop" else params["mode"]
-    return call(gather_op, (x, indices), {**params, "mode": mode})  # type: ignore[no-any-return]
+    """Gather with a scatter's parameters."""
+    return call(gather_op, (x, indices), params)  # type: ignore[no-any-return]
 
 
 def gathered(x: Tensor, indices: Tensor, indexed: int, rest: int, mode: str) -> Tensor:

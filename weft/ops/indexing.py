@@ -1,7 +1,7 @@
-"""`x[index]` in full: integers, slices, ellipsis, None, masks and integer arrays, mixed as in NumPy.
+"""`x[index]` in full: integers, slices, ellipsis, None, masks, integer arrays, mixed as in NumPy.
 
-An index is split into a basic part (slices, new axes, integers: a view) and an advanced part (arrays:
-a gather). Masks become integer arrays first, which reads the mask's value.
+An index is split into a basic part (slices, new axes, integers: a view) and an advanced part
+(arrays: a gather). Masks become integer arrays first, which reads the mask's value.
 """
 
 from __future__ import annotations
@@ -14,18 +14,26 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Shape
-from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.common.types import DType, Shape
+from weft.core.tensor.convert import PYTHON_SCALARS, to_array, to_tensor, wrap
+from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
+from weft.core.tensor.views import alias
+from weft.errors import DTypeError, IndexingError, ShapeError, WeftError
+from weft.ops.arithmetic import where
 from weft.ops.base import call
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
-from weft.ops.gather import SCATTERS, gathered
+from weft.ops.gather import checked_mode, gathered
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, reshape, reshape_op
-from weft.ops.view.slice import slice_axes, slice_update_op
+from weft.ops.view.slice import slice_axes
 from weft.ops.view.transpose import permute_dims
+
+_PLAIN = frozenset((int, slice, type(None), EllipsisType))
+_READS = ("raise", "clip", "wrap", "fill")
+_new_tensor = Tensor.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,128 +44,135 @@ class Plan:
     lengths: Shape
     steps: Shape
     shape: Shape  # after slicing: integer axes gone, new axes in
-    arrays: tuple[tuple[int, Tensor], ...]  # (axis of `shape`, positions), ascending axes
+    arrays: tuple[Tensor, ...]  # positions along some axes of `shape`
+    axes: Shape  # which axes these are, ascending
     front: bool  # whether the picked axes go first (arrays were separated)
 
 
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """Positions along one axis, from an integer array or from one axis of a mask."""
+
+    positions: Tensor
+    size: int | None = None  # the mask's size here, to be compared with the axis
+    fresh: bool = False  # a mask with no axes picks from a new axis of size 1
+
+
 def is_array_like(entry: Any) -> bool:
-    """Whether an index entry is advanced: a tensor, an array or a list (a scalar tensor is too)."""
-    return isinstance(entry, Tensor | np.ndarray | list) or isinstance(entry, bool | np.bool_)
+    """Whether an index entry is advanced: a tensor, an array, a sequence or a bool."""
+    return isinstance(entry, Tensor | np.ndarray | list | tuple | range | bool | np.bool_)
 
 
 @public
 def is_basic_index(index: Any) -> bool:
     """Whether `x[index]` is a view: only integers, slices, ellipsis and None."""
-    return not any(is_array_like(e) for e in (index if type(index) is tuple else (index,)))
+    if type(index) is tuple:
+        return all(type(e) in _PLAIN or not is_array_like(e) for e in index)
+    return type(index) in _PLAIN or not is_array_like(index)
 
 
 def plan_index(op: str, x: Tensor, index: Any) -> Plan:
     """Understand `index` against `x`'s shape, or say what is wrong with which entry."""
     entries = _expanded(op, x, index if type(index) is tuple else (index,))
-    starts, lengths, steps = [], [], []
+    cuts: list[tuple[int, int, int]] = []
     shape: list[int] = []
-    arrays: list[tuple[int, Tensor]] = []
+    arrays: list[Tensor] = []
+    axes: list[int] = []
     slots: list[int] = []  # where among the entries the arrays stood
-    axis = 0
     for position, entry in enumerate(entries):
-        if entry is None:
+        if entry is Ellipsis:
+            continue
+        if isinstance(entry, _Picked):
+            arrays.append(entry.positions)
+            axes.append(len(shape))
+            slots.append(position)
+        if entry is None or (isinstance(entry, _Picked) and entry.fresh):
             shape.append(1)
             continue
+        axis = len(cuts)
         size = x.shape[axis]
         if isinstance(entry, slice):
-            start, length, step = _slice(op, entry, size, axis)
-            shape.append(length)
-        elif isinstance(entry, Tensor):
-            start, length, step = 0, size, 1
-            arrays.append((len(shape), entry))
-            slots.append(position)
+            cuts.append(_slice(op, entry, size, axis))
+            shape.append(cuts[-1][1])
+        elif isinstance(entry, _Picked):
+            if entry.size not in (None, size):
+                raise IndexingError(
+                    f"{op}: axis {axis}: the mask has size {entry.size}, the tensor {size}"
+                    f" (tensor of shape {x.shape})"
+                )
+            cuts.append((0, size, 1))
             shape.append(size)
         else:
-            start, length, step = _integer(op, entry, size, axis), 1, 1
-        starts.append(start)
-        lengths.append(length)
-        steps.append(step)
-        axis += 1
+            cuts.append((_integer(op, entry, size, axis), 1, 1))
+    starts, lengths, steps = zip(*cuts, strict=True) if cuts else ((), (), ())
     front = bool(slots) and slots[-1] - slots[0] + 1 != len(slots)
-    return Plan(tuple(starts), tuple(lengths), tuple(steps), tuple(shape), tuple(arrays), front)
+    return Plan(starts, lengths, steps, tuple(shape), tuple(arrays), tuple(axes), front)
 
 
 def _expanded(op: str, x: Tensor, entries: tuple[Any, ...]) -> list[Any]:
-    """Entries with masks as positions, the ellipsis written out, and integers kept."""
+    """Entries with masks as positions and the ellipsis written out."""
     listed: list[Any] = []
     for entry in entries:
-        listed.extend(_masks_as_positions(op, entry) if is_array_like(entry) else [entry])
-    used = sum(e is not None and e is not Ellipsis for e in listed)
-    if sum(e is Ellipsis for e in listed) > 1:
+        listed.extend(_picked(op, entry, x) if is_array_like(entry) else [entry])
+    ellipses = [i for i, e in enumerate(listed) if e is Ellipsis]
+    if len(ellipses) > 1:
         raise IndexingError(f"{op}: more than one ellipsis in the index")
-    if used > x.ndim:
-        raise IndexingError(f"{op}: {used} indices for a tensor with {x.ndim} axes {x.shape}")
-    fill = [slice(None)] * (x.ndim - used)
-    if Ellipsis in [e for e in listed if isinstance(e, EllipsisType)]:
-        where = next(i for i, e in enumerate(listed) if e is Ellipsis)
-        listed[where : where + 1] = fill
+    taken = sum(
+        e is not None and e is not Ellipsis and not (isinstance(e, _Picked) and e.fresh)
+        for e in listed
+    )
+    if taken > x.ndim:
+        raise IndexingError(f"{op}: {taken} indices for a tensor with {x.ndim} axes {x.shape}")
+    fill: list[Any] = [slice(None)] * (x.ndim - taken)
+    if ellipses:
+        listed[ellipses[0] : ellipses[0] + 1] = fill or [Ellipsis]  # an empty one still separates
     else:
         listed += fill
-    if any(
-        isinstance(e, Tensor | _Masked) for e in listed
-    ):  # integers beside arrays are arrays too
-        listed = [_scalar_position(e, x) for e in listed]
-    return _check_masks(op, listed, x)
+    if any(isinstance(e, _Picked) for e in listed):  # integers beside arrays are arrays too
+        return _integers_as_positions(op, listed, x)
+    return listed
 
 
-def _scalar_position(entry: Any, x: Tensor) -> Any:
-    if entry is None or isinstance(entry, slice | Tensor | _Masked):
-        return entry
-    return wrap(np.asarray(as_int(entry), np.int64), x.device)
+def _integers_as_positions(op: str, entries: list[Any], x: Tensor) -> list[Any]:
+    axis = 0
+    found = []
+    for entry in entries:
+        if not (entry is None or entry is Ellipsis or isinstance(entry, slice | _Picked)):
+            place = _integer(op, entry, x.shape[axis], axis)
+            entry = _Picked(wrap(np.asarray(place, np.int64), x.device))
+        found.append(entry)
+        fresh = isinstance(entry, _Picked) and entry.fresh
+        axis += entry is not None and entry is not Ellipsis and not fresh
+    return found
 
 
-def _masks_as_positions(op: str, entry: Any) -> list[Any]:
-    if isinstance(entry, list) and not entry:
-        entry = np.zeros(0, np.int64)
-    tensor = to_tensor(entry, op=op)
+def _picked(op: str, entry: Any, x: Tensor) -> list[_Picked]:
+    if isinstance(entry, list | tuple | range):
+        entry = FUNCTIONS["asarray"](list(entry), device=x.device)
+        if entry.size == 0:
+            entry = cast(entry, dtypes.int64)
+    tensor = to_tensor(entry, like=x.device, op=op)
     if dtypes.is_bool(tensor.dtype):
         if tensor.ndim == 0:
-            raise IndexingError(
-                f"{op}: a mask with no axes stands alone in an index\nhint: x[None][mask[None]]"
-            )
+            here = np.zeros(int(bool(tensor)), np.int64)
+            return [_Picked(wrap(here, x.device), fresh=True)]
         found = np.nonzero(tensor.host())
-        positions: list[Any] = [wrap(i, tensor.device) for i in found]
-        return [_Masked(p, tensor.shape, k) for k, p in enumerate(positions)]
+        return [
+            _Picked(wrap(i, x.device), size) for i, size in zip(found, tensor.shape, strict=True)
+        ]
     if not dtypes.is_integer(tensor.dtype):
-        raise DTypeError(
-            f"{op}: an index must be of integers or bool, got {dtypes.name_of(tensor.dtype)}"
+        raise IndexingError(
+            f"{op}: an array of {dtypes.name_of(tensor.dtype)} is no index"
+            "\nhint: arrays of integers and of bool are; cast with x.astype(wf.int64)"
         )
-    return [tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Masked:
-    """Positions from one axis of a mask."""
-
-    positions: Tensor
-    mask_shape: Shape
-    axis: int
-
-
-def _check_masks(op: str, entries: list[Any], x: Tensor) -> list[Any]:
-    axis = 0
-    checked = []
-    for entry in entries:
-        if isinstance(entry, _Masked):
-            if x.shape[axis] != entry.mask_shape[entry.axis]:
-                raise IndexingError(
-                    f"{op}: axis {axis}: the mask has size {entry.mask_shape[entry.axis]},"
-                    f" the tensor {x.shape[axis]} (mask {entry.mask_shape}, tensor {x.shape})"
-                )
-            entry = entry.positions
-        checked.append(entry)
-        axis += entry is not None
-    return checked
+    return [_Picked(cast(tensor, dtypes.int64))]
 
 
 def _slice(op: str, entry: slice, size: int, axis: int) -> tuple[int, int, int]:
     try:
         start, stop, step = entry.indices(size)
+    except WeftError:
+        raise
     except (TypeError, ValueError) as error:
         raise IndexingError(f"{op}: axis {axis}: bad slice {entry}: {error}") from None
     length = len(range(start, stop, step))
@@ -177,7 +192,7 @@ def _integer(op: str, entry: Any, size: int, axis: int) -> int:
     return i % size
 
 
-def _view(x: Tensor, plan: Plan) -> Tensor:
+def basic_view(x: Tensor, plan: Plan) -> Tensor:
     """The basic part of an index, as a view."""
     cut = slice_axes(x, plan.starts, plan.lengths, plan.steps)
     if cut.shape == plan.shape:
@@ -185,183 +200,120 @@ def _view(x: Tensor, plan: Plan) -> Tensor:
     return call(reshape_op, (cut,), {"rank": cut.ndim, "shape": plan.shape})  # type: ignore[no-any-return]
 
 
-def _positions(op: str, plan: Plan) -> tuple[Tensor, Shape]:
-    """All position arrays broadcast and stacked: shape `picks… k`."""
-    arrays = [cast(a, dtypes.int64) for _, a in plan.arrays]
-    full = broadcast_shape(op, *(a.shape for a in arrays))
-    return stack([broadcast(a, full) for a in arrays], axis=-1), full
+def stacked_positions(op: str, plan: Plan) -> tuple[Tensor, Shape]:
+    """All position arrays broadcast and stacked (shape `picks… k`), and the shape of the picks."""
+    try:
+        full = broadcast_shape(op, *(a.shape for a in plan.arrays))
+    except ShapeError as error:
+        raise IndexingError(f"{error}\nhint: index arrays must broadcast with each other") from None
+    if len(plan.arrays) == 1:
+        return expand_dims(plan.arrays[0], -1), full
+    return stack([broadcast(a, full) for a in plan.arrays], axis=-1), full
 
 
 @public
-def getitem(x: Any, index: Any, /, *, mode: str = "raise") -> Tensor:
-    """`x[index]` by NumPy's rules; basic indices give views."""
-    tensor = to_tensor(x, op="getitem")
-    if _is_scalar_mask(index):
-        return getitem(expand_dims(tensor, 0), _row_mask(index))
+def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = None) -> Tensor:
+    """`x[index]` by NumPy's rules; basic indices give views.
+
+    `mode` says what positions out of range mean: `raise`, `clip`, `wrap`, or `fill`, which gives
+    `fill_value` (NaN for floats, else 0, when none is given).
+    """
+    tensor = x if type(x) is Tensor else to_tensor(x, op="getitem")
+    if mode != "raise":
+        checked_mode("getitem", mode, _READS)
+    if type(tensor._impl.data) is np.ndarray and current() is None and is_basic_index(index):
+        found = _direct(tensor._impl, index)
+        if found is not None:
+            return found
     plan = plan_index("getitem", tensor, index)
-    base = _view(tensor, plan)
+    base = basic_view(tensor, plan)
     if not plan.arrays:
-        return base
-    indices, picks = _positions("getitem", plan)
-    axes = [axis for axis, _ in plan.arrays]
-    rest = [i for i in range(base.ndim) if i not in axes]
-    moved = permute_dims(base, [*axes, *rest])
-    found = gathered(moved, indices, len(axes), len(rest), mode)
-    return permute_dims(found, _arrangement(plan, len(picks), rest))
+        return alias(tensor) if base is tensor else base
+    indices, _ = stacked_positions("getitem", plan)
+    moved, rest = arranged(base, plan)
+    if mode == "fill":
+        return _filled(moved, indices, len(plan.axes), rest, fill_value)
+    return gathered(moved, indices, len(plan.axes), rest, mode)
 
 
-def _is_scalar_mask(index: Any) -> bool:
-    """Whether the whole index is one bool, or one bool tensor with no axes."""
-    if isinstance(index, tuple) and len(index) == 1:
-        index = index[0]
-    if isinstance(index, Tensor | np.ndarray):
-        return index.ndim == 0 and index.dtype == np.bool_
-    return isinstance(index, bool | np.bool_)
+def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
+    """A basic index of data that is there, by NumPy itself; None where something is wrong."""
+    if impl.traced:
+        return None
+    whole = index if type(index) is tuple else (index,)
+    try:
+        array = impl.data[whole if Ellipsis in whole else (*whole, Ellipsis)]
+    except (IndexError, TypeError, ValueError):
+        return None  # the full path says what is wrong in our words
+    made = TensorImpl(array.shape, impl.dtype, impl.device, array)
+    made.shared = impl.shared
+    tensor = _new_tensor(Tensor)
+    tensor._impl = made
+    return tensor
 
 
-def _row_mask(index: Any) -> Tensor:
-    mask = to_tensor(index[0] if isinstance(index, tuple) else index, op="getitem")
-    return reshape(mask, (1,))
+def arranged(base: Tensor, plan: Plan) -> tuple[Tensor, int]:
+    """`base` with the indexed axes together, and how many axes follow; those before are batch."""
+    if not plan.front:
+        return base, base.ndim - plan.axes[-1] - 1
+    rest = [i for i in range(base.ndim) if i not in plan.axes]
+    return permute_dims(base, [*plan.axes, *rest]), len(rest)
 
 
-def _arrangement(plan: Plan, picks: int, rest: list[int]) -> list[int]:
-    """Axes of `picks… rest…` reordered so that picks stand where NumPy puts them."""
-    before = 0 if plan.front else sum(i < plan.arrays[0][0] for i in rest)
-    return [
-        *range(picks, picks + before),
-        *range(picks),
-        *range(picks + before, picks + len(rest)),
-    ]
+def legal_positions(x: Tensor, indices: Tensor, indexed: int, rest: int) -> tuple[Tensor, Tensor]:
+    """Positions counted from the front, and which of them are in range."""
+    cut = x.ndim - indexed - rest
+    sizes = wrap(np.asarray(x.shape[cut : cut + indexed], np.int64), x.device)
+    placed = where(indices < 0, indices + sizes, indices)
+    inside = (placed >= 0) & (placed < sizes)
+    return placed, FUNCTIONS["all"](inside, axis=-1)
 
 
-def _undo(order: list[int]) -> list[int]:
-    return [order.index(i) for i in range(len(order))]
+def _filled(x: Tensor, indices: Tensor, indexed: int, rest: int, fill_value: Any) -> Tensor:
+    """Gather in which positions out of range give a value."""
+    if fill_value is None:
+        fill_value = float("nan") if dtypes.is_inexact(x.dtype) else 0
+    fill = value_like("getitem", x, fill_value)
+    cut = x.ndim - indexed - rest
+    lead, slices = x.shape[:cut], x.shape[cut + indexed :]
+    shape = (*lead, *indices.shape[:-1], *slices)
+    if 0 in x.shape[cut : cut + indexed]:
+        return broadcast(fill, shape)
+    placed, inside = legal_positions(x, indices, indexed, rest)
+    found = gathered(x, placed, indexed, rest, "clip")
+    return where(reshape(inside, (*inside.shape, *(1,) * rest)), found, fill)
 
 
-@public
-def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "raise") -> Tensor:
-    """A copy of `x` with `value` combined (`set`, `add`, `mul`, `min`, `max`) at `index`."""
-    if combine not in SCATTERS:
-        raise ArgumentError(f"index_update: combine must be one of {', '.join(SCATTERS)}")
-    tensor, update = as_tensors("setitem", to_tensor(x, op="setitem"), value)
-    if dtypes.promote(tensor.dtype, update.dtype, op="setitem") != tensor.dtype:
+def value_like(op: str, tensor: Tensor, value: Any) -> Tensor:
+    """`value` as a tensor of `tensor`'s dtype, or an error where that would lose something."""
+    if isinstance(value, list | tuple):
+        value = _sequence(op, value, tensor)
+    _, update = as_tensors(op, tensor, value)
+    if dtypes.promote(tensor.dtype, update.dtype, op=op) != tensor.dtype:
         raise DTypeError(
-            f"setitem: a value of dtype {dtypes.name_of(update.dtype)} does not fit a tensor of"
+            f"{op}: a value of dtype {dtypes.name_of(update.dtype)} does not fit a tensor of"
             f" {dtypes.name_of(tensor.dtype)}\nhint: cast one of them with astype"
         )
-    if _is_scalar_mask(index):
-        inner = index_update(expand_dims(tensor, 0), _row_mask(index), update, combine, mode)
-        return reshape(inner, tensor.shape)
-    plan = plan_index("setitem", tensor, index)
-    base = _view(tensor, plan)
-    target = _result_shape(plan)
-    if broadcast_shape("setitem", update.shape, target) != target:
-        raise ShapeError(f"setitem: value of shape {update.shape} does not fit {target}")
-    values = broadcast(cast(update, tensor.dtype), target)
-    if plan.arrays:
-        values = _scattered(base, plan, values, combine, mode)
-    elif combine != "set":
-        values = FUNCTIONS[_ELEMENTWISE[combine]](base, values)
-    if base is tensor:
-        return values
-    window = reshape(values, plan.lengths)
-    params = {"starts": plan.starts, "lengths": plan.lengths, "steps": plan.steps}
-    return call(slice_update_op, (tensor, window), params)  # type: ignore[no-any-return]
+    return cast(update, tensor.dtype)
 
 
-_ELEMENTWISE = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
+def _sequence(op: str, value: Any, tensor: Tensor) -> Tensor:
+    """A list of Python numbers takes the tensor's dtype where its kind allows, as numbers do."""
+    found: Tensor = FUNCTIONS["asarray"](value, device=tensor.device)
+    weak = all(type(v) in PYTHON_SCALARS for v in _leaves(value))
+    if weak and _kind_rank(found.dtype) <= _kind_rank(tensor.dtype):
+        return wrap(to_array(value, tensor.dtype, op), tensor.device)
+    return found
 
 
-def _scattered(base: Tensor, plan: Plan, values: Tensor, combine: str, mode: str) -> Tensor:
-    """Scatter into the sliced tensor: indexed axes first, picks first, and back again."""
-    indices, picks = _positions("setitem", plan)
-    axes = [axis for axis, _ in plan.arrays]
-    rest = [i for i in range(base.ndim) if i not in axes]
-    order = [*axes, *rest]
-    moved = permute_dims(base, order)
-    updates = permute_dims(values, _undo(_arrangement(plan, len(picks), rest)))
-    params = {"indexed": len(axes), "rest": len(rest), "picks": len(picks), "mode": mode}
-    made = call(SCATTERS[combine], (moved, indices, updates), params)
-    return permute_dims(made, _undo(order))
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return [value]
 
 
-def _result_shape(plan: Plan) -> Shape:
-    if not plan.arrays:
-        return plan.shape
-    full = broadcast_shape("setitem", *(a.shape for _, a in plan.arrays))
-    axes = [axis for axis, _ in plan.arrays]
-    rest = [i for i in range(len(plan.shape)) if i not in axes]
-    before = 0 if plan.front else sum(i < axes[0] for i in rest)
-    sizes = [plan.shape[i] for i in rest]
-    return (*sizes[:before], *full, *sizes[before:])
+def _kind_rank(dtype: DType) -> int:
+    return 0 if dtypes.is_bool(dtype) else "iufVc".index(dtype.kind) + 1
 
 
-@public
-def index_set(x: Any, index: Any, value: Any) -> Tensor:
-    """A copy of `x` with `value` at `index`."""
-    return index_update(x, index, value, "set")
-
-
-class Updater:
-    """`x.at`: choose a place with `[index]`."""
-
-    __slots__ = ("_tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def __getitem__(self, index: Any) -> Place:
-        return Place(self._tensor, index)
-
-
-class Place:
-    """`x.at[index]`: say what happens there; the tensor itself stays as it is."""
-
-    __slots__ = ("_index", "_tensor")
-
-    def __init__(self, tensor: Tensor, index: Any) -> None:
-        self._tensor = tensor
-        self._index = index
-
-    def get(self, *, mode: str = "raise") -> Tensor:
-        """The elements there."""
-        return getitem(self._tensor, self._index, mode=mode)
-
-    def set(self, value: Any, *, mode: str = "raise") -> Tensor:
-        """Replace the elements there."""
-        return index_update(self._tensor, self._index, value, "set", mode)
-
-    def add(self, value: Any, *, mode: str = "raise") -> Tensor:
-        """Add to the elements there; repeated positions add up."""
-        return index_update(self._tensor, self._index, value, "add", mode)
-
-    def mul(self, value: Any, *, mode: str = "raise") -> Tensor:
-        """Multiply the elements there; repeated positions multiply up."""
-        return index_update(self._tensor, self._index, value, "mul", mode)
-
-    multiply = mul
-
-    def min(self, value: Any, *, mode: str = "raise") -> Tensor:
-        """The smaller of the elements there and the values."""
-        return index_update(self._tensor, self._index, value, "min", mode)
-
-    def max(self, value: Any, *, mode: str = "raise") -> Tensor:
-        """The larger of the elements there and the values."""
-        return index_update(self._tensor, self._index, value, "max", mode)
-
-    def apply(self, function: Any) -> Tensor:
-        """Replace the elements there by `function` of them."""
-        return self.set(function(self.get()))
-
-
-@public
-def updater(x: Tensor) -> Updater:
-    """Functional updates: `x.at[i].set(v)`."""
-    return Updater(x)
-
-
-__all__ = [
-    "getitem",
-    "index_set",
-    "index_update",
-]
+__all__ = ["getitem"]

@@ -1,4 +1,9 @@
-"""Order along an axis: sort, argsort and running combinations (cumulative ops)."""
+"""Order along an axis: sorting, positions, and running combinations (cumulative ops).
+
+Running products, running log-sums and their derivatives of any order rest on one linear op, the
+recurrence `y[i] = a[i]·y[i-1] + b[i]`, whose own derivatives are recurrences again; nothing is ever
+divided, so zeros are no special case.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.context import default_float
 from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Array, DType, TensorType
-from weft.core.tensor.convert import to_tensor
+from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Linear, Tangents, call
-from weft.ops.families import LogicalAxisOperation, cast
-from weft.ops.gather import gather_op
+from weft.ops.families import LogicalAxisOperation, broadcast, cast
+from weft.ops.gather import gather_op, scatter_add_op
+from weft.ops.view.join import concat, pad_op
+
+_PICK = {"indexed": 1, "rest": 0, "picks": 1}
+_BOTH = (Example({"axis": -1}), Example({"axis": -2}))
 
 
 class AxisOrder(LogicalAxisOperation):
@@ -24,9 +34,10 @@ class AxisOrder(LogicalAxisOperation):
 
     widen = False
 
-    def index(self, x: TensorType, *, axis: int, **params: Any) -> Factors:
-        names = " ".join(["n", *(f"i{k}" for k in range(-axis - 1))])
-        return Factors.parse(f"... {names} -> ... {names}", (x.rank,), whole="n")
+    def index(self, *types: TensorType, axis: int, **params: Any) -> Factors:
+        term = " ".join(["...", "n", *(f"i{k}" for k in range(-axis - 1))])
+        text = f"{', '.join([term] * len(types))} -> {term}"
+        return Factors.parse(text, [t.rank for t in types], whole="n")
 
 
 class Argsort(AxisOrder):
@@ -46,16 +57,25 @@ class Argsort(AxisOrder):
         return dtypes.int64
 
     def eval(self, x: Array, *, axis: int, descending: bool) -> Array:
-        if dtypes.is_narrow(x.dtype):
-            x = x.astype(np.float32)
+        x = _comparable(x)
         if not descending:
             return np.argsort(x, axis=axis, kind="stable")
-        missing = np.isnan(x) if dtypes.is_inexact(x.dtype) else np.zeros(x.shape, bool)
-        size = x.shape[axis]
-        backward = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-        order = size - 1 - backward
-        late = np.take_along_axis(missing, order, axis)
+        order = _largest_first(x, axis)
+        if not dtypes.is_inexact(x.dtype):
+            return order
+        late = np.take_along_axis(np.isnan(x), order, axis)
         return np.take_along_axis(order, np.argsort(late, axis=axis, kind="stable"), axis)
+
+
+def _comparable(x: Array) -> Array:
+    """Narrow floats widened, since NumPy sorts few of them."""
+    return x.astype(np.float32) if dtypes.is_narrow(x.dtype) else x
+
+
+def _largest_first(x: Array, axis: int) -> Array:
+    """Positions from the largest element to the smallest; NaN first, equal ones in order."""
+    backward = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.asarray(x.shape[axis] - 1 - np.flip(backward, axis))
 
 
 class Sort(AxisOrder):
@@ -74,12 +94,64 @@ class Sort(AxisOrder):
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         order = call(argsort_op, primals, params)
-        return FUNCTIONS["take_along_axis"](tangents[0], order, axis=params["axis"])
+        return take_along_axis(tangents[0], order, axis=params["axis"])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         order = call(argsort_op, primals, params)
         places = call(argsort_op, (order,), {**params, "descending": False})
-        return (FUNCTIONS["take_along_axis"](ct, places, axis=params["axis"]),)
+        return (take_along_axis(ct, places, axis=params["axis"]),)
+
+
+class TopPositions(AxisOrder):
+    """Positions of the k most extreme elements of an axis, the most extreme first."""
+
+    examples = (
+        Example({"axis": -1, "k": 3, "largest": True}),
+        Example({"axis": -2, "k": 2, "largest": False}),
+    )
+    reasons = Argsort.reasons
+
+    def index(self, *types: TensorType, axis: int, **params: Any) -> Factors:
+        rest = [f"i{k}" for k in range(-axis - 1)]
+        text = f"... {' '.join(['n', *rest])} -> ... {' '.join(['k', *rest])}"
+        return Factors.parse(text, [t.rank for t in types], {"k": params["k"]}, "n k")
+
+    def dtype(self, *found: DType, **params: Any) -> DType:
+        return dtypes.int64
+
+    def eval(self, x: Array, *, axis: int, k: int, largest: bool) -> Array:
+        x = _comparable(x)
+        order = _largest_first(x, axis) if largest else np.argsort(x, axis=axis, kind="stable")
+        return np.take(order, np.arange(k), axis=axis)
+
+
+class Recurrence(AxisOrder):
+    """`y[i] = a[i]·y[i-1] + b[i]` along an axis, from y[-1] = 0 (so a[0] plays no part)."""
+
+    widen = True
+    work = 2
+    examples = _BOTH
+    reasons: ClassVar[dict[str, str]] = {
+        "kernel": "the running value meets two operands at each step, not one combination"
+    }
+
+    def eval(self, a: Array, b: Array, *, axis: int) -> Array:
+        factors, terms = (np.moveaxis(v, axis, 0) for v in np.broadcast_arrays(a, b))
+        out = np.array(terms)
+        for i in range(1, len(out)):
+            out[i] += factors[i] * out[i - 1]
+        return np.moveaxis(out, 0, axis)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, axis: int) -> Any:
+        (a, _), (da, db) = primals, tangents
+        moved = db if da is None else da * delayed(out, axis)
+        if da is not None and db is not None:
+            moved = moved + db
+        return call(self, (a, moved), {"axis": axis})
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, axis: int) -> Tangents:
+        pulled = recurrence_back(primals[0], ct, axis)
+        return pulled * delayed(out, axis), pulled
 
 
 class Cumulative(AxisOrder):
@@ -87,7 +159,7 @@ class Cumulative(AxisOrder):
 
     widen = True
     ordered: ClassVar[str] = "n"  # the factor whose points are visited in order, carrying a value
-    examples = (Example({"axis": -1}), Example({"axis": -2}))
+    examples = _BOTH
 
     def body(self, s: Any, x: Any, **params: Any) -> Any:
         return x
@@ -106,32 +178,260 @@ class Cumsum(Cumulative):
         return (flip(call(self, (flip(ct, axis=axis),), {"axis": axis}), axis=axis),)
 
 
-argsort_op, sort_op, cumsum_op = Argsort(), Sort(), Cumsum()
+class Cumprod(Cumulative):
+    """Running product along an axis; its derivative is right at zeros too."""
+
+    combine = "mul"
+
+    def eval(self, x: Array, *, axis: int) -> Array:
+        return np.cumprod(x, axis=axis, dtype=x.dtype)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, axis: int) -> Any:
+        moved = tangents[0] * delayed(out, axis, 1)
+        return call(recurrence_op, (primals[0], moved), {"axis": axis})
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, axis: int) -> Tangents:
+        return (recurrence_back(primals[0], ct, axis) * delayed(out, axis, 1),)
+
+
+class CumulativeExtremum(Cumulative):
+    """A running extremum; of equal elements the latest one carries the derivative."""
+
+    apply: ClassVar[Any] = None
+
+    def eval(self, x: Array, *, axis: int) -> Array:
+        return np.asarray(self.apply.accumulate(x, axis=axis))
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, axis: int) -> Any:
+        return take_along_axis(tangents[0], _holders(primals[0], out, axis), axis=axis)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, axis: int) -> Tangents:
+        return (_add_along_axis(ct, _holders(primals[0], out, axis), axis),)
+
+
+class Cummax(CumulativeExtremum):
+    """Running maximum along an axis; NaN from the first NaN on."""
+
+    combine = "max"
+    apply = np.maximum
+
+
+class Cummin(CumulativeExtremum):
+    """Running minimum along an axis; NaN from the first NaN on."""
+
+    combine = "min"
+    apply = np.minimum
+
+
+class Logcumsumexp(AxisOrder):
+    """Logarithm of the running sum of exponentials along an axis."""
+
+    widen = True
+    work = 4
+    examples = _BOTH
+    reasons: ClassVar[dict[str, str]] = {
+        "kernel": "the running value is combined by exp and log, not by one instruction"
+    }
+
+    def eval(self, x: Array, *, axis: int) -> Array:
+        return np.logaddexp.accumulate(x, axis=axis)
+
+    def _parts(self, x: Tensor, out: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """∂y[i]/∂y[i-1] and ∂y[i]/∂x[i]; both are 0 while everything is -inf."""
+        where, exp = FUNCTIONS["where"], FUNCTIONS["exp"]
+        empty = out == -np.inf
+        base = where(empty, 0, out)
+        return exp(delayed(out, axis, -np.inf) - base), exp(x - base)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, axis: int) -> Any:
+        before, own = self._parts(primals[0], out, axis)
+        return call(recurrence_op, (before, own * tangents[0]), {"axis": axis})
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, axis: int) -> Tangents:
+        before, own = self._parts(primals[0], out, axis)
+        return (recurrence_back(before, ct, axis) * own,)
+
+
+argsort_op, sort_op, top_positions_op = Argsort(), Sort(), TopPositions()
+recurrence_op, cumsum_op, cumprod_op = Recurrence(), Cumsum(), Cumprod()
+cummax_op, cummin_op, logcumsumexp_op = Cummax(), Cummin(), Logcumsumexp()
+
+
+def delayed(x: Tensor, axis: int, first: Any = 0, steps: int = 1) -> Tensor:
+    """`x` moved `steps` later along a negative axis (earlier if below 0); `first` comes in."""
+    rest = (0,) * (-axis - 1)
+    if x.shape[axis] == 0:
+        return x
+    fill = scalar(first, x.dtype, x.device)
+    params = {"low": (steps, *rest), "high": (-steps, *rest), "interior": (0, *rest)}
+    result: Tensor = call(pad_op, (x, fill), params)
+    return result
+
+
+def recurrence_back(a: Tensor, ct: Tensor, axis: int) -> Tensor:
+    """The recurrence run from the end: `h[i] = a[i+1]·h[i+1] + ct[i]`, its own transpose."""
+    flip = FUNCTIONS["flip"]
+    turned = flip(delayed(a, axis, steps=-1), axis=axis), flip(ct, axis=axis)
+    result: Tensor = flip(call(recurrence_op, turned, {"axis": axis}), axis=axis)
+    return result
+
+
+def _holders(x: Tensor, out: Tensor, axis: int) -> Tensor:
+    """Where each running extremum was taken from."""
+    where = FUNCTIONS["where"]
+    places = FUNCTIONS["arange"](x.shape[axis], device=x.device)
+    places = FUNCTIONS["reshape"](places, (-1, *(1,) * (-axis - 1)))
+    hit = where(x == out, places, where(x != x, places, 0))
+    result: Tensor = call(cummax_op, (hit,), {"axis": axis})
+    return result
 
 
 @public
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Elements in order along an axis. weft's sort is always stable; NaN comes last."""
-    return _along(sort_op, "sort", x, axis, descending=descending)
+    return _along(sort_op, "sort", x, axis, descending=bool(descending))
 
 
 @public
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Positions that sort an axis; always stable, NaN last."""
-    return _along(argsort_op, "argsort", x, axis, descending=descending)
+    return _along(argsort_op, "argsort", x, axis, descending=bool(descending))
+
+
+@public
+def partition(x: Any, /, kth: Any, axis: int = -1) -> Tensor:
+    """The axis with element `kth` where sorting puts it, smaller ones before, larger ones after.
+
+    weft sorts the whole axis, so every element is in its place.
+    """
+    _check_kth("partition", x, kth, axis)
+    return sort(x, axis=axis)
+
+
+@public
+def argpartition(x: Any, /, kth: Any, axis: int = -1) -> Tensor:
+    """Positions that partition the axis; weft gives those that sort it."""
+    _check_kth("argpartition", x, kth, axis)
+    return argsort(x, axis=axis)
+
+
+def _check_kth(name: str, x: Any, kth: Any, axis: int) -> None:
+    tensor = to_tensor(x, op=name)
+    size = tensor.shape[normalize_axis(name, axis, tensor.ndim)]
+    for k in kth if isinstance(kth, tuple | list) else (kth,):
+        if not isinstance(k, int) or not -size <= k < size:
+            raise ArgumentError(f"{name}: kth {k!r} is out of range for an axis of size {size}")
+
+
+@public
+def top_k(
+    x: Any, /, k: int, axis: int = -1, *, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) elements along an axis and their positions, most extreme first.
+
+    NaN counts as larger than every number, as for `max`; of equal elements the first comes first.
+    """
+    tensor = to_tensor(x, op="top_k")
+    if dtypes.is_complex(tensor.dtype):
+        raise DTypeError("top_k: complex numbers have no order")
+    i = normalize_axis("top_k", axis, tensor.ndim)
+    if not 0 <= k <= tensor.shape[i]:
+        raise ArgumentError(f"top_k: k is {k}, but axis {i} has {tensor.shape[i]} elements")
+    params = {"axis": i - tensor.ndim, "k": int(k), "largest": bool(largest)}
+    positions = call(top_positions_op, (tensor,), params)
+    return take_along_axis(tensor, positions, axis=i), positions
 
 
 @public
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """Running sum along an axis (of the flattened tensor when none is given)."""
-    tensor = to_tensor(x, op="cumsum")
-    if dtype is None:
-        target = dtypes.accumulation_dtype(tensor.dtype)
-    else:
-        target = dtypes.as_dtype(dtype, op="cumsum")
+    return _running(cumsum_op, "cumsum", x, axis, _accumulated("cumsum", x, dtype))
+
+
+@public
+def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Running product along an axis (of the flattened tensor when none is given)."""
+    return _running(cumprod_op, "cumprod", x, axis, _accumulated("cumprod", x, dtype))
+
+
+@public
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Running sum along an axis; `include_initial` puts the empty sum, 0, first."""
+    target = _accumulated("cumulative_sum", x, dtype)
+    return _standard(cumsum_op, "cumulative_sum", x, axis, target, 0 if include_initial else None)
+
+
+@public
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Running product along an axis; `include_initial` puts the empty product, 1, first."""
+    target = _accumulated("cumulative_prod", x, dtype)
+    return _standard(cumprod_op, "cumulative_prod", x, axis, target, 1 if include_initial else None)
+
+
+@public
+def cummax(x: Any, /, axis: int | None = None) -> Tensor:
+    """Running maximum along an axis: the values alone, without their positions."""
+    return _running(cummax_op, "cummax", x, axis, _ordered("cummax", x))
+
+
+@public
+def cummin(x: Any, /, axis: int | None = None) -> Tensor:
+    """Running minimum along an axis: the values alone, without their positions."""
+    return _running(cummin_op, "cummin", x, axis, _ordered("cummin", x))
+
+
+@public
+def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
+    """Logarithm of the running sum of exponentials along an axis, without overflow."""
+    found = _ordered("logcumsumexp", x)
+    target = found if dtypes.is_floating(found) else default_float()
+    return _running(logcumsumexp_op, "logcumsumexp", x, axis, target)
+
+
+def _accumulated(name: str, x: Any, dtype: Any) -> DType:
+    if dtype is not None:
+        return dtypes.as_dtype(dtype, op=name, default_float=default_float())
+    return dtypes.accumulation_dtype(to_tensor(x, op=name).dtype)
+
+
+def _ordered(name: str, x: Any) -> DType:
+    found = to_tensor(x, op=name).dtype
+    if dtypes.is_complex(found):
+        raise DTypeError(f"{name}: complex numbers have no order")
+    return found
+
+
+def _running(op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType) -> Tensor:
+    tensor = to_tensor(x, op=name)
     if axis is None:
         tensor, axis = FUNCTIONS["reshape"](tensor, (-1,)), 0
-    return _along(cumsum_op, "cumsum", cast(tensor, target), axis)
+    return _along(op, name, cast(tensor, dtype), axis)
+
+
+def _standard(
+    op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType, initial: int | None
+) -> Tensor:
+    """A cumulative op by the array API: only a tensor of one axis may leave the axis out."""
+    tensor = to_tensor(x, op=name)
+    if axis is None and tensor.ndim > 1:
+        raise ShapeError(
+            f"{name}: axis must be given for a tensor of {tensor.ndim} axes"
+            f"\nhint: wf.{op.name} flattens when it is given no axis"
+        )
+    if tensor.ndim == 0:
+        tensor = FUNCTIONS["reshape"](tensor, (1,))
+    i = normalize_axis(name, 0 if axis is None else axis, tensor.ndim)
+    result = _along(op, name, cast(tensor, dtype), i)
+    if initial is None:
+        return result
+    first = FUNCTIONS["full"](
+        (*tensor.shape[:i], 1, *tensor.shape[i + 1 :]), initial, dtype=dtype, device=result.device
+    )
+    return concat([first, result], axis=i)
 
 
 def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor:
@@ -139,33 +439,98 @@ def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor
     if "descending" in params and dtypes.is_complex(tensor.dtype):
         raise DTypeError(f"{name}: complex numbers have no order")
     if tensor.ndim == 0 and axis in (-1, 0):
-        return tensor if name != "argsort" else FUNCTIONS["zeros"]((), dtype=dtypes.int64)
+        single = FUNCTIONS["reshape"](tensor, (1,))
+        result = call(op, (single,), {"axis": -1, **params})
+        return FUNCTIONS["reshape"](result, ())  # type: ignore[no-any-return]
     i = normalize_axis(name, axis, tensor.ndim)
     return call(op, (tensor,), {"axis": i - tensor.ndim, **params})  # type: ignore[no-any-return]
 
 
 @public
-def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1, mode: str = "raise") -> Tensor:
+def diff(
+    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+) -> Tensor:
+    """Differences of neighbours along an axis, taken `n` times; bools differ by `!=`.
+
+    `prepend` and `append` are joined to `x` first; a number, or a tensor with no axes, stands for
+    one more element.
+    """
+    tensor = to_tensor(x, op="diff")
+    i = normalize_axis("diff", axis, tensor.ndim)
+    if n < 0:
+        raise ArgumentError(f"diff: n is negative ({n})")
+    if prepend is not None or append is not None:
+        ends = (_end(tensor, prepend, i), tensor, _end(tensor, append, i))
+        tensor = concat([e for e in ends if e is not None], axis=i)
+    lead = (slice(None),) * i
+    for _ in range(n):
+        later, earlier = tensor[(*lead, slice(1, None))], tensor[(*lead, slice(None, -1))]
+        tensor = later != earlier if dtypes.is_bool(tensor.dtype) else later - earlier
+    return tensor if n else FUNCTIONS["copy_of"](tensor)
+
+
+def _end(x: Tensor, end: Any, axis: int) -> Tensor | None:
+    if end is None:
+        return None
+    if not isinstance(end, Tensor) and np.ndim(end) == 0:
+        dtype = dtypes.result_type(x.dtype, end, default_float=default_float(), op="diff")
+        end = scalar(end, dtype, x.device, "diff")
+    found = to_tensor(end, like=x.device, op="diff")
+    if found.ndim:
+        return found
+    return broadcast(found, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+
+
+@public
+def take_along_axis(x: Any, indices: Any, /, axis: int = -1, *, mode: str = "raise") -> Tensor:
     """Elements at given positions along one axis; the other axes broadcast."""
     tensor, places = to_tensor(x, op="take_along_axis"), to_tensor(indices, op="take_along_axis")
+    if tensor.ndim != places.ndim:
+        raise ShapeError(
+            f"take_along_axis: indices have {places.ndim} axes, x has {tensor.ndim}"
+            f" (shapes {tensor.shape}, {places.shape})"
+        )
+    if not dtypes.is_integer(places.dtype):
+        raise DTypeError(
+            f"take_along_axis: indices must be integers, not {dtypes.name_of(places.dtype)}"
+        )
     i = normalize_axis("take_along_axis", axis, tensor.ndim)
-    broadcast, moveaxis = FUNCTIONS["broadcast_to"], FUNCTIONS["moveaxis"]
-    shape = FUNCTIONS["broadcast_shapes"](
-        (*tensor.shape[:i], 1, *tensor.shape[i + 1 :]),
-        (*places.shape[:i], 1, *places.shape[i + 1 :]),
-    )
+    moveaxis = FUNCTIONS["moveaxis"]
+    shape = FUNCTIONS["broadcast_shapes"](_without(tensor.shape, i), _without(places.shape, i))
     full = broadcast(tensor, (*shape[:i], tensor.shape[i], *shape[i + 1 :]))
     at = broadcast(places, (*shape[:i], places.shape[i], *shape[i + 1 :]))
     at = FUNCTIONS["expand_dims"](moveaxis(at, i, -1), -1)
-    params = {"indexed": 1, "rest": 0, "picks": 1, "mode": mode}
-    from_last = moveaxis(full, i, -1)
-    found = call(gather_op, (from_last, cast(at, dtypes.int64)), params)
-    return moveaxis(found, -1, i)  # type: ignore[no-any-return]
+    operands = (moveaxis(full, i, -1), cast(at, dtypes.int64))
+    return moveaxis(call(gather_op, operands, {**_PICK, "mode": mode}), -1, i)  # type: ignore[no-any-return]
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def _add_along_axis(ct: Tensor, places: Tensor, axis: int) -> Tensor:
+    """The transpose of `take_along_axis` with as many positions as elements."""
+    moveaxis = FUNCTIONS["moveaxis"]
+    updates = moveaxis(ct, axis, -1)
+    at = FUNCTIONS["expand_dims"](moveaxis(places, axis, -1), -1)
+    zeros = FUNCTIONS["zeros_like"](updates)
+    made = call(scatter_add_op, (zeros, at, updates), {**_PICK, "mode": "clip"})
+    return moveaxis(made, -1, axis)  # type: ignore[no-any-return]
 
 
 __all__ = [
+    "argpartition",
     "argsort",
+    "cummax",
+    "cummin",
+    "cumprod",
     "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "logcumsumexp",
+    "partition",
     "sort",
     "take_along_axis",
+    "top_k",
 ]

@@ -1,23 +1,34 @@
-"""Reductions over axes: sums, products, extrema, positions of extrema."""
+"""Reductions over axes: sums, products, extrema, truth, and positions of extrema.
+
+Every function takes `axis` (None for all axes, a number or a tuple) and `keepdims`. Sums and
+products of small integers are computed as 64-bit ones; extrema of nothing are an error.
+"""
 
 from __future__ import annotations
 
 import builtins
+from dataclasses import replace
+from math import prod as prod_of
 from typing import Any, ClassVar
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Array, DType, Shape
+from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
-from weft.ops.axes import reduced_axes
+from weft.ops.axes import normalize_axis, reduced_axes
 from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.families import ReduceOperation, cast
+from weft.ops.order import cumprod_op, delayed
 from weft.ops.view.broadcast import broadcast_op
 from weft.ops.view.reshape import reshape_op
+
+_CUBE = ((2, 3, 4),)
 
 
 class ReduceSum(ReduceOperation):
@@ -26,23 +37,63 @@ class ReduceSum(ReduceOperation):
     linear = Linear.JOINTLY
 
     def eval(self, x: Array, *, axes: Shape) -> Array:
-        return np.add.reduce(x, axes, dtype=x.dtype)
+        return np.asarray(np.add.reduce(x, axes, dtype=x.dtype))
 
     def vjp(self, primals: Any, out: Any, ct: Any, *, axes: Shape) -> Tangents:
         return (spread(ct, primals[0].shape, axes),)
 
 
+class ReduceProd(ReduceOperation):
+    """Product over axes; the derivative by an element is the product of all others."""
+
+    combine = "mul"
+
+    def eval(self, x: Array, *, axes: Shape) -> Array:
+        return np.asarray(np.multiply.reduce(x, axes, dtype=x.dtype))
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, axes: Shape) -> Any:
+        part = tangents[0] * _others(primals[0], axes)
+        return call(reduce_sum_op, (part,), {"axes": axes})
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, axes: Shape) -> Tangents:
+        (x,) = primals
+        return (spread(ct, x.shape, axes) * _others(x, axes),)
+
+
+class ReduceTruth(ReduceOperation):
+    """Combines bools over axes."""
+
+    sample = "b"
+    reasons: ClassVar[dict[str, str]] = {"vjp": "the result is bool", "jvp": "the result is bool"}
+
+
+class ReduceAny(ReduceTruth):
+    """Whether some element over axes is true."""
+
+    combine = "or"
+
+    def eval(self, x: Array, *, axes: Shape) -> Array:
+        return np.asarray(np.logical_or.reduce(x, axes))
+
+
+class ReduceAll(ReduceTruth):
+    """Whether every element over axes is true."""
+
+    combine = "and"
+
+    def eval(self, x: Array, *, axes: Shape) -> Array:
+        return np.asarray(np.logical_and.reduce(x, axes))
+
+
 class ReduceExtremum(ReduceOperation):
     """The largest or smallest element over axes; ties share the derivative equally."""
-
-    def body(self, s: Any, x: Any, **params: Any) -> Any:
-        return x
 
     def share(self, x: Tensor, out: Tensor, axes: Shape) -> Tensor:
         """For each element, the part of the derivative that is its own."""
         hit = cast(x == spread(out, x.shape, axes), x.dtype)
         count = call(reduce_sum_op, (hit,), {"axes": axes})
-        return hit / spread(count, x.shape, axes)
+        result: Tensor = hit / spread(count, x.shape, axes)
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, *, axes: Shape) -> Any:
         part = tangents[0] * self.share(primals[0], out, axes)
@@ -59,7 +110,7 @@ class ReduceMax(ReduceExtremum):
     combine = "max"
 
     def eval(self, x: Array, *, axes: Shape) -> Array:
-        return np.maximum.reduce(x, axes)
+        return np.asarray(np.maximum.reduce(x, axes))
 
 
 class ReduceMin(ReduceExtremum):
@@ -68,19 +119,21 @@ class ReduceMin(ReduceExtremum):
     combine = "min"
 
     def eval(self, x: Array, *, axes: Shape) -> Array:
-        return np.minimum.reduce(x, axes)
+        return np.asarray(np.minimum.reduce(x, axes))
 
 
 class ArgExtremum(ReduceOperation):
     """The position of an extremum along one axis; the first one wins, NaN counts as extreme."""
 
-    whole = "r1 r2 r3 r4"
-    examples = (Example({"axes": (-1,)}), Example({"axes": (-2,)}))
+    examples = (Example({"axes": (-1,)}), Example({"axes": (-2,)}), Example({"axes": (-3,)}, _CUBE))
     reasons: ClassVar[dict[str, str]] = {
         "vjp": "the result is an integer position",
         "jvp": "the result is an integer position",
     }
     better: ClassVar[str] = ""
+
+    def index(self, x: TensorType, *, axes: tuple[int, ...], **params: Any) -> Factors:
+        return replace(super().index(x, axes=axes), whole=frozenset({f"r{-axes[0]}"}))
 
     def dtype(self, *found: DType, **params: Any) -> DType:
         return dtypes.int64
@@ -104,7 +157,7 @@ class Argmax(ArgExtremum):
     better = "argmax"
 
     def eval(self, x: Array, *, axes: Shape) -> Array:
-        return np.argmax(x, axes[0])
+        return np.asarray(np.argmax(x, axes[0]))
 
 
 class Argmin(ArgExtremum):
@@ -113,10 +166,12 @@ class Argmin(ArgExtremum):
     better = "argmin"
 
     def eval(self, x: Array, *, axes: Shape) -> Array:
-        return np.argmin(x, axes[0])
+        return np.asarray(np.argmin(x, axes[0]))
 
 
-reduce_sum_op, reduce_max_op, reduce_min_op = ReduceSum(), ReduceMax(), ReduceMin()
+reduce_sum_op, reduce_prod_op = ReduceSum(), ReduceProd()
+reduce_max_op, reduce_min_op = ReduceMax(), ReduceMin()
+reduce_any_op, reduce_all_op = ReduceAny(), ReduceAll()
 argmax_op, argmin_op = Argmax(), Argmin()
 
 
@@ -129,45 +184,113 @@ def spread(x: Tensor, shape: Shape, axes: Shape) -> Tensor:
     return call(broadcast_op, (opened,), {"rank": depth, "shape": full})  # type: ignore[no-any-return]
 
 
+def _others(x: Tensor, axes: Shape) -> Tensor:
+    """For each element, the product over axes of all other elements; nothing is divided."""
+    flip, moveaxis, reshape = FUNCTIONS["flip"], FUNCTIONS["moveaxis"], FUNCTIONS["reshape"]
+    last = tuple(range(-len(axes), 0))
+    moved = moveaxis(x, axes, last)
+    size = prod_of(x.shape[i] for i in axes)
+    row = reshape(moved, (*moved.shape[: moved.ndim - len(axes)], size))
+    along = {"axis": -1}
+    before = delayed(call(cumprod_op, (row,), along), -1, 1)
+    after = flip(delayed(call(cumprod_op, (flip(row, axis=-1),), along), -1, 1), axis=-1)
+    return moveaxis(reshape(before * after, moved.shape), last, axes)  # type: ignore[no-any-return]
+
+
 def reduce(
     op: ReduceOperation, x: Tensor, axis: Any, keepdims: bool, name: str | None = None
 ) -> Tensor:
-    """Perform a reduction over user-given axes; no axes at all is the identity."""
+    """Perform a reduction over user-given axes; no axes at all is a copy."""
     axes = reduced_axes(name or op.name, axis, x.ndim)
-    result = call(op, (x,), {"axes": axes}) if axes else x
-    if keepdims and axes:
-        kept = tuple(1 if i - x.ndim in axes else n for i, n in enumerate(x.shape))
-        return FUNCTIONS["reshape"](result, kept)  # type: ignore[no-any-return]
-    return result
+    if not axes:
+        return FUNCTIONS["copy_of"](x)  # type: ignore[no-any-return]
+    result: Tensor = call(op, (x,), {"axes": axes})
+    return with_axes(result, x.shape, axes) if keepdims else result
+
+
+def with_axes(x: Tensor, shape: Shape, axes: Shape) -> Tensor:
+    """A reduction's result with the reduced axes (negative) put back as size 1."""
+    return FUNCTIONS["reshape"](x, kept_shape(shape, axes))  # type: ignore[no-any-return]
+
+
+def kept_shape(shape: Shape, axes: Shape) -> Shape:
+    """A shape whose given axes (negative) have size 1."""
+    return tuple(1 if i - len(shape) in axes else n for i, n in enumerate(shape))
 
 
 @public
 def sum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Sum over axes (all when none is given); small integers are summed as 64-bit ones."""
-    tensor = to_tensor(x, op="sum")
+    return _accumulated(reduce_sum_op, "sum", x, axis, keepdims, dtype)
+
+
+@public
+def prod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Product over axes (all when none is given); small integers multiply as 64-bit ones."""
+    return _accumulated(reduce_prod_op, "prod", x, axis, keepdims, dtype)
+
+
+def _accumulated(
+    op: ReduceOperation, name: str, x: Any, axis: Any, keepdims: bool, dtype: Any
+) -> Tensor:
+    tensor = to_tensor(x, op=name)
     if dtype is None:
         target = dtypes.accumulation_dtype(tensor.dtype)
     else:
-        target = dtypes.as_dtype(dtype, op="sum")
-    return reduce(reduce_sum_op, cast(tensor, target), axis, keepdims, "sum")
+        target = dtypes.as_dtype(dtype, op=name, default_float=default_float())
+    if dtypes.is_bool(target):
+        raise DTypeError(f"{name}: bool is not a number\nhint: use wf.any or wf.all")
+    return reduce(op, cast(tensor, target), axis, keepdims, name)
+
+
+@public
+def any(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Whether some element over axes is true (not zero; NaN is true)."""
+    return reduce(reduce_any_op, _truth("any", x), axis, keepdims, "any")
+
+
+@public
+def all(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Whether every element over axes is true (not zero; NaN is true)."""
+    return reduce(reduce_all_op, _truth("all", x), axis, keepdims, "all")
+
+
+def _truth(name: str, x: Any) -> Tensor:
+    return cast(to_tensor(x, op=name), dtypes.bool_)
+
+
+@public
+def count_nonzero(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """How many elements over axes are not zero (NaN is not)."""
+    counted = cast(_truth("count_nonzero", x), dtypes.int64)
+    return reduce(reduce_sum_op, counted, axis, keepdims, "count_nonzero")
 
 
 @public
 def max(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The largest element over axes."""
+    """The largest element over axes; NaN if there is one."""
     return _extremum(reduce_max_op, "max", x, axis, keepdims)
 
 
 @public
 def min(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The smallest element over axes."""
+    """The smallest element over axes; NaN if there is one."""
     return _extremum(reduce_min_op, "min", x, axis, keepdims)
+
+
+@public
+def minmax(x: Any, /, axis: Any = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element over axes, in this order.
+
+    >>> [v.item() for v in minmax([3, 1, 2])]
+    [1, 3]
+    """
+    return min(x, axis, keepdims), max(x, axis, keepdims)
 
 
 def _extremum(op: ReduceOperation, name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
     tensor = to_tensor(x, op=name)
-    if dtypes.is_complex(tensor.dtype):
-        raise DTypeError(f"{name}: complex numbers have no order")
+    check_ordered(name, tensor)
     for i in reduced_axes(name, axis, tensor.ndim):
         if tensor.shape[i] == 0:
             raise ShapeError(
@@ -177,24 +300,35 @@ def _extremum(op: ReduceOperation, name: str, x: Any, axis: Any, keepdims: bool)
     return reduce(op, tensor, axis, keepdims, name)
 
 
+def check_ordered(name: str, x: Tensor) -> None:
+    """Refuse complex numbers."""
+    if dtypes.is_complex(x.dtype):
+        raise DTypeError(f"{name}: complex numbers have no order")
+
+
 @public
 def argmax(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Position of the largest element along an axis, or in the flattened tensor."""
+    """Position of the largest element along an axis, or in the flattened tensor.
+
+    Of equal elements the first counts; NaN counts as larger than every number.
+    """
     return _position(argmax_op, "argmax", x, axis, keepdims)
 
 
 @public
 def argmin(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Position of the smallest element along an axis, or in the flattened tensor."""
+    """Position of the smallest element along an axis, or in the flattened tensor.
+
+    Of equal elements the first counts; NaN counts as smaller than every number.
+    """
     return _position(argmin_op, "argmin", x, axis, keepdims)
 
 
 def _position(op: ReduceOperation, name: str, x: Any, axis: int | None, keepdims: bool) -> Tensor:
     tensor = to_tensor(x, op=name)
-    if dtypes.is_complex(tensor.dtype):
-        raise DTypeError(f"{name}: complex numbers have no order")
+    check_ordered(name, tensor)
     searched = tensor if axis is not None else FUNCTIONS["reshape"](tensor, (-1,))
-    (along,) = reduced_axes(name, 0 if axis is None else axis, searched.ndim)
+    along = normalize_axis(name, 0 if axis is None else axis, searched.ndim)
     if searched.shape[along] == 0:
         raise ShapeError(f"{name}: nothing to search along axis {axis} of shape {tensor.shape}")
     result = reduce(op, searched, along, keepdims, name)
@@ -203,10 +337,23 @@ def _position(op: ReduceOperation, name: str, x: Any, axis: int | None, keepdims
     return result
 
 
+reduce_sum = FUNCTIONS["reduce_sum"] = sum
+amax = FUNCTIONS["amax"] = max
+amin = FUNCTIONS["amin"] = min
+
+
 __all__ = [
+    "all",
+    "amax",
+    "amin",
+    "any",
     "argmax",
     "argmin",
+    "count_nonzero",
     "max",
     "min",
+    "minmax",
+    "prod",
+    "reduce_sum",
     "sum",
 ]

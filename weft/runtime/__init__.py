@@ -5,5 +5,28 @@
 | `interface` | the protocols `Runtime`, `Device`, `RuntimeClient`, `Allocator` |
 | `registry` | find a backend by name or entry point; `client` |
 | `named` | `client.add(a, b)`: functions bound to a device |
+| `report` | `memory_report`: what is alive and who made it |
 | `cpu/` | the built-in backend |
 """
+
+from weft.runtime.cpu.client import CpuClient, CpuRuntime, DefaultRuntime, ParallelismConfig
+from weft.runtime.interface import Allocator, Device, Runtime, RuntimeClient
+from weft.runtime.registry import available_backends, client, register_runtime, runtime
+from weft.runtime.report import MemoryReport, memory_report
+
+__all__ = [
+    "Allocator",
+    "CpuClient",
+    "CpuRuntime",
+    "DefaultRuntime",
+    "Device",
+    "MemoryReport",
+    "ParallelismConfig",
+    "Runtime",
+    "RuntimeClient",
+    "available_backends",
+    "client",
+    "memory_report",
+    "register_runtime",
+    "runtime",
+]

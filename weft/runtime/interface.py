@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from weft.core.common import device as devices
+from weft.core.common.device import Device as Place
 from weft.core.common.types import Array, TensorType
 
 
@@ -45,11 +45,24 @@ class RuntimeClient(Protocol):
     """Runs ops on one device and owns that device's state (threads, streams, queues)."""
 
     @property
-    def device(self) -> devices.Device:
+    def device(self) -> Place:
         """The device this client drives."""
 
     def synchronize(self) -> None:
         """Wait until everything submitted has finished."""
+
+    def check(
+        self,
+        op: Any,
+        types: tuple[TensorType, ...],
+        params: Mapping[str, Any],
+        results: tuple[TensorType, ...],
+    ) -> None:
+        """Raise `UnsupportedError` or `UnsupportedDTypeError` if this call cannot run here.
+
+        Asked once for each kind of call, before it is recorded, so that the user learns of it at
+        the call.
+        """
 
     def execute(
         self,
@@ -75,28 +88,26 @@ class Runtime(Protocol):
     def name(self) -> str:
         """The device kind, such as `cpu`."""
 
-    def allocate(self, nbytes: int, device: devices.Device) -> Any:
+    def allocate(self, nbytes: int, device: Place) -> Any:
         """A raw handle to fresh memory."""
 
-    def deallocate(self, handle: Any, device: devices.Device) -> None:
+    def deallocate(self, handle: Any, device: Place) -> None:
         """Free what `allocate` gave."""
 
-    def copy_to_device(self, source: Any, handle: Any, device: devices.Device) -> None:
+    def copy_to_device(self, source: Any, handle: Any, device: Place) -> None:
         """Copy host bytes into device memory."""
 
-    def copy_from_device(self, handle: Any, target: Any, device: devices.Device) -> None:
+    def copy_from_device(self, handle: Any, target: Any, device: Place) -> None:
         """Copy device memory into host bytes."""
 
-    def copy_within_device(
-        self, source: Any, target: Any, nbytes: int, device: devices.Device
-    ) -> None:
+    def copy_within_device(self, source: Any, target: Any, nbytes: int, device: Place) -> None:
         """Copy between two allocations of one device."""
 
-    def devices(self) -> tuple[devices.Device, ...]:
+    def devices(self) -> tuple[Place, ...]:
         """All devices of this kind."""
 
-    def default_device(self) -> devices.Device:
+    def default_device(self) -> Place:
         """The device used when none is named."""
 
-    def default_client(self, device: devices.Device) -> RuntimeClient:
+    def default_client(self, device: Place) -> RuntimeClient:
         """The client that drives `device`."""

@@ -1,11 +1,16 @@
-"""Find a backend by name: built in, registered, or installed under the entry point `weft.backends`."""
+"""Find a backend by name: built in, registered, or installed as an entry point.
+
+The group of entry points is `weft.backends`; an entry gives a callable that makes the `Runtime`.
+"""
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from typing import Any
 
 from weft.core.common.context import current_device
 from weft.core.common.device import Device, as_device
+from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
@@ -30,8 +35,25 @@ def runtime(kind: str) -> Runtime:
             f"backend {kind!r}: not installed (there are {', '.join(available_backends())})"
             f"\nhint: pip install weft[{kind}], or a package with an entry point in {_GROUP!r}"
         )
-    register_runtime(next(iter(matching)).load()())
-    return _runtimes[kind]
+    entry = next(iter(matching))
+    try:
+        made = entry.load()()
+    except (ImportError, AttributeError) as error:
+        raise BackendError(f"backend {kind!r}: {entry.value} cannot be loaded ({error})") from error
+    if not isinstance(made, Runtime) or made.name != kind:
+        raise BackendError(f"backend {kind!r}: {entry.value} gives no Runtime of this name")
+    register_runtime(made)
+    return made
+
+
+def registered_runtimes() -> tuple[Runtime, ...]:
+    """The backends that are loaded."""
+    return tuple(_runtimes.values())
+
+
+def place_on(array: Array, device: Device) -> Any:
+    """A host array as data of `device`."""
+    return client(device).to_device(array)
 
 
 def available_backends() -> tuple[str, ...]:

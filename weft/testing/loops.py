@@ -34,6 +34,7 @@ _CALLS: dict[str, str] = {
     "atanh": "arctanh",
     "atan2": "arctan2",
     "pow": "power",
+    "lgamma": "gammaln",
 }
 
 

@@ -28,7 +28,9 @@ def arity(op: Operation, example: Example) -> int:
 
 
 def calls(op: Operation) -> tuple[Example, ...]:
-    """The op's examples, or one plain call."""
+    """The op's examples, or one plain call; none for an op that says why it has none."""
+    if "examples" in op.reasons:
+        return ()
     return op.examples or (Example({}),)
 
 
@@ -51,6 +53,12 @@ def draw(letter: str, shape: Shape, rng: np.random.Generator) -> Array:
         made = rng.uniform(0.2, 2, shape)
     elif letter == "u":
         made = rng.uniform(-0.9, 0.9, shape)
+    elif letter == "q":
+        made = rng.uniform(0.1, 0.9, shape)
+    elif letter == "g":
+        made = rng.uniform(1.2, 3, shape)
+    elif letter == "o":
+        made = np.sort(rng.uniform(-2, 2, shape), axis=-1)
     elif letter == "i":
         made = rng.integers(0, 4, shape)
     elif letter == "n":

@@ -1,4 +1,4 @@
-"""Forward-mode differentiation: `jvp`."""
+"""Forward-mode differentiation: `jvp` and `linearize`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError, ShapeError, TreeError
+from weft.core.tensor.tracing import Recorder
+from weft.errors import DifferentiationError, DTypeError, ShapeError, TreeError
 from weft.ops.creation import zeros_like
-from weft.ops.families import broadcast
+from weft.ops.families import broadcast, cast
 from weft.transforms.vjp import differentiable
 
 
@@ -53,8 +54,12 @@ class Jvp(Handler):
 
 
 @public
-def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+def jvp(
+    function: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False
+) -> tuple[Any, ...]:
     """Push `tangents` through `function` at `primals`: gives (result, tangent of the result).
+
+    A bare tensor is taken as a one-tuple. With `has_aux` the rest of the result comes third.
 
     >>> value, slope = jvp(lambda x: x * x, (3.0,), (1.0,))
     >>> slope.item()
@@ -69,28 +74,68 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     with Jvp() as handler:
         assert isinstance(handler, Jvp)
         with installed(handler.outer):
-            pairs = [
-                _checked_pair(i, p, t) for i, (p, t) in enumerate(zip(points, moves, strict=True))
-            ]
-        duals = [handler.pair(p, t) for p, t in pairs]
+            pairs = [_checked(i, p, t) for i, (p, t) in enumerate(zip(points, moves, strict=True))]
+            duals = [handler.pair(p, t) for p, t in pairs]
         result = function(*tree_unflatten(structure, duals))
+        if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+            raise DifferentiationError(
+                "jvp: has_aux is set, so a pair (result, auxiliary) is needed"
+            )
+        result, aux = result if has_aux else (result, None)
         outputs, shape = tree_flatten(tree_map(to_tensor, result))
     opened = [handler.open(x) for x in outputs]
-    values = [p for p, _ in opened]
-    pushed = [zeros_like(p) if t is None else t for p, t in opened]
-    return tree_unflatten(shape, values), tree_unflatten(shape, pushed)
+    values = tree_unflatten(shape, [p for p, _ in opened])
+    pushed = tree_unflatten(shape, [zeros_like(p) if t is None else t for p, t in opened])
+    if has_aux:
+        return values, pushed, tree_map(lambda x: _outside(handler, x), aux)
+    return values, pushed
 
 
-def _checked_pair(position: int, primal: Any, tangent: Any) -> tuple[Tensor, Tensor]:
+def _outside(handler: Jvp, x: Any) -> Any:
+    return handler.open(x)[0] if isinstance(x, Tensor) else x
+
+
+def _checked(position: int, primal: Any, tangent: Any) -> tuple[Tensor, Tensor]:
     point, move = differentiable(primal, "jvp"), to_tensor(tangent, op="jvp")
     if point.shape != move.shape:
         raise ShapeError(
             f"jvp: tangent {position} has shape {move.shape}, its primal {point.shape}"
         )
-    if point.dtype != move.dtype:
-        if isinstance(tangent, Tensor):
-            raise DTypeError(
-                f"jvp: tangent {position} has dtype {move.dtype}, its primal {point.dtype}"
-            )
-        move = move.astype(point.dtype)  # type: ignore[attr-defined]
-    return point, move
+    if point.dtype != move.dtype and isinstance(tangent, Tensor):
+        raise DTypeError(
+            f"jvp: tangent {position} has dtype {move.dtype}, its primal {point.dtype}"
+            "\nhint: cast it with astype"
+        )
+    return point, cast(move, point.dtype)
+
+
+@public
+def linearize(
+    function: Callable[..., Any], *primals: Any, has_aux: bool = False
+) -> tuple[Any, ...]:
+    """Evaluate `function` once; return the result and its derivative as a linear function.
+
+    The linear function is recorded: calling it runs no user Python and repeats no primal work.
+
+    >>> value, push = linearize(lambda x: x * x, 3.0)
+    >>> push(2.0).item()
+    12.0
+    """
+    leaves, structure = tree_flatten(tree_map(lambda x: differentiable(x, "linearize"), primals))
+    with Recorder(partial=True) as recorder:
+        assert isinstance(recorder, Recorder)
+        moves = tree_unflatten(structure, [recorder.input(x.type, x.device) for x in leaves])
+        points = tree_unflatten(structure, leaves)
+        value, pushed, *aux = jvp(function, points, moves, has_aux=has_aux)
+        outputs, shape = tree_flatten(pushed)
+    trace = recorder.finish(outputs, "linearized")
+
+    def push(*tangents: Any) -> Any:
+        given, other = tree_flatten(tangents)
+        if other != structure:
+            raise TreeError(f"linearize: tangents {other} do not match primals {structure}")
+        pairs = zip(leaves, given, strict=True)
+        moved = [_checked(i, p, t)[1] for i, (p, t) in enumerate(pairs)]
+        return tree_unflatten(shape, trace.replay(*moved))
+
+    return (value, push, *aux)

@@ -1,19 +1,22 @@
-"""Reverse-mode differentiation: `vjp`, `grad`, `value_and_grad`."""
+"""Reverse-mode differentiation: `vjp`, `grad`, `value_and_grad`, `linear_transpose`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 from weft.core.autograd.tape import Tape, pull_back
 from weft.core.common import dtypes
 from weft.core.common.slots import public
-from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
+from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from weft.core.common.types import TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import is_type
 from weft.errors import DifferentiationError, ShapeError, TreeError
-from weft.ops.creation import ones_like, zeros_like
+from weft.ops.creation import ones_like, zeros, zeros_like
+from weft.ops.families import cast
 
 
 @public
@@ -21,14 +24,19 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     """Evaluate `function`; return its result and a function that pulls cotangents back.
 
     The pullback takes a cotangent of the result's structure and gives one cotangent for each
-    argument. With `has_aux` the function returns (result, anything else), which comes third.
+    argument; it may be called many times. With `has_aux` the function returns (result, anything
+    else), and the rest comes third.
+
+    >>> value, pullback = vjp(lambda x: x * x, 3.0)
+    >>> pullback(1.0)[0].item()
+    6.0
     """
     leaves, structure = tree_flatten(primals)
     with Tape() as tape:
         assert isinstance(tape, Tape)
         watched = [tape.watch(differentiable(x, "vjp")) for x in leaves]
         result = function(*tree_unflatten(structure, watched))
-        result, aux = result if has_aux else (result, None)
+        result, aux = _split_aux(result, has_aux)
         outputs, shape = tree_flatten(tree_map(to_tensor, result))
     roots = [tape.node(x) for x in outputs]
     sources = [tape.node(x) for x in watched]
@@ -53,6 +61,16 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     return primal_out, pullback
 
 
+def _split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
+    if not has_aux:
+        return result, None
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise DifferentiationError(
+            "vjp: has_aux is set, so the function must return a pair (result, auxiliary)"
+        )
+    return result
+
+
 def differentiable(x: Any, name: str) -> Tensor:
     """`x` as a tensor that can carry a derivative, or an error with a hint."""
     tensor = to_tensor(x, op=name)
@@ -69,59 +87,100 @@ def _fitted(cotangent: Any, value: Tensor) -> Tensor:
     tensor = to_tensor(cotangent, op="vjp")
     if tensor.shape != value.shape:
         raise ShapeError(f"vjp: cotangent of shape {tensor.shape} for a result of {value.shape}")
-    return tensor if tensor.dtype == value.dtype else tensor.astype(value.dtype)  # type: ignore[attr-defined, no-any-return]
+    if isinstance(cotangent, Tensor) and tensor.dtype != value.dtype:
+        raise DifferentiationError(
+            f"vjp: cotangent of dtype {tensor.dtype} for a result of {value.dtype}"
+            "\nhint: cast it with astype"
+        )
+    return cast(tensor, value.dtype)
 
 
 @public
 def value_and_grad(
-    function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    argnames: str | Sequence[str] = (),
 ) -> Callable[..., Any]:
-    """A function that returns (value, gradient) of a scalar-valued function."""
+    """A function that returns (value, gradient) of a scalar-valued function.
+
+    `argnums` chooses positional arguments, `argnames` keyword ones (the gradient is then a pair).
+    A complex result needs `holomorphic=True`.
+    """
+    names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
 
     @wraps(function)
     def both(*args: Any, **keywords: Any) -> Any:
-        chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        if any(not -len(args) <= i < len(args) for i in chosen):
-            raise DifferentiationError(
-                f"grad: argnums {argnums} for {len(args)} positional arguments"
-            )
-        places = [i % len(args) for i in chosen]
+        places = _places(argnums, len(args), bool(names))
+        absent = [name for name in names if name not in keywords]
+        if absent:
+            raise DifferentiationError(f"grad: no keyword argument {', '.join(absent)} was given")
 
-        def of_chosen(*values: Any) -> Any:
+        def of_chosen(values: tuple[Any, ...], named: dict[str, Any]) -> Any:
             full = list(args)
             for place, value in zip(places, values, strict=True):
                 full[place] = value
-            return function(*full, **keywords)
+            return function(*full, **{**keywords, **named})
 
-        value, pullback, *aux = vjp(of_chosen, *(args[i] for i in places), has_aux=has_aux)
-        gradients = pullback(_seed(value))
-        gradient = gradients[0] if isinstance(argnums, int) else gradients
+        chosen = tuple(args[i] for i in places), {name: keywords[name] for name in names}
+        for leaf in tree_leaves(chosen):
+            _check_kind(leaf, holomorphic)
+        value, pullback, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
+        gradients, named = pullback(_seed(value, holomorphic))
+        found = gradients[0] if isinstance(argnums, int) and gradients else gradients
+        gradient = (found, named) if names and places else (named if names else found)
         return ((value, aux[0]), gradient) if has_aux else (value, gradient)
 
     return both
 
 
-def _seed(value: Any) -> Tensor:
+def _places(argnums: int | Sequence[int], count: int, optional: bool) -> list[int]:
+    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if optional and chosen == (0,) and count == 0:
+        return []
+    if any(not -count <= i < count for i in chosen):
+        raise DifferentiationError(f"grad: argnums {argnums} for {count} positional arguments")
+    return [i % count for i in chosen]
+
+
+def _check_kind(leaf: Any, holomorphic: bool) -> None:
+    if holomorphic and not dtypes.is_complex(differentiable(leaf, "grad").dtype):
+        raise DifferentiationError(
+            f"grad: holomorphic=True needs complex inputs, got {to_tensor(leaf).type}"
+        )
+
+
+def _seed(value: Any, holomorphic: bool) -> Tensor:
     if not isinstance(value, Tensor) or value.shape != ():
         kind = value.type if isinstance(value, Tensor) else type(value).__name__
         raise DifferentiationError(
             f"grad: expected a scalar result, got {kind}\nhint: sum it, or use wf.vjp or wf.jacrev"
         )
-    if not dtypes.is_floating(value.dtype):
-        raise DifferentiationError(f"grad: expected a real float result, got {value.type}")
+    if holomorphic and not dtypes.is_complex(value.dtype):
+        raise DifferentiationError(
+            f"grad: holomorphic=True needs a complex result, got {value.type}"
+        )
+    if not holomorphic and not dtypes.is_floating(value.dtype):
+        hint = "\nhint: pass holomorphic=True" if dtypes.is_complex(value.dtype) else ""
+        raise DifferentiationError(f"grad: expected a real float result, got {value.type}{hint}")
     return ones_like(value)
 
 
 @public
 def grad(
-    function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    argnames: str | Sequence[str] = (),
 ) -> Callable[..., Any]:
     """The gradient of a scalar-valued function with respect to the chosen arguments.
 
     >>> grad(lambda x: x * x)(3.0).item()
     6.0
     """
-    both = value_and_grad(function, argnums, has_aux)
+    both = value_and_grad(function, argnums, has_aux, holomorphic, argnames)
 
     @wraps(function)
     def gradient(*args: Any, **keywords: Any) -> Any:
@@ -129,3 +188,19 @@ def grad(
         return (found, value[1]) if has_aux else found
 
     return gradient
+
+
+@public
+def linear_transpose(function: Callable[..., Any], *primals: Any) -> Callable[..., Any]:
+    """The transpose of a linear function; `primals` (tensors or types) give its argument types.
+
+    >>> linear_transpose(lambda x: 3 * x, TensorType((), dtypes.float32))(2.0)[0].item()
+    6.0
+    """
+
+    def origin(x: Any) -> Tensor:
+        kind = x if isinstance(x, TensorType) else to_tensor(x).type
+        return zeros(kind.shape, dtype=kind.dtype)
+
+    _, pullback = vjp(function, *tree_map(origin, primals, is_leaf=is_type))
+    return pullback  # type: ignore[no-any-return]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias
 
-from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.handler import Handler, current, installed, perform
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
@@ -14,10 +14,16 @@ from weft.core.common.types import TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.errors import AxisError, ConcretizationError, ShapeError, TreeError
+from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError, TreeError
+from weft.ops.creation import arange
 from weft.ops.families import broadcast
+from weft.ops.indexing import getitem
+from weft.ops.named_axis import axis_gather_op, axis_index_op
+from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
+
+AxisSpec: TypeAlias = Any  # an axis, None (not mapped), or a tree of them that is a prefix
 
 
 class Vmap(Handler):
@@ -25,11 +31,15 @@ class Vmap(Handler):
 
     hides_axis = True
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, axis_name: str | None = None, spmd_axis_name: Any = None) -> None:
         super().__init__()
         self.size = size
+        self.axis_name = axis_name
+        self.spmd_axis_name = spmd_axis_name
 
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        if op in (axis_gather_op, axis_index_op) and params["axis"] == self.axis_name:
+            return self._named(op, args)
         hidden = [a._impl.owner is self for a in args]
         if not any(hidden):
             with installed(self.outer):
@@ -46,6 +56,13 @@ class Vmap(Handler):
         if isinstance(result, tuple):
             return tuple(map(self.hide, result))
         return self.hide(result)
+
+    def _named(self, op: Any, args: tuple[Tensor, ...]) -> Tensor:
+        """The ops that see this axis as a whole: here it is an ordinary one."""
+        with installed(self.outer):
+            if op is axis_index_op:
+                return self.hide(arange(self.size))
+            return self.show(args[0])
 
     def _aligned(
         self, op: Any, args: Any, opened: Any, hidden: list[bool], params: dict[str, Any]
@@ -90,35 +107,131 @@ def _insert(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return broadcast(opened, (x.shape[0], *sizes, *x.shape[1:]))
 
 
+def incr_batch_dims(x: Tensor, level: Vmap) -> Tensor:
+    """Hide the leading axis of `x` as the batch axis of `level`."""
+    return level.hide(x)
+
+
+def move_axis_to_batch_dims(x: Tensor, axis: int, level: Vmap) -> Tensor:
+    """Hide an axis of `x` as the batch axis of `level`."""
+    return incr_batch_dims(moveaxis(x, axis, 0), level)
+
+
 @public
-def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
-    """Map `function` over an axis of its arguments; `in_axes`/`out_axes` may be prefix trees.
+def with_batch_dims(tree: Any, count: int) -> Any:
+    """Hide the `count` leading axes of every tensor as batch axes of the innermost `vmap` levels.
+
+    For code inside mapped functions that builds batched tensors by hand.
+    """
+    levels: list[Vmap] = []
+    handler = current()
+    while handler is not None and len(levels) < count:
+        if isinstance(handler, Vmap):
+            levels.insert(0, handler)
+        handler = handler.outer
+    if len(levels) < count:
+        raise ArgumentError(f"with_batch_dims: {count} axes, but {len(levels)} levels of vmap here")
+
+    def hide(x: Tensor) -> Tensor:
+        for level in levels:
+            if x.shape[:1] != (level.size,):
+                raise ShapeError(
+                    f"with_batch_dims: shape {x.shape} does not lead with {level.size}"
+                )
+            x = incr_batch_dims(x, level)
+        return x
+
+    return tree_map(hide, tree)
+
+
+@public
+def vmap(
+    function: Callable[..., Any] | None = None,
+    in_axes: AxisSpec = 0,
+    out_axes: AxisSpec = 0,
+    *,
+    axis_size: int | None = None,
+    axis_name: str | None = None,
+    spmd_axis_name: Any = None,
+    loop: bool = False,
+) -> Callable[..., Any]:
+    """Map a function over an axis of its arguments: the function runs once, on batched tensors.
+
+    `in_axes` and `out_axes` may be trees that are prefixes of the arguments and the result; None
+    leaves a value out. Keyword arguments are mapped over axis 0. `axis_name` lets the function use
+    `psum`, `pmean`, `pmax` and `axis_index`. `loop=True` runs the function once for each slice, so
+    that Python may read values. Without a function it is a decorator.
 
     >>> vmap(lambda x, y: x * y, in_axes=(0, None))(to_tensor([1.0, 2.0]), 3.0).tolist()
     [3.0, 6.0]
     """
+    if function is None:
+        return lambda f: vmap(
+            f,
+            in_axes,
+            out_axes,
+            axis_size=axis_size,
+            axis_name=axis_name,
+            spmd_axis_name=spmd_axis_name,
+            loop=loop,
+        )
+    run = _run_slices if loop else _run_batched
 
     @wraps(function)
-    def mapped(*args: Any) -> Any:
-        leaves, structure = tree_flatten(args)
-        axes = spread_axes(in_axes, args, "in_axes")
+    def mapped(*args: Any, **keywords: Any) -> Any:
+        leaves, structure = tree_flatten((args, keywords))
+        axes = [
+            *spread_axes(in_axes, args, "in_axes"),
+            *spread_axes(0, keywords, "in_axes"),
+        ]
         tensors = [to_tensor(x, op="vmap") for x in leaves]
-        size = _batch_size(tensors, axes)
-        with Vmap(size) as handler:
-            assert isinstance(handler, Vmap)
-            with installed(handler.outer):
-                inputs = [
-                    t if a is None else handler.hide(moveaxis(t, a, 0))
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
-            result = tree_map(to_tensor, function(*tree_unflatten(structure, inputs)))
-        outputs, shape = tree_flatten(result)
-        places = spread_axes(out_axes, result, "out_axes")
-        return tree_unflatten(
-            shape, [_shown(handler, x, a) for x, a in zip(outputs, places, strict=True)]
-        )
+        size = _batch_size(tensors, axes, axis_size)
+
+        def call_function(inputs: list[Tensor]) -> Any:
+            positional, named = tree_unflatten(structure, inputs)
+            return tree_map(to_tensor, function(*positional, **named))
+
+        level = Vmap(size, axis_name, spmd_axis_name)
+        return run(level, call_function, tensors, axes, out_axes)
 
     return mapped
+
+
+def _run_batched(
+    level: Vmap, function: Any, tensors: list[Tensor], axes: list[int | None], out_axes: Any
+) -> Any:
+    inputs = [
+        t if axis is None else move_axis_to_batch_dims(t, axis, level)
+        for t, axis in zip(tensors, axes, strict=True)
+    ]
+    with level:
+        result = function(inputs)
+    outputs, shape = tree_flatten(result)
+    places = spread_axes(out_axes, result, "out_axes")
+    shown = [_shown(level, x, axis) for x, axis in zip(outputs, places, strict=True)]
+    return tree_unflatten(shape, shown)
+
+
+def _run_slices(
+    level: Vmap, function: Any, tensors: list[Tensor], axes: list[int | None], out_axes: Any
+) -> Any:
+    fronts = [
+        t if axis is None else moveaxis(t, axis, 0) for t, axis in zip(tensors, axes, strict=True)
+    ]
+    rows: list[list[Tensor]] = []
+    for i in range(level.size):
+        inputs = [x if a is None else getitem(x, i) for x, a in zip(fronts, axes, strict=True)]
+        result = function(inputs)
+        outputs, shape = tree_flatten(result)
+        rows.append(outputs)
+    if not rows:
+        raise ShapeError("vmap: loop=True over an axis of size 0 cannot know the result's shape")
+    places = spread_axes(out_axes, result, "out_axes")
+    columns = [
+        column[0] if axis is None else moveaxis(stack(column), 0, axis)
+        for column, axis in zip(zip(*rows, strict=True), places, strict=True)
+    ]
+    return tree_unflatten(shape, columns)
 
 
 def _shown(handler: Vmap, x: Tensor, axis: int | None) -> Tensor:
@@ -126,16 +239,13 @@ def _shown(handler: Vmap, x: Tensor, axis: int | None) -> Tensor:
         if x._impl.owner is handler:
             raise AxisError("vmap: out_axes is None for a result that varies over the batch")
         return x
+    if not -x.ndim - 1 <= axis <= x.ndim:
+        raise AxisError(f"vmap: out_axes {axis} for a result of {x.ndim} axes and the batch axis")
     return moveaxis(handler.show(x), 0, axis)
 
 
-def spread_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
+def spread_axes(axes: AxisSpec, tree: Any, name: str) -> list[int | None]:
     """One axis for each leaf of `tree`, from a prefix tree of axes."""
-    leaves, structure = tree_flatten(tree)
-    if axes is None or isinstance(axes, int):
-        return [axes] * len(leaves)
-    if isinstance(axes, list):
-        axes = tuple(axes)
     found: list[int | None] = []
 
     def fill(axis: Any, part: Any) -> None:
@@ -150,22 +260,31 @@ def spread_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
             for key in sorted(part):
                 fill(axis[key], part[key])
         else:
-            raise TreeError(f"vmap: {name} {axis!r} is no prefix of {structure}")
+            raise TreeError(f"vmap: {name} {axis!r} is no prefix of {tree_flatten(part)[1]}")
 
     fill(axes, tree)
     return found
 
 
-def _batch_size(tensors: list[Tensor], axes: list[int | None]) -> int:
+def _batch_size(tensors: list[Tensor], axes: list[int | None], given: int | None) -> int:
     sizes = {}
     for position, (t, axis) in enumerate(zip(tensors, axes, strict=True)):
         if axis is not None:
             if not -t.ndim <= axis < t.ndim:
-                raise AxisError(f"vmap: argument {position}: axis {axis} of shape {t.shape}")
+                raise AxisError(
+                    f"vmap: argument leaf {position}: axis {axis} of shape {t.shape}"
+                    "\nhint: in_axes=None leaves an argument unmapped"
+                )
             sizes[position] = t.shape[axis]
+    if given is not None:
+        sizes[-1] = given
     if not sizes:
-        raise AxisError("vmap: no argument is mapped over\nhint: one of in_axes must be an axis")
+        raise AxisError(
+            "vmap: no argument is mapped over\nhint: one of in_axes must be an axis, or give axis_size"
+        )
     if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"argument {p}: {n}" for p, n in sizes.items())
+        listed = ", ".join(
+            f"axis_size: {n}" if p < 0 else f"argument leaf {p}: {n}" for p, n in sizes.items()
+        )
         raise ShapeError(f"vmap: mapped axes differ in size ({listed})")
     return next(iter(sizes.values()))

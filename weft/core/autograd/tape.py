@@ -14,6 +14,7 @@ from typing import Any
 from weft.core.common import dtypes
 from weft.core.common.handler import Handler, installed, perform
 from weft.core.common.slots import FUNCTIONS, OPS
+from weft.core.common.source import Position, blamed, positions_wanted, user_position
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 
@@ -23,7 +24,17 @@ _numbers = itertools.count()
 class TapeNode:
     """One step: an op, its operands outside the tape, its results, and the nodes it came from."""
 
-    __slots__ = ("number", "op", "outs", "params", "parents", "primals")
+    __slots__ = (
+        "__weakref__",
+        "number",
+        "op",
+        "outs",
+        "params",
+        "parents",
+        "position",
+        "primals",
+        "saved",
+    )
 
     def __init__(
         self,
@@ -39,6 +50,8 @@ class TapeNode:
         self.outs = outs
         self.params = params
         self.parents = parents
+        self.saved: Any = None  # what `Operation.forward` kept for `pull`
+        self.position: Position | None = user_position(3) if positions_wanted() else None
 
 
 class Tape(Handler):
@@ -49,12 +62,18 @@ class Tape(Handler):
         primals = tuple(
             a if p is None else p[0].outs[p[1]] for a, p in zip(args, parents, strict=True)
         )
+        saved = None
+        watched = any(p is not None for p in parents)
         with installed(self.outer):
-            result = perform(op, primals, params)
-        if all(p is None for p in parents):
+            if watched and op.has("forward"):
+                result, saved = op.forward(primals, **params)
+            else:
+                result = perform(op, primals, params)
+        if not watched:
             return result
         outs = result if isinstance(result, tuple) else (result,)
         node = TapeNode(op, primals, outs, params, parents)
+        node.saved = saved
         wrapped = tuple(self._wrap(node, slot) for slot in range(len(outs)))
         return wrapped if isinstance(result, tuple) else wrapped[0]
 
@@ -118,13 +137,22 @@ def pull_back(
 
 
 def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    if not node.op.multiple:
-        return node.op.vjp(node.primals, node.outs[0], slots[0], **node.params)  # type: ignore[no-any-return]
-    zeros = FUNCTIONS["zeros_like"]
-    filled = tuple(
-        zeros(out) if ct is None else ct for out, ct in zip(node.outs, slots, strict=True)
-    )
-    return node.op.vjp(node.primals, node.outs, filled, **node.params)  # type: ignore[no-any-return]
+    op = node.op
+    outs: Any = node.outs
+    cotangents: Any = slots
+    if op.multiple:
+        zeros = FUNCTIONS["zeros_like"]
+        pairs = zip(node.outs, slots, strict=True)
+        cotangents = tuple(zeros(out) if ct is None else ct for out, ct in pairs)
+    else:
+        (outs,), (cotangents,) = outs, cotangents
+    params = node.params
+    if op.selective:
+        params = {**params, "needed": tuple(parent is not None for parent in node.parents)}
+    with blamed(node.position):
+        if node.saved is not None:
+            return op.pull(node.primals, node.saved, cotangents, **params)  # type: ignore[no-any-return]
+        return op.vjp(node.primals, outs, cotangents, **params)  # type: ignore[no-any-return]
 
 
 def fit(part: Tensor, primal: Tensor) -> Tensor:

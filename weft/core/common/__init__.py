@@ -10,6 +10,7 @@
 | `lazy` | modules loaded at first use |
 | `slots` | the tables of ops and functions that operators look names up in |
 | `source` | the user's line |
+| `spec` | meshes, partitions, sharding specs |
 | `trees` | trees of tensors |
 | `types` | `TensorType`: shape and dtype |
 """

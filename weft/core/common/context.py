@@ -9,8 +9,6 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from weft.core.common import dtypes
 from weft.core.common.device import CPU, Device, as_device
 from weft.core.common.types import DType
@@ -18,7 +16,7 @@ from weft.errors import DTypeError
 
 T = TypeVar("T")
 
-_dtype: ContextVar[DType] = ContextVar("weft_default_dtype", default=np.dtype("float32"))
+_dtype: ContextVar[DType] = ContextVar("weft_default_dtype", default=dtypes.float32)
 _device: ContextVar[Device] = ContextVar("weft_default_device", default=CPU)
 
 

@@ -27,6 +27,9 @@ class Handler(ABC):
     wraps; what it keeps for each is that tensor's payload.
     """
 
+    ambient: bool = False  # handles ops on its tensors even when it is not installed
+    transparent: bool = False  # owns no tensors: assignments inside are assignments outside
+    constant: bool = False  # results made inside carry no derivative
     hides_axis: bool = False  # whether a payload has one leading axis more than the tensor shows
 
     def __init__(self) -> None:

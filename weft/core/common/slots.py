@@ -11,8 +11,23 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+Place = Callable[[Any, Any], Any]
+
 OPS: dict[str, Any] = {}
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+_place: list[Place] = []
+
+
+def install_placement(function: Place) -> None:
+    """Say how a host array becomes the data of a device; the layer of backends calls this once."""
+    _place[:] = [function]
+
+
+def place(array: Any, device: Any) -> Any:
+    """`array` as data of `device`, or an error when there is no such device."""
+    return _place[0](array, device)
 
 
 def public(function: F) -> F:

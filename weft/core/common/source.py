@@ -9,7 +9,10 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from types import CodeType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -39,9 +42,44 @@ class Position(NamedTuple):
         return f"{self.code.co_filename}:{self.line}"
 
 
+_blame: ContextVar[Position | None] = ContextVar("weft_blame", default=None)
+_wanted: ContextVar[bool] = ContextVar("weft_positions", default=False)
+positions_wanted: Callable[[], bool] = _wanted.get
+
+
+class blamed:
+    """Inside, whatever is computed is put down to `position`: the line a backward pass is for."""
+
+    __slots__ = ("_position", "_token")
+
+    def __init__(self, position: Position | None) -> None:
+        self._position = position
+
+    def __enter__(self) -> None:
+        if self._position is not None:
+            self._token = _blame.set(self._position)
+
+    def __exit__(self, *_: object) -> None:
+        if self._position is not None:
+            _blame.reset(self._token)
+
+
+@contextmanager
+def keeping_positions() -> Iterator[None]:
+    """Inside, tapes remember the user's line of every op (it costs a little)."""
+    token = _wanted.set(True)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
 def user_position(depth: int = 2) -> Position | None:
     """The innermost position outside weft, looking from `depth` frames up."""
-    frame = sys._getframe(depth)
+    blame = _blame.get()
+    if blame is not None:
+        return blame
+    frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
         inside = _internal.get(code)
@@ -52,10 +90,7 @@ def user_position(depth: int = 2) -> Position | None:
             _internal[code] = inside
         if not inside:
             return Position(code, frame.f_lasti)
-        following = frame.f_back
-        if following is None:
-            return None
-        frame = following
+        frame = frame.f_back
     return None
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import optree
-from optree import PyTreeSpec as PyTreeDef
+from optree import PyTreeSpec
 
 from weft.core.common.slots import public
 from weft.errors import TreeError
 
 NAMESPACE = "weft"
+PyTreeDef: TypeAlias = PyTreeSpec
 C = TypeVar("C", bound=type)
 
 
@@ -114,7 +115,7 @@ def register_dataclass(cls: C) -> C:
         return tuple(getattr(value, name) for name in children), constant, children
 
     def rebuild(constant: Any, leaves: Any) -> Any:
-        made = object.__new__(cls)
+        made: Any = object.__new__(cls)
         for name, leaf in zip((*children, *statics), (*leaves, *constant), strict=True):
             object.__setattr__(made, name, leaf)
         return made

@@ -2,7 +2,8 @@
 
 Recording hash-conses nodes in a weak table: what nobody holds is forgotten without being run.
 `realize` walks iteratively, so a chain may be as long as memory allows; each node's edges are cut
-once it has run. When many calls are pending they are flushed, at a point that repeats in a loop.
+once it has run. When many calls (or much data that they hold) are pending they are flushed, at a
+point that repeats in a loop.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from weft.config import settings
 from weft.core.common.device import Device
 from weft.core.common.source import Position, describe, user_position
 from weft.core.common.types import TensorType
@@ -68,14 +70,21 @@ class Counters:
 
 
 class ComputeGraph:
-    """A set of recorded calls that have not run yet."""
+    """A set of recorded calls that have not run yet; threads may share it."""
 
-    def __init__(self, flush_limit: int = 4096) -> None:
+    def __init__(self, flush_limit: int | None = None) -> None:
         self.counters = Counters()
-        self.flush_limit = flush_limit
+        self._flush_limit = flush_limit
         self._table: weakref.WeakValueDictionary[Any, OutputRefs] = weakref.WeakValueDictionary()
-        self._lock = threading.RLock()
+        self._table_lock = threading.RLock()  # held for moments: recording never waits for a run
+        self._run_lock = threading.RLock()
+        self._held_bytes = 0  # data that pending calls refer to, counted since the last flush
         self._flush_position: Position | None = None
+
+    @property
+    def flush_limit(self) -> int:
+        """How many calls may be pending: this graph's own limit, or `settings.flush_limit`."""
+        return settings.flush_limit if self._flush_limit is None else self._flush_limit
 
     @property
     def pending(self) -> int:
@@ -91,49 +100,88 @@ class ComputeGraph:
         device: Device,
     ) -> OutputRefs:
         """The node for this call: a recorded equal one, or a new one."""
-        key = (op, inputs, freeze(params) if params else None, device)
-        if op.pure:
-            found = self._table.get(key)
-            if found is not None:
-                self.counters.shared += 1
-                return found
-        node = OutputRefs(op, inputs, params, types, device, user_position(3))
-        node.key = key if op.pure else (key, self.counters.recorded)
-        self.counters.recorded += 1
-        self._table[node.key] = node
-        if len(self._table) > self.flush_limit:
+        key: Any = (op, inputs, freeze(params) if params else None, device)
+        with self._table_lock:
+            if op.pure:
+                found = self._table.get(key)
+                if found is not None:
+                    self.counters.shared += 1
+                    return found
+            else:
+                key = (key, self.counters.recorded)
+            node = OutputRefs(op, inputs, params, types, device, user_position(3))
+            node.key = key
+            self._table[key] = node
+            self.counters.recorded += 1
+            self._count_held(inputs)
+            full = len(self._table) > self.flush_limit or self._held_bytes > settings.flush_bytes
+        if full:
             self._flush_at(node)
         return node
 
+    def _count_held(self, inputs: tuple[Ref, ...]) -> None:
+        for source, _ in inputs:
+            if source.results is not None and not source.counted:
+                source.counted = True
+                self._held_bytes += sum(kind.nbytes for kind in source.types)
+
     def _flush_at(self, node: OutputRefs) -> None:
         """Flush here if the last flush was at this line too, or if it cannot wait any longer."""
-        if self._flush_position in (None, node.position) or self.pending > 2 * self.flush_limit:
+        overdue = self.pending > 2 * self.flush_limit or self._held_bytes > 2 * settings.flush_bytes
+        if overdue or self._flush_position in (None, node.position):
             self._flush_position = node.position
             self.flush()
 
     def flush(self) -> None:
-        """Run everything that is pending and still referred to."""
-        self.counters.flushes += 1
-        self.realize(list(self._table.values()))
+        """Run everything that is pending and still referred to.
+
+        Nobody has asked for these values yet. So a call that fails stays pending, with what needs
+        it, and whoever reads it runs it again and gets the error.
+        """
+        with self._run_lock:
+            self.counters.flushes += 1
+            for node in self._start(self._all_pending()):
+                if not all(source.realized for source, _ in node.inputs):
+                    self._forget(node)
+                    continue
+                with suppress(Exception):
+                    self._run(node)
+                if not node.realized:
+                    self._forget(node)
+
+    def _all_pending(self) -> list[OutputRefs]:
+        with self._table_lock:
+            self._held_bytes = 0
+            return list(self._table.values())
 
     def realize(self, nodes: Iterable[OutputRefs]) -> None:
         """Run what these nodes need. A failure leaves the failed node pending, the rest usable."""
-        with self._lock:
-            order = [n for n in get_operations_topological(nodes) if not n.realized]
-            if not order:
-                return
+        with self._run_lock:
+            for node in self._start(nodes):
+                self._run(node)
+
+    def _start(self, roots: Iterable[OutputRefs]) -> Iterator[OutputRefs]:
+        """What must run, each let go as soon as it has run."""
+        order = [n for n in get_operations_topological(roots) if not n.realized]
+        del roots
+        if order:
             self.counters.executions += 1
-            order.reverse()
-            while order:
-                self._run(order.pop())
+        order.reverse()
+        while order:
+            yield order.pop()
 
     def _run(self, node: OutputRefs) -> None:
         arrays = tuple(source.results[slot] for source, slot in node.inputs)  # type: ignore[index]
         with _Located(node):
             results = execute(node, arrays)
         self.counters.nodes_run += 1
-        self._table.pop(node.key, None)
+        self._forget(node)
         node.finish(results)
+
+    def _forget(self, node: OutputRefs) -> None:
+        with self._table_lock:
+            if self._table.get(node.key) is node:
+                del self._table[node.key]
 
     @contextmanager
     def context(self) -> Iterator[ComputeGraph]:

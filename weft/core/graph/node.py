@@ -7,8 +7,11 @@ node without an op is a leaf: it holds data, or stands for an input of a trace.
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Hashable
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from weft.core.common.device import Device
 from weft.core.common.source import Position
@@ -22,6 +25,7 @@ class OutputRefs:
 
     __slots__ = (
         "__weakref__",
+        "counted",
         "device",
         "inputs",
         "key",
@@ -30,6 +34,7 @@ class OutputRefs:
         "params",
         "position",
         "results",
+        "specs",
         "types",
     )
 
@@ -50,7 +55,9 @@ class OutputRefs:
         self.position = position
         self.results: tuple[Any, ...] | None = None  # backend arrays, one for each output
         self.outputs: list[Any] = []  # weak references to the impls handed out for this node
+        self.specs: tuple[Any, ...] | None = None  # how each result lies on a mesh, if on one
         self.key: Hashable = None
+        self.counted = False  # whether a graph counts the results among the bytes it holds
 
     @classmethod
     def leaf(cls, data: Any, kind: TensorType, device: Device) -> OutputRefs:
@@ -69,10 +76,19 @@ class OutputRefs:
         """The op's name, or what kind of leaf this is."""
         return str(self.op) if self.op is not None else ("constant" if self.realized else "input")
 
+    def hand_out(self, impl: Any) -> None:
+        """Remember, weakly, an impl that stands for one of the results."""
+        outputs = self.outputs
+        count = len(outputs)
+        if count >= 16 and count & (count - 1) == 0:  # at powers of two, so that it costs nothing
+            outputs[:] = [ref for ref in outputs if ref() is not None]
+        outputs.append(weakref.ref(impl))
+
     def finish(self, results: tuple[Any, ...]) -> None:
         """Keep the results and cut the edges to the inputs, so that they can be freed."""
         self.results = results
         self.inputs = ()
+        self.key = None  # the key holds the inputs too
 
     def __repr__(self) -> str:
         return f"<{self.name} {', '.join(map(str, self.types))}>"
@@ -85,6 +101,8 @@ def freeze(value: Any) -> Hashable:
     (False, False, True)
     """
     kind = type(value)
+    if kind is int or kind is str or kind is bool:
+        return (kind, value)
     if kind is float:
         return ("float", struct.pack("<d", value))
     if kind is complex:
@@ -93,4 +111,6 @@ def freeze(value: Any) -> Hashable:
         return (kind, tuple(map(freeze, value)))
     if kind is dict:
         return ("dict", tuple((k, freeze(v)) for k, v in sorted(value.items())))
+    if isinstance(value, np.generic):
+        return (kind, value.tobytes())
     return (kind, value)

@@ -6,7 +6,7 @@ other tensors (`replay`, through the handler stack) or run on data (`run`), with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from weft.core.common.source import describe
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import execute, get_operations_topological
 from weft.core.graph.node import OutputRefs, Ref
+from weft.errors import ArgumentError
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Trace:
     @cached_property
     def nodes(self) -> tuple[OutputRefs, ...]:
         """The calls the outputs need, in an order in which they can run."""
-        roots = [*(node for node, _ in self.outputs), *self.effects]
+        roots = [*self.effects, *(node for node, _ in self.outputs)]  # effects keep their order
         return tuple(n for n in get_operations_topological(roots) if n.op is not None)
 
     @property
@@ -47,31 +48,58 @@ class Trace:
         """Shape and dtype of each output."""
         return tuple(node.types[slot] for node, slot in self.outputs)
 
+    @cached_property
+    def _last_uses(self) -> tuple[tuple[OutputRefs, ...], ...]:
+        """For each call, the nodes whose values nobody needs after it."""
+        kept = {node for node, _ in self.outputs}
+        final: dict[OutputRefs, int] = {}
+        for number, node in enumerate(self.nodes):
+            final.update((source, number) for source, _ in node.inputs)
+        ending: list[list[OutputRefs]] = [[] for _ in self.nodes]
+        for source, number in final.items():
+            if source not in kept:
+                ending[number].append(source)
+        return tuple(map(tuple, ending))
+
+    def _walk(
+        self, values: Sequence[Any], step: Callable[[OutputRefs, tuple[Any, ...]], tuple[Any, ...]]
+    ) -> tuple[Any, ...]:
+        """Give each call its inputs' values and keep its results until their last use."""
+        if len(values) != len(self.inputs):
+            count = len(self.inputs) - len(self.captures)
+            raise ArgumentError(
+                f"{self.name}: the trace has {count} inputs and {len(self.captures)} captured"
+                f" tensors, got {len(values)} values"
+            )
+        found: dict[OutputRefs, tuple[Any, ...]] = {
+            node: (value,) for node, value in zip(self.inputs, values, strict=True)
+        }
+        for node, ending in zip(self.nodes, self._last_uses, strict=True):
+            found[node] = step(node, tuple([found[source][slot] for source, slot in node.inputs]))
+            for source in ending:
+                del found[source]
+        return tuple(found[node][slot] for node, slot in self.outputs)
+
     def replay(self, *tensors: Any) -> tuple[Any, ...]:
         """Perform the recorded calls on `tensors`, in the current handler."""
         if len(tensors) == len(self.inputs) - len(self.captures):
             tensors = (*tensors, *self.captures)
-        values: dict[OutputRefs, Any] = {
-            node: (tensor,) for node, tensor in zip(self.inputs, tensors, strict=True)
-        }
-        for node in self.nodes:
-            args = tuple(values[source][slot] for source, slot in node.inputs)
+
+        def step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
             result = perform(node.op, args, node.params)
-            values[node] = result if isinstance(result, tuple) else (result,)
-        return tuple(values[node][slot] for node, slot in self.outputs)
+            return result if isinstance(result, tuple) else (result,)
+
+        return self._walk(tensors, step)
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Run the recorded calls on data."""
-        values: dict[OutputRefs, tuple[Any, ...]] = {
-            node: (array,) for node, array in zip(self.inputs, arrays, strict=True)
-        }
-        for node in self.nodes:
-            inputs = tuple(values[source][slot] for source, slot in node.inputs)
-            values[node] = execute(node, inputs)
-        return tuple(values[node][slot] for node, slot in self.outputs)
+        """Run the recorded calls on data: one array for each input and captured tensor."""
+        return self._walk(arrays, execute)
 
     def __str__(self) -> str:
         return print_trace_graph(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.nodes)} calls>"
 
 
 def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
@@ -82,7 +110,7 @@ def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
         texts = []
         for slot, kind in enumerate(node.types):
             names[node, slot] = f"%{len(names)}"
-            texts.append(f"{names[node, slot]}: {kind}")
+            texts.append(f"{names[node, slot]}: {kind}{_sharding(node, slot)}")
         return ", ".join(texts)
 
     count = len(trace.inputs) - len(trace.captures)
@@ -94,5 +122,19 @@ def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
         params = [f"{name}={value!r}" for name, value in node.params.items()]
         where = f"  # {describe(node.position)}" if lines and node.position else ""
         rows.append(f"  {define(node)} = {node.name}({', '.join([*args, *params])}){where}")
+        for inner in _subgraphs(node):
+            rows += [f"    {row}" for row in print_trace_graph(inner, lines=lines).split("\n")]
     rows.append(f"  return {', '.join(names[ref] for ref in trace.outputs)}")
     return "\n".join(rows)
+
+
+def _subgraphs(node: OutputRefs) -> list[Trace]:
+    """The traces among a call's parameters: branches, loop bodies."""
+    values = [v if isinstance(v, tuple) else (v,) for v in node.params.values()]
+    return [each for group in values for each in group if isinstance(each, Trace)]
+
+
+def _sharding(node: OutputRefs, slot: int) -> str:
+    """How the result is laid out over a mesh, if it is on one."""
+    spec = None if node.specs is None else node.specs[slot]
+    return "" if spec is None else f" @ {spec}"

@@ -7,7 +7,8 @@
 | `operators`, `methods`, `exchange`, `show` | Python syntax, methods, conversions, printing |
 | `views` | assignment and basic-index views |
 | `convert` | Python data and arrays into tensors |
-| `layout`, `storage` | strides and shared memory |
+| `layout`, `storage` | strides and reference-counted memory |
+| `sharing` | memory that other libraries can write to |
 | `dlpack` | exchange of memory with other libraries |
 | `tracing` | functions run on shapes: `trace`, `eval_shape` |
 """

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
-from weft.core.common.device import Device
-from weft.core.common.types import Array, DType
+from weft.core.common.device import CPU, Device
+from weft.core.common.slots import FUNCTIONS, place
+from weft.core.common.types import Array, DType, TensorType
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.errors import CastError, ConversionError
+from weft.errors import CastError, ConversionError, DTypeError
 
 PYTHON_SCALARS = (bool, int, float, complex)
+_EXACT_EVERYWHERE = 448.0  # the largest float8_e4m3: no dtype overflows up to here
 
 
 def wrap(array: Array, device: Device) -> Tensor:
-    """A tensor over memory that nobody else writes to."""
-    return Tensor(TensorImpl(array.shape, array.dtype, device, array))
+    """A tensor of values that nobody else writes to: the array itself, or a copy on its device."""
+    data = array if device is CPU else place(array, device)
+    return Tensor(TensorImpl.realized(data, TensorType(array.shape, array.dtype), device))
 
 
 def wrap_shared(array: Array, device: Device) -> Tensor:
     """A tensor over memory that another library may change: its readers run at the call."""
     tensor = wrap(array, device)
-    tensor._impl.shared = True
+    tensor._impl.shared = tensor._impl.data is array
     return tensor
 
 
 def scalar(value: Any, dtype: DType, device: Device, op: str = "constant") -> Tensor:
-    """A Python number as a tensor with no axes."""
-    if type(value) is int and dtype.kind in "iu":
+    """A number as a tensor with no axes; `CastError` where the dtype cannot hold it."""
+    kind = type(value)
+    if kind is float and dtype.kind not in "iu":
+        if -_EXACT_EVERYWHERE <= value <= _EXACT_EVERYWHERE:
+            return wrap(np.array(value, dtype), device)
+    elif kind is int:
         dtypes.check_scalar_fits(value, dtype, op)
-    return wrap(np.array(value, dtype), device)
+    elif kind not in PYTHON_SCALARS and not isinstance(value, np.generic):
+        raise ConversionError(f"{op}: {_complaint(value, None)}")
+    return wrap(to_array(value, dtype, op), device)
 
 
 def to_tensor(value: Any, *, like: Device | None = None, op: str = "asarray") -> Tensor:
@@ -41,13 +51,33 @@ def to_tensor(value: Any, *, like: Device | None = None, op: str = "asarray") ->
     if isinstance(value, Tensor):
         return value
     device = current_device() if like is None else like
+    if type(value) in PYTHON_SCALARS:
+        return wrap(to_array(value, None, op), device)
     if isinstance(value, np.ndarray):
-        return wrap_shared(checked(value, op), device)
+        return wrap_shared(checked(value, op).view(np.ndarray), device)
+    if not isinstance(value, np.generic) and (_is_foreign(value) or holds_tensor(value)):
+        made: Tensor = FUNCTIONS["asarray"](value, device=like)
+        return made
     return wrap(to_array(value, None, op), device)
 
 
+def holds_tensor(value: Any) -> bool:
+    """Whether a nested sequence has a tensor somewhere: it is stacked then, not read."""
+    return isinstance(value, list | tuple) and any(
+        isinstance(x, Tensor) or holds_tensor(x) for x in value
+    )
+
+
+def _is_foreign(value: Any) -> bool:
+    return hasattr(value, "__dlpack__") or hasattr(value, "__array__")
+
+
 def checked(array: Array, op: str) -> Array:
-    """The array itself if weft has its dtype; an error that names the dtype otherwise."""
+    """The array itself if weft can represent it; an error that says why not otherwise."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ConversionError(
+            f"{op}: a masked array would lose its mask\nhint: fill it first, array.filled(value)"
+        )
     dtypes.as_dtype(array.dtype, op=op)
     return array
 
@@ -55,20 +85,49 @@ def checked(array: Array, op: str) -> Array:
 def to_array(value: Any, dtype: DType | None, op: str) -> Array:
     """Python numbers and nested sequences as a new NumPy array, with weft's default dtypes."""
     if isinstance(value, np.generic):
-        return np.array(checked(np.asarray(value), op), dtype)
+        found = checked(np.array(value), op)
+        return found if dtype is None else converted(found, dtype, op)
     try:
         found = np.array(value)
     except (ValueError, TypeError) as error:
         raise ConversionError(f"{op}: {_complaint(value, error)}") from None
     except OverflowError:
-        raise CastError(f"{op}: an integer does not fit any dtype ({value!r:.60})") from None
-    if found.dtype == object:
+        raise _no_integer(value, op) from None
+    if found.dtype.kind in "fO" and _only_integers(value):
+        raise _no_integer(value, op)
+    if found.dtype.kind in "OSUmM":
         raise ConversionError(f"{op}: {_complaint(value, None)}")
     target = natural_dtype(found, value, op) if dtype is None else dtype
-    if found.dtype.kind in "iu" and target.kind in "iu" and found.size:
+    return converted(found, target, op)
+
+
+def converted(found: Array, target: DType, op: str) -> Array:
+    """Values that the user wrote, in the dtype the user asked for; `CastError` if one is lost."""
+    source = found.dtype
+    if source == target or not found.size:
+        return found.astype(target, copy=False)
+    if source.kind not in "biufcV":
+        raise ConversionError(f"{op}: {source} values are not numbers")
+    if source.kind == "c" and not dtypes.is_complex(target):
+        raise DTypeError(f"{op}: complex values do not fit {target}\nhint: take their .real first")
+    if target.kind in "iu" and source.kind in "iuf":
+        if source.kind == "f" and not np.isfinite(found).all():
+            raise CastError(f"{op}: NaN and infinity do not fit {target}")
         for extreme in (int(found.min()), int(found.max())):
             dtypes.check_scalar_fits(extreme, target, op)
-    return found.astype(target, copy=False)
+    with np.errstate(all="ignore"):
+        return found.astype(target)
+
+
+def _only_integers(value: Any) -> bool:
+    """Whether a nested sequence is of Python integers: NumPy makes floats of very large ones."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_only_integers, value))
+    return type(value) is int
+
+
+def _no_integer(value: Any, op: str) -> CastError:
+    return CastError(f"{op}: no integer dtype holds all these values ({_short(value)})")
 
 
 def natural_dtype(found: Array, value: Any, op: str) -> DType:
@@ -93,8 +152,15 @@ def _has_typed_leaf(value: Any) -> bool:
 def _complaint(value: Any, error: Exception | None) -> str:
     if isinstance(value, list | tuple):
         return (
-            f"the nested sequence is ragged or holds objects that are not numbers ({value!r:.60})"
+            f"the nested sequence is ragged or holds what is no number ({_short(value)})"
             "\nhint: every row must have the same length"
         )
     what = f" ({error})" if error else ""
-    return f"cannot make a tensor of {type(value).__name__} {value!r:.60}{what}"
+    return f"cannot make a tensor of {type(value).__name__} {_short(value)}{what}"
+
+
+def _short(value: Any) -> str:
+    """The beginning of a value's text; Python refuses to print very large integers."""
+    if type(value) is int and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return short_repr(value)

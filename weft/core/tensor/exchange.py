@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.core.common import dtypes
+from weft.core.common.device import Device
 from weft.core.common.lazy import LazyModule
 from weft.core.common.slots import FUNCTIONS
-from weft.core.common.types import Array
-from weft.core.tensor import dlpack, show
-from weft.errors import ArgumentError, ConversionError, DTypeError, InteropError
+from weft.core.common.types import Array, DType, Shape
+from weft.core.tensor import dlpack, sharing, show
+from weft.core.tensor.impl import TensorImpl
+from weft.errors import ArgumentError, ConversionError, DTypeError, IndexingError, InteropError
 
+_WRITABLE = 1  # PyBUF_WRITABLE, which inspect.BufferFlags names from Python 3.12 on
 _namespace = LazyModule("weft")
 
 
@@ -26,12 +30,16 @@ class Exchange:
     __slots__ = ()
 
     if TYPE_CHECKING:
-        _impl: Any
-        shape: tuple[int, ...]
-        dtype: np.dtype[Any]
-        device: Any
-        size: int
+        _impl: TensorImpl
 
+        @property
+        def shape(self) -> Shape: ...
+        @property
+        def dtype(self) -> DType: ...
+        @property
+        def device(self) -> Device: ...
+        @property
+        def size(self) -> int: ...
         def data(self) -> Any: ...
         def host(self) -> Array: ...
 
@@ -49,7 +57,10 @@ class Exchange:
                 f"item: the tensor has {array.size} elements (shape {self.shape}), not one"
                 "\nhint: index it first, or use tolist()"
             )
-        return _python(array[index] if index else array.reshape(())[()])
+        try:
+            return _python(array[index] if index else array.reshape(())[()])
+        except (IndexError, AttributeError):  # an array is left where the index was too short
+            raise IndexingError(f"item: index {index} names no element of {self.shape}") from None
 
     def tolist(self) -> Any:
         """Nested Python lists of Python numbers."""
@@ -67,7 +78,19 @@ class Exchange:
         return array.copy() if copy else array
 
     def __buffer__(self, flags: int) -> memoryview:
-        return memoryview(self.numpy())
+        if flags & _WRITABLE:
+            raise InteropError(
+                "buffer: a tensor's memory can be read through a buffer, not written"
+            )
+        array: Any = self.numpy()
+        try:
+            seen = memoryview(array)
+        except ValueError:
+            raise InteropError(
+                f"buffer: {self.dtype} has no letter in the buffer protocol"
+            ) from None
+        sharing.share(array)
+        return seen
 
     def __dlpack__(
         self,
@@ -81,7 +104,7 @@ class Exchange:
         if not isinstance(array, np.ndarray):
             return array.to_dlpack(stream, max_version, dl_device, copy)
         if not copy:
-            self._impl.shared = True
+            sharing.share(array)
         return dlpack.to_capsule(
             array, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
         )
@@ -115,7 +138,11 @@ class Exchange:
         return float(self._scalar("float"))
 
     def __int__(self) -> int:
-        return int(self._scalar("int"))
+        value = self._scalar("int")
+        try:
+            return int(value)
+        except (ValueError, OverflowError):
+            raise ConversionError(f"int: {value} is no integer") from None
 
     def __complex__(self) -> complex:
         return complex(self._scalar("complex"))
@@ -123,7 +150,7 @@ class Exchange:
     def __index__(self) -> int:
         if self.dtype.kind not in "iu" or self.shape != ():
             raise ConversionError(
-                f"index: only an integer tensor with no axes is an index, not {self.dtype}{self.shape}"
+                f"index: only an integer with no axes is an index, not {self.dtype}{self.shape}"
             )
         return int(self.host()[()])
 
@@ -139,14 +166,10 @@ class Exchange:
         return _restore, (array.tobytes(), self.dtype.name, self.shape, self.device.name)
 
     def __copy__(self) -> Any:
-        return type(self)(self._impl)
+        return _another(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return (
-            FUNCTIONS["tensor"](self, copy=True)
-            if self._impl.owner is None
-            else type(self)(self._impl)
-        )
+        return FUNCTIONS["tensor"](self, copy=True) if self._impl.owner is None else _another(self)
 
     def __repr__(self) -> str:
         return show.text(self)
@@ -162,11 +185,15 @@ class Exchange:
         return show.html(self)
 
 
+def _another(tensor: Any) -> Any:
+    """A second handle on the same value."""
+    return type(tensor)(tensor._impl)
+
+
 def _python(scalar: Any) -> Any:
     return scalar.item() if scalar.dtype.kind != "V" else float(scalar)
 
 
 def _restore(raw: bytes, dtype: str, shape: tuple[int, ...], device: str) -> Any:
-    found = FUNCTIONS["as_dtype"](dtype)
-    array = np.frombuffer(bytearray(raw), found).reshape(shape)
-    return FUNCTIONS["asarray"](array, device=device)
+    array = np.frombuffer(bytearray(raw), dtypes.as_dtype(dtype)).reshape(shape)
+    return FUNCTIONS["tensor"](array, device=device)

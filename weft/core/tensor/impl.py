@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import weakref
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from weft.core.common.device import Device
-from weft.core.common.handler import Handler
+from weft.core.common.handler import Handler, current
+from weft.core.common.source import Position, user_position
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs, Ref
+from weft.errors import DeviceMismatchError, LeakedTensorError
+
+_scalars: weakref.WeakValueDictionary[Any, OutputRefs] = weakref.WeakValueDictionary()
+WORTH_A_LINE = 64 * 1024  # bytes from which a tensor remembers the user's line that made it
 
 
 class TensorImpl:
@@ -29,12 +36,16 @@ class TensorImpl:
         "node",
         "owner",
         "payload",
+        "position",
         "shape",
         "shared",
         "slot",
         "spec",
         "traced",
     )
+    payload: Any
+    position: Position | None
+    slot: int
 
     def __init__(self, shape: Shape, dtype: DType, device: Device, data: Any = None) -> None:
         self.shape = shape
@@ -48,13 +59,21 @@ class TensorImpl:
         self.spec: Any = None  # how the tensor is laid out over a mesh; None on one device
 
     @classmethod
+    def realized(cls, data: Any, kind: TensorType, device: Device) -> TensorImpl:
+        """A value that is there; a large one remembers who made it."""
+        impl = cls(kind.shape, kind.dtype, device, data)
+        if kind.nbytes >= WORTH_A_LINE:
+            impl.position = user_position(2)
+        return impl
+
+    @classmethod
     def recorded(cls, node: OutputRefs, slot: int) -> TensorImpl:
         """The `slot`-th result of a recorded call."""
         kind = node.types[slot]
         impl = cls(kind.shape, kind.dtype, node.device)
         impl.node = node
         impl.slot = slot
-        node.outputs.append(weakref.ref(impl))
+        node.hand_out(impl)
         return impl
 
     @classmethod
@@ -79,8 +98,21 @@ class TensorImpl:
     def is_realized(self) -> bool:
         """Whether data is there, without running anything."""
         if self.data is None and self.node is not None and self.node.results is not None:
-            self.data = self.node.results[self.slot]
+            self._take(self.node)
         return self.data is not None
+
+    def _take(self, node: OutputRefs) -> None:
+        assert node.results is not None
+        self.data = node.results[self.slot]
+        self.position = node.position
+        if len(node.types) > 1:
+            self.node = None  # the node would keep the other results alive
+
+    @property
+    def maker(self) -> Position | None:
+        """The user's line that made this value, where it is known."""
+        known: Position | None = getattr(self, "position", None)
+        return known if known is not None or self.node is None else self.node.position
 
     @property
     def batch_dims(self) -> int:
@@ -100,14 +132,78 @@ class TensorImpl:
             assert self.node is not None, "an owned tensor is read through its owner"
             if self.node.results is None:
                 GRAPH.realize((self.node,))
-            assert self.node.results is not None
-            self.data = self.node.results[self.slot]
+            self._take(self.node)
         return self.data
+
+    def innermost(self) -> TensorImpl | None:
+        """The impl outside every transform that this one stands on, or None if there is none."""
+        impl = self
+        while impl.owner is not None:
+            outside = impl.owner.primal(impl.payload)
+            if outside is None:
+                return None
+            impl = outside._impl
+        return impl
 
     def ref(self) -> Ref:
         """This value as an input of a recorded call."""
         if self.node is None:
-            self.node = OutputRefs.leaf(self.data, self.type, self.device)
+            self.node = self._scalar_leaf() if self.shape == () else self._leaf()
             self.slot = 0
-            self.node.outputs.append(weakref.ref(self))
+            self.node.hand_out(self)
         return self.node, self.slot
+
+    def _leaf(self) -> OutputRefs:
+        return OutputRefs.leaf(self.data, self.type, self.device)
+
+    def _scalar_leaf(self) -> OutputRefs:
+        """One leaf for equal numbers, so that `x * 2` is the same call as `x * 2` elsewhere."""
+        if not isinstance(self.data, np.ndarray):
+            return self._leaf()
+        key = (self.dtype, self.data.tobytes(), self.device)
+        found = _scalars.get(key)
+        if found is None:
+            found = _scalars[key] = self._leaf()
+        return found
+
+
+class DriverTensorType(NamedTuple):
+    """What a backend sees of a tensor: the physical shape, the dtype, and the device."""
+
+    shape: Shape
+    dtype: DType
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{TensorType(self.shape, self.dtype)} on {self.device}"
+
+
+def driver_tensor_type(value: Any) -> DriverTensorType:
+    """The type a backend's driver sees of a tensor or impl; hidden batch axes are part of it."""
+    impl: TensorImpl = value if isinstance(value, TensorImpl) else value._impl
+    seen = impl.innermost() or impl
+    return DriverTensorType(seen.shape, seen.dtype, seen.device)
+
+
+def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]) -> Device:
+    """The device all operands live on; an op without operands names it in its parameters."""
+    if not impls:
+        return params["device"]  # type: ignore[no-any-return]
+    device = impls[0].device
+    for position, impl in enumerate(impls):
+        if impl.device is not device:
+            raise DeviceMismatchError(
+                f"{op}: operand {position} is on {impl.device}, operand 0 on {device}"
+                f"\nhint: x.to_device({device.name!r}) moves it; weft never copies in silence"
+            )
+    return device
+
+
+def leaked(op: Any, position: int, impl: TensorImpl) -> LeakedTensorError:
+    """The error for an operand whose transform is not running any more."""
+    name = type(impl.owner).__name__.lower()
+    where = "" if current() is None else f" and is used inside {type(current()).__name__.lower()}"
+    return LeakedTensorError(
+        f"{op}: operand {position} ({impl.type}) was made inside a {name} that has ended{where}"
+        f"\nhint: return values from the transformed function instead of storing them elsewhere"
+    )

@@ -64,6 +64,18 @@ class Methods:
         """Swap two axes (`x.transpose(0, 1)`), reorder all, or reverse them (`x.transpose()`)."""
         return FUNCTIONS["transpose"](self, *axes)
 
+    def trace(self, offset: int = 0) -> Any:
+        """The sum of the diagonal of the last two axes."""
+        return FUNCTIONS["matrix_trace"](self, offset=offset)
+
+    def backward(self, gradient: Any = None) -> Any:
+        """Gradients for every tensor that requires one: see `wf.backward`."""
+        return FUNCTIONS["backward"](self, gradient)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Callable[[], None]:
+        """Call `hook` with this tensor's gradient: see `wf.register_hook`."""
+        return FUNCTIONS["register_hook"](self, hook)  # type: ignore[no-any-return]
+
     def expand(self, *shape: Any) -> Any:
         """Broadcast to a shape without copying."""
         return FUNCTIONS["broadcast_to"](self, _spread(shape))
@@ -79,7 +91,7 @@ _NAMES = """
     isfinite isinf isnan log log1p log2 log10 logsumexp max mean median min moveaxis narrow nonzero
     norm permute_dims pow prod ravel relu repeat roll round rsqrt scatter searchsorted sigmoid sign
     sin sinh softmax sort split sqrt square squeeze std sum swapaxes take take_along_axis tan tanh
-    tile to top_k trace tril triu trunc unbind unflatten unsqueeze var
+    tile to top_k tril triu trunc unbind unflatten unsqueeze var
 """
 for _name in _NAMES.split():
     setattr(Methods, _name, _method(_name))

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from weft.core.common.device import Device
-from weft.core.common.handler import Handler
+from weft.core.common.handler import Handler, current
 from weft.core.common.slots import FUNCTIONS
+from weft.core.common.spec import ShardingSpec
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.exchange import Exchange
 from weft.core.tensor.impl import TensorImpl
@@ -38,11 +39,14 @@ class Tensor(Operators, Methods, Exchange):
     __slots__ = (
         "__weakref__",
         "_base",
+        "_grad",
+        "_hooks",
         "_id",
         "_impl",
         "_index",
         "_scope",
         "_views",
+        "_wants_grad",
     )
 
     __array_ufunc__ = None  # `np.ones(3) * x` gives a tensor; `np.sin(x)` raises
@@ -53,6 +57,9 @@ class Tensor(Operators, Methods, Exchange):
                 "Tensor: is not called directly\nhint: use wf.tensor(data) or wf.asarray(data)"
             )
         self._impl = impl
+        scope = current()
+        if scope is not None:  # assignments inside a transform are for tensors made inside it
+            self._scope = scope
 
     @property
     def shape(self) -> Shape:
@@ -104,9 +111,27 @@ class Tensor(Operators, Methods, Exchange):
             return self._id
 
     @property
-    def sharding(self) -> Any:
-        """How the tensor is laid out over a mesh, or None on a single device."""
-        return self._impl.spec
+    def grad(self) -> Tensor | None:
+        """What `backward` has added up for this tensor so far."""
+        return getattr(self, "_grad", None)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        self._grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `backward` finds gradients for this tensor; may be set."""
+        return getattr(self, "_wants_grad", False)
+
+    @requires_grad.setter
+    def requires_grad(self, flag: bool) -> None:
+        FUNCTIONS["requires_grad"](self, flag)
+
+    @property
+    def sharding(self) -> ShardingSpec:
+        """How the tensor is laid out over a mesh; on a single device no axis is split."""
+        return self._impl.spec or ShardingSpec.whole(self.ndim)
 
     @property
     def batch_dims(self) -> int:
@@ -158,7 +183,6 @@ class Tensor(Operators, Methods, Exchange):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise ConversionError("iter: a tensor with no axes cannot be iterated over")
-        unbind = FUNCTIONS["unbind"]
-        return iter(unbind(self))
+        return (self[i] for i in range(self.shape[0]))
 
     __hash__ = object.__hash__

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.common.context import current_device
-from weft.core.common.handler import Handler
+from weft.core.common.handler import Handler, installed, perform
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_leaves, tree_map, tree_unflatten
@@ -17,16 +17,20 @@ from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref, freeze
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, common_device, leaked
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ConcretizationError, ConversionError
 
 
 class Recorder(Handler):
-    """Records every op as a node; equal calls are one node."""
+    """Records every op as a node; equal calls are one node.
 
-    def __init__(self) -> None:
+    A `partial` recorder lets ops on outer tensors alone run outside, and records only the others.
+    """
+
+    def __init__(self, partial: bool = False) -> None:
         super().__init__()
+        self.partial = partial
         self.inputs: list[OutputRefs] = []
         self.captures: dict[TensorImpl, OutputRefs] = {}
         self.captured: list[Tensor] = []
@@ -52,11 +56,25 @@ class Recorder(Handler):
             self.captured.append(x)
         return self.captures[impl], 0
 
+    def _is_outside(self, owner: Handler | None) -> bool:
+        """Whether tensors of `owner` can be captured: it runs outside this recorder."""
+        handler = self.outer
+        while handler is not None and handler is not owner:
+            handler = handler.outer
+        return handler is owner or (owner is not None and owner.ambient)
+
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        if self.partial and all(a._impl.owner is not self for a in args):
+            with installed(self.outer):
+                return perform(op, args, params)
+        impls = tuple(a._impl for a in args)
+        for position, impl in enumerate(impls):
+            if impl.owner is not self and not self._is_outside(impl.owner):
+                raise leaked(op, position, impl)
         inferred = op.infer(*(a.type for a in args), **params)
         types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
         refs = tuple(map(self.ref, args))
-        device = args[0].device if args else params["device"]
+        device = common_device(op, impls, params)
         key = (op, refs, freeze(params))
         node = self._table.get(key) if op.pure else None
         if node is None:
@@ -72,7 +90,7 @@ class Recorder(Handler):
         raise ConcretizationError(
             f"{node.name}: a value ({node.types[payload[1]]}) was read where only shapes are known,"
             f" at {describe(user_position(2))}"
-            "\nhint: use wf.where, wf.cond or wf.while_loop instead of Python control flow on values"
+            "\nhint: use wf.where, wf.cond or wf.while_loop instead of Python's if and while"
         )
 
     def finish(self, outputs: list[Tensor], name: str) -> Trace:

@@ -1,7 +1,7 @@
 """Assignment: point a handle at a new value, and let views and their base see it.
 
-`y = x[0]; y[1] = 5` changes `x`, and `x[0] = 7` changes `y`, as in NumPy: a basic-index view knows its
-base and its index. Values themselves never change, so everything stays differentiable.
+`y = x[0]; y[1] = 5` changes `x`, and `x[0] = 7` changes `y`, as in NumPy: a basic-index view knows
+its base and its index. Values themselves never change, so everything stays differentiable.
 """
 
 from __future__ import annotations
@@ -13,20 +13,38 @@ from weft.core.common.handler import Handler, current
 from weft.core.common.slots import FUNCTIONS
 from weft.errors import DTypeError, MutationError, ShapeError
 
+_FEW = 8  # views up to this number are not worth a search for dead ones
+
+
+def alias(tensor: Any) -> Any:
+    """Another handle on the same value: assigning to one leaves the other as it is."""
+    made = type(tensor)(tensor._impl)
+    scope = current()
+    if scope is not None:
+        made._scope = scope
+    return made
+
 
 def link(base: Any, view: Any, index: Any) -> None:
     """Remember that `view` is `base[index]` with a basic index.
 
-    The base is held weakly while it has one view: once the base's handle is gone nobody can see it.
-    With a second view it is held strongly, because the views see each other through it.
+    A base is held weakly while nobody could see it through this view: it has no other view, and is
+    no view itself. Otherwise it is held strongly, since assignments travel through it.
     """
-    views = [ref for ref in getattr(base, "_views", ()) if ref() is not None]
     view._index = index
-    view._base = base if views else weakref.ref(base)
-    for ref in views:
-        if (sibling := ref()) is not None:
-            sibling._base = base
-    base._views = [*views, weakref.ref(view)]
+    views = getattr(base, "_views", None)
+    if views is None:
+        views = base._views = []
+    count = len(views)
+    if count <= 2 or (count > _FEW and count & (count - 1) == 0):
+        # At every doubling: on average the search costs a constant for each view.
+        views[:] = [ref for ref in views if ref() is not None]
+        for ref in views:
+            if (sibling := ref()) is not None:
+                sibling._base = base
+    seen = views or getattr(base, "_base", None) is not None
+    view._base = base if seen else weakref.ref(base)
+    views.append(weakref.ref(view))
 
 
 def base_of(tensor: Any) -> Any:
@@ -55,8 +73,13 @@ def _rebind(tensor: Any, value: Any, op: str) -> None:
     if base is not None:
         _rebind(base, FUNCTIONS["index_set"](base, tensor._index, value), op)
         return
-    _check_scope(tensor, value._impl.owner, op)
-    tensor._impl = value._impl
+    scopes = _chain(current())
+    if scopes:
+        _check_scope(tensor, scopes[0], op)
+    if getattr(tensor, "_wants_grad", False):
+        FUNCTIONS["renew_leaf"](tensor, value, op)
+    else:
+        tensor._impl = value._impl
     _refresh(tensor)
 
 
@@ -67,15 +90,26 @@ def _refresh(base: Any) -> None:
             _refresh(view)
 
 
-def _check_scope(tensor: Any, owner: Handler | None, op: str) -> None:
-    """A handle from outside a transform may not come to hold a value that ends with it."""
-    scope: Handler | None = getattr(tensor, "_scope", None)
-    handler = scope
-    while owner is not None and handler is not owner:
-        if handler is None:
-            where = type(current() or owner).__name__.lower()
-            raise MutationError(
-                f"{op}: a tensor made outside {where} cannot be assigned a value from inside it"
-                f"\nhint: return the new value, or copy the tensor inside first"
-            )
+def _check_scope(tensor: Any, scope: Handler, op: str) -> None:
+    """Inside a transform only handles that were made inside it may be assigned to."""
+    live = _chain(scope)
+    made = max(_chain(getattr(tensor, "_scope", None)), _chain(tensor._impl.owner), key=len)
+    # A transform that has ended leaves its results to the one around it.
+    home = next((handler for handler in made if handler in live), None)
+    if home is not scope:
+        name = type(scope).__name__.lower()
+        where = {"tape": "grad", "recorder": "trace"}.get(name, name)
+        raise MutationError(
+            f"{op}: a tensor made outside {where} cannot be assigned to inside it"
+            f"\nhint: return the new value, or copy the tensor inside first"
+        )
+
+
+def _chain(handler: Handler | None) -> list[Handler]:
+    """A handler and all outside it, innermost first; those that only look on do not count."""
+    found = []
+    while handler is not None:
+        if not handler.transparent:
+            found.append(handler)
         handler = handler.outer
+    return found

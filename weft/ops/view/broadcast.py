@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,11 @@ from weft.core.common.slots import OPS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ShapeError
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation, broadcast, broadcast_shape
+from weft.ops.view.reshape import sizes_of
 
 
 class BroadcastTo(LogicalShapeOperation):
@@ -73,7 +74,7 @@ broadcast_op = BroadcastTo()
 def broadcast_to(x: Any, /, shape: Any) -> Tensor:
     """`x` stretched to `shape` by NumPy's rules, as a view."""
     tensor = to_tensor(x, op="broadcast_to")
-    sizes = tuple(map(as_int, shape)) if np.iterable(shape) else (as_int(shape),)
+    sizes = sizes_of("broadcast_to", shape)
     if len(sizes) < tensor.ndim:
         raise ShapeError(f"broadcast_to: shape {tensor.shape} has more axes than {sizes}")
     sizes = tuple(
@@ -89,7 +90,7 @@ def broadcast_to(x: Any, /, shape: Any) -> Tensor:
                 f"broadcast_to: axis {axis}: size {size} cannot be stretched to {full}"
                 f" (shape {tensor.shape} to {sizes})"
             )
-    return broadcast(tensor, sizes)
+    return alias(tensor) if sizes == tensor.shape else broadcast(tensor, sizes)
 
 
 @public
@@ -103,7 +104,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[Tensor, ...]:
 @public
 def broadcast_shapes(*shapes: Any) -> Shape:
     """The shape that arrays of these shapes broadcast to."""
-    found = [tuple(s) if np.iterable(s) else (as_int(s),) for s in shapes]
+    found = [sizes_of("broadcast_shapes", shape) for shape in shapes]
     return broadcast_shape("broadcast_shapes", *found) if found else ()
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from weft.core.common.factors import Factors, reshape_factors
-from weft.core.common.slots import public
+from weft.core.common.handler import current
+from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.layout import Layout
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
@@ -86,32 +88,43 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     if copy is False:
         return view(tensor, target)
     result = _reshape(tensor, target)
-    return result.copy_of() if copy else result  # type: ignore[attr-defined, no-any-return]
+    return FUNCTIONS["copy_of"](result) if copy else result  # type: ignore[no-any-return]
 
 
 @public
 def view(x: Any, /, shape: Any) -> Tensor:
-    """Reshape without copying; raises `NotContiguousError` where memory order forbids it."""
+    """Reshape without copying; raises `NotContiguousError` where memory order forbids it.
+
+    The tensor is computed first, since its memory decides. Inside a transform this is `reshape`.
+    """
     tensor = to_tensor(x, op="view")
     target = checked_shape("view", tensor.shape, shape)
-    if tensor.is_realized:
+    if tensor.owner is None and not tensor._impl.traced and current() is None:
         tensor.layout.view(target)
     return _reshape(tensor, target)
 
 
 def _reshape(x: Tensor, shape: Shape) -> Tensor:
     if shape == x.shape:
-        return x
+        return alias(x)
     return call(reshape_op, (x,), {"rank": x.ndim, "shape": shape})  # type: ignore[no-any-return]
+
+
+def sizes_of(op: str, shape: Any) -> Shape:
+    """A user-given shape, or a single size, as a tuple of integers."""
+    try:
+        return tuple(map(as_int, shape)) if np.iterable(shape) else (as_int(shape),)
+    except TypeError:
+        raise ShapeError(f"{op}: sizes must be integers, got {shape!r}") from None
 
 
 def checked_shape(op: str, old: Shape, shape: Any) -> Shape:
     """A requested shape as a tuple with -1 resolved, or an error naming both shapes."""
-    sizes = tuple(map(as_int, shape)) if np.iterable(shape) else (as_int(shape),)
+    sizes = sizes_of(op, shape)
     unknown = sizes.count(-1)
     known = prod(size for size in sizes if size != -1)
     count = prod(old)
-    fits = known == count if not unknown else (known > 0 and count % known == 0) or count == known
+    fits = known == count if not unknown else known > 0 and count % known == 0
     if unknown > 1 or min(sizes, default=0) < -1 or not fits:
         raise ShapeError(
             f"{op}: {count} elements of shape {old} do not fit shape {sizes}"
@@ -138,7 +151,7 @@ def squeeze(x: Any, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
 def expand_dims(x: Any, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """Insert axes of size 1 at these positions of the result."""
     tensor = to_tensor(x, op="expand_dims")
-    count = 1 if isinstance(axis, int) else len(axis)
+    count = len(axis) if isinstance(axis, tuple | list) else 1
     axes = normalize_axes("expand_dims", axis, tensor.ndim + count)
     sizes = iter(tensor.shape)
     return _reshape(

@@ -11,6 +11,7 @@ from weft.core.common.slots import OPS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import IndexingError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
@@ -195,7 +196,8 @@ def narrow(x: Any, /, axis: int, start: int, length: int) -> Tensor:
         )
     rest = tensor.shape[i + 1 :]
     zeros, ones = (0,) * len(rest), (1,) * len(rest)
-    return slice_axes(tensor, (first, *zeros), (length, *rest), (1, *ones))
+    part = slice_axes(tensor, (first, *zeros), (length, *rest), (1, *ones))
+    return alias(tensor) if part is tensor else part
 
 
 @public
@@ -204,7 +206,7 @@ def flip(x: Any, /, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
     tensor = to_tensor(x, op="flip")
     chosen = range(tensor.ndim) if axis is None else normalize_axes("flip", axis, tensor.ndim)
     axes = tuple(sorted(i - tensor.ndim for i in chosen))
-    return call(flip_op, (tensor,), {"axes": axes}) if axes else tensor
+    return call(flip_op, (tensor,), {"axes": axes}) if axes else alias(tensor)
 
 
 __all__ = [

@@ -11,6 +11,7 @@ from weft.core.common.slots import public
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import AxisError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
@@ -62,7 +63,7 @@ def permute_dims(x: Any, /, axes: Any) -> Tensor:
     if len(order) != tensor.ndim:
         raise AxisError(f"permute_dims: {len(order)} axes given for {tensor.ndim} ({axes})")
     if order == tuple(range(tensor.ndim)):
-        return tensor
+        return alias(tensor)
     kept = 0  # leading axes that stay are batch to the op
     while order[kept] == kept:
         kept += 1

@@ -24,10 +24,12 @@ from weft.core.common.device import CPU, Device
 from weft.core.common.types import Array
 from weft.core.tensor.storage import Lease, Storage
 from weft.errors import DeviceError, OutOfMemoryError, ShapeError, UnsupportedDTypeError
+from weft.runtime.report import memory_report
 
 ALIGNMENT = 64
 SMALLEST_CACHED = 64 * 1024
 LARGEST_REQUEST = 2**47
+_LISTED = 10  # allocations that the error for lack of memory names
 LIMIT_WHERE_MEMORY_IS_UNKNOWN = 2**30
 
 P = ParamSpec("P")
@@ -150,7 +152,7 @@ class CachingAllocator:
 
     def _lend(self, nbytes: int) -> Lease:
         if not 0 <= nbytes <= LARGEST_REQUEST:
-            raise self._out_of_memory(nbytes)
+            raise self.out_of_memory(nbytes)
         capacity = size_class(nbytes)
         block = self._alone(self._take_cached, capacity)
         if block is None:
@@ -255,14 +257,16 @@ class CachingAllocator:
         try:
             return make(*args, **kwargs)
         except MemoryError as error:
-            raise self._out_of_memory(nbytes) from error
+            raise self.out_of_memory(nbytes) from error
 
-    def _out_of_memory(self, nbytes: int) -> OutOfMemoryError:
+    def out_of_memory(self, nbytes: int) -> OutOfMemoryError:
+        """The error for a request that cannot be met; its message lists what is alive."""
         stats = self.stats()
         return OutOfMemoryError(
             f"allocate: {self.device}: cannot have {nbytes} bytes (live {stats.live_bytes} bytes "
             f"in {stats.live_blocks} blocks, cached {stats.cached_bytes} bytes)\n"
-            "hint: drop tensors that are no longer needed, or work on smaller pieces"
+            "hint: drop tensors that are no longer needed, or work on smaller pieces\n"
+            f"{memory_report().head(_LISTED)}"
         )
 
     def _reset_after_fork(self) -> None:

@@ -16,26 +16,35 @@ from weft.core.common import dtypes
 from weft.core.common.device import Device, as_device
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.storage import Storage
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, DeviceError, OutOfMemoryError
 from weft.runtime.cpu.allocator import CachingAllocator
 from weft.runtime.named import NamedFunctions
 
 _thread = threading.local()
+_is_quiet: contextvars.ContextVar[bool] = contextvars.ContextVar("weft_quiet", default=False)
 
 
 def quietly() -> Callable[..., Any]:
     """Call a function with NumPy's floating-point warnings off, at almost no cost.
 
     NumPy keeps its error state in a context variable; each thread has one context in which it is
-    off, and kernels are run in that.
+    off, and kernels are run in that. A finaliser or signal handler may come here from inside a
+    kernel: a context cannot be entered twice, and it is quiet there already.
     """
+    if _is_quiet.get():
+        return _call
     try:
         return _thread.run  # type: ignore[no-any-return]
     except AttributeError:
-        context = contextvars.copy_context()
+        context = contextvars.Context()
         context.run(np.seterr, all="ignore")
+        context.run(_is_quiet.set, True)
         _thread.run = context.run
         return context.run
+
+
+def _call(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    return function(*args, **keywords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class ParallelismConfig:
     chunk: int = 1 << 16
 
     def __post_init__(self) -> None:
-        if self.threads < 1 or self.chunk < 1:
+        if any(type(n) is not int or n < 1 for n in (self.threads, self.chunk)):
             raise ArgumentError(f"ParallelismConfig: threads and chunk must be positive ({self})")
 
 
@@ -66,6 +75,15 @@ class CpuClient(NamedFunctions):
     def synchronize(self) -> None:
         """Nothing is in flight between calls: kernels have finished when they return."""
 
+    def check(
+        self,
+        op: Any,
+        types: tuple[TensorType, ...],
+        params: Mapping[str, Any],
+        results: tuple[TensorType, ...],
+    ) -> None:
+        """Every op runs here: its reference is the kernel."""
+
     def execute(
         self,
         op: Any,
@@ -76,6 +94,20 @@ class CpuClient(NamedFunctions):
         """Run one op; narrow floats are computed in float32 and rounded once."""
         if not op.leaf:
             return _fitted(op.eval(*arrays, **params), types)
+        try:
+            return self._run(op, arrays, params, types)
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise self.allocator.out_of_memory(sum(t.nbytes for t in types)) from error
+
+    def _run(
+        self,
+        op: Any,
+        arrays: tuple[Array, ...],
+        params: Mapping[str, Any],
+        types: tuple[TensorType, ...],
+    ) -> tuple[Array, ...]:
         if op.widen and any(dtypes.is_narrow(a.dtype) for a in arrays):
             arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
         elif op.ufunc is not None and types[0].nbytes >= settings.cache_threshold:
@@ -119,29 +151,31 @@ class CpuRuntime:
         return self.allocator.allocate(nbytes)
 
     def deallocate(self, handle: Storage, device: Device) -> None:
-        """Free what `allocate` gave."""
+        """Free what `allocate` gave; borrowed memory is left to its owner."""
         self.allocator.deallocate(handle)
 
-    def copy_to_device(self, source: bytes, handle: Storage, device: Device) -> None:
-        """Copy host bytes into an allocation."""
-        ctypes.memmove(handle.ptr, bytes(source), self._within(handle, len(source)))
+    def copy_to_device(self, source: Any, handle: Storage, device: Device) -> None:
+        """Copy host bytes (any buffer) into an allocation."""
+        raw = memoryview(source).cast("B")
+        ctypes.memmove(handle.ptr, bytes(raw), self._within(handle, raw.nbytes))
 
-    def copy_from_device(self, handle: Storage, target: bytearray, device: Device) -> None:
-        """Copy an allocation into host bytes."""
-        size = self._within(handle, len(target))
-        target[:] = ctypes.string_at(handle.ptr, size)
+    def copy_from_device(self, handle: Storage, target: Any, device: Device) -> None:
+        """Copy the beginning of an allocation into host bytes (any writable buffer)."""
+        raw = memoryview(target).cast("B")
+        raw[:] = ctypes.string_at(handle.ptr, self._within(handle, raw.nbytes))
 
     def copy_within_device(
         self, source: Storage, target: Storage, nbytes: int, device: Device
     ) -> None:
-        """Copy between two allocations."""
-        ctypes.memmove(
-            target.ptr, source.ptr, min(self._within(source, nbytes), self._within(target, nbytes))
-        )
+        """Copy between two allocations, which may overlap."""
+        size = min(self._within(source, nbytes), self._within(target, nbytes))
+        ctypes.memmove(target.ptr, source.ptr, size)
 
     @staticmethod
     def _within(handle: Storage, nbytes: int) -> int:
-        if nbytes > handle.nbytes:
+        if handle.keep_alive is None and handle.owned:
+            raise DeviceError(f"copy: the memory has been given back ({handle!r})")
+        if not 0 <= nbytes <= handle.nbytes:
             raise ArgumentError(f"copy: {nbytes} bytes do not fit {handle!r}")
         return nbytes
 
@@ -156,3 +190,6 @@ class CpuRuntime:
     def default_client(self, device: Device) -> CpuClient:
         """A client for one logical device."""
         return CpuClient(device, self.allocator)
+
+
+DefaultRuntime = CpuRuntime

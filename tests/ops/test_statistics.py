@@ -1,0 +1,318 @@
+"""Statistics agree with NumPy and SciPy; their derivatives with JAX."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import weft as wf
+from weft.core.common import dtypes
+from weft.errors import ArgumentError, DTypeError, ShapeError
+
+RNG = np.random.default_rng(13)
+AXES = [None, 0, -1, (0, 2), ()]
+VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, 700.0, np.nan, np.inf, -np.inf])
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def close(got, want, tolerance=1e-9):
+    found = np.asarray(got.numpy())
+    found = found.astype(np.float32) if dtypes.is_narrow(found.dtype) else found
+    np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
+    assert found.shape == np.shape(want)
+
+
+def slope(function):
+    return jax.jit(jax.grad(function))
+
+
+def sample(dtype, shape=(2, 3, 4)):
+    if dtypes.is_complex(dtype):
+        return (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(dtype)
+    return RNG.integers(0, 3, shape).astype(np.float32).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL_DTYPES, ids=str)
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_moments_are_numpys(axis, dtype):
+    x = sample(dtype)
+    plain = x if dtypes.is_complex(dtype) else x.astype(np.float64)
+    tolerance = {1: 0.15, 2: 1e-2}.get(dtype.itemsize, 1e-5)
+    if not dtypes.is_inexact(dtype):
+        tolerance = 1e-5
+    result = dtype if dtypes.is_inexact(dtype) else dtypes.float32
+    for keepdims in (False, True):
+        mean = wf.mean(wf.asarray(x), axis, keepdims)
+        assert mean.dtype == result
+        close(mean, plain.mean(axis, keepdims=keepdims), tolerance)
+        for name in ("var", "std"):
+            found = getattr(wf, name)(wf.asarray(x), axis, keepdims)
+            assert found.dtype == dtypes.real_of(result)
+            close(found, getattr(np, name)(plain, axis, keepdims=keepdims), tolerance)
+
+
+@pytest.mark.parametrize("correction", [0, 1, 0.5, 2])
+def test_the_correction_is_taken_off_the_count(correction):
+    x = RNG.normal(size=(3, 4))
+    close(wf.var(x, axis=0, correction=correction), np.var(x, axis=0, correction=correction))
+    close(wf.std(x, correction=correction), np.std(x, correction=correction))
+
+
+def test_a_variance_with_no_degree_of_freedom_is_nan():
+    assert np.isnan(wf.var([1.0], correction=1).item())
+    assert np.isnan(wf.mean(np.zeros(0)).item())
+    assert wf.mean(np.zeros((0, 3)), axis=0).shape == (3,)
+
+
+def test_the_mean_of_many_half_precision_numbers_does_not_overflow():
+    x = np.full(1000, 1000.0, np.float16)
+    assert wf.mean(x).item() == 1000.0
+    assert wf.mean(x).dtype == dtypes.float16
+    assert wf.var(x).item() == 0.0
+    assert wf.mean(x, dtype="float32").dtype == dtypes.float32
+    with pytest.raises(DTypeError, match="mean: the result is a float, not int32"):
+        wf.mean(x, dtype="int32")
+
+
+@pytest.mark.parametrize("name", ["mean", "var", "std"])
+def test_moments_differentiate_twice(name):
+    x, step = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 4))
+
+    def loss(v):
+        return wf.sum(getattr(wf, name)(v, 1) ** 3)
+
+    def other(v):
+        return (getattr(jnp, name)(v, 1) ** 3).sum()
+
+    close(wf.grad(loss)(x), slope(other)(x))
+    close(
+        wf.grad(lambda v: wf.sum(wf.grad(loss)(v) * step))(x),
+        slope(lambda v: (slope(other)(v) * step).sum())(x),
+    )
+
+
+@given(hnp.arrays(np.float64, (3, 4), elements=VALUES))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_functions_that_skip_nan_are_numpys(x):
+    for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanvar", "nanstd"):
+        for axis in (None, 0, 1):
+            got = getattr(wf, name)(wf.asarray(x), axis).numpy()
+            want = getattr(np, name)(x, axis)
+            np.testing.assert_allclose(got, want, rtol=1e-9, err_msg=name)
+
+
+def test_functions_that_skip_nan_take_integers():
+    x = np.array([[1, 2], [3, 5]], np.int16)
+    assert wf.nansum(x).dtype == dtypes.int64
+    assert wf.nanmax(x).dtype == dtypes.int16
+    assert wf.nanmean(x).item() == 2.75
+
+
+def test_extrema_skip_nan_in_every_float():
+    for dtype in dtypes.FLOATING:
+        x = np.array([[-3.0, np.nan, 2.0], [np.nan] * 3]).astype(dtype)
+        for name, want in (("nanmax", 2.0), ("nanmin", -3.0)):
+            got = getattr(wf, name)(x, 1)
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got.numpy().astype(np.float64), [want, np.nan])
+
+
+def test_nan_elements_get_no_derivative():
+    x = np.array([1.0, np.nan, 4.0])
+    np.testing.assert_allclose(wf.grad(wf.nanmean)(x).numpy(), [0.5, 0.0, 0.5])
+    np.testing.assert_allclose(wf.grad(wf.nansum)(x).numpy(), [1.0, 0.0, 1.0])
+    np.testing.assert_allclose(wf.grad(wf.nanmax)(x).numpy(), [0.0, 0.0, 1.0])
+    np.testing.assert_allclose(wf.grad(wf.nanvar)(x).numpy(), [-1.5, 0.0, 1.5])
+
+
+@given(hnp.arrays(np.float64, (3, 4), elements=VALUES))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_logsumexp_is_scipys_on_special_values(x):
+    for axis in (None, 0, (0, 1)):
+        got = wf.logsumexp(x, axis).numpy()
+        np.testing.assert_allclose(got, scipy.special.logsumexp(x, axis), rtol=1e-12)
+
+
+def test_logsumexp_of_nothing_is_minus_infinity():
+    assert wf.logsumexp(np.zeros(0)).item() == -np.inf
+    assert wf.logsumexp(np.zeros((2, 0)), 1, True).tolist() == [[-np.inf], [-np.inf]]
+    assert wf.logsumexp(np.zeros((0, 2)), 1).shape == (0,)
+    assert wf.logsumexp(np.float16(3)).dtype == dtypes.float16
+    close(wf.logsumexp(np.array([1j, 2.0])), scipy.special.logsumexp(np.array([1j, 2.0])))
+
+
+def test_logsumexp_differentiates_twice_and_gives_zero_where_everything_is_minus_infinity():
+    x, step = RNG.normal(size=(3, 4)) * 300, RNG.normal(size=(3, 4))
+
+    def loss(v):
+        return wf.sum(wf.logsumexp(v, 1) ** 2)
+
+    def other(v):
+        return (jax.nn.logsumexp(v, 1) ** 2).sum()
+
+    for point in (x, x / 300):
+        close(wf.grad(loss)(point), slope(other)(point))
+        close(
+            wf.grad(lambda v: wf.sum(wf.grad(loss)(v) * step))(point),
+            slope(lambda v: (slope(other)(v) * step).sum())(point),
+        )
+    gone = np.full((2, 3), -np.inf)
+    np.testing.assert_array_equal(wf.grad(lambda v: wf.sum(wf.logsumexp(v, 1)))(gone).numpy(), 0)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_is_scipys_and_differentiates_twice(name):
+    x, step = RNG.normal(size=(3, 4)) * 3, RNG.normal(size=(3, 4))
+    weights = RNG.normal(size=(3, 4))
+    for axis in (-1, 0, (0, 1)):
+        close(getattr(wf, name)(x, axis), getattr(scipy.special, name)(x, axis))
+
+    def loss(v):
+        return wf.sum(getattr(wf, name)(v) ** 2 * weights)
+
+    def other(v):
+        return (getattr(jax.nn, name)(v) ** 2 * weights).sum()
+
+    close(wf.grad(loss)(x), slope(other)(x))
+    close(
+        wf.grad(lambda v: wf.sum(wf.grad(loss)(v) * step))(x),
+        slope(lambda v: (slope(other)(v) * step).sum())(x),
+    )
+    close(
+        wf.jvp(getattr(wf, name), (x,), (step,))[1],
+        jax.jvp(getattr(jax.nn, name), (x,), (step,))[1],
+    )
+
+
+def test_softmax_neither_overflows_nor_lets_masked_elements_count():
+    x = np.array([1e4, -np.inf, 1e4 - 1])
+    close(wf.softmax(x), jax.nn.softmax(x))
+    weights = np.array([1.0, 2.0, 3.0])
+    got = wf.grad(lambda v: wf.sum(wf.softmax(v) * weights))(x)
+    close(got, slope(lambda v: (jax.nn.softmax(v) * weights).sum())(x))
+    assert np.isnan(wf.softmax(np.full(3, -np.inf)).numpy()).all()
+    assert wf.softmax(np.zeros((2, 0))).shape == (2, 0)
+    assert wf.log_softmax(np.array([0.0, -2000.0])).tolist() == [0.0, -2000.0]
+    assert wf.softmax(np.ones(3, dtypes.bfloat16)).dtype == dtypes.bfloat16
+    assert wf.softmax(np.arange(3)).dtype == dtypes.float32
+    with pytest.raises(DTypeError, match="softmax: complex numbers have no order"):
+        wf.softmax(np.ones(2, complex))
+
+
+METHODS = ["linear", "lower", "higher", "nearest", "midpoint"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_quantiles_are_numpys(axis, method):
+    x = RNG.normal(size=(3, 4, 5))
+    for q in (0, 0.3, 0.5, 1, [0.1, 0.9], [[0.0, 0.25], [0.5, 1.0]]):
+        for keepdims in (False, True):
+            got = wf.quantile(x, q, axis, keepdims, method=method)
+            want = np.quantile(x, q, axis, keepdims=keepdims, method=method)
+            close(got, want)
+    close(wf.percentile(x, 35, axis, method=method), np.percentile(x, 35, axis, method=method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_quantiles_treat_nan_as_numpy_does(method):
+    x = RNG.normal(size=(4, 6))
+    x[0, 2] = x[1, 0] = x[1, 5] = np.nan
+    x[2] = np.nan
+    for q in (0.2, [0.0, 0.5, 0.77]):
+        close(wf.quantile(x, q, 1, method=method), np.quantile(x, q, 1, method=method))
+        close(wf.nanquantile(x, q, 1, method=method), np.nanquantile(x, q, 1, method=method))
+    close(wf.nanpercentile(x, 50, 0), np.nanpercentile(x, 50, 0))
+    close(wf.median(x, 0), np.median(x, 0))
+    close(wf.nanmedian(x, 1, True), np.nanmedian(x, 1, keepdims=True))
+
+
+def test_the_nearest_element_of_a_half_is_the_even_one():
+    x = np.array([10.0, 20.0, 30.0, 40.0])
+    for q in (0.5, 1 / 6):
+        assert wf.quantile(x, q, method="nearest").item() == np.quantile(x, q, method="nearest")
+
+
+def test_medians_of_every_real_dtype_are_numpys():
+    for dtype in dtypes.ALL_DTYPES:
+        if not dtypes.is_complex(dtype):
+            x = sample(dtype, (3, 4))
+            close(wf.median(wf.asarray(x), 1), np.median(x.astype(np.float64), 1))
+    with pytest.raises(DTypeError, match="median: complex numbers have no order"):
+        wf.median(np.ones(2, complex))
+
+
+def test_quantiles_next_to_infinity_are_not_nan():
+    assert wf.quantile([1.0, np.inf], 0.0).item() == 1.0
+    assert wf.quantile([1.0, np.inf], 0.7).item() == np.inf
+    assert wf.quantile([np.inf, np.inf], 0.5).item() == np.inf
+    assert wf.median([-np.inf, -np.inf]).item() == -np.inf
+
+
+def test_quantile_mistakes_are_named_and_computed_parts_out_of_range_are_nan():
+    x = np.ones(3)
+    with pytest.raises(ArgumentError, match="quantile: q must lie between 0 and 1"):
+        wf.quantile(x, 1.5)
+    with pytest.raises(ArgumentError, match="quantile: method 'fast' is none of linear"):
+        wf.quantile(x, 0.5, method="fast")
+    with pytest.raises(ShapeError, match="median: nothing to choose from"):
+        wf.median(np.zeros(0))
+    assert np.isnan(wf.quantile(x, wf.asarray(-0.1)).item())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_quantiles_differentiate_and_map_over_q(method):
+    x = RNG.normal(size=(3, 7))
+    parts = np.array([0.2, 0.55])
+    got = wf.grad(lambda v: wf.sum(wf.quantile(v, parts, 1, method=method) ** 2))(x)
+    want = slope(lambda v: (jnp.quantile(v, parts, 1, method=method) ** 2).sum())(x)
+    close(got, want)
+    mapped = wf.vmap(lambda q: wf.quantile(x, q, 1, method=method))(parts)
+    close(mapped, np.quantile(x, parts, 1, method=method))
+
+
+def test_ptp_and_weighted_means_are_numpys():
+    x, weights = RNG.normal(size=(3, 4)), RNG.uniform(size=(3, 4))
+    close(wf.ptp(x, 0), np.ptp(x, 0))
+    close(wf.average(x), np.average(x))
+    close(wf.average(x, 1, weights), np.average(x, 1, weights))
+    close(wf.average(x, 1, weights[0]), np.average(x, 1, weights[0]))
+    close(wf.average(x, weights=weights), np.average(x, weights=weights))
+    close(
+        wf.average(x, 0, weights[:, 0], keepdims=True),
+        np.average(x, 0, weights[:, 0], keepdims=True),
+    )
+    with pytest.raises(ShapeError, match=r"average: weights of shape \(2,\)"):
+        wf.average(x, 1, np.ones(2))
+
+
+def test_covariances_are_numpys():
+    x, y = RNG.normal(size=(3, 6)), RNG.normal(size=(2, 6))
+    close(wf.cov(x), np.cov(x))
+    close(wf.cov(x, y), np.cov(x, y))
+    close(wf.cov(x.T, rowvar=False, correction=0), np.cov(x.T, rowvar=False, ddof=0))
+    close(wf.cov(x[0]), np.cov(x[0]))
+    often, much = RNG.integers(1, 4, 6), RNG.uniform(size=6)
+    close(wf.cov(x, fweights=often), np.cov(x, fweights=often))
+    close(wf.cov(x, aweights=much), np.cov(x, aweights=much))
+    close(wf.cov(x, fweights=often, aweights=much), np.cov(x, fweights=often, aweights=much))
+    z = x + 1j * RNG.normal(size=(3, 6))
+    close(wf.cov(z), np.cov(z))
+    close(wf.corrcoef(x), np.corrcoef(x))
+    close(wf.corrcoef(x, y), np.corrcoef(x, y))
+    close(wf.corrcoef(z), np.corrcoef(z))
+    close(wf.grad(lambda v: wf.sum(wf.cov(v) ** 2))(x), slope(lambda v: (jnp.cov(v) ** 2).sum())(x))
+    with pytest.raises(ShapeError, match="cov: expected at most 2 axes"):
+        wf.cov(np.ones((2, 2, 2)))

@@ -1,0 +1,220 @@
+"""Ops are effects: without a handler the backend runs them, a handler intercepts and continues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.core.common.handler import Handler, current, installed, perform
+from weft.core.common.slots import OPS
+from weft.errors import LeakedTensorError, MissingRuleError
+from weft.ops.base import Operation, call
+
+
+class Log(Handler):
+    """Notes every op and passes it on."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle(self, op, args, params):
+        with installed(self.outer):
+            result = perform(op, args, params)
+        self.seen.append((op.name, args, params, result))
+        return result
+
+
+@pytest.mark.promise("S1.1")
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x + x, "add"),
+        (lambda x: wf.sin(x), "sin"),
+        (lambda x: x @ x, "matmul"),
+        (lambda x: x.sum(), "reduce_sum"),
+        (lambda x: x.T, "permute"),
+        (lambda x: x[0], "slice"),
+    ],
+)
+def test_every_op_performs_an_effect_before_it_computes(function, name):
+    with Log() as log:
+        function(wf.ones((3, 3)))
+    assert name in [seen[0] for seen in log.seen]
+
+
+@pytest.mark.promise("S1.2")
+def test_without_a_handler_the_backend_runs_the_op():
+    assert current() is None
+    assert (wf.tensor([1.0]) + wf.tensor([2.0])).is_realized
+
+
+@pytest.mark.promise("S1.3")
+def test_a_handler_intercepts_does_its_work_and_continues():
+    class Negate(Handler):
+        def handle(self, op, args, params):
+            with installed(self.outer):
+                return -perform(op, args, params)
+
+    with Negate():
+        assert (wf.tensor([1.0]) + wf.tensor([2.0])).tolist() == [-3.0]
+    assert (wf.tensor([1.0]) + wf.tensor([2.0])).tolist() == [3.0]
+
+
+@pytest.mark.promise("S1.4")
+def test_the_effect_carries_op_inputs_parameters_and_gives_the_output():
+    x = wf.ones((2, 3))
+    with Log() as log:
+        y = wf.sum(x, axis=1)
+    ((name, args, params, result),) = log.seen
+    assert (name, params) == ("reduce_sum", {"axes": (-1,)})
+    assert args[0]._impl is x._impl
+    assert result is y
+
+
+@pytest.mark.promise("S1.5")
+def test_one_function_and_one_tensor_class_everywhere():
+    kinds = []
+
+    def f(x):
+        kinds.append(type(x))
+        return wf.sum(wf.sin(x) * x)
+
+    x = wf.tensor([0.5, 1.5])
+    plain = f(x).item()
+    wf.grad(f)(x)
+    value, _ = wf.jvp(f, (x,), (x,))
+    rows = wf.vmap(f)(wf.stack([x, x]))
+    wf.trace(f, x)
+    with Log():
+        logged = f(x)
+    assert set(kinds) == {wf.Tensor}
+    assert value.item() == logged.item() == plain
+    np.testing.assert_allclose(rows.numpy(), [plain] * 2, rtol=1e-6)
+
+
+def test_handlers_nest_and_the_inner_ones_rules_run_outside_it():
+    with Log() as outer:
+        with Log() as inner:
+            wf.ones(3) + 1
+        assert current() is outer
+    assert len(inner.seen) == len(outer.seen) > 0
+    assert current() is None
+
+
+def test_a_handler_is_removed_when_its_block_fails():
+    with pytest.raises(KeyError), Log():
+        raise KeyError
+    assert current() is None
+
+
+def test_every_result_is_a_fresh_impl():
+    x = wf.ones(3)
+    a, b = x + 1, x + 1
+    assert a._impl is not b._impl
+    big = wf.tensor(np.ones((200, 200), np.float32))
+    seen = []
+
+    def f(v):
+        c, d = v + 1, v + 1
+        seen.append(c._impl is not d._impl)
+        return wf.sum(c * 2 + d)
+
+    assert wf.grad(f)(big).numpy()[0, 0] == 3
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("name", ["grad", "jvp", "vmap"])
+def test_a_tensor_that_leaves_its_transform_raises_when_used(name):
+    kept = []
+
+    def f(x):
+        kept.append(x * 2)
+        return wf.sum(x)
+
+    x = wf.ones(3)
+    {
+        "grad": lambda: wf.grad(f)(x),
+        "jvp": lambda: wf.jvp(f, (x,), (x,)),
+        "vmap": lambda: wf.vmap(f)(wf.ones((2, 3))),
+    }[name]()
+    with pytest.raises(LeakedTensorError, match=r"add: operand 0 .* has ended") as caught:
+        kept[0] + x
+    assert "hint:" in str(caught.value)
+    assert (x + 1).tolist() == [2.0] * 3
+
+
+def test_a_missing_rule_is_named_with_its_reason_and_a_hint():
+    class Ruleless(Operation):
+        """Has no derivative."""
+
+        factors = "... -> ..."
+        reasons = {"vjp": "it was left out"}
+
+        def eval(self, x):
+            return x
+
+    op = object.__new__(Ruleless)
+    op.name = op.__name__ = "ruleless"
+    assert "ruleless" not in OPS
+    with pytest.raises(MissingRuleError, match="ruleless: no vjp rule: it was left out") as caught:
+        wf.grad(lambda x: wf.sum(call(op, (x,), {})))(wf.ones(3))
+    assert "hint: wf.stop_gradient" in str(caught.value)
+    with pytest.raises(MissingRuleError, match="ruleless: no jvp rule"):
+        wf.jvp(lambda x: call(op, (x,), {}), (wf.ones(3),), (wf.ones(3),))
+
+
+def test_a_thread_starts_without_handlers_and_defaults():
+    found = []
+    with Log(), wf.default_dtype("float64"), wf.default_device("cpu:3"):
+        thread = threading.Thread(
+            target=lambda: found.append(
+                (current(), wf.zeros(1).dtype.name, wf.zeros(1).device.name)
+            )
+        )
+        thread.start()
+        thread.join()
+        assert wf.zeros(1).device.name == "cpu:3" and wf.zeros(1).dtype.name == "float64"
+    assert found == [(None, "float32", "cpu:0")]
+
+
+def test_a_task_inherits_handlers_and_its_own_do_not_leak():
+    async def child():
+        inherited = current()
+        with Log() as own:
+            await asyncio.sleep(0)
+            wf.ones(2) + 1
+            return inherited, current() is own
+
+    async def main():
+        with Log() as log:
+            found = await asyncio.gather(child(), child())
+            assert current() is log
+            assert all(pair == (log, True) for pair in found)
+
+    asyncio.run(main())
+    assert current() is None
+    assert contextvars.copy_context().run(current) is None
+
+
+def test_threads_differentiate_at_once():
+    failures = []
+
+    def work(k):
+        x = wf.tensor(np.full((150, 150), 0.5 + k))
+        for _ in range(10):
+            got = wf.grad(lambda v: wf.sum(v * v * v))(x).numpy()
+            if not np.allclose(got, 3 * (0.5 + k) ** 2):
+                failures.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -1,0 +1,146 @@
+"""Derivatives of one's own, checkpoints and host callbacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.errors import DifferentiationError, MissingRuleError, TreeError
+from weft.testing import GradientMismatch, check_grads
+
+
+def scaled_vjp():
+    @wf.custom_vjp
+    def f(x, y):
+        return wf.sin(x) * y
+
+    def forward(x, y):
+        return f(x, y), {"slope": wf.cos(x) * y, "sine": wf.sin(x)}
+
+    f.defvjp(forward, lambda saved, ct: (10 * ct * saved["slope"], ct * saved["sine"]))
+    return f
+
+
+def scaled_jvp():
+    @wf.custom_jvp
+    def f(x, y):
+        return wf.sin(x) * y
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (x, y), (dx, dy) = primals, tangents
+        return f(x, y), 10 * dx * wf.cos(x) * y + wf.sin(x) * dy
+
+    return f
+
+
+POINTS = np.linspace(-1, 1, 4)
+
+
+@pytest.mark.parametrize("make", [scaled_vjp, scaled_jvp])
+def test_the_rule_is_used_in_both_modes_and_under_vmap(make) -> None:
+    f = make()
+    x, y = wf.asarray(POINTS), wf.asarray(POINTS + 2)
+    want = 10 * np.cos(POINTS) * (POINTS + 2)
+    total = lambda x, y: f(x, y).sum()  # noqa: E731
+    one = wf.ones_like(x)
+    forms = {
+        "reverse": wf.grad(total)(x, y),
+        "forward": wf.jvp(lambda x: f(x, y), x, one)[1],
+        "map of reverse": wf.vmap(wf.grad(f))(x, y),
+        "reverse of map": wf.grad(lambda x: wf.vmap(f)(x, y).sum())(x),
+        "map of forward": wf.vmap(lambda x, y: wf.jvp(lambda v: f(v, y), x, 1.0)[1])(x, y),
+        "forward of map": wf.jvp(lambda x: wf.vmap(f)(x, y), x, one)[1],
+        "one side mapped": wf.grad(lambda x: wf.vmap(lambda v: f(v, y[0]))(x).sum())(x),
+        "inside a checkpoint": wf.grad(wf.checkpoint(total))(x, y),
+    }
+    for name, got in forms.items():
+        expected = 10 * np.cos(POINTS) * (POINTS[0] + 2) if name == "one side mapped" else want
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, err_msg=name)
+
+
+def test_arguments_that_are_not_differentiated() -> None:
+    @wf.custom_vjp
+    def plain(x):
+        return x
+
+    power = wf.custom_vjp(lambda n, x: x**n, nondiff_argnums=(0,))
+    power.defvjp(lambda n, x: (x**n, x), lambda n, x, ct: (100 * ct * n * x ** (n - 1),))
+    assert wf.grad(lambda x: power(3, x))(2.0).item() == pytest.approx(1200.0)
+    with pytest.raises(MissingRuleError, match="defvjp"):
+        plain(1.0)
+
+
+def test_a_backward_rule_of_wrong_shape_is_refused() -> None:
+    f = wf.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, None), lambda _, ct: (ct, ct))
+    with pytest.raises(TreeError, match="2 cotangents for 1 arguments"):
+        wf.grad(f)(1.0)
+
+
+def test_a_hidden_argument_is_refused() -> None:
+    def outer(y):
+        f = wf.custom_vjp(lambda x: x * y)
+        f.defvjp(lambda x: (x * y, None), lambda _, ct: (ct,))
+        return f(1.0)
+
+    with pytest.raises(DifferentiationError, match="pass it as an argument"):
+        wf.grad(outer)(2.0)
+
+
+def test_checkpoint_works_in_both_modes_and_captures_closures() -> None:
+    w = wf.asarray(POINTS)
+
+    def loss(w):
+        layer = wf.checkpoint(lambda x: wf.sin(x * w).sum())
+        return layer(wf.asarray(POINTS + 1))
+
+    plain = lambda w: wf.sin(wf.asarray(POINTS + 1) * w).sum()  # noqa: E731
+    np.testing.assert_allclose(wf.grad(loss)(w).numpy(), wf.grad(plain)(w).numpy(), rtol=1e-12)
+    for f in (loss, plain):
+        np.testing.assert_allclose(
+            wf.jvp(f, w, w)[1].item(), wf.jvp(plain, w, w)[1].item(), rtol=1e-12
+        )
+    np.testing.assert_allclose(wf.hessian(loss)(w).numpy(), wf.hessian(plain)(w).numpy(), rtol=1e-9)
+
+
+def test_callbacks_run_in_order_once_for_each_slice() -> None:
+    seen = []
+
+    def f(x):
+        wf.callback(lambda v: seen.append(("a", float(v))) or (), (), x)
+        y = wf.callback(lambda v: seen.append(("b", float(v))) or v * 2, ((), "float32"), x)
+        return y + 1
+
+    assert f(wf.tensor(1.0)).item() == 3.0
+    assert seen == [("a", 1.0), ("b", 1.0)]
+    seen.clear()
+    assert wf.vmap(f)(wf.tensor([1.0, 2.0])).tolist() == [3.0, 5.0]
+    assert sorted(seen) == [("a", 1.0), ("a", 2.0), ("b", 1.0), ("b", 2.0)]
+
+
+def test_a_callback_may_have_a_derivative() -> None:
+    def cube(x):
+        return wf.callback(
+            lambda v: v**3, x.type, x, vjp=lambda primals, out, ct: (3 * primals[0] ** 2 * ct,)
+        )
+
+    assert wf.grad(cube)(wf.tensor(2.0)).item() == 12.0
+    with pytest.raises(MissingRuleError, match="vjp"):
+        wf.grad(lambda x: wf.callback(np.sin, x.type, x))(wf.tensor(2.0))
+
+
+def test_print_shows_values_inside_transforms(capsys) -> None:
+    wf.grad(lambda x: wf.print("x is {}", x) or x * 2)(wf.tensor(3.0))
+    wf.vmap(lambda x: wf.print("row {}", x) or x)(wf.tensor([1.0, 2.0]))
+    assert capsys.readouterr().out.splitlines() == ["x is 3.0", "row 1.0", "row 2.0"]
+
+
+def test_check_grads_finds_a_wrong_rule() -> None:
+    check_grads(lambda x: wf.sin(x) * x, wf.asarray(POINTS), order=3)
+    wrong = wf.custom_jvp(wf.sin)
+    wrong.defjvp(lambda p, t: (wf.sin(*p), t[0]))
+    for mode in ("fwd", "rev"):
+        with pytest.raises(GradientMismatch, match="mode differs"):
+            check_grads(wrong, wf.asarray(POINTS), modes=(mode,))

@@ -1,0 +1,41 @@
+"""Memory that another library can write to: what was handed out over DLPack or as a buffer.
+
+Sharing belongs to the allocation, not to a tensor: every view of it, older or younger, is shared
+from then on. Readers of shared memory run at the call, so that later writes do not reach their
+results.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from weft.core.common.types import Array
+from weft.core.graph.graph import GRAPH
+from weft.core.tensor.storage import Lease
+
+_shared: dict[int, weakref.ref[Array]] = {}  # id of the array at the root of an allocation
+
+
+def share(array: Array) -> None:
+    """Mark the allocation under `array` as shared, after what was asked of it so far has run."""
+    root = root_of(array)
+    key = id(root)
+    if key not in _shared:
+        GRAPH.flush()
+        _shared[key] = weakref.ref(root, lambda _: _shared.pop(key, None))
+
+
+def is_shared(data: Any) -> bool:
+    """Whether this data lies in memory that was handed out."""
+    return bool(_shared) and isinstance(data, np.ndarray) and id(root_of(data)) in _shared
+
+
+def root_of(array: Array) -> Array:
+    """The array that answers for the memory: the end of the chain of bases, or a lease."""
+    root = array
+    while isinstance(root.base, np.ndarray) and not (isinstance(root, Lease) and root.is_loan):
+        root = root.base
+    return root

@@ -1,0 +1,303 @@
+"""Discrete Fourier transforms: `wf.fft`, as the array API and NumPy name them.
+
+Any length, any axes, zero-padded or cropped to `n` or `s`. `norm` places the factor 1/n: on the
+inverse ("backward", the default), on the forward transform ("forward"), or its root on both
+("ortho"). float32 gives complex64; integers become the default float first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.context import current_device, default_float
+from weft.core.common.device import as_device
+from weft.core.tensor.convert import scalar, to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, AxisError, DTypeError
+from weft.ops.axes import normalize_axes, normalize_axis
+from weft.ops.base import call
+from weft.ops.complex_parts import conj
+from weft.ops.creation import asarray
+from weft.ops.families import cast
+from weft.ops.fft import NORMS, OPPOSITE, ComplexTransform, fft_op, ifft_op, irfft_op, rfft_op
+from weft.ops.view.join import concat, pad_op
+from weft.ops.view.slice import narrow
+
+Axes = Sequence[int] | None
+Norm = str | None  # None is "backward", as in NumPy
+
+
+def fft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """Fourier transform along one axis."""
+    return _complex(fft_op, "fft", x, None if n is None else (n,), (axis,), norm)
+
+
+def ifft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """Inverse Fourier transform along one axis."""
+    return _complex(ifft_op, "ifft", x, None if n is None else (n,), (axis,), norm)
+
+
+def fftn(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
+) -> Tensor:
+    """Fourier transform along several axes: the given ones, the last len(s), or all."""
+    return _complex(fft_op, "fftn", x, s, axes, norm)
+
+
+def ifftn(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
+) -> Tensor:
+    """Inverse Fourier transform along several axes: the given ones, the last len(s), or all."""
+    return _complex(ifft_op, "ifftn", x, s, axes, norm)
+
+
+def fft2(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
+) -> Tensor:
+    """Fourier transform along two axes."""
+    return _complex(fft_op, "fft2", x, s, axes, norm)
+
+
+def ifft2(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
+) -> Tensor:
+    """Inverse Fourier transform along two axes."""
+    return _complex(ifft_op, "ifft2", x, s, axes, norm)
+
+
+def rfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """Fourier transform of a real tensor along one axis: its n//2 + 1 first frequencies."""
+    return _real("rfft", x, None if n is None else (n,), (axis,), norm)
+
+
+def rfftn(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
+) -> Tensor:
+    """Fourier transform of a real tensor along several axes; the last one keeps s//2 + 1."""
+    return _real("rfftn", x, s, axes, norm)
+
+
+def rfft2(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
+) -> Tensor:
+    """Fourier transform of a real tensor along two axes; the last one keeps s//2 + 1."""
+    return _real("rfft2", x, s, axes, norm)
+
+
+def irfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The real tensor whose `rfft` this is; its length is `n`, or 2(m - 1) for m frequencies."""
+    return _to_real("irfft", x, None if n is None else (n,), (axis,), norm)
+
+
+def irfftn(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
+) -> Tensor:
+    """The real tensor whose `rfftn` this is."""
+    return _to_real("irfftn", x, s, axes, norm)
+
+
+def irfft2(
+    x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
+) -> Tensor:
+    """The real tensor whose `rfft2` this is."""
+    return _to_real("irfft2", x, s, axes, norm)
+
+
+def hfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The real spectrum of a signal that has Hermitian symmetry, given by its first half."""
+    chosen = _opposite("hfft", norm)
+    turned = conj(_as_complex("hfft", x))
+    return _to_real("hfft", turned, None if n is None else (n,), (axis,), chosen)
+
+
+def ihfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The first half of the signal whose real spectrum this is: the inverse of `hfft`."""
+    chosen = _opposite("ihfft", norm)
+    return conj(_real("ihfft", x, None if n is None else (n,), (axis,), chosen))
+
+
+def fftfreq(n: int, /, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
+    """The frequencies of `fft`'s result for samples `d` apart: 0, 1, …, -2, -1 over n·d.
+
+    >>> fftfreq(4, d=0.5).tolist()
+    [0.0, 0.5, -1.0, -0.5]
+    """
+    size = _checked_size("fftfreq", n)
+    steps = np.concatenate([np.arange((size + 1) // 2), np.arange(-(size // 2), 0)])
+    return _frequencies("fftfreq", steps, size, d, dtype, device)
+
+
+def rfftfreq(n: int, /, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
+    """The frequencies of `rfft`'s result for samples `d` apart: 0, 1, …, n//2 over n·d."""
+    size = _checked_size("rfftfreq", n)
+    return _frequencies("rfftfreq", np.arange(size // 2 + 1), size, d, dtype, device)
+
+
+def fftshift(x: Any, /, axes: int | Sequence[int] | None = None) -> Tensor:
+    """Move frequency zero to the middle of the given axes, or of all."""
+    return _shifted("fftshift", x, axes, forward=True)
+
+
+def ifftshift(x: Any, /, axes: int | Sequence[int] | None = None) -> Tensor:
+    """Undo `fftshift`; for odd sizes the two differ by one place."""
+    return _shifted("ifftshift", x, axes, forward=False)
+
+
+def _complex(op: ComplexTransform, name: str, x: Any, s: Any, axes: Any, norm: Norm) -> Tensor:
+    scale = _checked_norm(name, norm)
+    tensor = _as_complex(name, x)
+    chosen, sizes = _axes_and_sizes(name, tensor, s, axes)
+    return _transformed(op, _fitted(tensor, chosen, sizes), chosen, scale)
+
+
+def _transformed(op: ComplexTransform, x: Tensor, axes: Sequence[int], norm: str) -> Tensor:
+    """Complex transform over axes counted from the left; none at all is the identity."""
+    if not axes:
+        return x
+    params = {"axes": tuple(sorted(i - x.ndim for i in axes)), "norm": norm}
+    return call(op, (x,), params)  # type: ignore[no-any-return]
+
+
+def _real(name: str, x: Any, s: Any, axes: Any, norm: Norm) -> Tensor:
+    scale = _checked_norm(name, norm)
+    tensor = _as_float(name, to_tensor(x, op=name))
+    if dtypes.is_complex(tensor.dtype):
+        raise DTypeError(
+            f"{name}: takes real tensors, got {dtypes.name_of(tensor.dtype)}"
+            "\nhint: wf.fft.fft takes complex ones"
+        )
+    chosen, sizes = _axes_and_sizes(name, tensor, s, axes, at_least=1)
+    fitted = _fitted(tensor, chosen, sizes)
+    half = call(rfft_op, (fitted,), {"axis": chosen[-1] - tensor.ndim, "norm": scale})
+    return _transformed(fft_op, half, chosen[:-1], scale)
+
+
+def _to_real(name: str, x: Any, s: Any, axes: Any, norm: Norm) -> Tensor:
+    scale = _checked_norm(name, norm)
+    tensor = _as_complex(name, x)
+    if s is None:
+        chosen, sizes = _axes_and_sizes(name, tensor, None, axes, at_least=1)
+        sizes = (*sizes[:-1], _checked_size(name, 2 * (sizes[-1] - 1), chosen[-1]))
+    else:
+        chosen, sizes = _axes_and_sizes(name, tensor, s, axes, at_least=1)
+    fitted = _fitted(tensor, chosen, (*sizes[:-1], sizes[-1] // 2 + 1))
+    whole = _transformed(ifft_op, fitted, chosen[:-1], scale)
+    params = {"axis": chosen[-1] - tensor.ndim, "size": sizes[-1], "norm": scale}
+    return call(irfft_op, (whole,), params)  # type: ignore[no-any-return]
+
+
+def _checked_norm(name: str, norm: Any) -> str:
+    if norm is None:
+        return "backward"
+    if norm not in NORMS:
+        raise ArgumentError(f"{name}: norm is one of {', '.join(map(repr, NORMS))}, got {norm!r}")
+    return str(norm)
+
+
+def _opposite(name: str, norm: Norm) -> str:
+    """The norm of the transform in the other direction."""
+    return OPPOSITE[_checked_norm(name, norm)]
+
+
+def _as_float(name: str, x: Tensor) -> Tensor:
+    """`x` with a float or complex dtype; integers become the default float."""
+    if dtypes.is_bool(x.dtype):
+        raise DTypeError(f"{name}: bool is not a number\nhint: cast with x.astype(…) first")
+    return x if dtypes.is_inexact(x.dtype) else cast(x, default_float())
+
+
+def _as_complex(name: str, x: Any) -> Tensor:
+    tensor = _as_float(name, to_tensor(x, op=name))
+    return cast(tensor, dtypes.complex_of(tensor.dtype))
+
+
+def _checked_size(name: str, n: Any, axis: int | None = None) -> int:
+    where = "" if axis is None else f"axis {axis}: "
+    try:
+        size = as_int(n)
+    except TypeError:
+        raise ArgumentError(f"{name}: {where}the length must be an integer, got {n!r}") from None
+    if size < 1:
+        raise ArgumentError(f"{name}: {where}the length must be at least 1, got {size}")
+    return size
+
+
+def _axes_and_sizes(
+    name: str, x: Tensor, s: Any, axes: Any, at_least: int = 0
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes to transform, counted from the left, and their lengths."""
+    if axes is None:
+        count = x.ndim if s is None else len(s)
+        if count > x.ndim:
+            raise AxisError(f"{name}: {count} lengths for {x.ndim} axes (s {tuple(s)})")
+        axes = range(x.ndim - count, x.ndim)
+    chosen = normalize_axes(name, axes, x.ndim)
+    if len(chosen) < at_least:
+        raise AxisError(f"{name}: at least one axis is needed (shape {x.shape})")
+    if s is not None and len(s) != len(chosen):
+        raise ArgumentError(f"{name}: {len(s)} lengths for {len(chosen)} axes (s {tuple(s)})")
+    wanted = [x.shape[i] for i in chosen] if s is None else s
+    return chosen, tuple(_checked_size(name, n, i) for n, i in zip(wanted, chosen, strict=True))
+
+
+def _fitted(x: Tensor, axes: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """Crop each axis to its length, or fill it up with zeros."""
+    change = [0] * x.ndim
+    for axis, size in zip(axes, sizes, strict=True):
+        change[axis] = size - x.shape[axis]
+    first = next((i for i, by in enumerate(change) if by), None)
+    if first is None:
+        return x
+    high = tuple(change[first:])
+    none = (0,) * len(high)
+    params = {"low": none, "high": high, "interior": none}
+    return call(pad_op, (x, scalar(0, x.dtype, x.device)), params)  # type: ignore[no-any-return]
+
+
+def _frequencies(name: str, steps: Any, size: int, d: Any, dtype: Any, device: Any) -> Tensor:
+    target = default_float() if dtype is None else dtypes.as_dtype(dtype, op=name)
+    if not dtypes.is_floating(target):
+        raise DTypeError(f"{name}: dtype must be a real float, got {dtypes.name_of(target)}")
+    if d == 0:
+        raise ArgumentError(f"{name}: the distance d of the samples is 0")
+    place = current_device() if device is None else as_device(device)
+    return asarray((steps / (size * float(d))).astype(target), device=place)
+
+
+def _shifted(name: str, x: Any, axes: Any, forward: bool) -> Tensor:
+    tensor = to_tensor(x, op=name)
+    chosen = range(tensor.ndim) if axes is None else normalize_axes(name, axes, tensor.ndim)
+    for axis in chosen:
+        size = tensor.shape[normalize_axis(name, axis, tensor.ndim)]
+        cut = (size + 1) // 2 if forward else size // 2
+        if cut not in (0, size):
+            back, front = narrow(tensor, axis, cut, size - cut), narrow(tensor, axis, 0, cut)
+            tensor = concat([back, front], axis=axis)
+    return tensor
+
+
+__all__ = [
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfft2",
+    "irfftn",
+    "rfft",
+    "rfft2",
+    "rfftfreq",
+    "rfftn",
+]

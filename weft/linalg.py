@@ -1,0 +1,490 @@
+"""Linear algebra: `wf.linalg`, as the array API and NumPy name it.
+
+Functions work on the last two axes and batch over the others. Integers become the default float.
+All are differentiable in both modes where the mathematics allows it; complex derivatives follow the
+bilinear pairing, as `wf.vjp` does everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.types import Shape
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.arithmetic import add, divide, multiply, square, where
+from weft.ops.axes import normalize_axis
+from weft.ops.base import call
+from weft.ops.comparison import equal, greater
+from weft.ops.complex_parts import conj, real
+from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
+from weft.ops.creation import arange, zeros
+from weft.ops.decompositions import (
+    eig_op,
+    eigh_op,
+    eigvals_op,
+    eigvalsh_op,
+    qr_complete_op,
+    qr_op,
+    svd_full_op,
+    svd_op,
+    svdvals_op,
+)
+from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.linalg import (
+    adjoint,
+    cholesky_op,
+    det_op,
+    expm_op,
+    identity_like,
+    identity_mask,
+    inv_op,
+    lower,
+    lu_op,
+    pinv_op,
+    slogdet_op,
+    solve_op,
+    triangular_solve_op,
+    upper,
+)
+from weft.ops.norms import inexact, matrix_norm, norm, vector_norm
+from weft.ops.reduction import max as max_over
+from weft.ops.reduction import min as min_over
+from weft.ops.reduction import sum as sum_over
+from weft.ops.view.join import concat
+from weft.ops.view.reshape import expand_dims, reshape
+from weft.ops.view.slice import narrow, slice_axes
+from weft.ops.view.transpose import matrix_transpose
+
+
+class QRResult(NamedTuple):
+    """Orthonormal columns and an upper triangular matrix."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class SVDResult(NamedTuple):
+    """Left vectors, singular values, and right vectors as rows."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class EighResult(NamedTuple):
+    """Real eigenvalues in ascending order and orthonormal eigenvectors as columns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class EigResult(NamedTuple):
+    """Complex eigenvalues and eigenvectors of norm 1 as columns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SlogdetResult(NamedTuple):
+    """Sign of a determinant and logarithm of its absolute value."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class LUResult(NamedTuple):
+    """A permutation, a unit lower triangular and an upper triangular matrix: P @ L @ U."""
+
+    P: Tensor
+    L: Tensor
+    U: Tensor
+
+
+class LstsqResult(NamedTuple):
+    """Least squares: solution, sums of squared residuals, rank, singular values."""
+
+    x: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def _matrices(name: str, x: Any, square: bool = False) -> Tensor:
+    """`x` as matrices of floats or complex numbers, or an error that names the function."""
+    tensor = inexact(name, x)
+    if tensor.ndim < 2:
+        raise ShapeError(f"{name}: needs at least 2 axes, got shape {tensor.shape}")
+    if square and tensor.shape[-1] != tensor.shape[-2]:
+        raise ShapeError(f"{name}: the matrix must be square (shape {tensor.shape})")
+    return tensor
+
+
+def cholesky(x: Any, /, *, upper: bool = False) -> Tensor:
+    """The lower triangular L with L Lᴴ = x, or the upper U with Uᴴ U = x.
+
+    Of a matrix that is not Hermitian the Hermitian part (x + xᴴ)/2 is taken.
+    """
+    factor: Tensor = call(cholesky_op, (_matrices("cholesky", x, square=True),), {})
+    return adjoint(factor) if upper else factor
+
+
+def qr(x: Any, /, mode: str = "reduced") -> Any:
+    """Q and R with x = Q R; "complete" makes Q square, "r" gives R alone."""
+    a = _matrices("qr", x)
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError(f"qr: mode is 'reduced', 'complete' or 'r', got {mode!r}")
+    rows, columns = a.shape[-2:]
+    if mode == "complete" and rows > columns:
+        return QRResult(*call(qr_complete_op, (a,), {}))
+    if rows >= columns:
+        result = QRResult(*call(qr_op, (a,), {}))
+        return result.R if mode == "r" else result
+    # The first square block decides Q; it then turns the remaining columns.
+    q, first = call(qr_op, (narrow(a, -1, 0, rows),), {})
+    rest = matmul(adjoint(q), narrow(a, -1, rows, columns - rows))
+    r = concat([first, rest], axis=-1)
+    return r if mode == "r" else QRResult(q, r)
+
+
+def svd(x: Any, /, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """U, S and Vh with x = U diag(S) Vh; derivatives need `full_matrices=False` or a square x."""
+    a = _matrices("svd", x)
+    if not compute_uv:
+        return svdvals(a)
+    full = full_matrices and a.shape[-1] != a.shape[-2]
+    return SVDResult(*call(svd_full_op if full else svd_op, (a,), {}))
+
+
+def svdvals(x: Any, /) -> Tensor:
+    """Singular values in descending order."""
+    return call(svdvals_op, (_matrices("svdvals", x),), {})  # type: ignore[no-any-return]
+
+
+def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
+    """Eigenvalues and eigenvectors of a Hermitian matrix.
+
+    `UPLO` "L" or "U" reads one triangle only; by default the Hermitian part (x + xᴴ)/2 is taken.
+    """
+    return EighResult(*call(eigh_op, (_from_triangle("eigh", x, UPLO),), {}))
+
+
+def eigvalsh(x: Any, /, UPLO: str | None = None) -> Tensor:
+    """Eigenvalues of a Hermitian matrix in ascending order; `UPLO` as for `eigh`."""
+    return call(eigvalsh_op, (_from_triangle("eigvalsh", x, UPLO),), {})  # type: ignore[no-any-return]
+
+
+def _from_triangle(name: str, x: Any, triangle: str | None) -> Tensor:
+    a = _matrices(name, x, square=True)
+    if triangle is None:
+        return a
+    if triangle not in ("L", "U"):
+        raise ArgumentError(f"{name}: UPLO is 'L' or 'U', got {triangle!r}")
+    strict = lower(a, -1) if triangle == "L" else upper(a, 1)
+    diagonal = where(identity_mask(a), real(a), 0)
+    return add(add(strict, adjoint(strict)), diagonal)
+
+
+def eig(x: Any, /) -> EigResult:
+    """Complex eigenvalues and eigenvectors of a general matrix."""
+    return EigResult(*call(eig_op, (_matrices("eig", x, square=True),), {}))
+
+
+def eigvals(x: Any, /) -> Tensor:
+    """Complex eigenvalues of a general matrix, in no particular order."""
+    return call(eigvals_op, (_matrices("eigvals", x, square=True),), {})  # type: ignore[no-any-return]
+
+
+def lu(x: Any, /) -> LUResult:
+    """P, L and U with x = P L U, by elimination with row exchanges."""
+    a = _matrices("lu", x)
+    packed, rows = call(lu_op, (a,), {})
+    n, m = a.shape[-2:]
+    k = min(n, m)
+    left = lower(slice_axes(packed, (0, 0), (n, k), (1, 1)), -1)
+    right = upper(slice_axes(packed, (0, 0), (k, m), (1, 1)))
+    places = arange(n, device=a.device)
+    order = equal(expand_dims(places, -1), expand_dims(rows, -2))
+    return LUResult(cast(order, a.dtype), where(identity_mask(left), 1, left), right)
+
+
+def det(x: Any, /) -> Tensor:
+    """The determinant; singular matrices give 0 and have a derivative."""
+    return call(det_op, (_matrices("det", x, square=True),), {})  # type: ignore[no-any-return]
+
+
+def slogdet(x: Any, /) -> SlogdetResult:
+    """Sign and logarithm of the absolute value of the determinant; singular gives (0, -inf)."""
+    return SlogdetResult(*call(slogdet_op, (_matrices("slogdet", x, square=True),), {}))
+
+
+def inv(x: Any, /) -> Tensor:
+    """The inverse; a singular matrix raises `ArgumentError`."""
+    return call(inv_op, (_matrices("inv", x, square=True),), {"strict": True})  # type: ignore[no-any-return]
+
+
+def solve(x1: Any, x2: Any, /) -> Tensor:
+    """The x with x1 @ x = x2; a one-axis `x2` is one right-hand side for every matrix."""
+    a, b, vector = _system("solve", x1, x2)
+    found: Tensor = call(solve_op, (a, b), {})
+    return reshape(found, found.shape[:-1]) if vector else found
+
+
+def solve_triangular(
+    x1: Any,
+    x2: Any,
+    /,
+    *,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    transpose: bool = False,
+    conjugate: bool = False,
+) -> Tensor:
+    """The x with x1 @ x = x2 for triangular x1, of which the other triangle is not read.
+
+    `transpose` and `conjugate` solve with x1ᵀ, its conjugate, or (both) its adjoint instead.
+    """
+    a, b, vector = _system("solve_triangular", x1, x2)
+    params = {"lower": lower, "unit_diagonal": unit_diagonal, "transpose": transpose}
+    found: Tensor = call(triangular_solve_op, (conj(a) if conjugate else a, b), params)
+    return reshape(found, found.shape[:-1]) if vector else found
+
+
+def _system(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor, bool]:
+    """Matrix and right-hand sides of one dtype whose batch axes fit."""
+    a, b = _promoted(name, x1, x2)
+    a = _matrices(name, a, square=True)
+    if b.ndim == 0:
+        raise ShapeError(f"{name}: operand 1 needs an axis (shape {b.shape})")
+    vector = b.ndim == 1
+    right = expand_dims(b, -1) if vector else b
+    if right.shape[-2] != a.shape[-1]:
+        raise ShapeError(
+            f"{name}: operand 1, axis {right.ndim - 2}: size {right.shape[-2]} does not fit the"
+            f" matrix (shapes {a.shape}, {b.shape})"
+        )
+    lead = broadcast_shape(name, a.shape[:-2], right.shape[:-2])
+    return _fit_lead(a, lead), _fit_lead(right, lead), vector
+
+
+def _fit_lead(x: Tensor, lead: Shape) -> Tensor:
+    """Stretch batch axes of size 1; missing ones may stay missing."""
+    return broadcast(x, lead[len(lead) - (x.ndim - 2) :] + x.shape[-2:])
+
+
+def _promoted(name: str, *args: Any) -> tuple[Tensor, ...]:
+    """Operands as tensors of one float or complex dtype."""
+    tensors = as_tensors(name, *args)
+    dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=name)
+    if dtypes.is_bool(dtype):
+        raise DTypeError(f"{name}: bool is not a number\nhint: cast with x.astype(…) first")
+    target = dtype if dtypes.is_inexact(dtype) else default_float()
+    return tuple(cast(t, target) for t in tensors)
+
+
+def _cutoff(x: Tensor) -> float:
+    """The relative size from which on singular values count, by default."""
+    return max(x.shape[-2:], default=1) * dtypes.finfo(x.dtype).eps
+
+
+def pinv(x: Any, /, *, rtol: Any = None) -> Tensor:
+    """The Moore-Penrose inverse; singular values up to `rtol` times the largest count as zero."""
+    a = _matrices("pinv", x)
+    if rtol is None or isinstance(rtol, int | float):
+        return call(pinv_op, (a,), {"rtol": float(_cutoff(a) if rtol is None else rtol)})  # type: ignore[no-any-return]
+    u, s, vh = svd(a, full_matrices=False)
+    kept = _kept(s, rtol)
+    weights = where(kept, 1 / where(kept, s, 1), 0)
+    return matmul(adjoint(vh), multiply(expand_dims(weights, -1), adjoint(u)))
+
+
+def _kept(s: Tensor, rtol: Any) -> Tensor:
+    """Which singular values are larger than `rtol` times the largest."""
+    limit = to_tensor(rtol, like=s.device)
+    largest = max_over(s, axis=-1, keepdims=True)
+    return greater(s, expand_dims(cast(limit, s.dtype), -1) * largest)
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Tensor:
+    """How many singular values are larger than `rtol` times the largest."""
+    a = _matrices("matrix_rank", x)
+    s = svdvals(a)
+    if 0 in a.shape[-2:]:
+        return zeros(s.shape[:-1], dtype=dtypes.int64, device=a.device)
+    return sum_over(_kept(s, _cutoff(a) if rtol is None else rtol), axis=-1)
+
+
+def matrix_power(x: Any, n: int, /) -> Tensor:
+    """The matrix multiplied n times with itself; the inverse for negative n, by squaring."""
+    (a,) = numbers("matrix_power", x)
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise ArgumentError(f"matrix_power: the exponent must be an integer, got {n!r}")
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ShapeError(f"matrix_power: the matrix must be square (shape {a.shape})")
+    if n < 0:
+        a = inv(a)
+    result, square, left = None, a, abs(n)
+    while left:
+        if left % 2:
+            result = square if result is None else matmul(result, square)
+        left //= 2
+        square = matmul(square, square) if left else square
+    return broadcast(identity_like(a), a.shape) if result is None else result
+
+
+def cond(x: Any, /, p: Any = None) -> Tensor:
+    """How much solving with this matrix can magnify errors, in the norm `p` (2 by default)."""
+    a = _matrices("cond", x)
+    if p is None or p in (2, -2):
+        s = svdvals(a)
+        large, small = max_over(s, axis=-1), min_over(s, axis=-1)
+        return divide(*((small, large) if p == -2 else (large, small)))
+    inverse = call(inv_op, (_matrices("cond", a, square=True),), {"strict": False})
+    return multiply(matrix_norm(a, ord=p), matrix_norm(inverse, ord=p))
+
+
+def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
+    """The x of least norm that makes |a @ x - b| least.
+
+    Residuals are the sums of squares of b - a @ x for each column, and empty where `a` has no more
+    rows than columns. Singular values up to `rcond` times the largest count as zero.
+    """
+    left, right = _promoted("lstsq", a, b)
+    left = _matrices("lstsq", left)
+    vector = right.ndim == 1
+    columns = expand_dims(right, -1) if vector else right
+    if columns.ndim < 2 or columns.shape[-2] != left.shape[-2]:
+        raise ShapeError(f"lstsq: rows do not fit (shapes {left.shape}, {right.shape})")
+    cutoff = _cutoff(left) if rcond is None else float(rcond)
+    x = matmul(pinv(left, rtol=cutoff), columns)
+    if left.shape[-2] > left.shape[-1]:
+        residuals = square(vector_norm(columns - matmul(left, x), axis=-2))
+    else:
+        residuals = zeros((0,), dtype=dtypes.real_of(left.dtype), device=left.device)
+    solution = reshape(x, x.shape[:-1]) if vector else x
+    return LstsqResult(solution, residuals, matrix_rank(left, rtol=cutoff), svdvals(left))
+
+
+def expm(x: Any, /) -> Tensor:
+    """The exponential of a matrix: 1 + x + x²/2 + …"""
+    return call(expm_op, (_matrices("expm", x, square=True),), {})  # type: ignore[no-any-return]
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
+    """The cross product of vectors of three elements along `axis`; other axes broadcast."""
+    a, b = numbers("cross", x1, x2)
+    if axis >= 0:
+        axis = normalize_axis("cross", axis, max(a.ndim, b.ndim)) - max(a.ndim, b.ndim)
+    for operand, t in enumerate((a, b)):
+        normalize_axis("cross", axis, t.ndim)
+        if t.shape[axis] != 3:
+            raise ShapeError(
+                f"cross: operand {operand}, axis {axis}: size must be 3, got {t.shape[axis]}"
+            )
+    u, v = ([narrow(t, axis, k, 1) for k in range(3)] for t in (a, b))
+    parts = [
+        u[1] * v[2] - u[2] * v[1],
+        u[2] * v[0] - u[0] * v[2],
+        u[0] * v[1] - u[1] * v[0],
+    ]
+    return concat(parts, axis=axis)
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Tensor:
+    """The elements of a diagonal of the last two axes; above the main one for a positive offset."""
+    tensor = to_tensor(x, op="diagonal")
+    if tensor.ndim < 2:
+        raise ShapeError(f"diagonal: needs at least 2 axes, got shape {tensor.shape}")
+    rows, columns = tensor.shape[-2:]
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    start = offset if offset >= 0 else -offset * columns
+    flat = reshape(tensor, (*tensor.shape[:-2], rows * columns))
+    return slice_axes(flat, (start if length else 0,), (length,), (columns + 1,))
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+    """The sum of a diagonal of the last two axes; small integers are summed as 64-bit ones."""
+    return sum_over(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+def multi_dot(arrays: Any, /) -> Tensor:
+    """The product of a chain of matrices in the cheapest order; the ends may be vectors."""
+    chain = [to_tensor(x, op="multi_dot") for x in arrays]
+    if len(chain) < 2:
+        raise ArgumentError(f"multi_dot: at least two matrices are needed, got {len(chain)}")
+    for k, t in enumerate(chain):
+        if t.ndim != 2 and not (t.ndim == 1 and k in (0, len(chain) - 1)):
+            raise ShapeError(f"multi_dot: operand {k}: expected a matrix (shape {t.shape})")
+    first = 1 if chain[0].ndim == 1 else chain[0].shape[0]
+    last = 1 if chain[-1].ndim == 1 else chain[-1].shape[-1]
+    sizes = [first, *(t.shape[0] for t in chain[1:]), last]
+    return _chained(chain, _best_cuts(sizes), 0, len(chain) - 1)
+
+
+def _best_cuts(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """For each run of the chain, after which matrix to cut it for the fewest multiplications."""
+    count = len(sizes) - 1
+    price = {(i, i): 0 for i in range(count)}
+    cuts = {}
+    for span in range(1, count):
+        for i in range(count - span):
+            j = i + span
+            options = [
+                (price[i, k] + price[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
+                for k in range(i, j)
+            ]
+            price[i, j], cuts[i, j] = min(options)
+    return cuts
+
+
+def _chained(chain: list[Tensor], cuts: dict[tuple[int, int], int], i: int, j: int) -> Tensor:
+    if i == j:
+        return chain[i]
+    k = cuts[i, j]
+    return matmul(_chained(chain, cuts, i, k), _chained(chain, cuts, k + 1, j))
+
+
+__all__ = [
+    "EigResult",
+    "EighResult",
+    "LUResult",
+    "LstsqResult",
+    "QRResult",
+    "SVDResult",
+    "SlogdetResult",
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "expm",
+    "inv",
+    "lstsq",
+    "lu",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "multi_dot",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]

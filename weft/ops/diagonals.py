@@ -1,0 +1,204 @@
+"""Diagonals and triangles: eye, diag, diagonal, tril, triu, their positions, and trace of a matrix.
+
+Diagonals are strided slices of the flattened matrix, so they are views and need no op of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.context import defaults
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import Array
+from weft.core.tensor.convert import scalar, to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import AxisError, ShapeError
+from weft.ops.arithmetic import where
+from weft.ops.axes import normalize_axis
+from weft.ops.base import call
+from weft.ops.creation import arange, asarray, shape_tuple
+from weft.ops.families import cast
+from weft.ops.view.join import pad_op
+from weft.ops.view.reshape import expand_dims, ravel, reshape
+from weft.ops.view.slice import slice_axes
+from weft.ops.view.transpose import moveaxis
+
+
+@public
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: Any = None,
+    device: Any = None,
+) -> Tensor:
+    """A matrix with ones on the k-th diagonal and zeros elsewhere."""
+    rows, columns = shape_tuple("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    target, place = defaults(dtype, device)
+    return cast(_offsets(rows, columns, place) == k, target)
+
+
+def _offsets(rows: int, columns: int, device: Any) -> Tensor:
+    """On which diagonal each element of a matrix lies."""
+    down = expand_dims(arange(rows, device=device), 1)
+    return arange(columns, device=device) - down  # type: ignore[no-any-return]
+
+
+@public
+def identity(n: int, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The square matrix with ones on its diagonal."""
+    return eye(n, dtype=dtype, device=device)
+
+
+@public
+def tri(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    k: int = 0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> Tensor:
+    """A matrix with ones at and below the k-th diagonal and zeros elsewhere."""
+    rows, columns = shape_tuple("tri", (n_rows, n_rows if n_cols is None else n_cols))
+    target, place = defaults(dtype, device)
+    return cast(_offsets(rows, columns, place) <= k, target)
+
+
+@public
+def tril(x: Any, /, *, k: int = 0) -> Tensor:
+    """Matrices (the last two axes) with zeros above the k-th diagonal."""
+    tensor = _matrices("tril", x)
+    return where(_offsets(*_plane(tensor), tensor.device) <= k, tensor, _zero(tensor))
+
+
+@public
+def triu(x: Any, /, *, k: int = 0) -> Tensor:
+    """Matrices (the last two axes) with zeros below the k-th diagonal."""
+    tensor = _matrices("triu", x)
+    return where(_offsets(*_plane(tensor), tensor.device) >= k, tensor, _zero(tensor))
+
+
+def _plane(x: Tensor) -> tuple[int, int]:
+    return x.shape[-2], x.shape[-1]
+
+
+def _zero(x: Tensor) -> Tensor:
+    return scalar(0, x.dtype, x.device)
+
+
+def _matrices(op: str, x: Any) -> Tensor:
+    tensor = to_tensor(x, op=op)
+    if tensor.ndim < 2:
+        raise ShapeError(f"{op}: needs at least 2 axes, got shape {tensor.shape}")
+    return tensor
+
+
+@public
+def diagonal(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The diagonal of two axes, as a new last axis; a view where memory order allows."""
+    tensor = _matrices("diagonal", x)
+    i, j = (normalize_axis("diagonal", axis, tensor.ndim) for axis in (axis1, axis2))
+    if i == j:
+        raise AxisError(f"diagonal: both axes are {i}")
+    moved = moveaxis(tensor, (i, j), (-2, -1))
+    rows, columns = moved.shape[-2:]
+    first = max(-offset, 0) * columns + max(offset, 0)
+    length = max(0, min(rows - max(-offset, 0), columns - max(offset, 0)))
+    flat = reshape(moved, (*moved.shape[:-2], rows * columns))
+    return slice_axes(flat, (first if length else 0,), (length,), (columns + 1,))
+
+
+@public
+def diag(x: Any, /, k: int = 0) -> Tensor:
+    """The k-th diagonal of a matrix, or the matrix with a vector on its k-th diagonal."""
+    tensor = to_tensor(x, op="diag")
+    if tensor.ndim == 2:
+        return diagonal(tensor, k)
+    if tensor.ndim != 1:
+        raise ShapeError(f"diag: needs one or two axes, got shape {tensor.shape}")
+    count = tensor.shape[0]
+    size = count + abs(k)
+    # In row-major order the elements stand `size` zeros apart.
+    low = max(-k, 0) * size + max(k, 0) if count else 0
+    used = low + (count + (count - 1) * size if count else 0)
+    widths = {"low": (low,), "high": (size * size - used,), "interior": (size,)}
+    return reshape(call(pad_op, (tensor, _zero(tensor)), widths), (size, size))
+
+
+@public
+def diagflat(x: Any, /, k: int = 0) -> Tensor:
+    """A matrix with all elements of `x` on its k-th diagonal."""
+    return diag(ravel(x), k)
+
+
+@public
+def matrix_trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The sum of a diagonal."""
+    return FUNCTIONS["sum"](diagonal(x, offset, axis1, axis2), axis=-1)  # type: ignore[no-any-return]
+
+
+@public
+def vander(x: Any, /, n: int | None = None, *, increasing: bool = False) -> Tensor:
+    """Powers of a vector as columns, the highest first unless `increasing`."""
+    tensor = to_tensor(x, op="vander")
+    if tensor.ndim != 1:
+        raise ShapeError(f"vander: needs one axis, got shape {tensor.shape}")
+    (count,) = shape_tuple("vander", tensor.shape[0] if n is None else n)
+    column = expand_dims(tensor, 1)
+    if dtypes.is_bool(tensor.dtype):
+        column = cast(column, dtypes.int64)
+    columns = [FUNCTIONS["ones_like"](column)]
+    while len(columns) < count:
+        columns.append(columns[-1] * column)
+    powers = columns if increasing else columns[::-1]
+    return FUNCTIONS["concat"](powers, axis=1)[:, :count]  # type: ignore[no-any-return]
+
+
+def _places(found: tuple[Array, ...], device: Any) -> tuple[Tensor, ...]:
+    return tuple(asarray(place.astype(np.int64), device=device, copy=True) for place in found)
+
+
+@public
+def tril_indices(
+    n: int, k: int = 0, m: int | None = None, *, device: Any = None
+) -> tuple[Tensor, ...]:
+    """Rows and columns of the elements at and below the k-th diagonal."""
+    return _places(np.tril_indices(n, k, m), device)
+
+
+@public
+def triu_indices(
+    n: int, k: int = 0, m: int | None = None, *, device: Any = None
+) -> tuple[Tensor, ...]:
+    """Rows and columns of the elements at and above the k-th diagonal."""
+    return _places(np.triu_indices(n, k, m), device)
+
+
+@public
+def diag_indices(n: int, ndim: int = 2, *, device: Any = None) -> tuple[Tensor, ...]:
+    """Positions of the main diagonal of a tensor with `ndim` axes of size n."""
+    return (arange(n, device=device),) * ndim
+
+
+__all__ = [
+    "diag",
+    "diag_indices",
+    "diagflat",
+    "diagonal",
+    "eye",
+    "identity",
+    "matrix_trace",
+    "tri",
+    "tril",
+    "tril_indices",
+    "triu",
+    "triu_indices",
+    "vander",
+]

@@ -1,0 +1,255 @@
+"""Functional updates: `x.at[index].set(v)` and what `x[index] = v` is made of.
+
+A basic index is a slice update, arrays are a scatter. One value under a mask is a choice, so that
+the mask's value is not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.config import settings
+from weft.core.common import dtypes
+from weft.core.common.handler import current
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import DType, Shape
+from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor, wrap
+from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.arithmetic import where
+from weft.ops.base import call
+from weft.ops.families import broadcast, broadcast_shape
+from weft.ops.gather import SCATTERS, checked_mode
+from weft.ops.indexing import (
+    Plan,
+    arranged,
+    basic_view,
+    getitem,
+    is_basic_index,
+    legal_positions,
+    plan_index,
+    stacked_positions,
+    value_like,
+)
+from weft.ops.view.join import pad_op
+from weft.ops.view.reshape import expand_dims, reshape
+from weft.ops.view.slice import slice_axes, slice_update_op
+from weft.ops.view.transpose import permute_dims
+
+_MODES = ("raise", "clip", "wrap", "drop")
+_ELEMENTWISE = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
+_new_tensor = Tensor.__new__
+
+
+@public
+def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "raise") -> Tensor:
+    """A copy of `x` with `value` combined (`set`, `add`, `mul`, `min`, `max`) at `index`.
+
+    Where positions repeat, all values are combined; of several set, the last one stays. `mode` is
+    for positions out of range: `raise`, `clip`, `wrap` or `drop`.
+    """
+    if combine not in SCATTERS:
+        raise ArgumentError(f"index_update: combine must be one of {', '.join(SCATTERS)}")
+    checked_mode("setitem", mode, _MODES)
+    tensor = to_tensor(x, op="setitem")
+    update = value_like("setitem", tensor, value)
+    _check_combine(tensor.dtype, combine)
+    mask = _lone_mask(index, tensor)
+    if mask is not None and _fits_rest(update, tensor.shape[mask.ndim :]):
+        return _masked(tensor, mask, update, combine)
+    plan = plan_index("setitem", tensor, index)
+    base = basic_view(tensor, plan)
+    values = _fitted(update, _result_shape(plan))
+    if plan.arrays:
+        values = _scattered(base, plan, values, combine, mode)
+    elif combine != "set":
+        values = FUNCTIONS[_ELEMENTWISE[combine]](base, values)
+    if base is tensor:
+        return alias(update) if values is update else values
+    window = reshape(values, plan.lengths)
+    params = {"starts": plan.starts, "lengths": plan.lengths, "steps": plan.steps}
+    return call(slice_update_op, (tensor, window), params)  # type: ignore[no-any-return]
+
+
+def _check_combine(dtype: DType, combine: str) -> None:
+    if (combine in ("add", "mul") and dtypes.is_bool(dtype)) or (
+        combine in ("min", "max") and dtypes.is_complex(dtype)
+    ):
+        raise DTypeError(f"index_update: {combine} has no meaning for {dtypes.name_of(dtype)}")
+
+
+def _fitted(update: Tensor, target: Shape) -> Tensor:
+    """`update` broadcast to the place it goes to; extra leading axes of size 1 are dropped."""
+    extra = update.ndim - len(target)
+    if extra > 0 and update.shape[:extra] == (1,) * extra:
+        update = reshape(update, update.shape[extra:])
+    if broadcast_shape("setitem", update.shape, target) != target:
+        raise ShapeError(
+            f"setitem: a value of shape {update.shape} does not fit the shape {target} of its place"
+        )
+    return broadcast(update, target)
+
+
+def _lone_mask(index: Any, x: Tensor) -> Tensor | None:
+    """The mask, if the index is one mask over leading axes and nothing else."""
+    entry = index[0] if type(index) is tuple and len(index) == 1 else index
+    if not isinstance(entry, Tensor | np.ndarray | bool | np.bool_):
+        return None
+    mask = to_tensor(entry, like=x.device, op="setitem")
+    fits = dtypes.is_bool(mask.dtype) and mask.shape == x.shape[: mask.ndim]
+    return mask if fits else None
+
+
+def _fits_rest(update: Tensor, rest: Shape) -> bool:
+    return update.ndim <= len(rest) and all(
+        size in (1, full) for size, full in zip(update.shape[::-1], rest[::-1], strict=False)
+    )
+
+
+def _masked(x: Tensor, mask: Tensor, update: Tensor, combine: str) -> Tensor:
+    """One value for every place of a mask: a choice, so the mask's value is not read."""
+    chosen = reshape(mask, (*mask.shape, *(1,) * (x.ndim - mask.ndim)))
+    if combine == "mul":  # not `where(mask, x * v, x)`: an infinite v would make 0 · ∞ derivatives
+        return x * where(chosen, update, 1)  # type: ignore[no-any-return]
+    new = update if combine == "set" else FUNCTIONS[_ELEMENTWISE[combine]](x, update)
+    return where(chosen, new, x)
+
+
+def _scattered(base: Tensor, plan: Plan, values: Tensor, combine: str, mode: str) -> Tensor:
+    """Scatter into the sliced tensor, with the indexed axes together, and back again."""
+    indices, picks = stacked_positions("setitem", plan)
+    moved, rest = arranged(base, plan)
+    indexed = len(plan.axes)
+    params = {"indexed": indexed, "rest": rest, "picks": len(picks), "mode": mode}
+    if mode == "drop":
+        made = _dropping(moved, indices, values, params, combine)
+    else:
+        made = call(SCATTERS[combine], (moved, indices, values), params)
+    if not plan.front:
+        return made
+    order = [*plan.axes, *(i for i in range(base.ndim) if i not in plan.axes)]
+    return permute_dims(made, [order.index(i) for i in range(len(order))])
+
+
+def _dropping(x: Tensor, indices: Tensor, values: Tensor, params: Any, combine: str) -> Tensor:
+    """Scatter in which positions out of range go to a margin that is cut off afterwards."""
+    indexed, rest = params["indexed"], params["rest"]
+    core = x.shape[x.ndim - indexed - rest :]
+    none, ones = (0,) * len(core), (1,) * len(core)
+    margin = {"low": none, "high": (1,) * indexed + (0,) * rest, "interior": none}
+    wide = call(pad_op, (x, scalar(0, x.dtype, x.device)), margin)
+    placed, inside = legal_positions(x, indices, indexed, rest)
+    last = wrap(np.asarray(core[:indexed], np.int64), x.device)
+    placed = where(expand_dims(inside, -1), placed, last)
+    made = call(SCATTERS[combine], (wide, placed, values), {**params, "mode": "raise"})
+    return slice_axes(made, none, core, ones)
+
+
+def _result_shape(plan: Plan) -> Shape:
+    if not plan.arrays:
+        return plan.shape
+    _, full = stacked_positions("setitem", plan)
+    rest = [i for i in range(len(plan.shape)) if i not in plan.axes]
+    before = 0 if plan.front else plan.axes[0]
+    sizes = [plan.shape[i] for i in rest]
+    return (*sizes[:before], *full, *sizes[before:])
+
+
+@public
+def index_set(x: Any, index: Any, value: Any) -> Tensor:
+    """A copy of `x` with `value` at `index`."""
+    if type(x) is Tensor and current() is None and type(value) in PYTHON_SCALARS:
+        found = _set_direct(x._impl, index, value)
+        if found is not None:
+            return found
+    return index_update(x, index, value, "set")
+
+
+def _set_direct(impl: TensorImpl, index: Any, value: Any) -> Tensor | None:
+    """One number at a basic index of small data, by NumPy itself; None where that is not enough."""
+    data = impl.data
+    if (
+        type(data) is not np.ndarray
+        or impl.traced
+        or data.size > settings.small_elements
+        or not is_basic_index(index)
+        or dtypes.weak_dtype(type(value), impl.dtype) != impl.dtype
+    ):
+        return None
+    filled = scalar(value, impl.dtype, impl.device, "setitem")._impl.data
+    made = data.copy()
+    try:
+        made[index] = filled
+    except (IndexError, TypeError, ValueError):
+        return None
+    tensor = _new_tensor(Tensor)
+    tensor._impl = TensorImpl(impl.shape, impl.dtype, impl.device, made)
+    return tensor
+
+
+class Updater:
+    """`x.at`: choose a place with `[index]`."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __getitem__(self, index: Any) -> Place:
+        return Place(self._tensor, index)
+
+
+class Place:
+    """`x.at[index]`: say what happens there; the tensor itself stays as it is."""
+
+    __slots__ = ("_index", "_tensor")
+
+    def __init__(self, tensor: Tensor, index: Any) -> None:
+        self._tensor = tensor
+        self._index = index
+
+    def get(self, *, mode: str = "raise", fill_value: Any = None) -> Tensor:
+        """The elements there; `mode` is `raise`, `clip`, `wrap` or `fill`."""
+        return getitem(self._tensor, self._index, mode=mode, fill_value=fill_value)
+
+    def set(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """Replace the elements there."""
+        return index_update(self._tensor, self._index, value, "set", mode)
+
+    def add(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """Add to the elements there; repeated positions add up."""
+        return index_update(self._tensor, self._index, value, "add", mode)
+
+    def mul(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """Multiply the elements there; repeated positions multiply up."""
+        return index_update(self._tensor, self._index, value, "mul", mode)
+
+    multiply = mul
+
+    def min(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """The smaller of the elements there and the values."""
+        return index_update(self._tensor, self._index, value, "min", mode)
+
+    def max(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """The larger of the elements there and the values."""
+        return index_update(self._tensor, self._index, value, "max", mode)
+
+    def apply(self, function: Any) -> Tensor:
+        """Replace the elements there by `function` of them."""
+        return self.set(function(self.get()))
+
+
+@public
+def updater(x: Tensor) -> Updater:
+    """Functional updates: `x.at[i].set(v)`."""
+    return Updater(x)
+
+
+__all__ = [
+    "index_set",
+    "index_update",
+]

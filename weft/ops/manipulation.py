@@ -1,0 +1,372 @@
+"""Rearrange tensors: repeat, tile, roll, stack in columns and blocks, insert and delete.
+
+Everything here is spelled with views, joins and gathers, so it is differentiable and batchable.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import Array, Shape
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
+from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, ShapeError
+from weft.ops.axes import normalize_axes, normalize_axis
+from weft.ops.creation import asarray, shape_tuple
+from weft.ops.families import as_tensors, broadcast, cast
+from weft.ops.selection import take
+from weft.ops.view.broadcast import broadcast_to
+from weft.ops.view.join import concat, joined_tensors
+from weft.ops.view.reshape import expand_dims, ravel, reshape
+from weft.ops.view.slice import flip, narrow
+from weft.ops.view.transpose import moveaxis, swapaxes
+
+
+@public
+def expand(x: Any, /, shape: Any) -> Tensor:
+    """`x` stretched to `shape` as a view; -1 keeps an axis as it is."""
+    return broadcast_to(x, shape)
+
+
+@public
+def rollaxis(x: Any, axis: int, /, start: int = 0) -> Tensor:
+    """Move an axis until it stands before axis `start`."""
+    tensor = to_tensor(x, op="rollaxis")
+    i = normalize_axis("rollaxis", axis, tensor.ndim)
+    target = as_int(start) + tensor.ndim if as_int(start) < 0 else as_int(start)
+    if not 0 <= target <= tensor.ndim:
+        raise AxisError(f"rollaxis: start {start} is out of range for {tensor.ndim} axes")
+    return moveaxis(tensor, i, target - 1 if i < target else target)
+
+
+@public
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+    """Each element several times in a row: `repeats` is one number, or one for each position.
+
+    Numbers for each position are read, since they decide the result's shape.
+    """
+    tensor = to_tensor(x, op="repeat")
+    if axis is None:
+        tensor, axis = ravel(tensor), 0
+    i = normalize_axis("repeat", axis, tensor.ndim)
+    counts = _counts(repeats, tensor.shape[i], i)
+    if isinstance(counts, np.ndarray):
+        return take(tensor, np.repeat(np.arange(tensor.shape[i]), counts), axis=i)
+    before, after = tensor.shape[: i + 1], tensor.shape[i + 1 :]
+    stretched = broadcast(expand_dims(tensor, i + 1), (*before, counts, *after))
+    return reshape(stretched, (*before[:-1], before[-1] * counts, *after))
+
+
+def _counts(repeats: Any, size: int, axis: int) -> int | Array:
+    if isinstance(repeats, int | np.integer):
+        found = np.asarray(int(repeats))
+    else:
+        tensor = to_tensor(repeats, op="repeat")
+        found = tensor.host() if tensor.size else np.zeros(tensor.shape, np.int64)
+    if found.dtype.kind not in "iu":
+        raise DTypeError(f"repeat: repeats must be integers, got {found.dtype}")
+    if found.size and found.min() < 0:
+        raise ArgumentError(f"repeat: repeats are negative ({int(found.min())})")
+    if found.size == 1 and found.ndim <= 1:
+        return int(found.reshape(())[()])
+    if found.shape != (size,):
+        raise ShapeError(f"repeat: repeats {found.shape} for axis {axis} of size {size}")
+    return found
+
+
+@public
+def tile(x: Any, repetitions: Any, /) -> Tensor:
+    """The whole tensor several times along each axis."""
+    tensor = to_tensor(x, op="tile")
+    times = shape_tuple("tile", repetitions)
+    rank = max(len(times), tensor.ndim)
+    times = (1,) * (rank - len(times)) + times
+    sizes = (1,) * (rank - tensor.ndim) + tensor.shape
+    opened = reshape(tensor, tuple(n for size in sizes for n in (1, size)))
+    pairs = tuple(n for pair in zip(times, sizes, strict=True) for n in pair)
+    full = tuple(a * b for a, b in zip(times, sizes, strict=True))
+    return reshape(broadcast(opened, pairs), full)
+
+
+@public
+def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Tensor:
+    """Shift elements along axes; what leaves at one end enters at the other."""
+    tensor = to_tensor(x, op="roll")
+    if axis is None:
+        return reshape(roll(ravel(tensor), _total(shift), axis=0), tensor.shape)
+    shifts = tuple(shift) if np.iterable(shift) else (shift,)
+    axes = tuple(axis) if np.iterable(axis) else (axis,)
+    if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
+        raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    count = max(len(shifts), len(axes))
+    shifts, axes = shifts * (count // len(shifts)), axes * (count // len(axes))
+    for step, which in zip(shifts, axes, strict=True):
+        i = normalize_axis("roll", which, tensor.ndim)
+        size = tensor.shape[i]
+        moved = as_int(step) % size if size else 0
+        if moved:
+            parts = narrow(tensor, i, size - moved, moved), narrow(tensor, i, 0, size - moved)
+            tensor = concat(parts, axis=i)
+    return alias(tensor) if tensor is x else tensor
+
+
+def _total(shift: Any) -> int:
+    return sum(map(as_int, shift)) if np.iterable(shift) else as_int(shift)
+
+
+@public
+def rot90(x: Any, /, k: int = 1, axes: Any = (0, 1)) -> Tensor:
+    """Turn the plane of two axes by k quarter turns, from the first towards the second."""
+    tensor = to_tensor(x, op="rot90")
+    i, j = _plane(axes, tensor.ndim)
+    turns = as_int(k) % 4
+    if turns == 2:
+        return flip(tensor, axis=(i, j))
+    if turns == 1:
+        return swapaxes(flip(tensor, axis=j), i, j)
+    return flip(swapaxes(tensor, i, j), axis=j) if turns else alias(tensor)
+
+
+def _plane(axes: Any, rank: int) -> tuple[int, ...]:
+    found = normalize_axes("rot90", axes, rank)
+    if len(found) != 2:
+        raise AxisError(f"rot90: a plane has two axes, got {axes}")
+    return found
+
+
+@public
+def fliplr(x: Any, /) -> Tensor:
+    """Reverse the second axis."""
+    return flip(_at_least("fliplr", x, 2), axis=1)
+
+
+@public
+def flipud(x: Any, /) -> Tensor:
+    """Reverse the first axis."""
+    return flip(_at_least("flipud", x, 1), axis=0)
+
+
+def _at_least(op: str, x: Any, rank: int) -> Tensor:
+    tensor = to_tensor(x, op=op)
+    if tensor.ndim < rank:
+        raise AxisError(f"{op}: needs at least {rank} axes, got shape {tensor.shape}")
+    return tensor
+
+
+def _each(op: str, arrays: tuple[Any, ...], shape: Any) -> Any:
+    """One function of shapes applied to every argument; one argument gives one tensor."""
+    tensors = (to_tensor(x, op=op) for x in arrays)
+    made = tuple(reshape(t, shape(t.shape)) for t in tensors)
+    return made[0] if len(made) == 1 else made
+
+
+@public
+def atleast_1d(*arrays: Any) -> Any:
+    """Tensors with at least one axis; several arguments give a tuple."""
+    return _each("atleast_1d", arrays, lambda shape: shape or (1,))
+
+
+@public
+def atleast_2d(*arrays: Any) -> Any:
+    """Tensors with at least two axes: new ones come first."""
+    return _each("atleast_2d", arrays, _two)
+
+
+@public
+def atleast_3d(*arrays: Any) -> Any:
+    """Tensors with at least three axes; a vector gets one on each side, a matrix one last."""
+    return _each("atleast_3d", arrays, _three)
+
+
+def _two(shape: Shape) -> Shape:
+    return (1,) * (2 - len(shape)) + shape
+
+
+def _three(shape: Shape) -> Shape:
+    if len(shape) == 1:
+        return (1, *shape, 1)
+    return shape + (1,) * (3 - len(shape)) if len(shape) else (1, 1, 1)
+
+
+@public
+def concatenate(arrays: Any, /, axis: int | None = 0) -> Tensor:
+    """Join tensors along an existing axis; `axis=None` joins them flattened."""
+    return concat(arrays, axis=axis)
+
+
+@public
+def hstack(arrays: Any, /) -> Tensor:
+    """Join along the second axis; vectors along their only one."""
+    parts = [reshape(t, t.shape or (1,)) for t in joined_tensors("hstack", arrays)]
+    return concat(parts, axis=0 if parts[0].ndim == 1 else 1)
+
+
+@public
+def vstack(arrays: Any, /) -> Tensor:
+    """Join along the first axis; vectors become rows."""
+    return concat([reshape(t, _two(t.shape)) for t in joined_tensors("vstack", arrays)], axis=0)
+
+
+@public
+def dstack(arrays: Any, /) -> Tensor:
+    """Join along the third axis."""
+    return concat([reshape(t, _three(t.shape)) for t in joined_tensors("dstack", arrays)], axis=2)
+
+
+@public
+def column_stack(arrays: Any, /) -> Tensor:
+    """Join along the second axis; vectors become columns."""
+    tensors = joined_tensors("column_stack", arrays)
+    return concat([reshape(t, (t.size, 1)) if t.ndim < 2 else t for t in tensors], axis=1)
+
+
+@public
+def block(blocks: Any, /) -> Tensor:
+    """Assemble a tensor from nested lists of blocks: innermost lists join along the last axis."""
+    depth = _depth(blocks)
+    if not depth:
+        return FUNCTIONS["copy_of"](blocks)  # type: ignore[no-any-return]
+    leaves = as_tensors("block", *_leaves(blocks, depth))
+    rank = max(depth, *(t.ndim for t in leaves))
+    opened = iter([reshape(t, (1,) * (rank - t.ndim) + t.shape) for t in leaves])
+    return _assembled(blocks, depth, opened)
+
+
+def _depth(blocks: Any) -> int:
+    if not isinstance(blocks, list):
+        return 0
+    if not blocks:
+        raise ArgumentError("block: a list of blocks is empty")
+    depths = {_depth(part) for part in blocks}
+    if len(depths) > 1:
+        raise ArgumentError(f"block: lists are nested to different depths ({sorted(depths)})")
+    return 1 + depths.pop()
+
+
+def _leaves(blocks: Any, depth: int) -> list[Any]:
+    return [leaf for part in blocks for leaf in _leaves(part, depth - 1)] if depth else [blocks]
+
+
+def _assembled(blocks: Any, depth: int, leaves: Any) -> Tensor:
+    if not depth:
+        return next(leaves)  # type: ignore[no-any-return]
+    return concat([_assembled(part, depth - 1, leaves) for part in blocks], axis=-depth)
+
+
+@public
+def append(x: Any, values: Any, /, axis: int | None = None) -> Tensor:
+    """`x` with `values` behind it along an axis; both flattened when none is given."""
+    return concat(as_tensors("append", x, values), axis=axis)
+
+
+@public
+def delete(x: Any, obj: Any, /, axis: int | None = None) -> Tensor:
+    """`x` without the positions `obj` (an integer, a slice, integers or a mask) of an axis."""
+    tensor = to_tensor(x, op="delete")
+    if axis is None:
+        tensor, axis = ravel(tensor), 0
+    i = normalize_axis("delete", axis, tensor.ndim)
+    kept = _by_numpy("delete", np.delete, np.arange(tensor.shape[i]), _static(obj))
+    return take(tensor, kept, axis=i)
+
+
+@public
+def insert(x: Any, obj: Any, values: Any, /, axis: int | None = None) -> Tensor:
+    """`x` with `values` put before the positions `obj` of an axis."""
+    tensor, new = as_tensors("insert", to_tensor(x, op="insert"), _listed(values))
+    new = cast(new, tensor.dtype)
+    if axis is None:
+        tensor, axis = ravel(tensor), 0
+    i = normalize_axis("insert", axis, tensor.ndim)
+    size = tensor.shape[i]
+    where = _static(obj)
+    places = np.arange(size)[where] if isinstance(where, slice) else np.asarray(where)
+    if places.dtype == bool:
+        places = np.flatnonzero(places)
+    elif not places.size:
+        places = places.astype(np.int64)
+    new = reshape(new, (1,) * (tensor.ndim - new.ndim) + new.shape)
+    if places.ndim == 0:  # at one position several slices may go, and their axis comes first
+        new = moveaxis(new, 0, i)
+    count = new.shape[i] if places.size == 1 else places.size
+    added = broadcast_to(new, (*tensor.shape[:i], count, *tensor.shape[i + 1 :]))
+    order = _by_numpy("insert", np.insert, np.arange(size), places, size + np.arange(count))
+    return take(concat((tensor, added), axis=i), order, axis=i)
+
+
+def _listed(values: Any) -> Any:
+    return asarray(values) if isinstance(values, list | tuple) else values
+
+
+def _static(obj: Any) -> Any:
+    """Positions that decide a shape, as NumPy takes them."""
+    return obj.host() if isinstance(obj, Tensor) else obj
+
+
+def _by_numpy(op: str, function: Any, *args: Any) -> Array:
+    try:
+        return function(*args)  # type: ignore[no-any-return]
+    except (IndexError, ValueError, TypeError) as error:
+        raise IndexingError(f"{op}: {error}") from None
+
+
+@public
+def resize(x: Any, new_shape: Any, /) -> Tensor:
+    """The elements of `x` in a new shape, repeated or cut to fit."""
+    tensor = ravel(x)
+    sizes = shape_tuple("resize", new_shape)
+    total = prod(sizes)
+    if not tensor.size:
+        return FUNCTIONS["zeros"](sizes, dtype=tensor.dtype, device=tensor.device)  # type: ignore[no-any-return]
+    whole = tile(tensor, (-(-total // tensor.size),)) if total > tensor.size else tensor
+    return reshape(narrow(whole, 0, 0, total), sizes)
+
+
+@public
+def kron(x1: Any, x2: Any, /) -> Tensor:
+    """The Kronecker product: every element of `x1` times all of `x2`."""
+    a, b = as_tensors("kron", x1, x2)
+    rank = max(a.ndim, b.ndim)
+    left, right = ((1,) * (rank - t.ndim) + t.shape for t in (a, b))
+    outer = reshape(a, tuple(n for size in left for n in (size, 1)))
+    inner = reshape(b, tuple(n for size in right for n in (1, size)))
+    return reshape(outer * inner, tuple(m * n for m, n in zip(left, right, strict=True)))
+
+
+@public
+def sliding_window_view(x: Any, window_shape: Any, /, axis: Any = None) -> Tensor:
+    """Every place of a window over the given axes; the window's own axes come last."""
+    return FUNCTIONS["sliding_windows"](x, window_shape, axis)  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "append",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "block",
+    "column_stack",
+    "concatenate",
+    "delete",
+    "dstack",
+    "expand",
+    "fliplr",
+    "flipud",
+    "hstack",
+    "insert",
+    "kron",
+    "repeat",
+    "resize",
+    "roll",
+    "rollaxis",
+    "rot90",
+    "sliding_window_view",
+    "tile",
+    "vstack",
+]

@@ -1,0 +1,136 @@
+"""Cut one tensor into several along an axis; every part is a view."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from weft.core.common.slots import public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from weft.ops.axes import normalize_axis
+from weft.ops.indexing import getitem
+from weft.ops.view.slice import narrow
+
+
+def _cut(x: Tensor, bounds: list[int], axis: int) -> tuple[Tensor, ...]:
+    """The parts between neighbouring bounds; bounds that run backwards give empty parts."""
+    return tuple(narrow(x, axis, low, max(high - low, 0)) for low, high in pairwise(bounds))
+
+
+def _bounds(op: str, size: int, cuts: Any) -> list[int]:
+    """Positions to cut at as NumPy reads them: negative ones from the end, all clipped."""
+    try:
+        places = [as_int(cut) for cut in cuts]
+    except TypeError:
+        raise DTypeError(f"{op}: positions to cut at must be integers, got {cuts!r}") from None
+    inside = [min(max(p + size if p < 0 else p, 0), size) for p in places]
+    return [0, *inside, size]
+
+
+def _parts(op: str, number: Any) -> int:
+    count = as_int(number)
+    if count < 1:
+        raise ArgumentError(f"{op}: the number of parts must be positive, got {count}")
+    return count
+
+
+@public
+def split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """Cut an axis into equal parts (an integer says how many) or at given positions.
+
+    >>> [part.shape for part in split(to_tensor([1, 2, 3, 4, 5]), [2, 3])]
+    [(2,), (1,), (2,)]
+    """
+    tensor = to_tensor(x, op="split")
+    i = normalize_axis("split", axis, tensor.ndim)
+    if not np.iterable(indices_or_sections):
+        count = _parts("split", indices_or_sections)
+        if tensor.shape[i] % count:
+            raise ShapeError(
+                f"split: axis {i} of size {tensor.shape[i]} has no {count} equal parts"
+                "\nhint: wf.array_split and wf.chunk allow parts of different sizes"
+            )
+    return array_split(tensor, indices_or_sections, axis=i)
+
+
+@public
+def array_split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """Like `split`, but parts may differ by one in size: the first ones are larger."""
+    tensor = to_tensor(x, op="array_split")
+    i = normalize_axis("array_split", axis, tensor.ndim)
+    size = tensor.shape[i]
+    if np.iterable(indices_or_sections):
+        return _cut(tensor, _bounds("array_split", size, indices_or_sections), i)
+    count = _parts("array_split", indices_or_sections)
+    small, larger = divmod(size, count)
+    return _cut(tensor, [k * small + min(k, larger) for k in range(count + 1)], i)
+
+
+@public
+def chunk(x: Any, chunks: int, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` parts of equal size; the last one may be smaller."""
+    tensor = to_tensor(x, op="chunk")
+    i = normalize_axis("chunk", axis, tensor.ndim)
+    size = tensor.shape[i]
+    length = -(-size // _parts("chunk", chunks))
+    if not length:
+        return (tensor,)
+    return _cut(tensor, [*range(0, size, length), size], i)
+
+
+@public
+def unbind(x: Any, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, without that axis."""
+    tensor = to_tensor(x, op="unbind")
+    i = normalize_axis("unbind", axis, tensor.ndim)
+    before = (slice(None),) * i
+    return tuple(getitem(tensor, (*before, k)) for k in range(tensor.shape[i]))
+
+
+@public
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, without that axis: undoes `stack`."""
+    return unbind(x, axis)
+
+
+def _along(op: str, x: Any, sections: Any, axis: int, rank: int) -> tuple[Tensor, ...]:
+    tensor = to_tensor(x, op=op)
+    if tensor.ndim < rank:
+        raise AxisError(f"{op}: needs at least {rank} axes, got shape {tensor.shape}")
+    return split(tensor, sections, axis=axis)
+
+
+@public
+def hsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
+    """Split the second axis (the only one where there is one)."""
+    tensor = to_tensor(x, op="hsplit")
+    return _along("hsplit", tensor, indices_or_sections, 0 if tensor.ndim == 1 else 1, 1)
+
+
+@public
+def vsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
+    """Split the first of at least two axes."""
+    return _along("vsplit", x, indices_or_sections, 0, 2)
+
+
+@public
+def dsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
+    """Split the third axis."""
+    return _along("dsplit", x, indices_or_sections, 2, 3)
+
+
+__all__ = [
+    "array_split",
+    "chunk",
+    "dsplit",
+    "hsplit",
+    "split",
+    "unbind",
+    "unstack",
+    "vsplit",
+]

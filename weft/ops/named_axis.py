@@ -1,0 +1,142 @@
+"""Values of the whole batch inside a mapped function: `psum`, `pmean`, `pmax` over a named axis.
+
+One primitive, `axis_gather`, gives all values of a named `vmap` axis; the rest is spelled with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.factors import Factors
+from weft.core.common.handler import Handler, current
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.trees import tree_map
+from weft.core.common.types import Array, TensorType
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError
+from weft.ops import reduction
+from weft.ops.base import Linear, Operation, Tangents, call
+from weft.ops.view.transpose import moveaxis
+
+_LAWLESS = {"kernel": "exists only inside a mapped function", "examples": "needs a named axis"}
+
+
+class AxisGather(Operation):
+    """All values of a named axis, along a new leading axis of `size`; the same for every slice."""
+
+    linear = Linear.JOINTLY
+    reasons = _LAWLESS
+
+    def index(self, x: TensorType, *, axis: str, size: int) -> Factors:
+        names = " ".join(f"i{k}" for k in range(x.rank))
+        return Factors.parse(f"{names} -> g {names}", (x.rank,), {"g": size})
+
+    def eval(self, x: Array, *, axis: str, size: int) -> Array:
+        raise unbound(self.name, axis)
+
+    def batch(self, size: int, args: Any, hidden: Any, /, **params: Any) -> Any:
+        gathered = call(self, args, params)  # another level's axis stays in front
+        return (moveaxis(gathered, 1, 0),), (True,)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, axis: str, size: int) -> Tangents:
+        everywhere = call(self, (ct,), {"axis": axis, "size": size})
+        total = reduction.sum(everywhere, axis=0)
+        return (total[axis_index(axis)],)
+
+
+class AxisIndex(Operation):
+    """The position of the current slice along a named axis."""
+
+    reasons = {**_LAWLESS, "vjp": "has no operands", "jvp": "has no operands"}
+
+    def index(self, **params: Any) -> Factors:
+        return Factors.parse("-> ", ())
+
+    def dtype(self, *found: Any, **params: Any) -> Any:
+        return dtypes.int64
+
+    def eval(self, *, axis: str, size: int, device: Any) -> Array:
+        raise unbound(self.name, axis)
+
+
+axis_gather_op, axis_index_op = AxisGather(), AxisIndex()
+
+
+def unbound(op: str, axis: str) -> ArgumentError:
+    """The error for a name that no enclosing `vmap` has."""
+    names = []
+    handler = current()
+    while handler is not None:
+        if getattr(handler, "axis_name", None) is not None:
+            names.append(repr(handler.axis_name))  # type: ignore[attr-defined]
+        handler = handler.outer
+    known = f"there are {', '.join(names)}" if names else "no mapped axis has a name here"
+    return ArgumentError(f"{op}: no axis is called {axis!r} ({known})\nhint: vmap(f, axis_name=…)")
+
+
+def named_axis_size(op: str, axis: str) -> int:
+    """The size of a named axis of an enclosing `vmap`."""
+    handler: Handler | None = current()
+    while handler is not None:
+        if getattr(handler, "axis_name", None) == axis:
+            return handler.size  # type: ignore[attr-defined, no-any-return]
+        handler = handler.outer
+    raise unbound(op, axis)
+
+
+@public
+def axis_size(axis_name: str, /) -> int:
+    """How many slices a named axis has."""
+    return named_axis_size("axis_size", axis_name)
+
+
+@public
+def axis_index(axis_name: str, /) -> Tensor:
+    """The position of the current slice along a named axis."""
+    size = named_axis_size("axis_index", axis_name)
+    device = to_tensor(np.zeros(())).device
+    result: Tensor = call(axis_index_op, (), {"axis": axis_name, "size": size, "device": device})
+    return result
+
+
+def gather_axis(op: str, x: Any, axis_name: str) -> Tensor:
+    """All values of a named axis, stacked in front."""
+    params = {"axis": axis_name, "size": named_axis_size(op, axis_name)}
+    result: Tensor = call(axis_gather_op, (to_tensor(x, op=op),), params)
+    return result
+
+
+@public
+def psum(tree: Any, axis_name: str) -> Any:
+    """The sum over a named axis, for every leaf.
+
+    >>> from weft.transforms.vmap import vmap
+    >>> vmap(lambda x: x / psum(x, "i"), axis_name="i")(to_tensor([1.0, 3.0])).tolist()
+    [0.25, 0.75]
+    """
+    return tree_map(lambda x: reduction.sum(gather_axis("psum", x, axis_name), axis=0), tree)
+
+
+@public
+def pmean(tree: Any, axis_name: str) -> Any:
+    """The mean over a named axis, for every leaf."""
+    return tree_map(lambda x: FUNCTIONS["mean"](gather_axis("pmean", x, axis_name), axis=0), tree)
+
+
+@public
+def pmax(tree: Any, axis_name: str) -> Any:
+    """The maximum over a named axis, for every leaf."""
+    return tree_map(lambda x: reduction.max(gather_axis("pmax", x, axis_name), axis=0), tree)
+
+
+@public
+def pmin(tree: Any, axis_name: str) -> Any:
+    """The minimum over a named axis, for every leaf."""
+    return tree_map(lambda x: reduction.min(gather_axis("pmin", x, axis_name), axis=0), tree)
+
+
+__all__ = ["axis_index", "axis_size", "pmax", "pmean", "pmin", "psum"]

@@ -1,0 +1,100 @@
+"""Widen axes with constants or with repeated elements: `pad` by NumPy's rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.axes import normalize_axis
+from weft.ops.base import call
+from weft.ops.indexing import value_like
+from weft.ops.selection import take
+from weft.ops.view.join import pad_op
+
+_REPEATING = ("edge", "reflect", "symmetric", "wrap")
+
+
+@public
+def pad(x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
+    """Widen axes: `pad_width` is one number, a pair (before, after), or a pair for each axis.
+
+    New elements are `constant_values`, or repeat old ones: `edge`, `reflect`, `symmetric`, `wrap`;
+    with `empty` their values do not matter.
+    """
+    tensor = to_tensor(x, op="pad")
+    widths = _pairs("pad", pad_width, tensor.ndim)
+    if any(n < 0 for pair in widths for n in pair):
+        raise ArgumentError(f"pad: a width is negative ({pad_width})")
+    if mode in _REPEATING:
+        return _repeating(tensor, widths, mode)
+    if mode not in ("constant", "empty"):
+        modes = ", ".join(("constant", "empty", *_REPEATING))
+        raise ArgumentError(f"pad: mode must be one of {modes}, got {mode!r}")
+    if not tensor.ndim:
+        return tensor
+    value = constant_values if mode == "constant" else 0
+    if np.iterable(value) and getattr(value, "shape", None) != ():
+        return _constants(tensor, widths, value)
+    return _padded(tensor, value, widths)
+
+
+def _padded(x: Tensor, value: Any, widths: list[tuple[int, int]]) -> Tensor:
+    low, high = zip(*widths, strict=True)
+    if not any(low) and not any(high):
+        return x
+    if dtypes.is_bool(x.dtype) and type(value) is int and value in (0, 1):
+        value = bool(value)
+    fill = value_like("pad", x, value)
+    if fill.shape != ():
+        raise ShapeError(f"pad: a fill value must have no axes, got shape {fill.shape}")
+    params = {"low": low, "high": high, "interior": (0,) * len(low)}
+    return call(pad_op, (x, fill), params)  # type: ignore[no-any-return]
+
+
+def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
+    """Different values for different sides: one axis after the other, one side at a time."""
+    table = np.broadcast_to(np.asarray(values), (x.ndim, 2))
+    for i, (before, after) in enumerate(widths):
+        for side in (0, 1):
+            here = [(0, 0)] * x.ndim
+            here[i] = (before, 0) if side == 0 else (0, after)
+            x = _padded(x, table[i, side].item(), here)
+    return x
+
+
+def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: str) -> Tensor:
+    for i, pair in enumerate(widths):
+        if not any(pair):
+            continue
+        if not x.shape[i]:
+            raise ShapeError(f"pad: axis {i} is empty: {mode!r} has nothing to repeat")
+        x = take(x, np.pad(np.arange(x.shape[i]), pair, mode=mode), axis=i)  # type: ignore[call-overload]
+    return x
+
+
+def _pairs(op: str, widths: Any, rank: int) -> list[tuple[int, int]]:
+    """(before, after) for every axis, from one number, a pair, pairs, or a dict of axes."""
+    if isinstance(widths, dict):
+        table = np.zeros((rank, 2), np.int64)
+        for axis, pair in widths.items():
+            table[normalize_axis(op, axis, rank)] = pair
+    else:
+        found = np.asarray(widths.host() if isinstance(widths, Tensor) else widths)
+        if found.dtype.kind not in "iu":
+            raise DTypeError(f"{op}: widths must be integers, got {widths!r}")
+        try:
+            table = np.broadcast_to(found, (rank, 2))
+        except ValueError:
+            raise ShapeError(
+                f"{op}: widths of shape {found.shape} do not fit {rank} axes (one pair for each)"
+            ) from None
+    return [(int(before), int(after)) for before, after in table]
+
+
+__all__ = ["pad"]

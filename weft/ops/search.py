@@ -1,0 +1,525 @@
+"""Search and count: sorted positions, sets, true elements, histograms.
+
+What has a shape known beforehand (`searchsorted`, `isin`, `bincount` with a length, `histogram`)
+runs under every transform. What has a shape that depends on values (`unique`, `nonzero`…) reads
+them, so it cannot run inside vmap or compile, and carries no derivative; `size` makes some of it
+static.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.device import Device
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops import reduction
+from weft.ops.arithmetic import where
+from weft.ops.axes import normalize_axis
+from weft.ops.base import Example, Operation, call
+from weft.ops.creation import arange, asarray, full, zeros
+from weft.ops.families import as_tensors, cast
+from weft.ops.gather import scatter_add_op
+from weft.ops.order import argsort, sort, take_along_axis
+from weft.ops.view.join import concat, stack
+from weft.ops.view.reshape import expand_dims, reshape
+from weft.ops.view.slice import flip
+
+
+class Searchsorted(Operation):
+    """Where values belong in a sorted axis: how many of its elements come before each."""
+
+    factors = "... n, ... m -> ... m"
+    whole = "n"
+    widen = False
+    constants = (0, 1)
+    sample = "of"
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example({"side": "left"}, ((5,), (6,))),
+        Example({"side": "right"}, ((1,), (6,))),
+    )
+    reasons: ClassVar[dict[str, str]] = {
+        "vjp": "the result is an integer position",
+        "jvp": "the result is an integer position",
+    }
+
+    def dtype(self, *found: DType, **params: Any) -> DType:
+        return dtypes.int64
+
+    def eval(self, x1: Array, x2: Array, *, side: Any) -> Array:
+        row, values = (v.astype(np.float32) if dtypes.is_narrow(v.dtype) else v for v in (x1, x2))
+        if row.ndim == 1:
+            return np.asarray(np.searchsorted(row, values, side))
+        lead = np.broadcast_shapes(row.shape[:-1], values.shape[:-1])
+        row = np.broadcast_to(row, (*lead, row.shape[-1]))
+        values = np.broadcast_to(values, (*lead, values.shape[-1]))
+        out = np.empty(values.shape, np.int64)
+        for place in np.ndindex(*lead):
+            out[place] = np.searchsorted(row[place], values[place], side)
+        return out
+
+    def at(
+        self, s: Any, index: Any, read: Any, x1: TensorType, x2: TensorType, *, side: str
+    ) -> Any:
+        """Binary search with a fixed number of steps: the answer's bits from the highest down."""
+        size, value = x1.shape[-1], read(1, index)
+        found = s.const(0, dtypes.int64)
+        for bit in reversed(range(size.bit_length())):
+            tried = s.add(found, s.const(1 << bit, dtypes.int64))
+            last = s.sub(s.min(tried, s.const(size, dtypes.int64)), s.const(1, dtypes.int64))
+            element = read(0, (*index[:-1], last))
+            if side == "left":
+                before = _less(s, element, value)
+            else:
+                before = s.bit_not(_less(s, value, element))
+            inside = s.less_equal(tried, s.const(size, dtypes.int64))
+            found = s.select(s.bit_and(inside, before), tried, found)
+        return found
+
+
+def _less(s: Any, x: Any, y: Any) -> Any:
+    """x < y in the order of `sort`, where NaN is last."""
+    missing = s.bit_and(s.not_equal(y, y), s.equal(x, x))
+    return s.bit_or(s.less(x, y), missing)
+
+
+searchsorted_op = Searchsorted()
+
+
+@public
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
+    """Positions in the sorted `x1` at which elements of `x2` would keep it sorted.
+
+    `side` says whether equal elements of `x1` come after (`left`) or before (`right`). With several
+    axes in `x1`, each row is searched for the row of `x2` beside it. `sorter` sorts `x1` first.
+
+    >>> searchsorted(to_tensor([1, 3, 3, 7]), to_tensor([3, 8])).tolist()
+    [1, 4]
+    """
+    if side not in ("left", "right"):
+        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+    row, values = as_tensors("searchsorted", x1, x2)
+    if row.ndim == 0:
+        raise ShapeError("searchsorted: x1 has no axis to search along")
+    dtype = dtypes.promote(row.dtype, values.dtype, op="searchsorted")
+    if dtypes.is_complex(dtype):
+        raise DTypeError("searchsorted: complex numbers have no order")
+    if sorter is not None:
+        row = take_along_axis(row, to_tensor(sorter, op="searchsorted"))
+    if row.ndim > 1 and row.shape[:-1] != values.shape[:-1]:
+        raise ShapeError(
+            f"searchsorted: rows of x1 and x2 differ (shapes {row.shape}, {values.shape})"
+        )
+    sought = values if row.ndim > 1 else reshape(values, (-1,))
+    found = call(searchsorted_op, (cast(row, dtype), cast(sought, dtype)), {"side": side})
+    return reshape(found, values.shape)
+
+
+@public
+def digitize(x: Any, bins: Any, /, right: bool = False) -> Tensor:
+    """The number of the bin each element falls in; `bins` are edges that rise or fall.
+
+    With rising edges, bin i holds `bins[i-1] <= x < bins[i]`; `right` moves the equals sign.
+    """
+    values, edges = as_tensors("digitize", x, bins)
+    if edges.ndim != 1:
+        raise ShapeError(f"digitize: bins must have one axis, got shape {edges.shape}")
+    side = "left" if right else "right"
+    rising = searchsorted(edges, values, side=side)
+    if edges.shape[0] < 2:
+        return rising
+    turned = searchsorted(flip(edges), values, side=side)
+    return where(edges[0] <= edges[-1], rising, edges.shape[0] - turned)
+
+
+@public
+def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
+    """For each element of `x1`, whether it is among the elements of `x2`; NaN never is."""
+    values, members = as_tensors("isin", x1, x2)
+    dtype = dtypes.promote(values.dtype, members.dtype, op="isin")
+    values, members = cast(values, dtype), reshape(cast(members, dtype), (-1,))
+    if members.shape[0] == 0:
+        return full(values.shape, bool(invert), dtype=dtypes.bool_, device=values.device)
+    if dtypes.is_complex(dtype):
+        found = reduction.any(expand_dims(values, -1) == members, -1)
+    else:
+        ordered = sort(members)
+        place = searchsorted(ordered, values)
+        found = ordered.at[place].get(mode="clip") == values
+    return where(found, False, True) if invert else found
+
+
+@public
+def lexsort(keys: Any, /, axis: int = -1) -> Tensor:
+    """Positions that sort by the last key, then by the one before it, and so on; stable."""
+    rows = [to_tensor(key, op="lexsort") for key in keys]
+    if not rows:
+        raise ArgumentError("lexsort: needs at least one key")
+    i = normalize_axis("lexsort", axis, rows[0].ndim)
+    order = argsort(rows[0], axis=i)
+    for key in rows[1:]:
+        step = argsort(take_along_axis(key, order, axis=i), axis=i)
+        order = take_along_axis(order, step, axis=i)
+    return order
+
+
+@public
+def nonzero(x: Any, /, *, size: int | None = None, fill_value: int = 0) -> tuple[Tensor, ...]:
+    """Positions of the elements that are not zero: one tensor of indices for each axis.
+
+    `size` fixes how many there are, so that the call can be traced: further ones are left out and
+    missing ones are `fill_value`.
+    """
+    tensor = to_tensor(x, op="nonzero")
+    if tensor.ndim == 0:
+        raise ShapeError(
+            "nonzero: a tensor with no axes has no positions\nhint: reshape it to (1,) first"
+        )
+    if size is None:
+        return tuple(_made(axis, tensor.device) for axis in np.nonzero(_plain(tensor.host())))
+    flat, count = _static_positions(tensor, size)
+    outside = arange(size, device=tensor.device) >= count
+    found = []
+    for length in reversed(tensor.shape):
+        found.append(where(outside, fill_value, flat % max(length, 1)))
+        flat = flat // max(length, 1)
+    return tuple(reversed(found))
+
+
+def _static_positions(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The first `size` flat positions of elements that are not zero, and how many there are."""
+    if size < 0:
+        raise ArgumentError(f"nonzero: size is negative ({size})")
+    mask = reshape(cast(x, dtypes.bool_), (-1,))
+    order = argsort(mask, descending=True)[:size]
+    if order.shape[0] < size:
+        missing = size - order.shape[0]
+        order = concat([order, zeros((missing,), dtype=dtypes.int64, device=x.device)])
+    return order, reduction.sum(mask)
+
+
+@public
+def flatnonzero(x: Any, /, *, size: int | None = None, fill_value: int = 0) -> Tensor:
+    """Positions in the flattened tensor of the elements that are not zero."""
+    (found,) = nonzero(reshape(to_tensor(x), (-1,)), size=size, fill_value=fill_value)
+    return found
+
+
+@public
+def argwhere(x: Any, /, *, size: int | None = None, fill_value: int = 0) -> Tensor:
+    """Positions of the elements that are not zero, one row each."""
+    tensor = to_tensor(x, op="argwhere")
+    if tensor.ndim == 0:
+        count = len(flatnonzero(tensor, size=size))
+        return zeros((count, 0), dtype=dtypes.int64, device=tensor.device)
+    return stack(nonzero(tensor, size=size, fill_value=fill_value), axis=-1)
+
+
+def _plain(array: Array) -> Array:
+    """An array NumPy can sort and compare: narrow floats widened, exactly."""
+    return array.astype(np.float32) if dtypes.is_narrow(array.dtype) else array
+
+
+def _made(array: Array, device: Device, dtype: DType | None = None) -> Tensor:
+    return asarray(array.astype(dtypes.int64 if dtype is None else dtype), device=device, copy=True)
+
+
+class UniqueAllResult(NamedTuple):
+    """What `unique_all` gives."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCountsResult(NamedTuple):
+    """What `unique_counts` gives."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverseResult(NamedTuple):
+    """What `unique_inverse` gives."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+@public
+def unique_all(x: Any, /) -> UniqueAllResult:
+    """Distinct elements in order, their first positions, where each went, and how often each is.
+
+    Every NaN is distinct from every other.
+    """
+    tensor = to_tensor(x, op="unique_all")
+    values, indices, inverse, counts = np.unique(
+        _plain(tensor.host()), True, True, True, equal_nan=False
+    )
+    device = tensor.device
+    return UniqueAllResult(
+        _made(values, device, tensor.dtype),
+        _made(indices, device),
+        _made(inverse.reshape(tensor.shape), device),
+        _made(counts, device),
+    )
+
+
+@public
+def unique_counts(x: Any, /) -> UniqueCountsResult:
+    """Distinct elements in order, and how often each is there; NaNs are distinct."""
+    found = unique_all(x)
+    return UniqueCountsResult(found.values, found.counts)
+
+
+@public
+def unique_inverse(x: Any, /) -> UniqueInverseResult:
+    """Distinct elements in order, and which of them each element of `x` is; NaNs are distinct."""
+    found = unique_all(x)
+    return UniqueInverseResult(found.values, found.inverse_indices)
+
+
+@public
+def unique_values(x: Any, /) -> Tensor:
+    """Distinct elements in order; every NaN is distinct from every other."""
+    tensor = to_tensor(x, op="unique_values")
+    values = np.unique(_plain(tensor.host()), equal_nan=False)
+    return _made(values, tensor.device, tensor.dtype)
+
+
+@public
+def unique(
+    x: Any,
+    /,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """Distinct elements in order (of slices along `axis`), and what else is asked for, as a tuple.
+
+    NaNs are one element unless `equal_nan` is False. `size` cuts or pads the result: with
+    `fill_value` (the smallest element when none is given), first position 0 and count 0.
+    """
+    tensor = to_tensor(x, op="unique")
+    i = None if axis is None else normalize_axis("unique", axis, tensor.ndim)
+    values, indices, inverse, counts = np.unique(
+        _plain(tensor.host()), True, True, True, axis=i, equal_nan=equal_nan
+    )
+    inverse = inverse.reshape(tensor.shape if i is None else (-1,))
+    if size is not None:
+        along = 0 if i is None else i
+        values = _resized(values, size, along, fill_value)
+        indices, counts = (_resized(v, size, 0, 0) for v in (indices, counts))
+    wanted = ((return_index, indices), (return_inverse, inverse), (return_counts, counts))
+    extra = [_made(array, tensor.device) for asked, array in wanted if asked]
+    first = _made(values, tensor.device, tensor.dtype)
+    return (first, *extra) if extra else first
+
+
+def _resized(array: Array, size: int, axis: int, fill: Any) -> Array:
+    """Cut or padded along an axis."""
+    kept = array[(slice(None),) * axis + (slice(0, size),)]
+    missing = size - kept.shape[axis]
+    if not missing:
+        return kept
+    if fill is None and array.shape[axis] == 0:
+        raise ArgumentError(f"unique: nothing to fill size {size} with\nhint: give fill_value")
+    filling = np.take(array, [0], axis) if fill is None else np.asarray(fill, array.dtype)
+    shape: Shape = (*kept.shape[:axis], missing, *kept.shape[axis + 1 :])
+    return np.concatenate([kept, np.broadcast_to(filling, shape)], axis)
+
+
+@public
+def union1d(x1: Any, x2: Any, /) -> Tensor:
+    """Distinct elements of both tensors, in order."""
+    left, right = _flat_pair("union1d", x1, x2)
+    return unique(concat([left, right]))  # type: ignore[no-any-return]
+
+
+@public
+def intersect1d(x1: Any, x2: Any, /) -> Tensor:
+    """Distinct elements that both tensors have, in order."""
+    left, right = _flat_pair("intersect1d", x1, x2)
+    found = unique(left)
+    return found[isin(found, right)]  # type: ignore[no-any-return]
+
+
+@public
+def setdiff1d(x1: Any, x2: Any, /) -> Tensor:
+    """Distinct elements of `x1` that `x2` does not have, in order."""
+    left, right = _flat_pair("setdiff1d", x1, x2)
+    found = unique(left)
+    return found[isin(found, right, invert=True)]  # type: ignore[no-any-return]
+
+
+@public
+def setxor1d(x1: Any, x2: Any, /) -> Tensor:
+    """Distinct elements that exactly one of the tensors has, in order."""
+    return union1d(setdiff1d(x1, x2), setdiff1d(x2, x1))
+
+
+def _flat_pair(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+    left, right = as_tensors(name, x1, x2)
+    dtype = dtypes.promote(left.dtype, right.dtype, op=name)
+    return reshape(cast(left, dtype), (-1,)), reshape(cast(right, dtype), (-1,))
+
+
+@public
+def bincount(
+    x: Any, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
+) -> Tensor:
+    """How often each number 0, 1, 2… is in `x`, or the sum of its `weights`.
+
+    `length` fixes the size of the result, so that the call can be traced: numbers outside are
+    left out.
+    """
+    tensor = to_tensor(x, op="bincount")
+    if tensor.ndim != 1:
+        raise ShapeError(f"bincount: expected one axis, got shape {tensor.shape}")
+    if not dtypes.is_integer(tensor.dtype) and not dtypes.is_bool(tensor.dtype):
+        raise DTypeError(f"bincount: numbers must be integers, not {dtypes.name_of(tensor.dtype)}")
+    if length is None:
+        known = tensor.host()
+        if known.size and int(known.min()) < 0:
+            raise ArgumentError(f"bincount: a number is negative ({int(known.min())})")
+        length = max(int(known.max()) + 1 if known.size else 0, minlength)
+    counted = to_tensor(1) if weights is None else to_tensor(weights, op="bincount")
+    if weights is not None and counted.shape != tensor.shape:
+        raise ShapeError(
+            f"bincount: weights of shape {counted.shape} for numbers of shape {tensor.shape}"
+        )
+    target = dtypes.accumulation_dtype(counted.dtype)
+    return _tally(tensor, cast(counted, target), length)
+
+
+def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
+    """Sum of weights for each number below `length`; numbers outside are left out."""
+    places = cast(numbers, dtypes.int64)
+    places = where(places < 0, length, places)
+    updates = FUNCTIONS["broadcast_to"](weights, numbers.shape)
+    spare = zeros((length + 1,), dtype=weights.dtype, device=numbers.device)
+    params = {"indexed": 1, "rest": 0, "picks": 1, "mode": "clip"}
+    made = call(scatter_add_op, (spare, expand_dims(places, -1), updates), params)
+    return made[:length]  # type: ignore[no-any-return]
+
+
+@public
+def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
+    """The edges of equal bins over `range` (from the smallest to the largest element if None)."""
+    tensor = reshape(to_tensor(x, op="histogram"), (-1,))
+    if isinstance(bins, str):
+        raise ArgumentError(f"histogram: bins must be a number or edges, got {bins!r}")
+    if not isinstance(bins, int | np.integer):
+        edges = to_tensor(bins, op="histogram")
+        if edges.ndim != 1:
+            raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
+        return edges
+    if bins < 1:
+        raise ArgumentError(f"histogram: needs at least one bin, got {bins}")
+    dtype = tensor.dtype if dtypes.is_floating(tensor.dtype) else default_float()
+    low, high = _limits(tensor, range, dtype)
+    flat = low == high
+    low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
+    steps = cast(arange(int(bins) + 1, device=tensor.device), dtype) / int(bins)
+    inner = low + (high - low) * steps
+    return where(steps == 1, high, inner)
+
+
+def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
+    if given is not None:
+        low, high = given
+        if not isinstance(low, Tensor) and not isinstance(high, Tensor) and low > high:
+            raise ArgumentError(f"histogram: the range is empty ({low} to {high})")
+    elif x.size == 0:
+        low, high = 0.0, 1.0
+    else:
+        low, high = reduction.minmax(x)
+    return tuple(  # type: ignore[return-value]
+        cast(asarray(v, device=x.device), dtype) for v in (low, high)
+    )
+
+
+@public
+def histogram(
+    x: Any, /, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+) -> tuple[Tensor, Tensor]:
+    """How many elements fall in each bin, and the edges of the bins.
+
+    The last bin contains both its edges, the others only the lower one; what lies outside, and NaN,
+    is not counted. `weights` are summed instead of counting; `density` makes the integral 1.
+    """
+    tensor = reshape(to_tensor(x, op="histogram"), (-1,))
+    edges = histogram_bin_edges(tensor, bins, range)
+    weight = to_tensor(1 if weights is None else weights, op="histogram")
+    if weights is not None:
+        weight = reshape(weight, (-1,))
+        if weight.shape != tensor.shape:
+            raise ShapeError(f"histogram: {weight.shape[0]} weights for {tensor.shape[0]} elements")
+    counts = _tally(_bins(tensor, edges), weight, edges.shape[0] - 1)
+    if density:
+        widths = edges[1:] - edges[:-1]
+        counts = counts / widths / reduction.sum(counts)
+    return counts, edges
+
+
+def _bins(x: Tensor, edges: Tensor) -> Tensor:
+    """The bin of each element; -1 for those outside."""
+    count = edges.shape[0] - 1
+    place = searchsorted(edges, x, side="right") - 1
+    return where(x == edges[-1], count - 1, where(place >= count, -1, place))
+
+
+@public
+def histogram2d(
+    x: Any, y: Any, /, bins: Any = 10, range: Any = None, weights: Any = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """How many points (x, y) fall in each cell, and the edges along x and y."""
+    first, second = (reshape(to_tensor(v, op="histogram2d"), (-1,)) for v in (x, y))
+    if first.shape != second.shape:
+        raise ShapeError(f"histogram2d: x has {first.shape[0]} elements, y {second.shape[0]}")
+    pair = bins if isinstance(bins, tuple | list) and len(bins) == 2 else (bins, bins)
+    ranges = (None, None) if range is None else range
+    rows = histogram_bin_edges(first, pair[0], ranges[0])
+    columns = histogram_bin_edges(second, pair[1], ranges[1])
+    shape = (rows.shape[0] - 1, columns.shape[0] - 1)
+    row, column = _bins(first, rows), _bins(second, columns)
+    cell = where(row < 0, -1, where(column < 0, -1, row * shape[1] + column))
+    weight = to_tensor(1 if weights is None else weights, op="histogram2d")
+    return reshape(_tally(cell, weight, shape[0] * shape[1]), shape), rows, columns
+
+
+__all__ = [
+    "argwhere",
+    "bincount",
+    "digitize",
+    "flatnonzero",
+    "histogram",
+    "histogram2d",
+    "histogram_bin_edges",
+    "intersect1d",
+    "isin",
+    "lexsort",
+    "nonzero",
+    "searchsorted",
+    "setdiff1d",
+    "setxor1d",
+    "union1d",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]

@@ -1,0 +1,332 @@
+"""Pick and place by position: take, gather, scatter, segments, choices, flat positions."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import Shape
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
+from weft.ops.arithmetic import where
+from weft.ops.axes import normalize_axis
+from weft.ops.base import call
+from weft.ops.creation import asarray, full, shape_tuple
+from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.gather import SCATTERS, checked_mode
+from weft.ops.index_update import index_update
+from weft.ops.indexing import getitem, value_like
+from weft.ops.order import take_along_axis
+from weft.ops.view.broadcast import broadcast_arrays
+from weft.ops.view.join import stack
+from weft.ops.view.reshape import expand_dims, ravel, reshape
+from weft.ops.view.transpose import moveaxis
+
+
+def _integers(op: str, indices: Any, device: Any) -> Tensor:
+    """Positions as an int64 tensor."""
+    if isinstance(indices, list | tuple | range) and not len(indices):
+        indices = np.zeros(0, np.int64)
+    found = to_tensor(indices, like=device, op=op)
+    if not dtypes.is_integer(found.dtype):
+        raise DTypeError(f"{op}: positions must be integers, got {dtypes.name_of(found.dtype)}")
+    return cast(found, dtypes.int64)
+
+
+@public
+def take(
+    x: Any,
+    indices: Any,
+    /,
+    axis: int | None = None,
+    *,
+    mode: str = "raise",
+    fill_value: Any = None,
+) -> Tensor:
+    """Elements at positions along an axis (of the flattened tensor when none is given).
+
+    `mode` says what positions out of range mean: `raise`, `clip`, `wrap`, or `fill` (with
+    `fill_value`).
+    """
+    tensor = to_tensor(x, op="take")
+    places = _integers("take", indices, tensor.device)
+    if axis is None:
+        tensor, axis = ravel(tensor), 0
+    i = normalize_axis("take", axis, tensor.ndim)
+    return getitem(tensor, (*(slice(None),) * i, places), mode=mode, fill_value=fill_value)
+
+
+@public
+def index_select(x: Any, axis: int, index: Any, /) -> Tensor:
+    """Slices at positions along an axis."""
+    return take(x, index, axis=axis)
+
+
+@public
+def embedding(table: Any, ids: Any, /) -> Tensor:
+    """Rows of a table: the result has the shape of `ids` and then that of a row."""
+    return take(table, ids, axis=0)
+
+
+def _fitting(op: str, x: Any, axis: int, index: Any) -> tuple[Tensor, Tensor, int]:
+    """The tensor, the positions and the axis, where positions stay inside the other axes."""
+    tensor = to_tensor(x, op=op)
+    places = _integers(op, index, tensor.device)
+    if places.ndim != tensor.ndim:
+        raise ShapeError(
+            f"{op}: index has {places.ndim} axes, the tensor {tensor.ndim}"
+            f" (shapes {places.shape}, {tensor.shape})"
+        )
+    i = normalize_axis(op, axis, tensor.ndim)
+    for k, (size, whole) in enumerate(zip(places.shape, tensor.shape, strict=True)):
+        if k != i and size > whole:
+            raise ShapeError(f"{op}: axis {k}: the index has size {size}, the tensor {whole}")
+    return tensor, places, i
+
+
+def _window(shape: Shape, places: Shape, axis: int) -> tuple[slice, ...]:
+    return tuple(
+        slice(None) if k == axis else slice(size)
+        for k, (size, _) in enumerate(zip(places, shape, strict=True))
+    )
+
+
+@public
+def gather(x: Any, axis: int, index: Any, /, *, mode: str = "raise") -> Tensor:
+    """One element for each of `index`: along `axis` at its value, elsewhere at its own position.
+
+    >>> gather(to_tensor([[1, 2], [3, 4]]), 1, to_tensor([[0], [1]])).tolist()
+    [[1], [4]]
+    """
+    tensor, places, i = _fitting("gather", x, axis, index)
+    part = getitem(tensor, _window(tensor.shape, places.shape, i))
+    return take_along_axis(part, places, axis=i, mode=checked_mode("gather", mode))
+
+
+@public
+def scatter(
+    x: Any, axis: int, index: Any, src: Any, /, reduce: str | None = None, *, mode: str = "raise"
+) -> Tensor:
+    """A copy of `x` with `src` put where `gather` with this `index` would read.
+
+    `reduce` says how values meet what is there: None replaces (of several the last stays), `add`,
+    `mul`, `min`, `max` combine.
+    """
+    if reduce not in (None, "add", "mul", "min", "max"):
+        raise ArgumentError(f"scatter: reduce must be None, add, mul, min or max, got {reduce!r}")
+    tensor, places, i = _fitting("scatter", x, axis, index)
+    values = value_like("scatter", tensor, src)
+    if values.ndim == tensor.ndim:  # a larger source is read from its beginning
+        values = getitem(values, tuple(map(slice, places.shape)))
+    if broadcast_shape("scatter", values.shape, places.shape) != places.shape:
+        raise ShapeError(f"scatter: values {values.shape} do not fit the index {places.shape}")
+    window = _window(tensor.shape, places.shape, i)
+    part = getitem(tensor, window)
+    moved, at, updates = (
+        moveaxis(t, i, -1) for t in (part, places, broadcast(values, places.shape))
+    )
+    params = {"indexed": 1, "rest": 0, "picks": 1, "mode": checked_mode("scatter", mode)}
+    op = SCATTERS[reduce or "set"]
+    made = moveaxis(call(op, (moved, expand_dims(at, -1), updates), params), -1, i)
+    return made if part.shape == tensor.shape else index_update(tensor, window, made, "set")
+
+
+@public
+def scatter_add(x: Any, axis: int, index: Any, src: Any, /) -> Tensor:
+    """`scatter` that adds."""
+    return scatter(x, axis, index, src, "add")
+
+
+@public
+def put_along_axis(
+    x: Any, indices: Any, values: Any, /, axis: int = -1, *, mode: str = "raise"
+) -> Tensor:
+    """A copy of `x` with `values` where `take_along_axis` would read; the other axes broadcast."""
+    tensor = to_tensor(x, op="put_along_axis")
+    places = _integers("put_along_axis", indices, tensor.device)
+    i = normalize_axis("put_along_axis", axis, tensor.ndim)
+    if places.ndim != tensor.ndim:
+        raise ShapeError(
+            f"put_along_axis: indices have {places.ndim} axes, the tensor {tensor.ndim}"
+        )
+    shape = (*tensor.shape[:i], places.shape[i], *tensor.shape[i + 1 :])
+    if broadcast_shape("put_along_axis", places.shape, shape) != shape:
+        raise ShapeError(f"put_along_axis: indices {places.shape} do not fit {tensor.shape}")
+    return scatter(tensor, i, broadcast(places, shape), values, mode=mode)
+
+
+def _segments(
+    name: str, combine: str, data: Any, segment_ids: Any, num_segments: int | None, start: Any
+) -> Tensor:
+    values = to_tensor(data, op=name)
+    ids = _integers(name, segment_ids, values.device)
+    if values.shape[: ids.ndim] != ids.shape:
+        raise ShapeError(f"{name}: ids {ids.shape} do not lead the data's shape {values.shape}")
+    if num_segments is None:
+        num_segments = int(ids.host().max(initial=-1)) + 1
+    (count,) = shape_tuple(name, num_segments)
+    base = full((count, *values.shape[ids.ndim :]), start, dtype=values.dtype, device=values.device)
+    # A negative id is a mistake here, not a position counted from the end.
+    legal = where(ids < 0, count, ids)
+    return index_update(base, legal, values, combine)
+
+
+def _limits(data: Any, op: str) -> tuple[Any, Any]:
+    dtype = to_tensor(data, op=op).dtype
+    if dtypes.is_integer(dtype):
+        limits = dtypes.iinfo(dtype)
+        return limits.min, limits.max
+    if dtypes.is_floating(dtype):
+        return float("-inf"), float("inf")
+    raise DTypeError(f"{op}: {dtypes.name_of(dtype)} has no order")
+
+
+@public
+def segment_sum(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+    """Sums of the slices of `data` that share an id; result row k is segment k."""
+    return _segments("segment_sum", "add", data, segment_ids, num_segments, 0)
+
+
+@public
+def segment_prod(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+    """Products of the slices of `data` that share an id; an empty segment is 1."""
+    return _segments("segment_prod", "mul", data, segment_ids, num_segments, 1)
+
+
+@public
+def segment_max(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+    """Largest elements of the slices that share an id; an empty segment is the least value."""
+    least = _limits(data, "segment_max")[0]
+    return _segments("segment_max", "max", data, segment_ids, num_segments, least)
+
+
+@public
+def segment_min(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+    """Smallest elements of the slices that share an id; an empty segment is the largest value."""
+    largest = _limits(data, "segment_min")[1]
+    return _segments("segment_min", "min", data, segment_ids, num_segments, largest)
+
+
+@public
+def masked_fill(x: Any, mask: Any, value: Any, /) -> Tensor:
+    """`x` with `value` where the mask holds."""
+    tensor = to_tensor(x, op="masked_fill")
+    chosen = to_tensor(mask, like=tensor.device, op="masked_fill")
+    if not dtypes.is_bool(chosen.dtype):
+        raise DTypeError(f"masked_fill: the mask must be bool, got {dtypes.name_of(chosen.dtype)}")
+    return where(chosen, value_like("masked_fill", tensor, value), tensor)
+
+
+@public
+def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
+    """For each element the choice of the first condition that holds, else `default`."""
+    if not len(condlist) or len(condlist) != len(choicelist):
+        raise ArgumentError(
+            f"select: {len(condlist)} conditions for {len(choicelist)} choices"
+            "\nhint: one choice for each condition, and at least one"
+        )
+    choices = as_tensors("select", *choicelist, default)
+    result = choices[-1]
+    for condition, choice in zip(condlist[::-1], choices[-2::-1], strict=True):
+        result = where(condition, choice, result)
+    return result
+
+
+@public
+def choose(index: Any, choices: Any, /, *, mode: str = "raise") -> Tensor:
+    """For each element, the element of the choice that `index` names."""
+    if not len(choices):
+        raise ArgumentError("choose: needs at least one choice")
+    options = broadcast_arrays(*as_tensors("choose", *choices))
+    places = _integers("choose", index, options[0].device)
+    shape = broadcast_shape("choose", places.shape, options[0].shape)
+    table = stack([broadcast(option, shape) for option in options], axis=-1)
+    at = expand_dims(broadcast(places, shape), -1)
+    found = take_along_axis(table, at, axis=-1, mode=checked_mode("choose", mode))
+    return reshape(found, shape)
+
+
+@public
+def compress(condition: Any, x: Any, /, axis: int | None = None) -> Tensor:
+    """Slices along an axis for which the condition (one axis of bools) holds."""
+    tensor = to_tensor(x, op="compress")
+    mask = to_tensor(condition, op="compress")
+    if mask.ndim != 1:
+        raise ShapeError(f"compress: the condition must have one axis, got shape {mask.shape}")
+    return take(tensor, np.flatnonzero(mask.host()), axis=axis)
+
+
+@public
+def extract(condition: Any, x: Any, /) -> Tensor:
+    """The elements of `x`, flattened, for which the condition holds."""
+    return compress(ravel(condition), ravel(x), axis=0)
+
+
+@public
+def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
+    """Positions in a flattened tensor as positions along each axis of `shape`."""
+    flat = _integers("unravel_index", indices, None)
+    sizes = shape_tuple("unravel_index", shape)
+    _check_range("unravel_index", flat, prod(sizes))
+    found = []
+    for size in reversed(sizes):
+        found.append(flat % max(size, 1))
+        flat = flat // max(size, 1)
+    return tuple(reversed(found))
+
+
+@public
+def ravel_multi_index(multi_index: Any, dims: Any, /, *, mode: str = "raise") -> Tensor:
+    """Positions along each axis of `dims` as positions in the flattened tensor."""
+    sizes = shape_tuple("ravel_multi_index", dims)
+    parts = [_integers("ravel_multi_index", part, None) for part in multi_index]
+    if len(parts) != len(sizes):
+        raise ShapeError(f"ravel_multi_index: {len(parts)} positions for {len(sizes)} axes {sizes}")
+    checked_mode("ravel_multi_index", mode)
+    flat: Any = 0
+    for part, size in zip(parts, sizes, strict=True):
+        if mode == "raise":
+            _check_range("ravel_multi_index", part, size)
+        elif mode == "wrap":
+            part = part % size
+        else:
+            part = FUNCTIONS["clip"](part, 0, size - 1)
+        flat = flat * size + part
+    return asarray(flat)
+
+
+def _check_range(op: str, places: Tensor, size: int) -> None:
+    """Refuse positions out of range; where only shapes are known there is nothing to look at."""
+    if not places.is_realized:
+        return
+    found = places.host()
+    if found.size and (found.min() < 0 or found.max() >= size):
+        bad = int(found[(found < 0) | (found >= size)].flat[0])
+        raise IndexingError(f"{op}: position {bad} is out of range for size {size}")
+
+
+__all__ = [
+    "choose",
+    "compress",
+    "embedding",
+    "extract",
+    "gather",
+    "index_select",
+    "masked_fill",
+    "put_along_axis",
+    "ravel_multi_index",
+    "scatter",
+    "scatter_add",
+    "segment_max",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
+    "select",
+    "take",
+    "unravel_index",
+]

@@ -1,0 +1,471 @@
+"""Statistics of axes: means, spread, quantiles, exponential sums, and versions that skip NaN.
+
+All are compositions of reductions and sorts. Integers become the default float; narrow floats are
+computed in float32 and rounded once, so that a mean of many float16 numbers does not overflow.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import DType, Shape
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops import reduction
+from weft.ops.arithmetic import where
+from weft.ops.axes import reduced_axes
+from weft.ops.contraction import matmul
+from weft.ops.elementary import exp, log
+from weft.ops.families import as_tensors, cast
+from weft.ops.order import sort, take_along_axis
+from weft.ops.reduction import check_ordered, kept_shape, with_axes
+from weft.ops.view.join import concat
+from weft.ops.view.reshape import reshape
+from weft.ops.view.transpose import moveaxis
+
+_METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+
+
+def _float_of(name: str, x: Any, dtype: Any = None) -> tuple[Tensor, DType]:
+    """`x` as a float (or complex) tensor wide enough to compute in, and the result's dtype."""
+    tensor = to_tensor(x, op=name)
+    if dtype is not None:
+        target = dtypes.as_dtype(dtype, op=name, default_float=default_float())
+        if not dtypes.is_inexact(target):
+            raise DTypeError(f"{name}: the result is a float, not {dtypes.name_of(target)}")
+    else:
+        target = tensor.dtype if dtypes.is_inexact(tensor.dtype) else default_float()
+    return cast(tensor, dtypes.float32 if dtypes.is_narrow(target) else target), target
+
+
+def _count(name: str, x: Tensor, axis: Any) -> int:
+    return prod(x.shape[i] for i in reduced_axes(name, axis, x.ndim))
+
+
+@public
+def mean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Arithmetic mean over axes; NaN where there is nothing to average.
+
+    >>> mean(to_tensor([1.0, 2.0, 6.0])).item()
+    3.0
+    """
+    tensor, target = _float_of("mean", x, dtype)
+    total = reduction.sum(tensor, axis, keepdims)
+    return cast(total / float(_count("mean", tensor, axis)), target)
+
+
+@public
+def var(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0) -> Tensor:
+    """Variance over axes; the divisor is the count minus `correction` (1 for a sample)."""
+    tensor, target = _float_of("var", x)
+    centred = _squares(tensor - mean(tensor, axis, True))
+    divisor = max(_count("var", tensor, axis) - float(correction), 0.0)
+    return cast(reduction.sum(centred, axis, keepdims) / divisor, dtypes.real_of(target))
+
+
+@public
+def std(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0) -> Tensor:
+    """Standard deviation over axes: the root of `var`."""
+    tensor, target = _float_of("std", x)
+    found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=correction))
+    return cast(found, dtypes.real_of(target))
+
+
+def _squares(x: Tensor) -> Tensor:
+    """|x|², a real tensor."""
+    if dtypes.is_complex(x.dtype):
+        real, imag = FUNCTIONS["real"](x), FUNCTIONS["imag"](x)
+        return real * real + imag * imag  # type: ignore[no-any-return]
+    return x * x  # type: ignore[no-any-return]
+
+
+@public
+def ptp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The largest minus the smallest element over axes."""
+    low, high = reduction.minmax(x, axis, keepdims)
+    return high - low  # type: ignore[no-any-return]
+
+
+@public
+def average(x: Any, /, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
+    """Mean over axes with weights; weights of one axis belong to the one axis given."""
+    if weights is None:
+        return mean(x, axis, keepdims)
+    tensor, target = _float_of("average", x)
+    weight, wide = _float_of("average", weights)
+    if weight.shape != tensor.shape:
+        axes = reduced_axes("average", axis, tensor.ndim)
+        if weight.shape != tuple(tensor.shape[i] for i in axes):
+            raise ShapeError(
+                f"average: weights of shape {weight.shape} fit neither the tensor"
+                f" {tensor.shape} nor its axes {axis}"
+            )
+        weight = with_axes(weight, tensor.shape, _others(axes, tensor.ndim))
+        weight = FUNCTIONS["broadcast_to"](weight, tensor.shape)
+    total = reduction.sum(tensor * weight, axis, keepdims)
+    return cast(
+        total / reduction.sum(weight, axis, keepdims),
+        dtypes.promote(target, wide, op="average"),
+    )
+
+
+def _others(axes: Shape, rank: int) -> Shape:
+    return tuple(i for i in range(-rank, 0) if i not in axes)
+
+
+@public
+def cov(
+    x: Any,
+    y: Any = None,
+    /,
+    *,
+    rowvar: bool = True,
+    correction: float = 1,
+    fweights: Any = None,
+    aweights: Any = None,
+) -> Tensor:
+    """Covariance matrix of variables in rows (in columns with `rowvar=False`).
+
+    `fweights` says how often each observation was made, `aweights` how much it counts.
+    """
+    table, target = _observations("cov", x, y, rowvar)
+    weight = None
+    for given in (fweights, aweights):
+        if given is not None:
+            part = cast(to_tensor(given, op="cov"), dtypes.real_of(table.dtype))
+            if part.shape != table.shape[1:]:
+                raise ShapeError(
+                    f"cov: weights of shape {part.shape} for {table.shape[1]} observations"
+                )
+            weight = part if weight is None else weight * part
+    scaled = table if weight is None else table * weight
+    total = float(table.shape[1]) if weight is None else reduction.sum(weight)
+    centred = table - reduction.sum(scaled, 1, True) / total
+    divisor = total - correction
+    if aweights is not None:
+        squares = reduction.sum(weight * cast(to_tensor(aweights), table.dtype))
+        divisor = total - correction * squares / total
+    right = centred if weight is None else centred * weight
+    if dtypes.is_complex(table.dtype):
+        right = FUNCTIONS["conj"](right)
+    product = matmul(centred, moveaxis(right, 0, 1)) / divisor
+    return cast(product if len(product) > 1 else reshape(product, ()), target)
+
+
+def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DType]:
+    """Variables in rows, observations in columns."""
+    parts = []
+    for given in as_tensors(name, x) if y is None else as_tensors(name, x, y):
+        part, _ = _float_of(name, given)
+        if part.ndim > 2:
+            raise ShapeError(f"{name}: expected at most 2 axes, got shape {part.shape}")
+        if part.ndim < 2:
+            part = reshape(part, (1, -1))
+        elif not rowvar:
+            part = moveaxis(part, 0, 1)
+        parts.append(part)
+    table = parts[0] if y is None else concat(parts, axis=0)
+    found = dtypes.promote_all(*(to_tensor(v).dtype for v in ((x,) if y is None else (x, y))))
+    return table, found if dtypes.is_inexact(found) else table.dtype
+
+
+@public
+def corrcoef(x: Any, y: Any = None, /, *, rowvar: bool = True) -> Tensor:
+    """Correlation coefficients of variables in rows (in columns with `rowvar=False`)."""
+    table, target = _observations("corrcoef", x, y, rowvar)
+    found = cov(table)
+    if found.ndim == 0:
+        return cast(found / found, target)
+    sqrt, real = FUNCTIONS["sqrt"], FUNCTIONS["real"]
+    variances = _diagonal(found)
+    spread = sqrt(real(variances) if dtypes.is_complex(found.dtype) else variances)
+    return cast(found / reshape(spread, (-1, 1)) / spread, target)
+
+
+def _diagonal(x: Tensor) -> Tensor:
+    places = reshape(FUNCTIONS["arange"](len(x), device=x.device), (-1, 1))
+    return reshape(take_along_axis(x, places, axis=1), (-1,))
+
+
+def _missing(x: Tensor) -> Tensor:
+    return x != x  # type: ignore[no-any-return]
+
+
+def _filled(name: str, x: Any, value: Any) -> Tensor:
+    """NaN replaced; dtypes that have no NaN pass as they are."""
+    tensor = to_tensor(x, op=name)
+    return where(_missing(tensor), value, tensor) if dtypes.is_inexact(tensor.dtype) else tensor
+
+
+@public
+def nansum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Sum over axes; NaN counts as 0."""
+    return reduction.sum(_filled("nansum", x, 0), axis, keepdims, dtype=dtype)
+
+
+@public
+def nanprod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Product over axes; NaN counts as 1."""
+    return reduction.prod(_filled("nanprod", x, 1), axis, keepdims, dtype=dtype)
+
+
+@public
+def nanmax(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The largest element over axes that is not NaN; NaN where all are."""
+    return _nan_extremum("nanmax", x, axis, keepdims)
+
+
+@public
+def nanmin(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The smallest element over axes that is not NaN; NaN where all are."""
+    return _nan_extremum("nanmin", x, axis, keepdims)
+
+
+def _nan_extremum(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
+    function, fill = (reduction.max, -np.inf) if name == "nanmax" else (reduction.min, np.inf)
+    tensor = to_tensor(x, op=name)
+    check_ordered(name, tensor)
+    if not dtypes.is_floating(tensor.dtype):
+        return function(tensor, axis, keepdims)
+    wide, target = _float_of(name, tensor)  # float8_e4m3 has no infinity to fill with
+    lost = _missing(wide)
+    found = function(where(lost, fill, wide), axis, keepdims)
+    return cast(where(reduction.all(lost, axis, keepdims), np.nan, found), target)
+
+
+@public
+def nanmean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Mean over axes of the elements that are not NaN; NaN where there is none."""
+    tensor, target = _float_of("nanmean", x, dtype)
+    total = reduction.sum(where(_missing(tensor), 0, tensor), axis, keepdims)
+    return cast(total / _present(tensor, axis, keepdims), target)
+
+
+def _present(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+    """How many elements are not NaN, as a float."""
+    counted = cast(x == x, dtypes.int64)
+    return cast(reduction.sum(counted, axis, keepdims), dtypes.real_of(x.dtype))
+
+
+@public
+def nanvar(
+    x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0
+) -> Tensor:
+    """Variance over axes of the elements that are not NaN."""
+    tensor, target = _float_of("nanvar", x)
+    lost = _missing(tensor)
+    centred = where(lost, 0, tensor) - nanmean(tensor, axis, True)
+    total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
+    divisor = _present(tensor, axis, keepdims) - correction
+    found = where(divisor <= 0, np.nan, total / where(divisor <= 0, 1, divisor))
+    return cast(found, dtypes.real_of(target))
+
+
+@public
+def nanstd(
+    x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0
+) -> Tensor:
+    """Standard deviation over axes of the elements that are not NaN."""
+    tensor, target = _float_of("nanstd", x)
+    found = FUNCTIONS["sqrt"](nanvar(tensor, axis, keepdims, correction=correction))
+    return cast(found, dtypes.real_of(target))
+
+
+def _level(x: Tensor, axis: Any) -> Tensor:
+    """What exponents are measured from, held constant: the largest along the axes."""
+    real = FUNCTIONS["real"](x) if dtypes.is_complex(x.dtype) else x
+    return FUNCTIONS["stop_gradient"](reduction.max(real, axis, True))  # type: ignore[no-any-return]
+
+
+@public
+def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Logarithm of the sum of exponentials over axes, without overflow.
+
+    Nothing, or nothing but -inf, gives -inf (with derivative 0).
+    """
+    tensor, target = _float_of("logsumexp", x)
+    axes = reduced_axes("logsumexp", axis, tensor.ndim)
+    if any(tensor.shape[i] == 0 for i in axes):
+        return cast(reduction.sum(tensor, axis, keepdims) - np.inf, target)
+    top = _level(tensor, axis)
+    top = where(top - top == 0, top, 0)  # an infinite level would make inf - inf
+    total = reduction.sum(exp(tensor - top), axis, True)
+    empty = total == 0
+    found = where(empty, -np.inf, log(where(empty, 1, total)) + top)
+    if not keepdims:
+        found = reshape(found, tuple(tensor.shape[i] for i in _others(axes, tensor.ndim)))
+    return cast(found, target)
+
+
+@public
+def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
+    """Exponentials divided by their sum along an axis (or axes), without overflow.
+
+    A row of nothing but -inf, or with +inf in it, gives NaN.
+    """
+    tensor, target = _float_of("softmax", x, dtype)
+    if _is_empty("softmax", tensor, axis):
+        return cast(exp(tensor), target)
+    powers = exp(tensor - _level(tensor, axis))
+    return cast(powers / reduction.sum(powers, axis, True), target)
+
+
+@public
+def log_softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
+    """Logarithm of `softmax`, exact where the softmax itself would underflow."""
+    tensor, target = _float_of("log_softmax", x, dtype)
+    if _is_empty("log_softmax", tensor, axis):
+        return cast(exp(tensor), target)
+    shifted = tensor - _level(tensor, axis)
+    return cast(shifted - log(reduction.sum(exp(shifted), axis, True)), target)
+
+
+def _is_empty(name: str, x: Tensor, axis: Any) -> bool:
+    if dtypes.is_complex(x.dtype):
+        raise DTypeError(f"{name}: complex numbers have no order")
+    return any(x.shape[i] == 0 for i in reduced_axes(name, axis, x.ndim))
+
+
+@public
+def quantile(
+    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+) -> Tensor:
+    """The value below which a part `q` (0 to 1) of the elements over axes lies.
+
+    The axes of `q` come first in the result. Between two elements `method` decides: linear, lower,
+    higher, nearest (half to even) or midpoint. NaN among the elements gives NaN.
+    """
+    return _quantile("quantile", x, q, axis, keepdims, method, skip=False)
+
+
+@public
+def nanquantile(
+    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+) -> Tensor:
+    """`quantile` of the elements that are not NaN; NaN where there is none."""
+    return _quantile("nanquantile", x, q, axis, keepdims, method, skip=True)
+
+
+@public
+def percentile(
+    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+) -> Tensor:
+    """`quantile` with `q` from 0 to 100."""
+    return quantile(x, _part_of_hundred(q), axis, keepdims, method=method)
+
+
+@public
+def nanpercentile(
+    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+) -> Tensor:
+    """`nanquantile` with `q` from 0 to 100."""
+    return nanquantile(x, _part_of_hundred(q), axis, keepdims, method=method)
+
+
+def _part_of_hundred(q: Any) -> Any:
+    return q / 100 if isinstance(q, Tensor) else np.asarray(q, np.float64) / 100
+
+
+@public
+def median(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The middle element over axes, or the mean of the two middle ones; NaN if there is one."""
+    return _quantile("median", x, 0.5, axis, keepdims, "midpoint", skip=False)
+
+
+@public
+def nanmedian(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The median of the elements over axes that are not NaN."""
+    return _quantile("nanmedian", x, 0.5, axis, keepdims, "midpoint", skip=True)
+
+
+def _quantile(
+    name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str, skip: bool
+) -> Tensor:
+    if method not in _METHODS:
+        raise ArgumentError(f"{name}: method {method!r} is none of {', '.join(_METHODS)}")
+    tensor, target = _float_of(name, x)
+    check_ordered(name, tensor)
+    axes = reduced_axes(name, axis, tensor.ndim)
+    size = prod(tensor.shape[i] for i in axes)
+    if size == 0:
+        raise ShapeError(f"{name}: nothing to choose from (axis {axis} of shape {tensor.shape})")
+    part = _fraction(name, q)
+    moved = moveaxis(tensor, axes, tuple(range(-len(axes), 0))) if axes else tensor
+    rest = moved.shape[: tensor.ndim - len(axes)]
+    ordered = sort(reshape(moved, (*rest, size)))
+    lost = cast(_missing(ordered), dtypes.int64)
+    absent = reduction.sum(lost, -1, True)
+    last = cast(size - 1 - absent if skip else absent * 0 + (size - 1), dtypes.float64)
+    place = where(last < 0, 0, last) * reshape(part, (-1,))
+    found = _between(ordered, place, method)
+    invalid = absent == size if skip else absent > 0
+    found = where(place != place, np.nan, where(invalid, np.nan, found))
+    kept = kept_shape(tensor.shape, axes) if keepdims else rest
+    return cast(reshape(moveaxis(found, -1, 0), (*part.shape, *kept)), target)
+
+
+def _fraction(name: str, q: Any) -> Tensor:
+    """`q` in float64; known numbers outside 0 to 1 are refused, computed ones become NaN."""
+    if isinstance(q, Tensor):
+        given = cast(q, dtypes.float64)
+        return where(given >= 0, where(given <= 1, given, np.nan), np.nan)
+    known = np.asarray(q, np.float64)
+    if not ((known >= 0) & (known <= 1)).all():
+        raise ArgumentError(f"{name}: q must lie between 0 and 1 (100 for percentiles), got {q!r}")
+    return to_tensor(known)
+
+
+def _between(ordered: Tensor, place: Tensor, method: str) -> Tensor:
+    """The value at fractional positions of the last axis, which is sorted."""
+    below = cast(place, dtypes.int64)  # positions are not negative: truncation is the floor
+    over = place - cast(below, dtypes.float64)
+    above = below + cast(over > 0, dtypes.int64)
+    if method == "lower":
+        return take_along_axis(ordered, below)
+    if method == "higher":
+        return take_along_axis(ordered, above)
+    if method == "nearest":
+        odd = below - below // 2 * 2 == 1
+        up = where(odd, over >= 0.5, over > 0.5)
+        return take_along_axis(ordered, where(up, above, below))
+    low, high = take_along_axis(ordered, below), take_along_axis(ordered, above)
+    if method == "midpoint":
+        return low * 0.5 + high * 0.5  # type: ignore[no-any-return]
+    gap = high - low
+    # Where both neighbours are the same infinity, or nothing is added, the lower one stands.
+    stays = where(over == 0, True, gap != gap)
+    return low + where(stays, 0, gap) * cast(over, ordered.dtype)  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "average",
+    "corrcoef",
+    "cov",
+    "log_softmax",
+    "logsumexp",
+    "mean",
+    "median",
+    "nanmax",
+    "nanmean",
+    "nanmedian",
+    "nanmin",
+    "nanpercentile",
+    "nanprod",
+    "nanquantile",
+    "nanstd",
+    "nansum",
+    "nanvar",
+    "percentile",
+    "ptp",
+    "quantile",
+    "softmax",
+    "std",
+    "var",
+]

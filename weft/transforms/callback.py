@@ -1,0 +1,68 @@
+"""Reach the host from transformed code: `callback`, `print`, `breakpoint`.
+
+Each is an op with effects: it runs when the function runs, in program order, also inside `grad`, `vmap`
+(once for each slice), `scan` and traces.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import Array
+from weft.ops.custom_op import call_custom_kernel
+
+
+@public
+def callback(
+    function: Callable[..., Any],
+    result_type: Any,
+    *args: Any,
+    vectorized: bool = False,
+    vjp: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+) -> Any:
+    """Call a Python function on the arrays of `args`, every time and in order; give its result.
+
+    `result_type` says what it returns: `(shape, dtype)`, a tree of such pairs, or `()` for nothing.
+    `vjp(primals, result, cotangent)` gives it a derivative.
+
+    >>> import numpy as np
+    >>> callback(np.cumsum, ((2,), "float32"), FUNCTIONS["ones"](2)).tolist()
+    [1.0, 2.0]
+    """
+    return call_custom_kernel(
+        function,
+        *args,
+        result_type=result_type,
+        vjp=vjp,
+        jvp=jvp,
+        vectorized=vectorized,
+        pure=False,
+    )
+
+
+def print_values(template: str, *args: Any) -> None:
+    """Print values from inside transformed code: `wf.print("x = {}", x)`."""
+
+    def show(*values: Array) -> tuple[()]:
+        builtins.print(template.format(*values))
+        return ()
+
+    callback(show, (), *args)
+
+
+def break_here(*args: Any) -> None:
+    """Stop in the debugger inside transformed code; `values` holds the arrays of `args`."""
+
+    def stop(*values: Array) -> tuple[()]:
+        builtins.breakpoint()
+        return ()
+
+    callback(stop, (), *args)
+
+
+FUNCTIONS["print"] = print_values
+FUNCTIONS["breakpoint"] = break_here

@@ -1,0 +1,38 @@
+"""`checkpoint` (alias `remat`): forget what a function computed, compute it again when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from weft.core.common.slots import public
+from weft.core.common.trees import tree_unflatten
+from weft.ops.base import call
+from weft.ops.graph_call import GraphCall, capture
+
+
+class Checkpoint(GraphCall):
+    """Calls a trace and keeps only its operands for the backward pass."""
+
+
+checkpoint_op = Checkpoint()
+
+
+@public
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, but reverse mode stores only its arguments and recomputes the rest.
+
+    It trades time for memory: wrap the layers of a deep model. The function is traced, so Python may
+    not read values inside.
+    """
+
+    @wraps(function)
+    def recomputed(*args: Any, **keywords: Any) -> Any:
+        trace, operands, shape = capture(function, args, keywords)
+        return tree_unflatten(shape, call(checkpoint_op, operands, {"trace": trace}))
+
+    return recomputed
+
+
+remat = checkpoint

@@ -1,0 +1,75 @@
+"""Keep derivatives out: `stop_gradient` (alias `detach`) and `no_grad`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.trees import tree_map
+from weft.core.common.types import Array
+from weft.core.tensor.tensor import Tensor
+from weft.ops.base import Operation, Tangents, call
+
+
+class StopGradient(Operation):
+    """The same value, with derivative zero."""
+
+    factors = "... -> ..."
+    work = 0
+    widen = False
+    view = True
+    reasons = {"jvp": "zero by definition", "vjp": "zero by definition"}
+
+    def eval(self, x: Array) -> Array:
+        return x
+
+    def body(self, s: Any, x: Any) -> Any:
+        return x
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return None
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (None,)
+
+
+stop_gradient_op = StopGradient()
+
+
+def stopped(x: Any) -> Any:
+    """A leaf without its derivative."""
+    if isinstance(x, Tensor) and x.owner is not None and dtypes.is_inexact(x.dtype):
+        return call(stop_gradient_op, (x,), {})
+    return x
+
+
+@public
+def stop_gradient(tree: Any) -> Any:
+    """The same values, treated as constants by every kind of differentiation."""
+    return tree_map(stopped, tree)
+
+
+FUNCTIONS["detach"] = stop_gradient
+detach = stop_gradient
+
+
+class NoGrad(Handler):
+    """Runs every op outside and takes the derivative off its result."""
+
+    transparent = True
+    constant = True
+
+    def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        with installed(self.outer):
+            result = perform(op, args, params)
+            if isinstance(result, tuple):
+                return tuple(map(stopped, result))
+            return stopped(result)
+
+
+@public
+def no_grad() -> NoGrad:
+    """`with no_grad():` — what is computed inside is constant to every differentiation outside."""
+    return NoGrad()
