@@ -284,7 +284,7 @@ def test_iteration_gives_rows_and_len_counts_them():
     assert len(x) == 2
     assert [row.tolist() for row in x] == x.tolist()
     a, b = x
-    assert (b - a).tolist() == [3, -1, -1]
+    assert (b - a).tolist() == [3, 3, -2]
     assert [(p.item(), q.item()) for p, q in pairwise(x[0])] == [(0, 1), (1, 2)]
     assert list(wf.zeros((0, 3))) == []
     np.testing.assert_allclose(

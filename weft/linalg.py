@@ -18,8 +18,9 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.arithmetic import add, divide, multiply, square, where
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
+from weft.ops.bitwise import logical_and, logical_not
 from weft.ops.comparison import equal, greater
-from weft.ops.complex_parts import conj, real
+from weft.ops.complex_parts import conj, isnan, real
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
 from weft.ops.creation import arange, zeros
 from weft.ops.decompositions import (
@@ -33,6 +34,8 @@ from weft.ops.decompositions import (
     svd_op,
     svdvals_op,
 )
+from weft.ops.diagonals import diagonal as diagonal_along
+from weft.ops.diagonals import tril, triu
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.linalg import (
     adjoint,
@@ -42,15 +45,15 @@ from weft.ops.linalg import (
     identity_like,
     identity_mask,
     inv_op,
-    lower,
     lu_op,
     pinv_op,
     slogdet_op,
     solve_op,
     triangular_solve_op,
-    upper,
 )
+from weft.ops.manipulation import kron
 from weft.ops.norms import inexact, matrix_norm, norm, vector_norm
+from weft.ops.reduction import any as any_over
 from weft.ops.reduction import max as max_over
 from weft.ops.reduction import min as min_over
 from weft.ops.reduction import sum as sum_over
@@ -183,7 +186,7 @@ def _from_triangle(name: str, x: Any, triangle: str | None) -> Tensor:
         return a
     if triangle not in ("L", "U"):
         raise ArgumentError(f"{name}: UPLO is 'L' or 'U', got {triangle!r}")
-    strict = lower(a, -1) if triangle == "L" else upper(a, 1)
+    strict = tril(a, k=-1) if triangle == "L" else triu(a, k=1)
     diagonal = where(identity_mask(a), real(a), 0)
     return add(add(strict, adjoint(strict)), diagonal)
 
@@ -204,8 +207,8 @@ def lu(x: Any, /) -> LUResult:
     packed, rows = call(lu_op, (a,), {})
     n, m = a.shape[-2:]
     k = min(n, m)
-    left = lower(slice_axes(packed, (0, 0), (n, k), (1, 1)), -1)
-    right = upper(slice_axes(packed, (0, 0), (k, m), (1, 1)))
+    left = tril(slice_axes(packed, (0, 0), (n, k), (1, 1)), k=-1)
+    right = triu(slice_axes(packed, (0, 0), (k, m), (1, 1)))
     places = arange(n, device=a.device)
     order = equal(expand_dims(places, -1), expand_dims(rows, -2))
     return LUResult(cast(order, a.dtype), where(identity_mask(left), 1, left), right)
@@ -341,9 +344,13 @@ def cond(x: Any, /, p: Any = None) -> Tensor:
     if p is None or p in (2, -2):
         s = svdvals(a)
         large, small = max_over(s, axis=-1), min_over(s, axis=-1)
-        return divide(*((small, large) if p == -2 else (large, small)))
-    inverse = call(inv_op, (_matrices("cond", a, square=True),), {"strict": False})
-    return multiply(matrix_norm(a, ord=p), matrix_norm(inverse, ord=p))
+        found = divide(*((small, large) if p == -2 else (large, small)))
+    else:
+        inverse = call(inv_op, (_matrices("cond", a, square=True),), {"strict": False})
+        found = multiply(matrix_norm(a, ord=p), matrix_norm(inverse, ord=p))
+    # 0/0 and 0·∞ are a singular matrix; NaN in the matrix itself stays NaN.
+    undefined = logical_and(isnan(found), logical_not(any_over(isnan(a), axis=(-2, -1))))
+    return where(undefined, float("inf"), found)
 
 
 def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
@@ -395,14 +402,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Tensor:
     """The elements of a diagonal of the last two axes; above the main one for a positive offset."""
-    tensor = to_tensor(x, op="diagonal")
-    if tensor.ndim < 2:
-        raise ShapeError(f"diagonal: needs at least 2 axes, got shape {tensor.shape}")
-    rows, columns = tensor.shape[-2:]
-    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-    start = offset if offset >= 0 else -offset * columns
-    flat = reshape(tensor, (*tensor.shape[:-2], rows * columns))
-    return slice_axes(flat, (start if length else 0,), (length,), (columns + 1,))
+    return diagonal_along(x, offset, -2, -1)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
@@ -466,6 +466,7 @@ __all__ = [
     "eigvalsh",
     "expm",
     "inv",
+    "kron",
     "lstsq",
     "lu",
     "matmul",

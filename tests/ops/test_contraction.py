@@ -9,8 +9,8 @@ from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
 
 NUMBERS = [
     np.dtype(name)
-    for name in "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
-    + "float16 float32 float64 complex64 complex128".split()
+    for name in ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+    + ["float16", "float32", "float64", "complex64", "complex128"]
 ] + [np.dtype(ml_dtypes.bfloat16)]
 SHAPES = [
     ((3,), (3,)),
@@ -109,7 +109,7 @@ def test_mistakes_of_matmul_name_operand_and_axis():
         wf.matmul(np.ones((4, 2)), np.ones((3, 5)))
     with pytest.raises(ShapeError, match="matmul: operands need an axis"):
         wf.matmul(np.ones(()), np.ones(3))
-    with pytest.raises(ShapeError, match="matmul: .*does not broadcast"):
+    with pytest.raises(ShapeError, match=r"matmul: .*does not broadcast"):
         wf.matmul(np.ones((2, 3, 3)), np.ones((4, 3, 3)))
     with pytest.raises(DTypeError, match="bool is not a number"):
         wf.matmul(np.ones((2, 2), bool), np.ones((2, 2), bool))

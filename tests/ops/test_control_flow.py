@@ -57,7 +57,7 @@ class Unrolled:
         carry = wf.tree_map(wf.asarray, init)
         ys = {}
         for i in reversed(steps) if reverse else steps:
-            carry, ys[i] = f(carry, wf.tree_map(lambda x: x[i], xs))
+            carry, ys[i] = f(carry, wf.tree_map(lambda x, i=i: x[i], xs))
         return carry, wf.tree_map(lambda *rows: wf.stack(rows), *(ys[i] for i in steps))
 
     @staticmethod
@@ -176,7 +176,18 @@ def closes_over(m, c, x, y):
     return c.scan(lambda s, _: (s * m.cos(y) + z * y, z), x, None, length=4)
 
 
+def chained(m, c, x):
+    """The last carry depends on `x` only after three steps."""
+    zero = m.zeros((), dtype="float64")
+    return c.scan(
+        lambda s, v: ((s[1], s[2], s[2] * v + x, m.sin(s[0])), s[0]),
+        (zero,) * 4,
+        m.ones(5, dtype="float64"),
+    )
+
+
 PROGRAMS = [
+    pytest.param(chained, (np.float64(0.7),), id="chained carries"),
     pytest.param(rnn, (arr(3, 3), arr(3, seed=1), arr(5, 3, seed=2)), id="rnn"),
     pytest.param(reversed_trees, (arr(3), arr(4, 3, seed=1)), id="reversed trees"),
     pytest.param(branches, (arr(3), arr(3, seed=1)), id="cond"),
@@ -326,6 +337,21 @@ def test_integer_operands_and_carries_get_no_cotangent() -> None:
     same(wf.grad(wf.grad(total))(np.float64(0.7)), jax.grad(jax.grad(theirs))(0.7))
 
 
+def test_a_path_through_integers_carries_no_tangent() -> None:
+    def run(x):
+        def step(carry, _):
+            n, s = carry
+            return (n + (s > 0).astype("int64"), s * x), None
+
+        return wf.scan(step, (0, x), length=3)[0]
+
+    (n, value), (still, slope) = wf.jvp(run, (wf.asarray(2.0),), (wf.asarray(1.0),))
+    assert (n.item(), value.item(), still.item(), slope.item()) == (3, 16.0, 0, 32.0)
+    traced = wf.trace(lambda x: wf.jvp(run, (x,), (x,)), wf.ones(()))
+    pushed = [node for node in traced.nodes if node.name == "scan"][-1]
+    assert [kind.dtype.kind for kind in pushed.types] == ["i", "f", "f"]
+
+
 def test_the_backward_scan_computes_only_the_cotangents_that_are_needed() -> None:
     w, h, xs = wf.asarray(arr(3, 3)), wf.asarray(arr(3)), wf.asarray(arr(5, 3))
 
@@ -468,11 +494,11 @@ def test_equal_loops_are_one_call_and_unused_ones_are_forgotten() -> None:
 
 
 def test_a_body_does_not_outlive_its_loop_with_what_it_captured() -> None:
-    big = wf.ones(10)
-    alive = weakref.ref(big._impl)
-    out = wf.scan(lambda c, v: (c + wf.sum(big) * v, None), wf.zeros(()), wf.ones(3))[0]
+    held = [wf.ones(10)]
+    alive = weakref.ref(held[0]._impl)
+    out = wf.scan(lambda c, v: (c + wf.sum(held[0]) * v, None), wf.zeros(()), wf.ones(3))[0]
     assert out.item() == 30.0
-    del big
+    held.clear()
     gc.collect()
     assert alive() is None
 

@@ -45,7 +45,7 @@ TRANSPOSED = [
     {},
     {"stride": 2},
     {"padding": 1},
-    {"padding": 3},
+    {"padding": 2},
     {"dilation": 2},
     {"groups": 2},
     {"stride": 3, "padding": 1, "output_padding": 2, "dilation": 2, "groups": 2},
@@ -177,8 +177,10 @@ def test_mistakes_in_bias_and_output_padding_are_named():
     x, kernel = np.ones((1, 3, 5)), np.ones((4, 3, 3))
     with pytest.raises(ShapeError, match=r"conv1d: bias: expected shape \(4,\), got \(3,\)"):
         wf.conv1d(x, kernel, np.ones(3))
-    with pytest.raises(ArgumentError, match="output_padding .* must be smaller than stride"):
+    with pytest.raises(ArgumentError, match=r"output_padding .* must be smaller than stride"):
         wf.conv_transpose1d(x, np.ones((3, 2, 3)), output_padding=1)
+    with pytest.raises(ShapeError, match="conv_transpose1d: padding leaves nothing of"):
+        wf.conv_transpose1d(x, np.ones((3, 2, 1)), padding=3)
     with pytest.raises(DTypeError, match="conv1d: bool is not a number"):
         wf.conv1d(x.astype(bool), kernel.astype(bool))
 

@@ -52,9 +52,11 @@ def shapes_and_indices(draw):
     while axis < len(shape):
         size = shape[axis]
         kind = draw(st.sampled_from("isssnamo."))
-        if kind == "." and axis == ellipsis_at and Ellipsis not in [
-            e for e in entries if e is Ellipsis
-        ]:
+        if (
+            kind == "."
+            and axis == ellipsis_at
+            and Ellipsis not in [e for e in entries if e is Ellipsis]
+        ):
             entries.append(Ellipsis)
             axis += draw(st.integers(0, len(shape) - axis))
         elif kind == "n":
@@ -159,3 +161,178 @@ def test_updates_combine_repeated_positions_like_ufunc_at(case, name):
     np.testing.assert_array_equal(x.numpy(), array)
     UFUNCS[name].at(array, index, value)
     np.testing.assert_allclose(got.numpy(), array, rtol=1e-14)
+
+
+def test_updates_leave_the_tensor_as_it_is_and_apply_calls_a_function():
+    x = wf.tensor([1.0, 2.0, 3.0])
+    assert x.at[0].set(5.0).tolist() == [5, 2, 3]
+    assert x.at[1:].apply(lambda t: t * t).tolist() == [1, 4, 9]
+    assert x.at[[0, 0]].add(1.0).tolist() == [3, 2, 3]
+    assert x.at[[0, 0]].mul(3.0).tolist() == [9, 2, 3]
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_modes_say_what_a_position_out_of_range_means():
+    x = wf.tensor([1.0, 2.0, 3.0])
+    assert x.at[[5, -9]].get(mode="clip").tolist() == [3, 1]
+    assert x.at[[4, -1]].get(mode="wrap").tolist() == [2, 3]
+    assert x.at[[4, -1]].get(mode="fill", fill_value=0.5).tolist() == [0.5, 3]
+    assert np.isnan(x.at[[4]].get(mode="fill").item())
+    assert x.at[[4, -1, -4]].set(9.0, mode="drop").tolist() == [1, 2, 9]
+    assert x.at[[4, 0]].add(1.0, mode="wrap").tolist() == [2, 3, 3]
+    grid2 = wf.zeros((2, 3))
+    assert grid2.at[[0, 5], [1, 1]].add(1.0, mode="drop").tolist() == [[0, 1, 0], [0, 0, 0]]
+    with pytest.raises(ArgumentError, match="mode must be one of raise, clip, wrap, fill"):
+        x.at[0].get(mode="nearest")
+    with pytest.raises(ArgumentError, match="mode must be one of raise, clip, wrap, drop"):
+        x.at[0].set(1.0, mode="fill")
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap", "fill"])
+def test_reading_outside_is_differentiable(mode):
+    x = wf.tensor([1.0, 2.0, 3.0])
+    gradient = wf.grad(lambda t: t.at[[0, 4]].get(mode=mode, fill_value=0.0).sum())(x)
+    assert gradient.tolist() == {"clip": [1, 0, 1], "wrap": [1, 1, 0], "fill": [1, 0, 0]}[mode]
+
+
+BAD = [
+    (1.5, "axis 0: 1.5 is not an index"),
+    ("a", "axis 0: 'a' is not an index"),
+    ((0, 0, 0), "3 indices for a tensor with 2 axes"),
+    (5, "index 5 is out of range for axis 0 of size 3"),
+    ((0, -5), "index -5 is out of range for axis 1 of size 4"),
+    ([5], "index 5 is out of range for an axis of size 3"),
+    ([0.5], "an array of float32 is no index"),
+    (slice(None, None, 0), "bad slice"),
+    ((..., ...), "more than one ellipsis"),
+    (([0, 1], [0, 1, 2]), "index arrays must broadcast"),
+    (np.array([True, False]), "the mask has size 2, the tensor 3"),
+    (np.ones((3, 4, 2), bool), "3 indices for a tensor with 2 axes"),
+]
+
+
+@pytest.mark.parametrize(("index", "text"), BAD, ids=[text for _, text in BAD])
+def test_a_wrong_index_is_named(index, text):
+    x = wf.tensor(grid(3, 4))
+    with pytest.raises(IndexingError, match=text):
+        x[index].numpy()
+    with pytest.raises(IndexingError, match=text):
+        x[index] = 0.0
+
+
+def test_a_value_must_fit_its_place():
+    x = wf.tensor(grid(3, 4))
+    with pytest.raises(ShapeError, match=r"setitem: .*does not (fit|broadcast)"):
+        x[0] = [1.0, 2.0]
+    with pytest.raises(ShapeError, match=r"a value of shape \(3, 4\) does not fit"):
+        x[0] = wf.ones((3, 4))
+    with pytest.raises(DTypeError, match="complex64 does not fit a tensor of float32"):
+        x[0] = 1j
+    with pytest.raises(DTypeError, match="add has no meaning for bool"):
+        wf.tensor([True]).at[0].add(True)
+    x[0] = [[9, 8, 7, 6]]
+    assert x[0].tolist() == [9, 8, 7, 6]
+
+
+def test_lists_of_python_numbers_take_the_dtype_of_the_tensor():
+    x = wf.zeros(2, dtype="float64")
+    x[:] = [0.1, 0.2]
+    assert x.tolist() == [0.1, 0.2]
+    y = wf.zeros(2, dtype="bfloat16")
+    y[:] = [1, 2.5]
+    assert y.tolist() == [1, 2.5]
+
+
+def test_tensors_lists_ranges_and_numpy_integers_are_indices():
+    x = wf.tensor(grid(4, 3))
+    i = wf.tensor(2)
+    assert x[i].tolist() == x[2].tolist() == x[np.int64(2)].tolist()
+    assert x[i, i].item() == 9
+    assert x[range(2)].tolist() == x[:2].tolist()
+    assert x[[i, 0]].tolist() == [x[2].tolist(), x[0].tolist()]
+    assert x[[]].shape == (0, 3)
+    assert x[(0, 1), (1, 2)].tolist() == [2, 6]
+    assert x[i:].shape == (2, 3)
+
+
+BATCHES = {
+    "x": (0, None),
+    "index": (None, 0),
+    "both": (0, 0),
+}
+READS = [
+    lambda x, i: x[i],
+    lambda x, i: x[:, i],
+    lambda x, i: x[i, ..., i],
+    lambda x, i: x[1, :, i],
+    lambda x, i: x[i[0]],
+    lambda x, i: x[::-1, None, i],
+    lambda x, i: x.at[i, 0].get(mode="fill", fill_value=0.0),
+]
+WRITES = [
+    lambda x, i: x.at[i].set(7.0),
+    lambda x, i: x.at[:, i].add(wf.ones((2,)) * 3),
+    lambda x, i: x.at[i, :, i].mul(2.0),
+    lambda x, i: x.at[i[0], 1:].min(0.0),
+    lambda x, i: x.at[i + 1].max(9.0, mode="drop"),
+    lambda x, i: x.at[x > 3].set(-1.0),
+]
+
+
+@pytest.mark.parametrize("axes", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("function", READS + WRITES)
+def test_tensor_and_positions_may_be_batched(function, axes):
+    xs = np.stack([grid(2, 2, 2), -grid(2, 2, 2), 2 * grid(2, 2, 2)])
+    indices = np.array([[0, 1], [1, 1], [-1, 0]])
+    args = [a if axis == 0 else a[0] for a, axis in zip((xs, indices), axes, strict=True)]
+    got = wf.vmap(function, in_axes=axes)(*args).numpy()
+    for row in range(3):
+        one = [a[row] if axis == 0 else a for a, axis in zip(args, axes, strict=True)]
+        np.testing.assert_array_equal(got[row], function(*map(wf.tensor, one)).numpy())
+
+
+@pytest.mark.parametrize("function", READS + WRITES)
+def test_indexing_is_differentiable_twice(function):
+    i = wf.tensor([1, 0])
+    x = grid(2, 2, 2, dtype=np.float64) / 3
+    t = np.cos(grid(2, 2, 2, dtype=np.float64))
+
+    def loss(a):
+        y = function(a, i) if a.dtype == np.float64 else None
+        return (y * y * y).sum()
+
+    _, slope = wf.jvp(loss, (x,), (t,))
+    gradient = wf.grad(loss)(wf.tensor(x)).numpy()
+    np.testing.assert_allclose((gradient * t).sum(), slope.item())
+    step = 1e-5
+    want = (wf.grad(loss)(wf.tensor(x + step * t)) - wf.grad(loss)(wf.tensor(x - step * t))).numpy()
+    _, second = wf.jvp(wf.grad(loss), (x,), (t,))
+    np.testing.assert_allclose(second.numpy(), want / (2 * step), rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_may_be_batched_where_no_shape_depends_on_it():
+    xs = wf.tensor(grid(2, 3))
+    masks = wf.tensor([[True, False, False], [False, True, True]])
+    got = wf.vmap(lambda x, m: x.at[m].add(100.0))(xs, masks)
+    assert got.tolist() == [[101, 2, 3], [4, 105, 106]]
+    with pytest.raises(ConcretizationError, match="vmap: a value was read"):
+        wf.vmap(lambda x, m: x[m])(xs, masks)
+
+
+def test_a_mask_writes_without_touching_other_elements():
+    x = wf.tensor([-0.0, np.inf, 1.0])
+    y = x.at[wf.tensor([False, False, True])].add(1.0)
+    assert np.signbit(y[0].item())
+    assert y.tolist()[1:] == [np.inf, 2]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "bfloat16", "complex128"])
+def test_every_dtype_is_read_and_written(dtype):
+    x = wf.asarray([[1, 0], [0, 1]]).astype(dtype)
+    assert x[[1, 0]].dtype == x.dtype
+    assert x[[1, 0], [1, 1]].numpy().astype(np.complex64).tolist() == [1, 0]
+    y = x.at[[0, 1]].set(x[0])
+    assert y.dtype == x.dtype
+    assert y.numpy().astype(np.complex64).tolist() == [[1, 0], [1, 0]]
+    x[0] = True
+    assert x[0].numpy().astype(np.complex64).tolist() == [1, 1]

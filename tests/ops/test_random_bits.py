@@ -1,4 +1,4 @@
-"""The bit generator is Threefry-2x32 with 20 rounds, and a draw is a function of key and position."""
+"""The bit generator is Threefry-2x32 with 20 rounds: a function of key and position."""
 
 import jax
 import numpy as np

@@ -11,7 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 import weft as wf
 from weft.core.common import dtypes
+from weft.core.common.slots import OPS
 from weft.errors import ArgumentError, ConcretizationError, DTypeError, ShapeError
+from weft.testing.loops import run_loops
 
 RNG = np.random.default_rng(17)
 VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, np.nan, np.inf, -np.inf])
@@ -47,6 +49,8 @@ def test_searchsorted_puts_nan_last_as_sort_does(row, values):
     for side in ("left", "right"):
         got = wf.searchsorted(row, values, side=side).numpy()
         np.testing.assert_array_equal(got, np.searchsorted(row, values, side))
+        steps = run_loops(OPS["searchsorted"], [row, values], {"side": side})
+        np.testing.assert_array_equal(steps, got)
 
 
 def test_searchsorted_takes_scalars_sorters_and_rows():

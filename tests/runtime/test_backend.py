@@ -158,7 +158,7 @@ def test_memory_that_cannot_be_shared_says_so(x):
 
 
 def test_a_device_that_does_not_exist_is_named():
-    with pytest.raises(DeviceError, match="mock:2.*mock:0, mock:1"):
+    with pytest.raises(DeviceError, match=r"mock:2.*mock:0, mock:1"):
         wf.zeros(3, device="mock:2")
 
 

@@ -65,7 +65,7 @@ def test_the_report_sums_up_shortens_and_counts_what_waits():
 def test_the_report_counts_data_that_only_recorded_calls_need():
     y = wf.tensor(np.ones((SIDE, SIDE + 1), np.float32)) + 1
     assert any(
-        (SIDE, SIDE + 1) == t.shape for a in wf.memory_report().allocations for t in a.tensors
+        t.shape == (SIDE, SIDE + 1) for a in wf.memory_report().allocations for t in a.tensors
     )
     y.numpy()
     gc.collect()

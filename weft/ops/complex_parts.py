@@ -218,7 +218,7 @@ def nan_to_num(
     limits = dtypes.finfo(tensor.dtype)
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
-    finite = where(isinf(tensor), where(tensor > 0, high, low), tensor)
+    finite = where(isposinf(tensor), high, where(isneginf(tensor), low, tensor))
     return where(isnan(tensor), nan, finite)
 
 

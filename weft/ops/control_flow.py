@@ -76,8 +76,6 @@ class Recording:
         with Recorder() as recorder:
             assert isinstance(recorder, Recorder)
             inputs = [recorder.input(place.type, place.device) for place in places]
-            for tensor in inputs:
-                tensor._scope = recorder
             result = function(*inputs)
         self.recorder = recorder
         self.device = places[0].device if places else current_device()

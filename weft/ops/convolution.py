@@ -58,24 +58,16 @@ class Conv(Operation):
 
     def eval(self, x: Array, kernel: Array, *, strides: Shape, dilation: Shape) -> Array:
         rank = len(strides)
-        space, window = x.shape[-rank:], kernel.shape[-rank:]
-        places = window_counts(space, window, strides, dilation)
-        features, points = kernel.shape[-rank - 2], prod(kernel.shape[-rank - 1 :])
+        window = kernel.shape[-rank:]
+        places = window_counts(x.shape[-rank:], window, strides, dilation)
         lead, lead_kernel = x.shape[: -rank - 1], kernel.shape[: -rank - 2]
-        joined = bool(lead) and not lead_kernel and prod(places) < _FEW_PLACES
-        # Columns: one row for each point of a kernel (c, window), one column for each place.
-        order = (x.shape[-rank - 1], *window)
-        shape = (*order, *lead, *places) if joined else (*lead, *order, *places)
-        columns = np.empty(shape, x.dtype)
-        inner = range(len(lead), len(lead) + rank + 1)
-        filled = np.moveaxis(columns, range(rank + 1), inner) if joined else columns
-        for point, where in taps(window, places, strides, dilation):
-            filled[(*(slice(None),) * (len(lead) + 1), *point)] = x[(..., *where)]
+        features, points = kernel.shape[-rank - 2], prod(kernel.shape[-rank - 1 :])
         flat = kernel.reshape((*lead_kernel, features, points))
+        joined = bool(lead) and not lead_kernel and prod(places) < _FEW_PLACES
+        columns = _columns(x, window, places, strides, dilation, joined)
+        made = np.matmul(flat, columns)
         if joined:
-            made = np.matmul(flat, columns.reshape(points, prod(lead + places)))
             return np.moveaxis(made.reshape((features, *lead, *places)), 0, len(lead))
-        made = np.matmul(flat, columns.reshape((*lead, points, prod(places))))
         return np.asarray(made.reshape(made.shape[:-1] + places))
 
     def at(
@@ -146,6 +138,32 @@ class Conv(Operation):
         window = kernel.shape[-rank:]
         found = slice_axes(found, (0,) * rank, window, (1,) * rank)
         return moveaxis(found, 0, -rank - 1)
+
+
+def _columns(
+    x: Array, window: Shape, places: Shape, strides: Shape, dilation: Shape, joined: bool
+) -> Array:
+    """One row for each point of a kernel (c, window), one column for each place (or all joined).
+
+    Whatever there is less of, points or places, is looped over; the rest are long copies.
+    """
+    rank = len(window)
+    lead, c = x.shape[: -rank - 1], x.shape[-rank - 1]
+    points, count = c * prod(window), prod(places)
+    if count < prod(window):
+        turned = np.empty((*lead, *places, c, *window), x.dtype)
+        filled = np.moveaxis(turned, -rank - 1, len(lead))
+        for place, where in taps(places, window, dilation, strides):
+            filled[(*(slice(None),) * (len(lead) + 1), *place)] = x[(..., *where)]
+        rows = (prod(lead) * count,) if joined else (*lead, count)
+        return turned.reshape((*rows, points)).swapaxes(-1, -2)
+    shape = (c, *window, *lead, *places) if joined else (*lead, c, *window, *places)
+    columns = np.empty(shape, x.dtype)
+    inner = range(len(lead), len(lead) + rank + 1)
+    filled = np.moveaxis(columns, range(rank + 1), inner) if joined else columns
+    for point, where in taps(window, places, strides, dilation):
+        filled[(*(slice(None),) * (len(lead) + 1), *point)] = x[(..., *where)]
+    return columns.reshape((points, prod(lead) * count) if joined else (*lead, points, count))
 
 
 def _turned(kernel: Tensor, rank: int) -> Tensor:
@@ -434,6 +452,7 @@ def _conv_transpose(
     spans = tuple((k - 1) * d for k, d in zip(weights.shape[2:], spacing, strict=True))
     low = tuple(span - p for span, p in zip(spans, crop, strict=True))
     high = tuple(below + extra for below, extra in zip(low, beyond, strict=True))
+    _check_room(op, image.shape[2:], strides, spans, low, high)
     image = padded(image, low, high, tuple(step - 1 for step in strides))
     weights = reshape(weights, (groups, inputs // groups, *weights.shape[1:]))
     weights = _swap_features(_turned(weights, rank), rank)
@@ -441,6 +460,18 @@ def _conv_transpose(
     made = call(conv_op, (image, weights), {"strides": (1,) * rank, "dilation": spacing})
     made = reshape(made, (made.shape[0], groups * outputs, *made.shape[3:]))
     return _finish(op, made, bias, rank, batched)
+
+
+def _check_room(
+    op: str, space: Shape, strides: Shape, spans: Shape, low: Shape, high: Shape
+) -> None:
+    """Refuse padding that crops a transposed convolution away."""
+    sizes = tuple(
+        (n - 1) * step + 1 + below + above - span
+        for n, step, span, below, above in zip(space, strides, spans, low, high, strict=True)
+    )
+    if min(sizes) < 1:
+        raise ShapeError(f"{op}: padding leaves nothing of the space {space} (sizes {sizes})")
 
 
 @public

@@ -201,7 +201,7 @@ custom_kernel_op, custom_kernel_with_effects_op = CustomKernel(), CustomKernelWi
 
 def _over(rule: Callable[..., list[Any]], lead: Shape) -> Callable[..., list[Any]]:
     """The rule for operands that all have `lead` axes in front."""
-    for _ in lead:
+    for _ in lead[:1]:
         rule = FUNCTIONS["vmap"](rule)
     return rule
 
@@ -223,10 +223,9 @@ def _leaves(kernel: Kernel, rule: str, like: str, structure: PyTreeDef, found: A
         raise wrong from None
     leaves: list[Any] = []
     for part, covered in zip(parts, ranges, strict=True):
-        count = len(tree_leaves(covered))
-        if part is not None and count != 1:
+        if part is not None and not isinstance(covered, int):
             raise wrong
-        leaves += [part] * count
+        leaves += [part] * len(tree_leaves(covered))
     return leaves
 
 
@@ -262,8 +261,8 @@ def call_custom_kernel(
     For an op with notation, kernels and costs of its own, derive from `weft.ops.base.Operation`
     and instantiate the class once.
 
-    >>> call_custom_kernel(np.sort, to_tensor([3.0, 1.0]), result_type=((2,), "float32")).tolist()
-    [1.0, 3.0]
+    >>> call_custom_kernel(np.sort, np.ones(2), result_type=((2,), "float64")).tolist()
+    [1.0, 1.0]
     """
     label: str = name or getattr(kernel, "__name__", None) or type(kernel).__name__
     types, outputs = _result_types(label, result_type)

@@ -21,6 +21,7 @@ from weft.ops.arithmetic import where
 from weft.ops.base import Example, Tangents, Types, call
 from weft.ops.complex_parts import abs, conj, real
 from weft.ops.contraction import matmul, swap
+from weft.ops.diagonals import tril
 from weft.ops.families import cast
 from weft.ops.linalg import (
     MatrixOperation,
@@ -31,7 +32,6 @@ from weft.ops.linalg import (
     hermitian_part,
     identity_mask,
     lapack,
-    lower,
     solve_op,
     solve_triangular,
 )
@@ -87,7 +87,7 @@ class Qr(MatrixOperation):
         q, r = out
         pushed = swap(solve_triangular(r, swap(tangents[0]), lower=False, transpose=True))
         inner = matmul(adjoint(q), pushed)
-        below = lower(inner, -1)
+        below = tril(inner, k=-1)
         rest = inner - (below - adjoint(below)) - imaginary_diagonal(inner)
         return pushed - matmul(q, rest), matmul(rest, r)
 
@@ -95,7 +95,7 @@ class Qr(MatrixOperation):
         q, r = out
         by_q, by_r = ct
         rest = matmul(by_r, swap(r)) - matmul(swap(q), by_q)
-        inner = rest - lower(rest - adjoint(rest), -1) - imaginary_diagonal(rest)
+        inner = rest - tril(rest - adjoint(rest), k=-1) - imaginary_diagonal(rest)
         pushed = by_q + matmul(conj(q), inner)
         return (swap(solve_triangular(r, swap(pushed), lower=False)),)
 

@@ -26,6 +26,8 @@ from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.slice import slice_axes
 from weft.ops.view.transpose import moveaxis
 
+MAX_RANK = 64  # of a NumPy array
+
 
 @public
 def eye(
@@ -170,7 +172,8 @@ def tril_indices(
     n: int, k: int = 0, m: int | None = None, *, device: Any = None
 ) -> tuple[Tensor, ...]:
     """Rows and columns of the elements at and below the k-th diagonal."""
-    return _places(np.tril_indices(n, k, m), device)
+    rows, columns = shape_tuple("tril_indices", (n, n if m is None else m))
+    return _places(np.tril_indices(rows, k, columns), device)
 
 
 @public
@@ -178,12 +181,15 @@ def triu_indices(
     n: int, k: int = 0, m: int | None = None, *, device: Any = None
 ) -> tuple[Tensor, ...]:
     """Rows and columns of the elements at and above the k-th diagonal."""
-    return _places(np.triu_indices(n, k, m), device)
+    rows, columns = shape_tuple("triu_indices", (n, n if m is None else m))
+    return _places(np.triu_indices(rows, k, columns), device)
 
 
 @public
 def diag_indices(n: int, ndim: int = 2, *, device: Any = None) -> tuple[Tensor, ...]:
     """Positions of the main diagonal of a tensor with `ndim` axes of size n."""
+    if not 0 <= ndim <= MAX_RANK:
+        raise ShapeError(f"diag_indices: a tensor cannot have {ndim} axes")
     return (arange(n, device=device),) * ndim
 
 

@@ -24,6 +24,7 @@ from weft.ops.base import Example, Operation, Tangents, Types, call
 from weft.ops.complex_parts import conj, real
 from weft.ops.contraction import matmul, swap
 from weft.ops.creation import zeros
+from weft.ops.diagonals import diagonal, tril, triu
 from weft.ops.order import argsort_op, take_along_axis
 from weft.ops.reduction import sum as sum_over
 from weft.ops.view.join import concat
@@ -67,7 +68,8 @@ def adjoint(x: Tensor) -> Tensor:
 
 def hermitian(x: Tensor) -> Tensor:
     """(x + xᴴ) / 2. It is its own transpose under the pairing, so derivatives use it too."""
-    return (x + adjoint(x)) * 0.5
+    both: Tensor = (x + adjoint(x)) * 0.5
+    return both
 
 
 def hermitian_part(a: Array) -> Array:
@@ -80,19 +82,9 @@ def identity_mask(x: Tensor) -> Tensor:
     return wrap(np.eye(*x.shape[-2:], dtype=bool), x.device)
 
 
-def lower(x: Tensor, k: int = 0) -> Tensor:
-    """The elements on and below diagonal `k`; zeros above."""
-    return where(wrap(np.tri(*x.shape[-2:], k, dtype=bool), x.device), x, 0)
-
-
-def upper(x: Tensor, k: int = 0) -> Tensor:
-    """The elements on and above diagonal `k`; zeros below."""
-    return where(wrap(np.tri(*x.shape[-2:], k - 1, dtype=bool), x.device), 0, x)
-
-
 def diagonal_of(x: Tensor) -> Tensor:
-    """The diagonal of square matrices."""
-    return sum_over(where(identity_mask(x), x, 0), axis=-1)
+    """The diagonal of the last two axes."""
+    return diagonal(x, 0, -2, -1)
 
 
 def diagonal_matrix(x: Tensor) -> Tensor:
@@ -139,7 +131,8 @@ class Cholesky(MatrixOperation):
 
 def half_lower(x: Tensor) -> Tensor:
     """The lower triangle with half of the diagonal: Φ, the half of a Hermitian matrix."""
-    return lower(x) - where(identity_mask(x), x * 0.5, 0)
+    half: Tensor = tril(x) - where(identity_mask(x), x * 0.5, 0)
+    return half
 
 
 class TriangularSolve(MatrixOperation):
@@ -189,7 +182,7 @@ class TriangularSolve(MatrixOperation):
     def _triangle(self, x: Tensor, params: dict[str, Any]) -> Tensor:
         """The part of the matrix that is read."""
         beyond = 1 if params["unit_diagonal"] else 0
-        return lower(x, -beyond) if params["lower"] else upper(x, beyond)
+        return tril(x, k=-beyond) if params["lower"] else triu(x, k=beyond)
 
 
 class Solve(MatrixOperation):
@@ -288,7 +281,7 @@ class Adjugate(MatrixOperation):
         above[..., :-1] = np.flip(np.cumprod(np.flip(s[..., 1:], -1), axis=-1), -1)
         turn = np.asarray(np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
         product = (np.conj(vh.mT) * (below * above)[..., None, :]) @ np.conj(u.mT)
-        return (turn * product).astype(a.dtype)
+        return np.asarray(turn * product, dtype=a.dtype)
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         (da,) = tangents
@@ -436,12 +429,12 @@ class Lu(MatrixOperation):
         moved = take_along_axis(tangents[0], expand_dims(rows, -1), axis=-2)
         inner = solve_triangular(left, moved, unit_diagonal=True)
         inner = swap(solve_triangular(right, swap(inner), lower=False, transpose=True))
-        return matmul(left, lower(inner, -1)) + matmul(upper(inner), right), None
+        return matmul(left, tril(inner, k=-1)) + matmul(triu(inner), right), None
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         packed, rows = out
         left, right = self._squares(packed)
-        inner = lower(matmul(swap(left), ct[0]), -1) + upper(matmul(ct[0], swap(right)))
+        inner = tril(matmul(swap(left), ct[0]), k=-1) + triu(matmul(ct[0], swap(right)))
         inner = solve_triangular(left, inner, unit_diagonal=True, transpose=True)
         moved = swap(solve_triangular(right, swap(inner), lower=False))
         back = call(argsort_op, (rows,), {"axis": -1, "descending": False})
@@ -453,8 +446,8 @@ class Lu(MatrixOperation):
         k = min(n, m)
         left = slice_axes(packed, (0, 0), (n, k), (1, 1))
         right = slice_axes(packed, (0, 0), (k, m), (1, 1))
-        left = _completed(lower(left, -1), n)
-        return where(identity_mask(left), 1, left), _completed(upper(right), m, from_place=k)
+        left = _completed(tril(left, k=-1), n)
+        return where(identity_mask(left), 1, left), _completed(triu(right), m, from_place=k)
 
 
 def _completed(x: Tensor, size: int, from_place: int | None = None) -> Tensor:

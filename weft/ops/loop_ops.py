@@ -16,7 +16,6 @@ from weft.core.common.types import Array, TensorType
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
 from weft.errors import MissingRuleError, WeftError
-from weft.ops.arithmetic import where
 from weft.ops.base import Cost, Tangents, call
 from weft.ops.branches import pick
 from weft.ops.control_flow import (
@@ -105,7 +104,7 @@ class WhileLoop(SubgraphOperation):
             moved = stepped(*fixed, *carry)
             carry = tuple(pick(mask, new, old) for new, old in zip(moved, carry, strict=True))
             (still,) = asked(*fixed, *carry)
-            return (where(mask, still, mask), *carry)
+            return (still, *carry)  # a row that is done has not changed, so it stays done
 
         fixed, (mask,) = operands[:consts], asked(*operands)
         carry = (mask, *operands[consts:])

@@ -1,4 +1,4 @@
-"""Normalisation layers and attention: composites over reductions and products.
+"""Normalisation layers, dropout and attention: composites over reductions and products.
 
 Statistics of narrow floats are taken in float32 and the result is rounded once.
 """
@@ -22,6 +22,7 @@ from weft.ops.contraction import product_of, swap
 from weft.ops.elementary import exp
 from weft.ops.families import broadcast_shape, cast
 from weft.ops.norms import inexact, vector_norm
+from weft.ops.random_discrete import bernoulli
 from weft.ops.reduction import reduce, reduce_max_op, reduce_sum_op
 from weft.ops.view.reshape import reshape
 
@@ -212,6 +213,17 @@ def _padded_rows(rows: Any, size: int) -> Any:
 
 
 @public
+def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
+    """Set elements to 0 with probability `rate` and scale the others up, so that the mean stays."""
+    t = inexact("dropout", x)
+    if not 0 <= rate < 1:
+        raise ArgumentError(f"dropout: rate must be in [0, 1), got {rate}")
+    if rate == 0:
+        return t
+    return where(bernoulli(key, 1 - rate, t.shape), t / (1 - rate), 0)
+
+
+@public
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -278,6 +290,7 @@ def _weights(scores: Any) -> Any:
 
 __all__ = [
     "batch_norm",
+    "dropout",
     "group_norm",
     "instance_norm",
     "layer_norm",

@@ -23,7 +23,6 @@ from weft.ops.base import call
 from weft.ops.families import cast
 from weft.ops.gather import gather_op
 from weft.ops.pooling import mean_along, taken
-from weft.ops.reduction import reduce_sum_op
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis, permute_dims
@@ -131,10 +130,13 @@ def _far(t: Array) -> Array:
 
 def _weighted(x: Any, axis: int, positions: Array, weights: Array) -> Any:
     """Sums of elements at `positions` (count, taps) of one axis, times weights."""
-    found: Any = taken(x, axis, positions)
-    shape = weights.shape + (1,) * (x.ndim - axis - 1)
-    terms = found * wrap(weights.astype(x.dtype).reshape(shape), x.device)
-    return call(reduce_sum_op, (terms,), {"axes": (axis + 1 - found.ndim,)})
+    rest = (1,) * (x.ndim - axis - 1)
+    total: Any = None
+    for places, factors in zip(positions.T, weights.T, strict=True):
+        found: Any = taken(x, axis, places)
+        term = found * wrap(factors.astype(x.dtype).reshape((-1, *rest)), x.device)
+        total = term if total is None else total + term
+    return total
 
 
 @public

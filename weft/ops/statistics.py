@@ -15,7 +15,7 @@ from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_array, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -370,7 +370,7 @@ def nanpercentile(
 
 
 def _part_of_hundred(q: Any) -> Any:
-    return q / 100 if isinstance(q, Tensor) else np.asarray(q, np.float64) / 100
+    return q / 100 if isinstance(q, Tensor) else to_array(q, dtypes.float64, "percentile") / 100
 
 
 @public
@@ -416,7 +416,7 @@ def _fraction(name: str, q: Any) -> Tensor:
     if isinstance(q, Tensor):
         given = cast(q, dtypes.float64)
         return where(given >= 0, where(given <= 1, given, np.nan), np.nan)
-    known = np.asarray(q, np.float64)
+    known = to_array(q, dtypes.float64, name)
     if not ((known >= 0) & (known <= 1)).all():
         raise ArgumentError(f"{name}: q must lie between 0 and 1 (100 for percentiles), got {q!r}")
     return to_tensor(known)

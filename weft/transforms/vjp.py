@@ -14,6 +14,7 @@ from weft.core.common.types import TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import is_type
+from weft.core.tensor.views import alias
 from weft.errors import DifferentiationError, ShapeError, TreeError
 from weft.ops.creation import ones_like, zeros, zeros_like
 from weft.ops.families import cast
@@ -35,12 +36,13 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     with Tape() as tape:
         assert isinstance(tape, Tape)
         watched = [tape.watch(differentiable(x, "vjp")) for x in leaves]
+        sources = [tape.node(x) for x in watched]  # before the function may assign to them
+        inputs = [tape.open(x) for x in watched]
         result = function(*tree_unflatten(structure, watched))
         result, aux = _split_aux(result, has_aux)
         outputs, shape = tree_flatten(tree_map(to_tensor, result))
     roots = [tape.node(x) for x in outputs]
-    sources = [tape.node(x) for x in watched]
-    values = [tape.open(x) for x in outputs]
+    values = [alias(tape.open(x)) for x in outputs]
 
     def pullback(cotangent: Any) -> Any:
         given, other = tree_flatten(cotangent)
@@ -48,15 +50,12 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
             raise TreeError(f"vjp: cotangent structure {other} differs from the result's {shape}")
         fitted = [_fitted(ct, value) for ct, value in zip(given, values, strict=True)]
         found = pull_back(roots, fitted, sources)
-        filled = [
-            zeros_like(tape.open(x)) if ct is None else ct
-            for x, ct in zip(watched, found, strict=True)
-        ]
+        filled = [zeros_like(x) if ct is None else ct for x, ct in zip(inputs, found, strict=True)]
         return tree_unflatten(structure, filled)
 
     primal_out = tree_unflatten(shape, values)
     if has_aux:
-        outside = tree_map(lambda x: tape.open(x) if isinstance(x, Tensor) else x, aux)
+        outside = tree_map(lambda x: alias(tape.open(x)) if isinstance(x, Tensor) else x, aux)
         return primal_out, pullback, outside
     return primal_out, pullback
 

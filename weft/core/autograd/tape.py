@@ -17,6 +17,7 @@ from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.source import Position, blamed, positions_wanted, user_position
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 
 _numbers = itertools.count()
 
@@ -60,7 +61,7 @@ class Tape(Handler):
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
         parents = tuple(a._impl.payload if a._impl.owner is self else None for a in args)
         primals = tuple(
-            a if p is None else p[0].outs[p[1]] for a, p in zip(args, parents, strict=True)
+            alias(a) if p is None else p[0].outs[p[1]] for a, p in zip(args, parents, strict=True)
         )
         saved = None
         watched = any(p is not None for p in parents)
@@ -79,7 +80,7 @@ class Tape(Handler):
 
     def watch(self, x: Tensor) -> Tensor:
         """A tensor that stands for `x` and whose uses are recorded."""
-        return self._wrap(TapeNode(None, (), (x,), {}, ()), 0)
+        return self._wrap(TapeNode(None, (), (alias(x),), {}, ()), 0)
 
     def _wrap(self, node: TapeNode, slot: int) -> Tensor:
         out = node.outs[slot]

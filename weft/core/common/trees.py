@@ -33,6 +33,8 @@ def tree_flatten(
 @public
 def tree_unflatten(structure: PyTreeDef, leaves: Iterable[Any]) -> Any:
     """Build a tree of the given structure from its leaves."""
+    if not isinstance(structure, PyTreeDef):
+        raise TreeError(f"tree_unflatten: {type(structure).__name__} is no structure of a tree")
     found = list(leaves)
     if structure.num_leaves != len(found):
         raise TreeError(

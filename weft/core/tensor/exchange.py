@@ -57,10 +57,15 @@ class Exchange:
                 f"item: the tensor has {array.size} elements (shape {self.shape}), not one"
                 "\nhint: index it first, or use tolist()"
             )
+        if not index:
+            return _python(array.reshape(())[()])
         try:
-            return _python(array[index] if index else array.reshape(())[()])
-        except (IndexError, AttributeError):  # an array is left where the index was too short
-            raise IndexingError(f"item: index {index} names no element of {self.shape}") from None
+            found = array[index]
+        except IndexError:
+            found = array
+        if found.ndim or not found.size:
+            raise IndexingError(f"item: index {index} names no element of shape {self.shape}")
+        return _python(found)
 
     def tolist(self) -> Any:
         """Nested Python lists of Python numbers."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.common import dtypes
+
 _LIMIT = 1000
 
 
@@ -28,14 +30,14 @@ def text(tensor: Any) -> str:
         threshold=_LIMIT,
     )
     shape = f", shape={tensor.shape}" if array.size == 0 or array.size > _LIMIT else ""
-    return f"{prefix}{body}{shape}, dtype={tensor.dtype.name}{extra})"
+    return f"{prefix}{body}{shape}, dtype={dtypes.name_of(tensor.dtype)}{extra})"
 
 
 def html(tensor: Any) -> str:
     """A small table: type, device, bytes, and the values when they can be read."""
     rows = {
         "shape": " × ".join(map(str, tensor.shape)) or "scalar",
-        "dtype": tensor.dtype.name,
+        "dtype": dtypes.name_of(tensor.dtype),
         "device": tensor.device.name,
         "bytes": f"{tensor.nbytes:,}",
     }

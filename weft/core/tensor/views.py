@@ -7,21 +7,21 @@ its base and its index. Values themselves never change, so everything stays diff
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.core.common.handler import Handler, current
 from weft.core.common.slots import FUNCTIONS
 from weft.errors import DTypeError, MutationError, ShapeError
 
+T = TypeVar("T")
+
 _FEW = 8  # views up to this number are not worth a search for dead ones
 
 
-def alias(tensor: Any) -> Any:
+def alias(tensor: T) -> T:
     """Another handle on the same value: assigning to one leaves the other as it is."""
-    made = type(tensor)(tensor._impl)
-    scope = current()
-    if scope is not None:
-        made._scope = scope
+    handle: Any = tensor
+    made: T = type(handle)(handle._impl)
     return made
 
 

@@ -7,4 +7,5 @@
 | `broadcast` | broadcast_to, broadcast_arrays |
 | `slice` | strided slices, narrow, flip |
 | `join` | pad, concat, stack |
+| `window` | sliding windows and their overlapping sum |
 """

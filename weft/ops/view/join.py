@@ -48,9 +48,10 @@ class Pad(LogicalShapeOperation):
         core = x.shape[x.ndim - len(low) :]
         lead = np.broadcast_shapes(x.shape[: x.ndim - len(low)], fill.shape)
         sizes = padded_shape(core, low, high, interior)
-        out = np.empty(lead + sizes, x.dtype)
+        out: Array = np.empty(lead + sizes, x.dtype)
         out[...] = fill.reshape(fill.shape + (1,) * len(low))
-        source, target = [], []
+        source: list[Any] = [...]
+        target: list[Any] = [...]
         for size, full, below, gap in zip(core, sizes, low, interior, strict=True):
             step = gap + 1
             first = max(0, -(below // step))  # the first element whose place is not cropped
@@ -58,7 +59,7 @@ class Pad(LogicalShapeOperation):
             source.append(slice(first, first + count))
             place = below + first * step
             target.append(slice(place, place + count * step, step) if count else slice(0))
-        out[(..., *target)] = x[(..., *source)]
+        out[tuple(target)] = x[tuple(source)]
         return out
 
     def at(

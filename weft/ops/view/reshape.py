@@ -42,7 +42,8 @@ class Reshape(LogicalShapeOperation):
         lead = x.shape[: x.ndim - rank]
         return x.reshape(lead + resolve(x.shape[x.ndim - rank :], shape))
 
-    def is_view(self, array: Any, *, rank: int, shape: Shape) -> bool:
+    def is_view(self, array: Any, **params: Any) -> bool:
+        rank, shape = params["rank"], params["shape"]
         full = array.shape[: array.ndim - rank] + resolve(array.shape[array.ndim - rank :], shape)
         strides = tuple(step // array.itemsize for step in array.strides)
         return Layout(array.shape, strides).reshape(full) is not None
@@ -88,7 +89,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     if copy is False:
         return view(tensor, target)
     result = _reshape(tensor, target)
-    return FUNCTIONS["copy_of"](result) if copy else result  # type: ignore[no-any-return]
+    return FUNCTIONS["copy_of"](result) if copy else result
 
 
 @public

@@ -1,0 +1,270 @@
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.torch_oracle import agrees, close, draw, torch
+from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
+
+F = torch.nn.functional
+REDUCTIONS = ["none", "sum", "mean"]
+SIGNS = np.where(draw(4, 3, seed=9) > 0, 1.0, -1.0)
+PAIRS = [
+    ("mse_loss", {}),
+    ("l1_loss", {}),
+    ("smooth_l1_loss", {}),
+    ("smooth_l1_loss", {"beta": 0.3}),
+    ("smooth_l1_loss", {"beta": 0.0}),
+    ("huber_loss", {}),
+    ("huber_loss", {"delta": 0.4}),
+]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("name", "options"), PAIRS, ids=str)
+def test_distances_are_torchs_with_their_gradients(name, options, reduction):
+    agrees(
+        lambda x, y: getattr(wf, name)(x, y, reduction=reduction, **options),
+        lambda x, y: getattr(F, name)(x, y, reduction=reduction, **options),
+        draw(4, 3),
+        draw(4, 3, seed=1),
+    )
+
+
+CLASSES = np.array([0, 2, 1, -100])
+WEIGHT = np.array([0.5, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"label_smoothing": 0.2},
+        {"weight": WEIGHT},
+        {"weight": WEIGHT, "label_smoothing": 0.2},
+        {"ignore_index": 1},
+    ],
+    ids=str,
+)
+def test_cross_entropy_of_classes_is_torchs_with_its_gradient(options, reduction):
+    classes = np.where(CLASSES < 0, 0, CLASSES) if "ignore_index" in options else CLASSES
+    theirs = {k: torch.tensor(v) if k == "weight" else v for k, v in options.items()}
+    agrees(
+        lambda x: wf.cross_entropy(x, classes, reduction=reduction, **options),
+        lambda x: F.cross_entropy(x, torch.tensor(classes), reduction=reduction, **theirs),
+        draw(4, 3),
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_of_probabilities_is_torchs_with_its_gradients(
+    weighted, smoothing, reduction
+):
+    options = {"label_smoothing": smoothing, "reduction": reduction}
+    agrees(
+        lambda x, p: wf.cross_entropy(x, p, weight=WEIGHT if weighted else None, **options),
+        lambda x, p: F.cross_entropy(
+            x, p, weight=torch.tensor(WEIGHT) if weighted else None, **options
+        ),
+        draw(4, 3, 2),
+        np.abs(draw(4, 3, 2, seed=1)),
+    )
+
+
+def test_cross_entropy_takes_images_single_examples_and_any_class_axis():
+    classes = np.arange(24).reshape(2, 3, 4) % 5
+    agrees(
+        lambda x: wf.cross_entropy(x, classes),
+        lambda x: F.cross_entropy(x, torch.tensor(classes)),
+        draw(2, 5, 3, 4),
+    )
+    agrees(
+        lambda x: wf.cross_entropy(x, np.array(2)),
+        lambda x: F.cross_entropy(x, torch.tensor(2)),
+        draw(5),
+    )
+    last = wf.cross_entropy(np.moveaxis(draw(2, 5, 3, 4), 1, -1), classes, axis=-1)
+    close(last.numpy(), wf.cross_entropy(draw(2, 5, 3, 4), classes).numpy())
+
+
+def test_cross_entropy_of_large_logits_is_finite():
+    got, gradient = wf.value_and_grad(lambda x: wf.cross_entropy(x, np.array([0])))(
+        np.array([[1e4, -1e4]])
+    )
+    assert got.item() == 0
+    np.testing.assert_allclose(gradient.numpy(), [[0.0, 0.0]])
+
+
+def test_cross_entropy_maps():
+    x, y = draw(5, 4, 3), np.arange(20).reshape(5, 4) % 3
+    got = wf.vmap(wf.cross_entropy)(x, y).numpy()
+    close(got[3], wf.cross_entropy(x[3], y[3]).numpy())
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_nll_loss_is_torchs_with_its_gradient(reduction):
+    agrees(
+        lambda x: wf.nll_loss(x, CLASSES, weight=WEIGHT, reduction=reduction),
+        lambda x: F.nll_loss(
+            x, torch.tensor(CLASSES), weight=torch.tensor(WEIGHT), reduction=reduction
+        ),
+        draw(4, 3),
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_binary_cross_entropy_is_torchs_with_its_gradients(reduction):
+    probability = 1 / (1 + np.exp(-draw(4, 3)))
+    target = np.abs(np.sin(draw(4, 3, seed=1)))
+    weight = np.abs(draw(4, 3, seed=2))
+    agrees(
+        lambda p: wf.binary_cross_entropy(p, target, weight=weight, reduction=reduction),
+        lambda p: F.binary_cross_entropy(
+            p, torch.tensor(target), weight=torch.tensor(weight), reduction=reduction
+        ),
+        probability,
+    )
+    agrees(
+        lambda x, y: wf.binary_cross_entropy_with_logits(
+            x, y, weight=weight, pos_weight=WEIGHT, reduction=reduction
+        ),
+        lambda x, y: F.binary_cross_entropy_with_logits(
+            x,
+            y,
+            weight=torch.tensor(weight),
+            pos_weight=torch.tensor(WEIGHT),
+            reduction=reduction,
+        ),
+        draw(4, 3) * 20,
+        target,
+    )
+
+
+def test_binary_cross_entropy_of_certainty_is_bounded():
+    p, y = np.array([0.0, 1.0, 0.0]), np.array([0.0, 1.0, 1.0])
+    want = F.binary_cross_entropy(torch.tensor(p), torch.tensor(y), reduction="none").numpy()
+    np.testing.assert_allclose(wf.binary_cross_entropy(p, y, reduction="none").numpy(), want)
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean'")
+@pytest.mark.parametrize("reduction", [*REDUCTIONS, "batchmean"])
+@pytest.mark.parametrize("log_target", [True, False])
+def test_kl_div_is_torchs_with_its_gradients(log_target, reduction):
+    target = draw(4, 3, seed=1) if log_target else np.abs(draw(4, 3, seed=1))
+    options = {"log_target": log_target, "reduction": reduction}
+    agrees(
+        lambda x, y: wf.kl_div(x, y, **options),
+        lambda x, y: F.kl_div(x, y, **options),
+        draw(4, 3),
+        target,
+    )
+
+
+def test_kl_div_of_probability_zero_is_zero():
+    got = wf.kl_div(np.array([-1.0, -2.0]), np.array([0.0, 1.0]), reduction="none")
+    np.testing.assert_allclose(got.numpy(), [0.0, 2.0])
+
+
+def test_cosine_similarity_is_torchs_with_its_gradients():
+    agrees(wf.cosine_similarity, F.cosine_similarity, draw(4, 3), draw(4, 3, seed=1))
+    agrees(
+        lambda a, b: wf.cosine_similarity(a, b, axis=-1),
+        lambda a, b: F.cosine_similarity(a, b, dim=-1),
+        draw(2, 4, 3),
+        draw(4, 3, seed=1),
+    )
+    assert wf.cosine_similarity(np.zeros(2), np.ones(2), axis=0).item() == 0
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_margins_are_torchs_with_their_gradients(reduction):
+    sign, row = torch.tensor(SIGNS), SIGNS[:, 0]
+    keep = {"reduction": reduction}
+    agrees(
+        lambda x: wf.hinge_embedding_loss(x, SIGNS, margin=0.7, **keep),
+        lambda x: F.hinge_embedding_loss(x, sign, margin=0.7, **keep),
+        draw(4, 3),
+    )
+    agrees(
+        lambda x: wf.soft_margin_loss(x, SIGNS, **keep),
+        lambda x: F.soft_margin_loss(x, sign, **keep),
+        draw(4, 3),
+    )
+    agrees(
+        lambda a, b: wf.margin_ranking_loss(a, b, SIGNS, margin=0.2, **keep),
+        lambda a, b: F.margin_ranking_loss(a, b, sign, margin=0.2, **keep),
+        draw(4, 3),
+        draw(4, 3, seed=1),
+    )
+    agrees(
+        lambda a, b: wf.cosine_embedding_loss(a, b, row, margin=0.1, **keep),
+        lambda a, b: F.cosine_embedding_loss(a, b, torch.tensor(row), margin=0.1, **keep),
+        draw(4, 3),
+        draw(4, 3, seed=1),
+        tolerance=1e-8,
+    )
+    agrees(
+        lambda a, p, n: wf.triplet_margin_loss(a, p, n, **keep),
+        lambda a, p, n: F.triplet_margin_loss(a, p, n, **keep),
+        draw(4, 3),
+        draw(4, 3, seed=1),
+        draw(4, 3, seed=2),
+    )
+
+
+def test_hinge_loss_is_its_formula():
+    x = draw(4, 3)
+    got = wf.hinge_loss(x, SIGNS, reduction="none").numpy()
+    close(got, np.maximum(0, 1 - x * SIGNS))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("full", [True, False])
+def test_likelihoods_are_torchs_with_their_gradients(full, reduction):
+    counts = np.round(np.abs(draw(4, 3, seed=1)) * 3)
+    options = {"full": full, "reduction": reduction}
+    for log_input in (True, False):
+        agrees(
+            lambda x, flag=log_input: wf.poisson_nll_loss(x, counts, log_input=flag, **options),
+            lambda x, flag=log_input: F.poisson_nll_loss(
+                x, torch.tensor(counts), log_input=flag, **options
+            ),
+            np.abs(draw(4, 3)) + 0.1,
+        )
+    agrees(
+        lambda x, y, v: wf.gaussian_nll_loss(x, y, v, **options),
+        lambda x, y, v: F.gaussian_nll_loss(x, y, v, **options),
+        draw(4, 3),
+        draw(4, 3, seed=1),
+        np.abs(draw(4, 3, seed=2)) + 0.1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda x: wf.mse_loss(x, x[:1]),
+            ShapeError,
+            "mse_loss: prediction .* and target .* differ",
+        ),
+        (lambda x: wf.mse_loss(x, x, reduction="avg"), ArgumentError, "reduction is 'mean'"),
+        (lambda x: wf.huber_loss(x, x, delta=0), ArgumentError, "delta must be positive"),
+        (lambda x: wf.smooth_l1_loss(x, x, beta=-1), ArgumentError, "beta is negative"),
+        (lambda x: wf.cross_entropy(x, np.array([0, 1])), ShapeError, "target .* for 3 classes"),
+        (lambda x: wf.cross_entropy(x, x[:, :2]), ShapeError, "target .* for logits"),
+        (lambda x: wf.cross_entropy(x, x, label_smoothing=2), ArgumentError, "not in .0, 1."),
+        (lambda x: wf.cross_entropy(x, np.array([0, 1, 2, 3])), IndexingError, "out of range"),
+        (lambda x: wf.nll_loss(x, x[:, 0]), DTypeError, "target classes are integers"),
+        (
+            lambda x: wf.cross_entropy(x, np.zeros(4, int), weight=np.ones(2)),
+            ShapeError,
+            "weight: expected shape",
+        ),
+    ],
+)
+def test_mistakes_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call(np.ones((4, 3)))

@@ -1,0 +1,182 @@
+"""Special functions: parity with SciPy, derivatives with JAX, and derivatives that are refused."""
+
+import jax.numpy as jnp
+import jax.scipy.special as jsp
+import numpy as np
+import pytest
+from scipy import special
+
+import weft as wf
+from tests.elementwise_oracle import (
+    FLOATS,
+    agrees_with_jax,
+    agrees_with_numpy,
+    same,
+    second_derivative_is_the_slope_of_the_first,
+    values,
+)
+
+UNARY = {
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "erfinv": special.erfinv,
+    "erfcinv": special.erfcinv,
+    "ndtri": special.ndtri,
+    "log_ndtr": special.log_ndtr,
+    "gamma": special.gamma,
+    "lgamma": special.gammaln,
+    "digamma": special.digamma,
+    "logit": special.logit,
+    "expit": special.expit,
+    "i0": special.i0,
+    "i1": special.i1,
+    "i0e": special.i0e,
+    "i1e": special.i1e,
+}
+BINARY = {
+    "xlogy": special.xlogy,
+    "xlog1py": special.xlog1py,
+    "beta": special.beta,
+    "betaln": special.betaln,
+    "zeta": special.zeta,
+    "gammainc": special.gammainc,
+    "gammaincc": special.gammaincc,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_one_float_agree_with_scipy(name, dtype):
+    agrees_with_numpy(getattr(wf, name), UNARY[name], values(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", BINARY)
+def test_functions_of_two_floats_agree_with_scipy(name, dtype):
+    agrees_with_numpy(getattr(wf, name), BINARY[name], values(dtype, 1), values(dtype, 2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_compositions_agree_with_scipy(dtype):
+    x = values(dtype, special=False)
+    tolerance = 1e-6 if dtype == "float32" else 1e-14
+    agrees_with_numpy(wf.ndtr, special.ndtr, x, tolerance=tolerance)
+    agrees_with_numpy(wf.entr, special.entr, x, tolerance=tolerance)
+    agrees_with_numpy(wf.sinc, np.sinc, x, tolerance=tolerance)
+    positive = np.abs(x) + x.dtype.type(0.1)
+    inside = positive / 4
+    for order in (1, 2, 5):
+        agrees_with_numpy(
+            lambda v, n=order: wf.polygamma(n, v),
+            lambda v, n=order: special.polygamma(n, v).astype(v.dtype),
+            positive,
+        )
+    agrees_with_numpy(wf.betainc, special.betainc, positive, positive[::-1].copy(), inside)
+
+
+def test_edges_are_what_the_docstrings_say():
+    inf, nan = np.inf, np.nan
+    same(wf.xlogy([0.0, 0.0, 2.0], [0.0, nan, 1.0]), np.float32([0, nan, 0]))
+    same(wf.entr([0.0, -1.0, 1.0]), np.float32([0, -inf, -0.0]))
+    same(wf.sinc([0.0, 0.5]), np.float32([1, 2 / np.pi]), 1e-7)
+    same(wf.lgamma([0.0, -1.0, 1.0]), np.float32([inf, inf, 0]))
+    same(wf.logit([0.0, 1.0, 2.0]), np.float32([-inf, inf, nan]))
+    same(wf.zeta(2.0), np.float32(np.pi**2 / 6), 1e-6)
+    same(wf.polygamma(0, 1.5), special.digamma(np.float32(1.5)))
+
+
+def test_integers_become_floats_and_complex_numbers_raise():
+    assert wf.erf(wf.asarray([1])).dtype == np.float32
+    assert wf.gammainc(wf.asarray([1]), wf.asarray([2])).dtype == np.float32
+    assert wf.i0(wf.asarray([1])).dtype == np.float32
+    for function in (wf.erf, wf.i0, lambda x: wf.gammainc(x, x)):
+        with pytest.raises(wf.errors.DTypeError, match="no meaning for complex64"):
+            function(wf.asarray([1j]))
+
+
+@pytest.mark.parametrize("order", [-1, 1.5, True, "2"])
+def test_polygamma_takes_a_whole_order(order):
+    with pytest.raises(wf.errors.ArgumentError, match="polygamma: operand 0"):
+        wf.polygamma(order, 1.0)
+
+
+RNG = np.random.default_rng(11)
+ANY, POS, UNIT = RNG.uniform(-2, 2, 7), RNG.uniform(0.3, 3, 7), RNG.uniform(0.1, 0.9, 7)
+POINTS = {
+    "erfinv": UNIT,
+    "ndtri": UNIT,
+    "logit": UNIT,
+    "gamma": POS,
+    "lgamma": POS,
+    "digamma": POS,
+}
+JAX_NAMES = {"lgamma": "gammaln"}
+
+
+@pytest.mark.parametrize("name", [n for n in UNARY if n != "erfcinv"])
+def test_derivatives_of_functions_of_one_float_are_jaxs(name):
+    ours, points = getattr(wf, name), POINTS.get(name, ANY)
+    theirs = getattr(jsp, JAX_NAMES.get(name, name))
+    agrees_with_jax(ours, theirs, points, tolerance=1e-8)
+    second_derivative_is_the_slope_of_the_first(ours, points[0])
+
+
+def test_derivatives_of_compositions_are_jaxs():
+    agrees_with_jax(wf.sinc, jnp.sinc, ANY)
+    agrees_with_jax(wf.ndtr, jsp.ndtr, ANY)
+    agrees_with_jax(wf.entr, jsp.entr, POS)
+    agrees_with_jax(lambda x: wf.polygamma(1, x), lambda x: jsp.polygamma(1, x), POS)
+    second_derivative_is_the_slope_of_the_first(wf.erfcinv, 0.3)
+    second_derivative_is_the_slope_of_the_first(lambda x: wf.polygamma(2, x), 1.3, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py", "beta", "betaln"])
+def test_derivatives_of_functions_of_two_floats_are_jaxs(name):
+    agrees_with_jax(getattr(wf, name), getattr(jsp, name), POS, POS[::-1].copy(), tolerance=1e-9)
+    second_derivative_is_the_slope_of_the_first(getattr(wf, name), 0.7, 1.3)
+
+
+def test_derivatives_by_the_last_operand_are_jaxs():
+    pairs = [(wf.gammainc, jsp.gammainc), (wf.gammaincc, jsp.gammaincc)]
+    for ours, theirs in pairs:
+        agrees_with_jax(lambda x, f=ours: f(1.7, x), lambda x, f=theirs: f(1.7, x), POS)
+    agrees_with_jax(lambda x: wf.zeta(2.5, x), lambda x: jsp.zeta(2.5, x), POS, tolerance=1e-7)
+    agrees_with_jax(lambda x: wf.betainc(1.7, 0.6, x), lambda x: jsp.betainc(1.7, 0.6, x), UNIT)
+
+
+def test_derivatives_without_a_closed_form_are_refused():
+    calls = {
+        "gammainc: operand 0": lambda a: wf.gammainc(a, 0.5),
+        "gammaincc: operand 0": lambda a: wf.gammaincc(a, a),
+        "zeta: operand 0": lambda a: wf.zeta(a, 1.0),
+        "betainc: operand 1": lambda b: wf.betainc(0.5, b, 0.5),
+    }
+    for message, function in calls.items():
+        with pytest.raises(wf.errors.MissingRuleError, match=f"{message}: no vjp rule"):
+            wf.grad(function)(1.5)
+        with pytest.raises(wf.errors.MissingRuleError, match=f"{message}: no jvp rule"):
+            wf.jvp(function, (1.5,), (1.0,))
+
+
+def test_derivatives_of_sinc_are_right_at_zero():
+    second = wf.grad(wf.grad(wf.sinc))
+    assert wf.grad(wf.sinc)(np.float64(0)).item() == 0
+    assert second(np.float64(0)).item() == pytest.approx(-(np.pi**2) / 3)
+    assert wf.grad(wf.grad(second))(np.float64(0)).item() == pytest.approx(np.pi**4 / 5)
+
+
+def test_derivatives_of_bessel_functions_are_right_at_zero():
+    assert wf.grad(wf.i1)(np.float64(0)).item() == pytest.approx(0.5)
+    third = wf.grad(wf.grad(wf.grad(wf.i1)))
+    assert third(np.float64(0)).item() == pytest.approx(3 / 8)
+
+
+def test_derivatives_of_xlogy_are_right_where_the_first_operand_is_zero():
+    _, pullback = wf.vjp(wf.xlogy, np.float64(0), np.float64(0))
+    assert pullback(np.float64(1))[1].item() == 0
+    mixed = wf.grad(wf.grad(wf.xlogy, argnums=1), argnums=0)
+    assert mixed(np.float64(0), np.float64(2)).item() == 0.5
+
+
+def test_aliases_are_the_same_functions():
+    assert wf.expit is wf.sigmoid and wf.gammaln is wf.lgamma and wf.psi is wf.digamma

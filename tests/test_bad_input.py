@@ -1,0 +1,201 @@
+"""Bad input is met with an error of ours, at the call, and the next call works."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS
+from weft.errors import (
+    ArgumentError,
+    AxisError,
+    BackendError,
+    CastError,
+    ConversionError,
+    DeviceError,
+    DTypeError,
+    IndexingError,
+    OutOfMemoryError,
+    ShapeError,
+    TreeError,
+    UnsupportedDTypeError,
+    WeftError,
+)
+from weft.ops.base import Operation
+
+X = wf.tensor(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+BIG = wf.tensor(np.ones((300, 300), np.float32))
+N = wf.arange(4)
+NAN, INF = float("nan"), float("inf")
+
+BAD = [
+    # shapes
+    (lambda: X + wf.ones((4, 5)), ShapeError, "add: operand 1, axis -2: size 4"),
+    (lambda: X @ X, ShapeError, "matmul"),
+    (lambda: BIG @ wf.ones((301, 2)), ShapeError, "301"),
+    (lambda: X.reshape(4, 2), ShapeError, r"6 elements of shape \(2, 3\)"),
+    (lambda: X.reshape(-1, -1), ShapeError, "only one size"),
+    (lambda: X.broadcast_to((5, 3)), ShapeError, "broadcast_to"),
+    (lambda: wf.concat([X, wf.ones((2, 4))]), ShapeError, "concat"),
+    (lambda: wf.stack([X, wf.ones(3)]), ShapeError, "stack"),
+    (lambda: wf.zeros((2, -1)), ShapeError, "negative"),
+    (lambda: wf.zeros((2, 1.5)), ShapeError, "integers"),
+    (lambda: wf.zeros("ab"), ShapeError, "integers"),
+    (lambda: X.squeeze(0), ShapeError, "squeeze"),
+    (lambda: wf.vmap(lambda a, b: a + b)(wf.ones(2), wf.ones(3)), ShapeError, "differ in size"),
+    (lambda: X.T.T.mT.reshape(2, 3).unflatten(0, (3, 3)), ShapeError, "unflatten"),
+    # axes
+    (lambda: X.sum(axis=2), AxisError, "sum"),
+    (lambda: X.sum(axis=(0, 0)), AxisError, "sum"),
+    (lambda: X.sum(axis=-3), AxisError, "sum"),
+    (lambda: BIG.max(axis=7), AxisError, "max"),
+    (lambda: wf.flip(X, axis=5), AxisError, "flip"),
+    (lambda: X.permute(0, 0), AxisError, "permute"),
+    (lambda: X.expand_dims(9), AxisError, "expand_dims"),
+    (lambda: wf.vmap(wf.sin, in_axes=3)(X), AxisError, "axis 3"),
+    (lambda: wf.vmap(wf.sin)(1.0), AxisError, "vmap"),
+    # dtypes
+    (lambda: wf.zeros(2, dtype="float128x"), UnsupportedDTypeError, "float128x"),
+    (lambda: wf.zeros(2, dtype=object), UnsupportedDTypeError, "object"),
+    (lambda: X.astype("M8[s]"), UnsupportedDTypeError, "datetime64"),
+    (lambda: X & X, DTypeError, "bitwise_and"),
+    (lambda: X << 1, DTypeError, "shift"),
+    (lambda: wf.tensor([1j]) < 2, DTypeError, "less"),
+    (lambda: wf.tensor([True]) + wf.tensor([True]), DTypeError, "bool is not a number"),
+    (lambda: N.astype("uint64") + N, DTypeError, "uint64"),
+    (lambda: wf.grad(lambda v: v.sum())(N), WeftError, "int64"),
+    # values
+    (lambda: wf.tensor([300], dtype="uint8"), CastError, "300"),
+    (lambda: wf.tensor([-1], dtype="uint32"), CastError, "-1"),
+    (lambda: wf.tensor([NAN], dtype="int32"), CastError, "NaN"),
+    (lambda: wf.tensor([INF, 1.0], dtype="int64"), CastError, "infinity"),
+    (lambda: wf.tensor(1e20, dtype="int32"), CastError, "int32"),
+    (lambda: wf.tensor([1j], dtype="float32"), DTypeError, "complex"),
+    (lambda: wf.full(3, NAN, dtype="int8"), CastError, "nan|NaN"),
+    (lambda: wf.full(3, 1000, dtype="int8"), CastError, "1000"),
+    (lambda: N.astype("uint8") + 1000, CastError, "1000"),
+    (lambda: X * 10**400, CastError, "bits"),
+    (lambda: wf.arange(0, 10, 0), ArgumentError, "step"),
+    (lambda: wf.arange(10**18), OutOfMemoryError, "arange"),
+    (lambda: wf.arange(0, INF), WeftError, "arange"),
+    (lambda: wf.arange(0, NAN), WeftError, "arange"),
+    # indices
+    (lambda: X[2], IndexingError, "2"),
+    (lambda: X[0, 3], IndexingError, "3"),
+    (lambda: X[0, 0, 0], IndexingError, "ind"),
+    (lambda: X["a"], IndexingError, "."),
+    (lambda: X[1.5], IndexingError, "."),
+    (lambda: X[wf.tensor([5])].numpy(), IndexingError, "5"),
+    (lambda: X[wf.tensor([True, False, True])], IndexingError, "."),
+    (lambda: X[::0], IndexingError, "."),
+    (lambda: X.narrow(0, 1, 5), IndexingError, "narrow"),
+    (lambda: wf.take(X, wf.tensor([9]), axis=1).numpy(), IndexingError, "9"),
+    # construction
+    (lambda: wf.tensor([[1, 2], [3]]), ConversionError, "ragged"),
+    (lambda: wf.tensor(["a"]), WeftError, "."),
+    (lambda: wf.tensor(object()), ConversionError, "object"),
+    (lambda: wf.sin("text"), WeftError, "."),
+    (lambda: wf.Tensor([1, 2]), ConversionError, "wf.tensor"),
+    (lambda: wf.add(X, None), WeftError, "."),
+    (lambda: wf.asarray([1, 2], copy=False), ArgumentError, "copy"),
+    # devices and backends
+    (lambda: wf.zeros(3, device="cpu:99"), DeviceError, "cpu:99"),
+    (lambda: wf.zeros(3, device="tpu"), BackendError, "hint"),
+    (lambda: wf.zeros(3, device=17), DeviceError, "17"),
+    (lambda: X.to_device("cuda:0"), BackendError, "cuda"),
+    # sizes
+    (lambda: wf.zeros((2**40, 2**40)), OutOfMemoryError, "zeros"),
+    (lambda: wf.ones(2**62), OutOfMemoryError, "ones"),
+    (lambda: (wf.broadcast_to(wf.ones(()), (2**22, 2**20)) + 1).numpy(), OutOfMemoryError, "."),
+    # trees
+    (lambda: wf.tree_map(lambda a, b: a, {"a": 1}, {"b": 1}), TreeError, "tree 1"),
+    (lambda: wf.tree_unflatten(wf.tree_structure((1, 2)), [1]), TreeError, "2 leaves"),
+    (lambda: wf.jvp(wf.sin, (X,), (wf.ones(3),)), WeftError, "."),
+]  # fmt: skip
+
+
+@pytest.mark.promise("S0.4")
+@pytest.mark.parametrize(("attempt", "error", "text"), BAD, ids=map(str, range(len(BAD))))
+def test_bad_input_raises_an_error_of_ours_and_the_next_call_works(attempt, error, text):
+    with pytest.raises(error, match=text) as caught:
+        attempt()
+    assert isinstance(caught.value, WeftError)
+    assert str(caught.value).strip()
+    assert (X + 1).sum().item() == 21
+    assert (BIG + 1).numpy()[0, 0] == 2
+
+
+def test_mixed_dtypes_promote_and_shapes_broadcast():
+    y = wf.ones((2, 1), dtype="int32") + wf.ones(3, dtype="float16")
+    assert y.dtype == np.float16 and y.shape == (2, 3)
+
+
+ODD = (
+    None, "x", b"x", object(), [], (), {}, [[1], [2, 3]], -1, 0, 1, 7, 10**30, -(10**30), 1.5, NAN,
+    INF, -INF, 1j, True, (0, 0), (-1, -1), (5,), [0, 1], (2, 3), (3, 2), (-1,), 2**62,
+    np.float64(2), np.ones(3), np.ones((2, 2), bool), np.array("a"), np.array([2**63], np.uint64),
+    "float32", "float8_e4m3", "cpu:1", "cuda", slice(None), slice(5, 1, -1), ..., np.int8(3),
+    (2**40, 2**40),
+)  # fmt: skip
+
+PYTHONS_OWN = (ValueError, OverflowError, RuntimeError)
+
+# Functions that take callables, files or handles are left out: what they do not know is not data.
+SKIPPED = {
+    "memory_report", "print_trace_graph", "register_tree", "register_dataclass", "pure_callback",
+    "callback", "io_callback", "save", "load", "show", "debug", "backward", "set_printoptions",
+    "breakpoint", "print", "requires_grad", "register_hook",
+}  # fmt: skip
+
+
+def random_tensor(rng: np.random.Generator) -> wf.Tensor:
+    dtype = dtypes.ALL_DTYPES[rng.integers(len(dtypes.ALL_DTYPES))]
+    shape = tuple(rng.integers(0, 4, rng.integers(0, 4)))
+    device = "cpu:1" if rng.random() < 0.1 else "cpu:0"
+    return wf.tensor(rng.integers(0, 5, shape), device=device).astype(dtype)
+
+
+def random_argument(rng: np.random.Generator) -> object:
+    if rng.random() < 0.5:
+        return random_tensor(rng)
+    if rng.random() < 0.15:
+        return [random_tensor(rng) for _ in range(rng.integers(0, 3))]
+    return ODD[rng.integers(len(ODD))]
+
+
+def hammer(seed: int, count: int) -> list[str]:
+    """Call public functions with random arguments; what escapes as anything but our errors."""
+    rng = np.random.default_rng(seed)
+    names = sorted(
+        name
+        for name, function in FUNCTIONS.items()
+        if getattr(wf, name, None) is function and name not in SKIPPED
+    )
+    strange = []
+    for number in range(count):
+        name = names[rng.integers(len(names))]
+        args = [random_argument(rng) for _ in range(rng.integers(1, 4))]
+        try:
+            result = FUNCTIONS[name](*args)
+            wf.realize(*(x for x in wf.tensor_leaves(result) if x.size < 10**7))
+        except WeftError as error:
+            if not str(error).strip():
+                strange.append(f"{number}: {name}: an error without a message")
+        except Exception as error:
+            # On a parameter that is of no sensible kind, Python's own word is clear enough.
+            has_parameters = len(args) > 1 and not isinstance(FUNCTIONS[name], Operation)
+            if isinstance(error, TypeError) or (has_parameters and isinstance(error, PYTHONS_OWN)):
+                continue
+            strange.append(f"{number}: {name}{args!r:.150}: {type(error).__name__}: {error}")
+    assert (X + 1).sum().item() == 21
+    return strange
+
+
+def test_thousands_of_bad_calls_never_break_the_next_one():
+    assert hammer(20_240_601, 3000) == []
+
+
+def test_fresh_bad_calls_never_break_the_next_one(fresh_seed):
+    assert hammer(fresh_seed, 1000) == []

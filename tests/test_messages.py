@@ -1,0 +1,124 @@
+"""The text of errors: op, place, what is wrong, values, and a hint where the fix is not obvious."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft import errors
+
+CASES = {
+    "matmul": (
+        lambda: wf.ones((4, 2)) @ wf.ones((3, 5)),
+        errors.ShapeError,
+        "matmul: operand 1, axis 0: factor 'k' is 3 here but 2 before (shapes (4, 2), (3, 5))",
+    ),
+    "broadcast": (
+        lambda: wf.ones((2, 3)) + wf.ones((2, 4)),
+        errors.ShapeError,
+        "add: operand 1, axis -1: size 4 does not broadcast with 3 (shapes (2, 3), (2, 4))",
+    ),
+    "axis": (
+        lambda: wf.sum(wf.ones((2, 3)), axis=2),
+        errors.AxisError,
+        "sum: axis 2 is out of range for 2 axes",
+    ),
+    "repeated axis": (
+        lambda: wf.sum(wf.ones((2, 3)), axis=(0, -2)),
+        errors.AxisError,
+        "sum: an axis is given twice ((0, -2))",
+    ),
+    "reshape": (
+        lambda: wf.ones(6).reshape(4, 2),
+        errors.ShapeError,
+        "reshape: 6 elements of shape (6,) do not fit shape (4, 2)",
+    ),
+    "index": (
+        lambda: wf.ones((2, 3))[:, 5],
+        errors.IndexingError,
+        "getitem: index 5 is out of range for axis 1 of size 3",
+    ),
+    "too many indices": (
+        lambda: wf.ones(3)[0, 0],
+        errors.IndexingError,
+        "getitem: 2 indices for a tensor with 1 axes (3,)",
+    ),
+    "device": (
+        lambda: wf.ones(2) + wf.ones(2, device="cpu:1"),
+        errors.DeviceMismatchError,
+        "add: operand 1 is on cpu:1, operand 0 on cpu:0",
+    ),
+    "truth": (
+        lambda: bool(wf.ones(3) > 0),
+        errors.ConversionError,
+        "bool: the truth of a tensor with 3 elements (shape (3,)) is ambiguous",
+    ),
+    "grad": (
+        lambda: wf.grad(lambda x: x)(wf.ones(2)),
+        errors.DifferentiationError,
+        "grad: expected a scalar result, got float32[2]\nhint: sum it, or use wf.vjp or wf.jacrev",
+    ),
+    "concat": (
+        lambda: wf.concat([wf.ones((2, 3)), wf.ones((3, 3))], axis=1),
+        errors.ShapeError,
+        "concat: operand 1, axis 0: size 3 here but 2 before (joining along axis 1)",
+    ),
+    "empty max": (
+        lambda: wf.max(wf.ones((2, 0)), axis=1),
+        errors.ShapeError,
+        "max: axis 1 is empty and has no maximum (shape (2, 0))",
+    ),
+    "bool arithmetic": (
+        lambda: wf.tensor([True]) + wf.tensor([True]),
+        errors.DTypeError,
+        "add: bool is not a number\nhint: cast with x.astype(…) first",
+    ),
+    "view": (
+        lambda: wf.ones((2, 3)).T.view(6),
+        errors.NotContiguousError,
+        "",
+    ),
+    "where": (
+        lambda: wf.where(wf.ones(2), 1.0, 2.0),
+        errors.DTypeError,
+        "where: the condition must be bool, got float32",
+    ),
+    "scalar overflow": (
+        lambda: wf.tensor([1], dtype=wf.int8) + 300,
+        errors.CastError,
+        "",
+    ),
+    "assignment": (
+        lambda: wf.ones(3).__setitem__(0, "x"),
+        errors.ConversionError,
+        "",
+    ),
+    "item": (
+        lambda: wf.ones(3).item(),
+        errors.ConversionError,
+        "item: the tensor has 3 elements (shape (3,)), not one\nhint: index it first, or use tolist()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_message_names_op_place_and_values(name: str) -> None:
+    call, kind, text = CASES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert isinstance(caught.value, errors.WeftError)
+    assert str(caught.value).startswith(text)
+    assert wf.ones(2).sum().item() == 2.0  # the next call works
+
+
+@pytest.mark.promise("S0.4")
+def test_mistakes_are_reported_at_the_call_not_at_the_read() -> None:
+    big = wf.ones((1000, 1000))
+    with pytest.raises(errors.ShapeError):
+        big @ wf.ones((3, 3))
+    mixed = big + wf.ones((1000, 1000), dtype=wf.float64)
+    assert mixed.dtype == wf.float64
+    assert (big + wf.ones(1000)).shape == (1000, 1000)
+    with pytest.raises(TypeError):
+        np.sin(big)  # NumPy may not lose a gradient in silence

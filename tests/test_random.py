@@ -1,0 +1,657 @@
+"""Random numbers: laws of keys and generators, and distributions against SciPy."""
+
+import threading
+from inspect import signature
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import weft as wf
+from weft import errors, random
+
+KEY = random.key(20240607)
+N = 20_000
+COVARIANCE = np.array([[2.0, 0.6], [0.6, 0.5]])
+
+CONTINUOUS = {
+    "uniform": ((), {}, stats.uniform()),
+    "uniform between": ((), {"minval": -3.0, "maxval": 2.0}, stats.uniform(-3, 5)),
+    "normal": ((), {}, stats.norm()),
+    "normal moved": ((), {"mean": 2.0, "std": 0.5}, stats.norm(2, 0.5)),
+    "truncated_normal": ((-1.0, 2.0), {}, stats.truncnorm(-1, 2)),
+    "truncated_normal far": ((4.0, 6.0), {}, stats.truncnorm(4, 6)),
+    "truncated_normal left": ((-np.inf, -2.0), {}, stats.truncnorm(-np.inf, -2)),
+    "exponential": ((), {}, stats.expon()),
+    "gamma": ((3.0,), {}, stats.gamma(3)),
+    "gamma small": ((0.2,), {}, stats.gamma(0.2)),
+    "gamma one": ((1.0,), {}, stats.gamma(1)),
+    "gamma large": ((1e6,), {}, stats.gamma(1e6)),
+    "loggamma": ((0.3,), {}, stats.loggamma(0.3)),
+    "beta": ((0.5, 2.0), {}, stats.beta(0.5, 2)),
+    "laplace": ((), {}, stats.laplace()),
+    "gumbel": ((), {}, stats.gumbel_r()),
+    "logistic": ((), {}, stats.logistic()),
+    "cauchy": ((), {}, stats.cauchy()),
+    "chisquare": ((3.0,), {}, stats.chi2(3)),
+    "t": ((2.5,), {}, stats.t(2.5)),
+    "f": ((3.0, 7.0), {}, stats.f(3, 7)),
+    "pareto": ((3.0,), {}, stats.pareto(3)),
+    "rayleigh": ((2.0,), {}, stats.rayleigh(scale=2)),
+    "weibull_min": ((2.0, 1.5), {}, stats.weibull_min(1.5, scale=2)),
+    "maxwell": ((), {}, stats.maxwell()),
+    "lognormal": ((0.5,), {}, stats.lognorm(0.5)),
+}
+DISCRETE = {
+    "randint": ((), {"minval": -3, "maxval": 8}, stats.randint(-3, 8)),
+    "bernoulli": ((0.3,), {}, stats.bernoulli(0.3)),
+    "poisson": ((2.5,), {}, stats.poisson(2.5)),
+    "poisson inverted": ((9.99,), {}, stats.poisson(9.99)),
+    "poisson rejected": ((10.0,), {}, stats.poisson(10)),
+    "poisson large": ((400.0,), {}, stats.poisson(400)),
+    "binomial": ((12, 0.3), {}, stats.binom(12, 0.3)),
+    "binomial likely": ((12, 0.9), {}, stats.binom(12, 0.9)),
+    "binomial least": ((20, 0.5), {}, stats.binom(20, 0.5)),
+    "binomial rare": ((10**9, 3e-9), {}, stats.binom(10**9, 3e-9)),
+    "binomial large": ((1000, 0.7), {}, stats.binom(1000, 0.7)),
+    "geometric": ((0.2,), {}, stats.geom(0.2)),
+}
+# Every distribution with arguments, for laws that hold for all.
+CALLS = {
+    **{name: (args, kw) for name, (args, kw, _) in (CONTINUOUS | DISCRETE).items()},
+    "bits": ((), {}),
+    "rademacher": ((), {}),
+    "categorical": (([0.1, 1.0, -2.0],), {}),
+    "multinomial": ((40, [0.2, 0.5, 0.3]), {}),
+    "dirichlet": (([0.5, 2.0, 1.0],), {}),
+    "multivariate_normal": (([1.0, 2.0], COVARIANCE.astype(np.float32)), {}),
+    "wishart": ((3.0, COVARIANCE.astype(np.float32)), {}),
+    "choice": ((7,), {}),
+    "choice weighted": ((3,), {"p": [0.2, 0.5, 0.3]}),
+}
+
+
+def draw(name, key, shape, **more):
+    args, keywords = CALLS[name]
+    return getattr(random, name.split()[0])(key, *args, shape=shape, **keywords, **more)
+
+
+def fits(sample, law):
+    assert np.isfinite(sample).all()
+    assert stats.kstest(sample.astype(np.float64).ravel(), law.cdf).pvalue > 1e-6
+
+
+def counts_fit(sample, law):
+    values, seen = np.unique(sample, return_counts=True)
+    support = np.arange(values.min(), values.max() + 1)
+    expected = law.pmf(support) * sample.size
+    observed = np.zeros(len(support))
+    observed[values - values.min()] = seen
+    common = expected > 5
+    rest = sample.size - expected[common].sum(), sample.size - observed[common].sum()
+    statistic = ((observed - expected)[common] ** 2 / expected[common]).sum()
+    statistic += (rest[1] - rest[0]) ** 2 / max(rest[0], 5)
+    assert stats.chi2.sf(statistic, max(common.sum(), 1)) > 1e-6
+
+
+# Distributions.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_draws_follow_their_law(name, dtype):
+    sample = draw(name, KEY, (N,), dtype=dtype).numpy()
+    assert sample.dtype == dtype
+    fits(sample, CONTINUOUS[name][2])
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_discrete_draws_follow_their_law(name):
+    counts_fit(draw(name, KEY, (N,)).numpy().astype(np.int64), DISCRETE[name][2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "float8_e5m2"])
+def test_narrow_draws_are_rounded_from_float32(dtype):
+    for name in ("normal", "gamma", "beta", "laplace"):
+        wide, narrow = (draw(name, KEY, (500,), dtype=d) for d in ("float32", dtype))
+        assert narrow.dtype == wf.zeros((), dtype=dtype).dtype
+        assert np.array_equal(narrow.numpy(), wide.astype(dtype).numpy())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "digits"),
+    [("float64", 53), ("float32", 24), ("float16", 11), ("bfloat16", 8), ("float8_e4m3", 4)],
+)
+def test_uniform_floats_are_exact_multiples_below_one(dtype, digits):
+    sample = random.uniform(KEY, (5000,), dtype).numpy().astype(np.float64)
+    assert sample.min() >= 0
+    assert sample.max() < 1
+    scaled = sample * 2.0**digits
+    assert np.array_equal(scaled, np.floor(scaled))
+    assert (scaled % 2 == 1).any()
+
+
+def test_uniform_never_rounds_up_to_its_open_end():
+    low, high = np.float32(1e6), np.float32(1e6 + 1)
+    sample = random.uniform(KEY, (N,), "float32", low, high).numpy()
+    values, seen = np.unique(sample, return_counts=True)
+    assert values.max() < high
+    assert len(values) == 16
+    assert stats.chisquare(seen).pvalue > 1e-6
+
+
+def test_normals_have_independent_neighbours_and_light_tails():
+    x = random.normal(KEY, (200_000,)).numpy().astype(np.float64)
+    assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 5 / np.sqrt(x.size)
+    assert abs(stats.skew(x)) < 5 * np.sqrt(6 / x.size)
+    assert abs(stats.kurtosis(x)) < 5 * np.sqrt(24 / x.size)
+    beyond = (np.abs(x) > 4).mean()
+    assert abs(beyond - 2 * stats.norm.sf(4)) < 5 * np.sqrt(2 * stats.norm.sf(4) / x.size)
+
+
+def test_truncated_normals_stay_inside_and_far_out():
+    for low, high in ((-0.5, 0.1), (6.0, np.inf), (-np.inf, -6.0), (30.0, 31.0)):
+        sample = random.truncated_normal(KEY, low, high, (2000,)).numpy()
+        assert sample.min() >= np.float32(low)
+        assert sample.max() <= np.float32(high)
+
+
+def test_randint_covers_whole_ranges_of_every_dtype():
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+        limits = np.iinfo(name)
+        low, high = int(limits.min), int(limits.max) + 1
+        sample = random.randint(KEY, (N,), low, high, name).numpy()
+        assert sample.dtype == name
+        fraction = (sample.astype(np.float64) - low) / (high - low)
+        assert stats.kstest(fraction, "uniform").pvalue > (1e-6 if name[-1] != "8" else 0)
+        assert random.randint(KEY, (9,), low, low + 1, name).tolist() == [low] * 9
+        assert random.randint(KEY, (9,), high - 1, high, name).tolist() == [high - 1] * 9
+
+
+def test_randint_is_unbiased_for_spans_near_the_word():
+    span = 3 * 2**62
+    sample = random.randint(KEY, (N,), 0, span, "uint64").numpy().astype(np.float64)
+    thirds = np.bincount((sample / 2**62).astype(int), minlength=3)
+    assert len(thirds) == 3
+    assert stats.chisquare(thirds).pvalue > 1e-6
+
+
+def test_randint_multiplies_exactly():
+    span = 6_000_000_007
+    keys = random.split(KEY, 2)
+    upper, lower = (random.bits(k, (50,), "uint64").tolist() for k in keys)
+    want = [((u << 64 | v) * span) >> 128 for u, v in zip(upper, lower, strict=True)]
+    assert random.randint(KEY, (50,), 0, span).tolist() == want
+
+
+def test_randint_takes_bounds_per_element():
+    low, high = wf.asarray([[0], [100]]), wf.asarray([1, 5, 50]) + 100
+    sample = random.randint(KEY, (2, 3), low, high).numpy()
+    assert (sample >= low.numpy()).all()
+    assert (sample < high.numpy()).all()
+
+
+def test_coins_at_the_ends_are_certain():
+    assert not random.bernoulli(KEY, 0.0, (N,)).numpy().any()
+    assert random.bernoulli(KEY, 1.0, (N,)).numpy().all()
+    rare = random.bernoulli(KEY, 1e-3, (400_000,)).numpy().sum()
+    assert abs(rare - 400) < 100
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "want"),
+    [(0, 0.3, 0), (5, 0.0, 0), (5, 1.0, 5), (10**6, 0.0, 0), (10**6, 1.0, 10**6)],
+)
+def test_binomial_at_the_ends_is_certain(n, p, want):
+    assert set(random.binomial(KEY, n, p, (100,)).tolist()) == {want}
+
+
+@pytest.mark.parametrize("lam", [1e6, 1e12])
+def test_large_poisson_means_have_the_right_moments(lam):
+    z = (random.poisson(KEY, lam, (N,)).numpy() - lam) / np.sqrt(lam)
+    fits(z, stats.norm())
+    assert set(random.poisson(KEY, 0.0, (50,)).tolist()) == {0}
+
+
+def test_large_binomials_have_the_right_moments():
+    n, p = 10**12, 0.25
+    z = (random.binomial(KEY, n, p, (N,)).numpy() - n * p) / np.sqrt(n * p * (1 - p))
+    fits(z, stats.norm())
+
+
+def test_counts_mix_small_and_large_parameters_in_one_draw():
+    lam = np.array([0.0, 3.0, 30.0, 3000.0])
+    sample = random.poisson(KEY, lam, (5000, 4)).numpy()
+    assert (np.abs(sample.mean(0) - lam) <= 5 * np.sqrt(lam / 5000)).all()
+    for i, rate in enumerate(lam):  # a value does not depend on what is known of the others
+        alone = random.poisson(KEY, np.full((5000, 4), rate)).numpy()
+        assert np.array_equal(sample[:, i], alone[:, i])
+    n, p = np.array([5, 50, 5000]), np.array([0.5, 0.9, 0.2])
+    sample = random.binomial(KEY, n, p, (5000, 3)).numpy()
+    assert (np.abs(sample.mean(0) - n * p) <= 5 * np.sqrt(n * p * (1 - p) / 5000)).all()
+
+
+def test_tiny_gamma_shapes_underflow_only_outside_the_logarithm():
+    assert (random.gamma(KEY, 1e-4, (1000,)).numpy() >= 0).all()
+    assert np.isfinite(random.loggamma(KEY, 1e-4, (1000,)).numpy()).all()
+    points = random.dirichlet(KEY, [1e-4, 1e-4, 1e-4], (1000,)).numpy()
+    assert np.allclose(points.sum(-1), 1)
+    assert (points.max(-1) > 0.999).mean() > 0.98
+    halves = random.beta(KEY, 1e-4, 1e-4, (1000,)).numpy()
+    assert 0.4 < (halves > 0.5).mean() < 0.6
+
+
+def test_categories_come_up_with_their_probabilities():
+    logits = np.log([0.1, 0.6, 0.3])
+    sample = random.categorical(KEY, logits, shape=(N,)).numpy()
+    assert stats.chisquare(np.bincount(sample), N * np.exp(logits)).pvalue > 1e-6
+    table = wf.asarray([[0.0, -np.inf], [-np.inf, 0.0], [0.0, -np.inf]])
+    assert random.categorical(KEY, table).tolist() == [0, 1, 0]
+    assert random.categorical(KEY, table, axis=0, shape=(5, 2)).shape == (5, 2)
+
+
+def test_multinomial_counts_add_up_and_follow_their_law():
+    p = np.array([0.2, 0.0, 0.5, 0.25, 0.05])
+    sample = random.multinomial(KEY, 60, p, (N,)).numpy()
+    assert sample.shape == (N, 5)
+    assert (sample.sum(-1) == 60).all()
+    for i in (0, 2, 3, 4):
+        counts_fit(sample[:, i], stats.binom(60, p[i]))
+    assert not sample[:, 1].any()
+    covariance = np.cov(sample[:, 0], sample[:, 2])[0, 1]
+    assert abs(covariance + 60 * 0.1) < 0.6
+    assert random.multinomial(KEY, 7, [1.0]).tolist() == [7]
+    assert random.multinomial(KEY, 0, [0.5, 0.5]).tolist() == [0, 0]
+
+
+def test_dirichlet_margins_are_beta():
+    alpha = np.array([0.5, 2.0, 1.5])
+    sample = random.dirichlet(KEY, alpha, (N,)).numpy()
+    assert np.allclose(sample.sum(-1), 1)
+    for i in range(3):
+        fits(sample[:, i], stats.beta(alpha[i], 4 - alpha[i]))
+
+
+def test_normal_vectors_have_mean_and_covariance():
+    mean = np.array([1.0, -2.0])
+    sample = random.multivariate_normal(KEY, mean, COVARIANCE, (N,)).numpy()
+    whitened = np.linalg.solve(np.linalg.cholesky(COVARIANCE), (sample - mean).T)
+    fits(whitened, stats.norm())
+    assert abs(np.corrcoef(whitened)[0, 1]) < 5 / np.sqrt(N)
+    assert random.multivariate_normal(KEY, np.zeros((3, 2)), COVARIANCE).shape == (3, 2)
+
+
+def test_wishart_matrices_follow_their_law():
+    df = 4.5
+    sample = random.wishart(KEY, df, COVARIANCE, (N,)).numpy()
+    assert np.allclose(sample, sample.mT)
+    assert np.linalg.eigvalsh(sample).min() > 0
+    fits(sample[:, 0, 0] / COVARIANCE[0, 0], stats.chi2(df))
+    fits(sample[:, 1, 1] / COVARIANCE[1, 1], stats.chi2(df))
+    determinant = np.linalg.det(sample) / np.linalg.det(COVARIANCE)
+    assert abs(determinant.mean() - df * (df - 1)) < 5 * determinant.std() / np.sqrt(N)
+    assert abs(sample[:, 0, 1].mean() - df * 0.6) < 5 * sample[:, 0, 1].std() / np.sqrt(N)
+
+
+# Orders and choices.
+
+
+def test_permutations_hold_every_element_once_and_are_uniform():
+    assert sorted(random.permutation(KEY, 100).tolist()) == list(range(100))
+    orders = wf.vmap(lambda k: random.permutation(k, 3))(random.split(KEY, 6000)).numpy()
+    seen = np.unique(orders @ [100, 10, 1], return_counts=True)[1]
+    assert len(seen) == 6
+    assert stats.chisquare(seen).pvalue > 1e-6
+    assert random.permutation(KEY, 0).shape == (0,)
+
+
+def test_permutations_move_slices_whole_or_each_line_by_itself():
+    x = np.arange(12).reshape(3, 4)
+    columns = random.permutation(KEY, x, axis=1).numpy()
+    assert sorted(map(tuple, columns.T)) == sorted(map(tuple, x.T))
+    lines = random.permutation(
+        KEY, np.tile(np.arange(50), (4, 1)), axis=-1, independent=True
+    ).numpy()
+    assert (np.sort(lines, axis=1) == np.arange(50)).all()
+    assert len({tuple(line) for line in lines}) == 4
+    assert random.shuffle is random.permutation
+
+
+def test_choices_with_and_without_repetition():
+    assert len(set(random.choice(KEY, 50, (50,), replace=False).tolist())) == 50
+    p = np.array([0.1, 0.0, 0.6, 0.3])
+    sample = random.choice(KEY, 4, (N,), p=p).numpy()
+    seen = np.bincount(sample, minlength=4)
+    assert seen[1] == 0
+    assert stats.chisquare(seen[p > 0], N * p[p > 0]).pvalue > 1e-6
+    assert sorted(random.choice(KEY, 4, (3,), replace=False, p=p).tolist()) == [0, 2, 3]
+    first = wf.vmap(lambda k: random.choice(k, 4, (2,), replace=False, p=p))(random.split(KEY, N))
+    seen = np.bincount(first.numpy()[:, 0], minlength=4)
+    assert stats.chisquare(seen[p > 0], N * p[p > 0]).pvalue > 1e-6
+    rows = random.choice(KEY, wf.asarray([[1, 2], [3, 4], [5, 6]]), (2, 5))
+    assert rows.shape == (2, 5, 2)
+    assert set(map(tuple, rows.numpy().reshape(-1, 2).tolist())) <= {(1, 2), (3, 4), (5, 6)}
+    assert random.choice(KEY, wf.asarray([[1, 2], [3, 4]]), (3,), axis=1).shape == (2, 3)
+
+
+# Laws.
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_map_over_keys_is_a_loop_over_keys_bit_for_bit(name):
+    keys = random.split(KEY, 3)
+    mapped = wf.vmap(lambda k: draw(name, k, (5, 2)))(keys).numpy()
+    looped = np.stack([draw(name, keys[i], (5, 2)).numpy() for i in range(3)])
+    assert mapped.dtype == looped.dtype
+    assert np.array_equal(mapped, looped)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_draws_do_not_depend_on_how_positions_are_shaped(name):
+    flat = draw(name, KEY, (12,)).numpy()
+    shaped = draw(name, KEY, (3, 4)).numpy()
+    assert np.array_equal(shaped.reshape(flat.shape), flat)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_draws_can_be_empty_scalar_and_traced(name):
+    assert draw(name, KEY, (0, 3)).shape[:2] == (0, 3)
+    scalar = draw(name, KEY, ())
+    traced = wf.eval_shape(lambda k: draw(name, k, ()), KEY)
+    assert (traced.shape, traced.dtype) == (scalar.shape, scalar.dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [("poisson", [1.0, 50.0]), ("gamma", [0.3, 4.0]), ("bernoulli", [0.1, 0.9]), ("t", [1.0, 9.0])],
+)
+def test_a_map_over_parameters_is_a_loop_over_parameters(name, parameter):
+    function = getattr(random, name)
+    values = wf.asarray(parameter)
+    mapped = wf.vmap(lambda a: function(KEY, a, (7,)))(values).numpy()
+    assert np.array_equal(mapped, np.stack([function(KEY, v, (7,)).numpy() for v in values]))
+
+
+def test_parameters_out_of_range_are_marked_where_they_cannot_be_read():
+    bad = wf.asarray([-1.0, 2.0])
+    assert wf.vmap(lambda x: random.poisson(KEY, x))(bad).tolist()[0] == -1
+    assert wf.vmap(lambda x: random.binomial(KEY, 3, x))(bad).tolist() == [-1, -1]
+    assert np.isnan(wf.vmap(lambda x: random.gamma(KEY, x))(bad).numpy()).tolist() == [True, False]
+
+
+def test_keys_of_a_split_are_distinct_and_uncorrelated():
+    keys = random.split(KEY, 8)
+    assert len({tuple(k) for k in keys.tolist()}) == 8
+    draws = wf.vmap(lambda k: random.normal(k, (5000,)))(keys).numpy()
+    correlation = np.corrcoef(draws) - np.eye(8)
+    assert np.abs(correlation).max() < 5 / np.sqrt(5000)
+    assert random.split(KEY, (2, 3)).shape == (2, 3, 2)
+    assert np.array_equal(random.split(KEY, 4).numpy(), random.fold_in(KEY, np.arange(4)).numpy())
+
+
+def test_keys_come_from_numbers_and_tensors_alike():
+    for seed in (0, 7, 2**40 + 3, -1, 2**63 - 1):
+        assert random.key(wf.asarray(seed)).tolist() == random.key(seed).tolist()
+    assert random.key(-1).tolist() == random.key(2**64 - 1).tolist() == [2**32 - 1] * 2
+    assert wf.vmap(random.key)(wf.asarray([1, 2])).tolist() == [[0, 1], [0, 2]]
+
+
+def test_draws_differentiate_in_location_and_scale():
+    z = random.normal(KEY, (9,), "float64")
+
+    def total(mean, std):
+        return random.normal(KEY, (9,), "float64", mean, std).sum()
+
+    slope = wf.grad(total, argnums=(0, 1))(
+        wf.asarray(1.0, dtype="float64"), wf.asarray(2.0, dtype="float64")
+    )
+    assert np.allclose(slope[0].numpy(), 9)
+    assert np.allclose(slope[1].numpy(), z.sum().numpy())
+    low, high = wf.asarray(-1.0, dtype="float64"), wf.asarray(2.0, dtype="float64")
+    u = random.uniform(KEY, (), "float64").item()
+    ends = wf.grad(lambda a, b: random.uniform(KEY, (), None, a, b), argnums=(0, 1))(low, high)
+    assert np.allclose([ends[0].item(), ends[1].item()], [1 - u, u])
+
+
+def test_truncated_and_multivariate_normals_differentiate():
+    step = 1e-6
+    low = wf.asarray(-1.0, dtype="float64")
+    draw_from = lambda a: random.truncated_normal(KEY, a, 2.0, (5,)).sum()  # noqa: E731
+    slope = (draw_from(low + step) - draw_from(low - step)).item() / (2 * step)
+    assert np.isclose(wf.grad(draw_from)(low).item(), slope, rtol=1e-5)
+    scale = wf.asarray(2.0, dtype="float64")
+    vector = lambda s: random.multivariate_normal(KEY, np.zeros(2), s * COVARIANCE).sum()  # noqa: E731
+    assert np.isclose(wf.grad(vector)(scale).item(), vector(scale).item() / 4)
+
+
+def test_gamma_refuses_a_derivative_by_its_shape_and_allows_one_by_a_scale():
+    with pytest.raises(errors.MissingRuleError, match=r"shape parameter\nhint: wf.stop_gradient"):
+        wf.grad(lambda a: random.gamma(KEY, a))(wf.asarray(2.0))
+    drawn = random.gamma(KEY, 2.0).item()
+    assert wf.grad(lambda s: s * random.gamma(KEY, 2.0))(wf.asarray(3.0)).item() == drawn
+
+
+def test_discrete_draws_let_gradients_pass_by():
+    def score(p):
+        hit = random.bernoulli(KEY, p)
+        count = random.poisson(KEY, 10 * p)
+        return wf.where(hit, p, 1 - p) + count.astype("float32") * p
+
+    assert np.isfinite(wf.grad(score)(wf.asarray(0.7)).item())
+
+
+# Generators.
+
+
+@pytest.mark.promise("S2.22")
+def test_a_seed_repeats_the_global_generator():
+    random.seed(5)
+    first = [wf.uniform((3,)).tolist(), wf.randn(2).tolist(), wf.gaussian((2,), 1.0, 2.0).tolist()]
+    random.seed(5)
+    again = [wf.uniform((3,)).tolist(), wf.randn(2).tolist(), wf.normal((2,), 1.0, 2.0).tolist()]
+    assert first == again
+    assert wf.rand(3).tolist() != wf.rand(3).tolist()
+
+
+def test_the_global_generator_draws_by_folding_a_counter_into_its_key():
+    random.seed(9)
+    for count in range(3):
+        assert random.next_key().tolist() == random.fold_in(random.key(9), count).tolist()
+
+
+def test_a_state_brings_the_generator_back():
+    random.seed(1)
+    wf.rand(3)
+    state = random.get_state()
+    after = wf.rand(4).tolist()
+    random.set_state(state)
+    assert wf.rand(4).tolist() == after
+    own = random.Generator(3)
+    own.set_state(state)
+    assert own.uniform((4,)).tolist() == after
+
+
+def test_a_generator_goes_on_after_its_last_number():
+    own = random.Generator(3)
+    own.set_state(wf.concat([random.key(3), wf.asarray(np.array([2**32 - 2], np.uint32))]))
+    keys = [tuple(own.next_key().tolist()) for _ in range(3)]
+    next_base = random.fold_in(random.key(3), 2**32 - 1)
+    assert keys[0] == tuple(random.fold_in(random.key(3), 2**32 - 2).tolist())
+    assert keys[1:] == [tuple(random.fold_in(next_base, i).tolist()) for i in range(2)]
+
+
+def test_a_generator_has_every_distribution_without_the_key():
+    own = random.Generator(11)
+    for count, name in enumerate(CALLS):
+        args, keywords = CALLS[name]
+        got = getattr(own, name.split()[0])(*args, shape=(2,), **keywords)
+        want = draw(name, random.fold_in(random.key(11), count), (2,))
+        assert np.array_equal(got.numpy(), want.numpy())
+    assert sorted(own.permutation(5).tolist()) == sorted(own.shuffle(5).tolist())
+
+
+def test_using_a_generator_is_local_to_the_block():
+    random.seed(2)
+    before = random.get_state().tolist()
+    with random.using(random.Generator(4)) as own:
+        inside = wf.rand(2).tolist()
+        assert random.generator() is own
+    assert random.get_state().tolist() == before
+    assert inside == random.Generator(4).uniform((2,)).tolist()
+
+
+def test_threads_never_get_the_same_key():
+    own = random.Generator(0)
+    found = []
+
+    def work():
+        found.extend(tuple(own.next_key().tolist()) for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 200
+
+
+def test_slices_of_a_map_draw_numbers_of_their_own():
+    random.seed(3)
+    drawn = wf.vmap(lambda x: x * 0 + wf.randn())(wf.zeros((50,))).tolist()
+    assert len(set(drawn)) == 50
+    nested = wf.vmap(lambda x: wf.vmap(lambda y: x * y + wf.rand())(wf.zeros((3,))))(wf.zeros((4,)))
+    assert len(set(nested.numpy().ravel().tolist())) == 12
+
+
+def test_convenience_functions_take_dtype_and_device():
+    assert wf.uniform((2,), -1.0, 1.0, dtype="float64", device="cpu").dtype == np.float64
+    assert wf.randn(2, 3, dtype="float16").dtype == np.float16
+    with wf.default_dtype("float64"):
+        assert wf.rand(2).dtype == np.float64
+
+
+# Mistakes.
+
+MISTAKES = [
+    (
+        lambda: random.normal(3),
+        errors.DTypeError,
+        r"normal: expected a key, got int 3\nhint: wf.random.key",
+    ),
+    (lambda: random.normal(wf.zeros((2,))), errors.DTypeError, "a key is uint32 of shape"),
+    (lambda: random.normal(random.split(KEY)), errors.ShapeError, r"hint: wf.vmap maps a function"),
+    (lambda: random.normal(random.bits(KEY, (3,))), errors.ShapeError, r"shape \(2,\), got \(3,\)"),
+    (lambda: random.key(1.5), errors.DTypeError, "key: the seed must be an integer"),
+    (lambda: random.key(2**64), errors.ArgumentError, "fit 64 bits"),
+    (lambda: random.fold_in(KEY, -1), errors.ArgumentError, "fold_in: data must be from 0"),
+    (lambda: random.fold_in(KEY, 1.0), errors.DTypeError, "fold_in: data must be integers"),
+    (lambda: random.split(KEY, -1), errors.ShapeError, "split: a size is negative"),
+    (lambda: random.set_state([1, 2]), errors.ShapeError, "get_state"),
+    (
+        lambda: random.bits(KEY, (2,), "int32"),
+        errors.DTypeError,
+        "bits: the dtype must be an unsigned",
+    ),
+    (
+        lambda: random.uniform(KEY, (2,), "int32"),
+        errors.DTypeError,
+        "uniform: draws are real floats",
+    ),
+    (
+        lambda: random.uniform(KEY, (2,), None, 1.0, 1.0),
+        errors.ArgumentError,
+        "minval must be below",
+    ),
+    (lambda: random.uniform(KEY, (-2,)), errors.ShapeError, "uniform: a size is negative"),
+    (
+        lambda: random.normal(KEY, (2,), None, 0.0, -1.0),
+        errors.ArgumentError,
+        "std must be non-negative",
+    ),
+    (
+        lambda: random.randint(KEY, (2,), 3, 3),
+        errors.ArgumentError,
+        "randint: minval must be below",
+    ),
+    (lambda: random.randint(KEY, (2,), 0, 300, "uint8"), errors.CastError, "does not fit uint8"),
+    (lambda: random.randint(KEY, (2,), 0, 3, "float32"), errors.DTypeError, "must be an integer"),
+    (
+        lambda: random.randint(KEY, (2,), 0.5, 3),
+        errors.DTypeError,
+        "minval and maxval must be integers",
+    ),
+    (
+        lambda: random.bernoulli(KEY, 1.5),
+        errors.ArgumentError,
+        r"bernoulli: p must be in \[0, 1\], got 1.5",
+    ),
+    (lambda: random.bernoulli(KEY, np.nan), errors.ArgumentError, "bernoulli: p must be in"),
+    (
+        lambda: random.binomial(KEY, -1, 0.5),
+        errors.ArgumentError,
+        "binomial: n must be a whole number",
+    ),
+    (
+        lambda: random.binomial(KEY, 2.5, 0.5),
+        errors.ArgumentError,
+        "binomial: n must be a whole number",
+    ),
+    (lambda: random.poisson(KEY, -1.0), errors.ArgumentError, "poisson: lam must be non-negative"),
+    (lambda: random.poisson(KEY, wf.asarray([1.0, -2.0])), errors.ArgumentError, "got -2.0"),
+    (lambda: random.geometric(KEY, 0.0), errors.ArgumentError, r"geometric: p must be in \(0, 1\]"),
+    (lambda: random.gamma(KEY, 0.0), errors.ArgumentError, "gamma: a must be positive"),
+    (lambda: random.gamma(KEY, 1j), errors.DTypeError, "gamma: parameters are real"),
+    (lambda: random.gamma(KEY, [1.0, 2.0], (3,)), errors.ShapeError, "gamma: .*broadcast"),
+    (lambda: random.dirichlet(KEY, 1.0), errors.ShapeError, "dirichlet: alpha needs a last axis"),
+    (lambda: random.multinomial(KEY, 3, [0.5, 0.1]), errors.ArgumentError, "sum to 1, got 0.6"),
+    (lambda: random.categorical(KEY, wf.zeros((2, 0))), errors.ShapeError, "no categories"),
+    (lambda: random.multivariate_normal(KEY, [0.0], np.eye(2)), errors.ShapeError, "mean is"),
+    (
+        lambda: random.wishart(KEY, 1.0, np.eye(3)),
+        errors.ArgumentError,
+        "df must be above n - 1 = 2",
+    ),
+    (lambda: random.permutation(KEY, wf.zeros((3,)), axis=1), errors.AxisError, "out of range"),
+    (lambda: random.permutation(KEY, -1), errors.ArgumentError, "must not be negative"),
+    (
+        lambda: random.choice(KEY, 3, (4,), replace=False),
+        errors.ArgumentError,
+        "without repetition",
+    ),
+    (lambda: random.choice(KEY, 0, (1,)), errors.ArgumentError, "1 elements of 0"),
+    (
+        lambda: random.choice(KEY, 3, (1,), p=[0.5, 0.5]),
+        errors.ShapeError,
+        r"p must have shape \(3,\)",
+    ),
+    (
+        lambda: random.choice(KEY, 2, (2,), False, [1.0, 0.0]),
+        errors.ArgumentError,
+        "1 positive entries",
+    ),
+    (lambda: random.rademacher(KEY, (2,), "uint8"), errors.DTypeError, "uint8 has no -1"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), MISTAKES)
+def test_a_mistake_is_named(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def test_argument_orders_follow_jax():
+    for name in (
+        "uniform",
+        "randint",
+        "bernoulli",
+        "gamma",
+        "beta",
+        "poisson",
+        "choice",
+        "permutation",
+    ):
+        mine = list(signature(getattr(random, name)).parameters)
+        theirs = list(signature(getattr(jax.random, name)).parameters)
+        shared = [p for p in mine if p in theirs]
+        assert shared == [p for p in theirs if p in mine]
