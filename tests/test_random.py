@@ -4,12 +4,14 @@ import threading
 from inspect import signature
 
 import jax
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
 
 import weft as wf
 from weft import errors, random
+from weft.ops import random_counts
 
 KEY = random.key(20240607)
 N = 20_000
@@ -21,7 +23,7 @@ CONTINUOUS = {
     "normal": ((), {}, stats.norm()),
     "normal moved": ((), {"mean": 2.0, "std": 0.5}, stats.norm(2, 0.5)),
     "truncated_normal": ((-1.0, 2.0), {}, stats.truncnorm(-1, 2)),
-    "truncated_normal far": ((4.0, 6.0), {}, stats.truncnorm(4, 6)),
+    "truncated_normal far": ((5.0, 7.0), {}, stats.truncnorm(5, 7)),
     "truncated_normal left": ((-np.inf, -2.0), {}, stats.truncnorm(-np.inf, -2)),
     "exponential": ((), {}, stats.expon()),
     "gamma": ((3.0,), {}, stats.gamma(3)),
@@ -178,11 +180,13 @@ def test_randint_is_unbiased_for_spans_near_the_word():
 
 
 def test_randint_multiplies_exactly():
-    span = 6_000_000_007
     keys = random.split(KEY, 2)
-    upper, lower = (random.bits(k, (50,), "uint64").tolist() for k in keys)
-    want = [((u << 64 | v) * span) >> 128 for u, v in zip(upper, lower, strict=True)]
-    assert random.randint(KEY, (50,), 0, span).tolist() == want
+    for size in (32, 64):
+        upper, lower = (random.bits(k, (300,), f"uint{size}").tolist() for k in keys)
+        for span in (3, 2 ** (size // 2) + 1, 2 ** (size - 1) + 12345, 2**size - 1):
+            pairs = zip(upper, lower, strict=True)
+            want = [((u << size | v) * span) >> (2 * size) for u, v in pairs]
+            assert random.randint(KEY, (300,), 0, span, f"uint{size}").tolist() == want
 
 
 def test_randint_takes_bounds_per_element():
@@ -212,6 +216,43 @@ def test_large_poisson_means_have_the_right_moments(lam):
     z = (random.poisson(KEY, lam, (N,)).numpy() - lam) / np.sqrt(lam)
     fits(z, stats.norm())
     assert set(random.poisson(KEY, 0.0, (50,)).tolist()) == {0}
+
+
+@pytest.mark.parametrize(("n", "p"), [(20, 0.5), (1000, 0.01), (10**6, 0.3), (10**15, 0.4)])
+def test_probabilities_in_the_rejection_tests_are_precise(n, p):
+    # SciPy's own differences of logarithmic factorials cancel for large n: mpmath is the oracle.
+    spread = np.sqrt(n * p * (1 - p))
+    places = np.clip(np.floor(n * p + np.array([-9, -3, -1, 0, 2, 8]) * spread), 0, n)
+    k, trials, chance = (wf.asarray(np.float64(x)) for x in (places, n, p))
+    mean = n * p
+    with mpmath.workdps(60):
+        want = [_log_binomial(int(x), n, p) for x in places]
+        rates = [x * mpmath.log(mean) - mean - mpmath.loggamma(x + 1) for x in map(int, places)]
+    found = random_counts._log_binomial(k, trials, chance).numpy()
+    close = 1e-12 if n < 10**9 else 1e-7  # n·p itself is rounded
+    assert np.allclose(found, np.array(want, np.float64), rtol=0, atol=close)
+    positive = places > 0
+    rate = wf.asarray(np.float64(mean))
+    density = -random_counts._deviance(k, rate) - random_counts._stirling(k)
+    density = density.numpy()[positive] - 0.5 * np.log(2 * np.pi * places[positive])
+    want_rates = np.array(rates, np.float64)[positive]
+    assert np.allclose(density, want_rates, rtol=1e-13, atol=1e-12)
+
+
+def _log_binomial(k, n, p):
+    factorial = mpmath.loggamma
+    choose = factorial(n + 1) - factorial(k + 1) - factorial(n - k + 1)
+    return choose + k * mpmath.log(p) + (n - k) * mpmath.log(1 - mpmath.mpf(p))
+
+
+@pytest.mark.parametrize("name", ["gamma one", "binomial least", "poisson rejected"])
+def test_rejection_is_exact_where_most_candidates_are_refused(name):
+    law = (CONTINUOUS | DISCRETE)[name][2]
+    sample = draw(name, KEY, (150_000,)).numpy().astype(np.float64)
+    edges = law.ppf(np.linspace(0, 1, 12)[1:-1])
+    seen = np.histogram(sample, np.r_[-np.inf, np.unique(edges) + 0.25, np.inf])[0]
+    share = np.diff(np.r_[0, law.cdf(np.unique(edges) + 0.25), 1])
+    assert stats.chisquare(seen, share * sample.size).pvalue > 1e-6
 
 
 def test_large_binomials_have_the_right_moments():

@@ -84,4 +84,7 @@ def test_the_core_exports_trees():
 @pytest.mark.promise("S0.26")
 def test_the_core_exports_tracing_and_transforms_are_at_the_top():
     check("S0.26")
-    assert all(hasattr(wf, name) for name in ("grad", "value_and_grad", "vjp", "jvp", "vmap", "with_batch_dims"))
+    assert all(
+        hasattr(wf, name)
+        for name in ("grad", "value_and_grad", "vjp", "jvp", "vmap", "with_batch_dims")
+    )

@@ -104,7 +104,7 @@ def as_given(index, tensors):
     return made if isinstance(index, tuple) else made[0]
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(shapes_and_indices(), st.booleans())
 def test_reading_agrees_with_numpy(case, tensors):
     shape, index = case
@@ -121,7 +121,7 @@ def test_reading_agrees_with_numpy(case, tensors):
         np.testing.assert_array_equal(got.numpy(), want)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(shapes_and_indices(), st.booleans(), st.sampled_from(["full", "scalar", "row", "ones"]))
 def test_writing_agrees_with_numpy(case, tensors, kind):
     shape, index = case
@@ -147,7 +147,7 @@ def test_writing_agrees_with_numpy(case, tensors, kind):
 UFUNCS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(shapes_and_indices(), st.sampled_from(sorted(UFUNCS)))
 def test_updates_combine_repeated_positions_like_ufunc_at(case, name):
     shape, index = case

@@ -39,6 +39,15 @@ def test_python_numbers_take_the_dtype_of_the_loop() -> None:
     assert total.dtype == np.float64
 
 
+def test_python_numbers_go_to_the_device_of_the_tensors_beside_them() -> None:
+    x = wf.to_device(wf.ones(3), "cpu:1")
+    carry, ys = wf.scan(lambda c, v: (c + v, 1.0), 0.0, x)
+    assert carry.device is ys.device is x.device
+    assert wf.cond(True, lambda v: v, lambda v: -v, x).device is x.device
+    assert wf.cond(1, lambda: x * 2, lambda: x).device is x.device
+    assert wf.fori_loop(0, 2, lambda i, s: s * 2 + i, x).tolist() == [5.0, 5.0, 5.0]
+
+
 def test_a_carry_that_changes_its_type_is_named() -> None:
     with pytest.raises(
         DTypeError, match=r"scan: carry\['a'\]: dtypes differ \(init float32\[\], step float64"

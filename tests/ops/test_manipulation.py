@@ -289,6 +289,8 @@ def test_a_diagonal_is_a_view():
 def test_sliding_windows_show_every_place():
     want = np.lib.stride_tricks.sliding_window_view(M, 3, axis=1)
     np.testing.assert_array_equal(wf.sliding_window_view(wf.tensor(M), 3, axis=1).numpy(), want)
+    np.testing.assert_array_equal(wf.unfold(wf.tensor(M), 0, 2, 1).numpy().shape, (2, 4, 2))
+    np.testing.assert_array_equal(wf.unfold(wf.tensor(M), 1, 2, 2).numpy(), M.reshape(3, 2, 2))
 
 
 ERRORS = [

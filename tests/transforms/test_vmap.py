@@ -141,6 +141,18 @@ def test_named_axes_of_nested_levels() -> None:
     np.testing.assert_array_equal(got.numpy(), np.broadcast_to(X.sum(1)[:, None], X.shape))
 
 
+def test_named_axes_reach_into_loops_branches_and_checkpoints() -> None:
+    x = wf.tensor([1.0, 3.0])
+    total = lambda v: wf.psum(v, "i")  # noqa: E731
+    forms = [
+        lambda v: wf.scan(lambda c, _: (total(c), c), v, length=2)[0] / 2,
+        lambda v: wf.cond(v > 0, total, lambda u: u, v),
+        lambda v: wf.checkpoint(total)(v),
+    ]
+    for form in forms:
+        assert wf.vmap(form, axis_name="i")(x).tolist() == [4.0, 4.0]
+
+
 def test_reading_a_value_names_the_line_and_the_remedy() -> None:
     with pytest.raises(ConcretizationError, match=r"test_vmap.py:\d+[\s\S]*loop=True"):
         wf.vmap(lambda x: x if x > 0 else -x)(wf.arange(3.0))

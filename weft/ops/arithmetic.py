@@ -207,6 +207,21 @@ def _power(x: Array, y: Array, out: Array | None = None) -> Array:
     return out
 
 
+def _integer_power(s: Any, x: Any, y: Any) -> Any:
+    """Powers by repeated squaring, as scalar instructions."""
+    zero, one = s.const(0, x.dtype), s.const(1, x.dtype)
+    result, factor, rest = one, x, y
+    for _ in range(8 * x.dtype.itemsize):
+        odd = s.equal(s.bit_and(rest, one), one)
+        result = s.select(odd, s.mul(result, factor), result)
+        factor, rest = s.mul(factor, factor), s.shift_right(rest, one)
+    if x.dtype not in dtypes.SIGNED:
+        return result
+    unit = s.select(s.equal(s.bit_and(y, one), one), x, one)
+    is_unit = s.equal(s.abs(x), one)
+    return s.select(s.less(y, zero), s.select(is_unit, unit, zero), result)
+
+
 class Pow(BinaryOperation):
     """x1 to the power x2, elementwise; `x ** 2` with a Python 2 is `square(x)`.
 
@@ -227,7 +242,7 @@ class Pow(BinaryOperation):
         return _power(x, y)
 
     def body(self, s: Any, x: Any, y: Any) -> Any:
-        return s.call("pow", x, y)
+        return _integer_power(s, x, y) if dtypes.is_integer(x.dtype) else s.call("pow", x, y)
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
         by_base = where(y == 0, 0, y * pow(x, where(y == 0, 1, y - 1)))

@@ -18,7 +18,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.ops.arithmetic import where
 from weft.ops.base import Example, Linear, Tangents
 from weft.ops.elementary import atan2
-from weft.ops.families import BinaryOperation, UnaryOperation
+from weft.ops.families import BinaryOperation, UnaryOperation, cast
 from weft.ops.rounding import sign
 
 
@@ -130,7 +130,8 @@ class Complex(BinaryOperation):
         return s.complex(x, y)
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return real(ct), -imag(ct)
+        x, y = primals  # narrow floats have no complex counterpart: the parts come back wider
+        return cast(real(ct), x.dtype), cast(-imag(ct), y.dtype)
 
 
 class Predicate(UnaryOperation):

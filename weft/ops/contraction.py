@@ -34,6 +34,8 @@ class Matmul(Operation):
     work = 2
 
     def eval(self, a: Array, b: Array) -> Array:
+        if a.shape[-1] == 1 == b.shape[-2]:
+            return np.asarray(np.multiply(a, b))  # an outer product, batched or not
         if b.ndim == 2 < a.ndim and a.flags.c_contiguous and a.size:
             rows = np.matmul(a.reshape(-1, a.shape[-1]), b)  # one product instead of one per batch
             return np.asarray(rows.reshape(a.shape[:-1] + b.shape[-1:]))

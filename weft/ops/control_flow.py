@@ -159,9 +159,10 @@ def rows(tensors: Sequence[Tensor]) -> tuple[Place, ...]:
     return tuple(Place(TensorType(t.shape[1:], t.dtype), t.device) for t in tensors)
 
 
-def as_operands(op: str, leaves: Sequence[Any]) -> list[Tensor]:
-    """Leaves as tensors; what is no tensor yet goes where the first tensor is."""
-    device = next((x.device for x in leaves if isinstance(x, Tensor)), current_device())
+def as_operands(op: str, leaves: Sequence[Any], beside: Sequence[Any] = ()) -> list[Tensor]:
+    """Leaves as tensors; what is no tensor yet goes where the first tensor (or `beside`) is."""
+    tensors = (x for x in (*leaves, *beside) if isinstance(x, Tensor))
+    device = next((x.device for x in tensors), current_device())
     return [to_tensor(x, like=device, op=op) for x in leaves]
 
 
@@ -222,7 +223,9 @@ def batched(trace: Trace, size: int, varies: Flags, wanted: Flags) -> Callable[.
     if any(varies):
         axes = tuple(0 if v else None for v in varies)
         places = tuple(0 if w else None for w in wanted)
-        mapped: Callable[..., Any] = FUNCTIONS["vmap"](trace.replay, axes, places)
+        mapped: Callable[..., Any] = FUNCTIONS["vmap_again"](
+            trace.replay, axes, places, size
+        )
         return mapped
 
     def repeated(*tensors: Tensor) -> tuple[Tensor, ...]:

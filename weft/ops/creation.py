@@ -451,8 +451,17 @@ def arange(
         for extreme in (int(first), int(first) + (size - 1) * int(gap)):
             dtypes.check_scalar_fits(extreme, target, "arange")
     place = current_device() if device is None else as_device(device)
-    params = {"start": first, "step": gap, "size": size, "dtype": target, "device": place}
-    return call(arange_op, (), params)  # type: ignore[no-any-return]
+    params: dict[str, Any] = {
+        "start": first,
+        "step": gap,
+        "size": size,
+        "dtype": target,
+        "device": place,
+    }
+    if current() is None and size <= settings.small_elements:
+        return _placed(arange_op.eval(**params), place)
+    result: Tensor = call(arange_op, (), params)
+    return result
 
 
 def _number(op: str, value: Any) -> int | float:

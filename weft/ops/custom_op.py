@@ -201,7 +201,7 @@ custom_kernel_op, custom_kernel_with_effects_op = CustomKernel(), CustomKernelWi
 
 def _over(rule: Callable[..., list[Any]], lead: Shape) -> Callable[..., list[Any]]:
     """The rule for operands that all have `lead` axes in front."""
-    for _ in lead[:1]:
+    for _ in lead:
         rule = FUNCTIONS["vmap"](rule)
     return rule
 
@@ -258,7 +258,7 @@ def call_custom_kernel(
     is zero. A kernel with `pure=False` runs at the call, in order, and every time; of a pure one,
     equal calls may be one, and calls whose result nobody reads none.
 
-    For an op with notation, kernels and costs of its own, derive from `weft.ops.base.Operation`
+    For an op with notation, kernels and costs of its own, derive from `weft.ops.Operation`
     and instantiate the class once.
 
     >>> call_custom_kernel(np.sort, np.ones(2), result_type=((2,), "float64")).tolist()

@@ -6,6 +6,7 @@ is read. Types are inferred before either, so a mistake is reported at the call 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,23 +26,30 @@ from weft.ops.base import Operation
 from weft.runtime.cpu.client import CpuRuntime
 from weft.runtime.registry import client, place_on, register_runtime
 
+_impl_of = attrgetter("_impl")
+_type_of = attrgetter("type")
 _inferred: dict[Any, tuple[TensorType, ...]] = {}
 _INFERRED_LIMIT = 65_536
 
 
 def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """Run or record `op`: choose the device, infer types, then either execute or make a node."""
-    impls = tuple([a._impl for a in args])
+    made_directly = op.directly(*args)
+    if made_directly is not None:
+        return made_directly
+    impls = tuple(map(_impl_of, args))
     for position, impl in enumerate(impls):
         if impl.owner is not None:
             if impl.owner.ambient:
                 return impl.owner.handle(op, args, params)
             raise leaked(op, position, impl)
     device = common_device(op, impls, params)
-    types = infer(op, tuple([impl.type for impl in impls]), params, device)
+    types = infer(op, tuple(map(_type_of, impls)), params, device)
     if runs_at_once(op, impls, types, params):
-        arrays = tuple([impl.realize() for impl in impls])
+        arrays = tuple(map(TensorImpl.realize, impls))
         results = client(device).execute(op, arrays, params, types)
+        if len(types) == 1 and not (op.view or op.multiple):
+            return Tensor(TensorImpl.realized(results[0], types[0], device))
         made = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
         if op.view:
             for impl in made:
@@ -49,9 +57,10 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
     else:
         node = GRAPH.record(op, tuple([impl.ref() for impl in impls]), params, types, device)
         made = [TensorImpl.recorded(node, slot) for slot in range(len(types))]
-        if any([impl.traced for impl in impls]):
-            for impl in made:
-                impl.traced = True
+        for impl in impls:
+            if impl.traced:
+                for each in made:
+                    each.traced = True
     tensors = tuple(map(Tensor, made))
     return tensors if op.multiple else tensors[0]
 
@@ -91,15 +100,22 @@ def runs_at_once(
     if in_physical_context() or not op.pure:
         return True
     waiting = False
+    small = True
+    limit = settings.small_elements
     for impl in impls:
-        if impl.traced or not impl.is_realized:
+        if not impl.is_realized:
             waiting = True
-        if impl.shared or is_shared(impl.data):
+        elif impl.shared or is_shared(impl.data):
             return True
+        elif impl.traced:
+            waiting = True
+        elif impl.data.size > limit:
+            small = False
     if waiting:
         return False
-    limit = settings.small_elements
-    if all([t.size <= limit for t in types]) and all([x.size <= limit for x in impls]):
+    for kind in types:
+        small = small and kind.size <= limit
+    if small:
         return True
     data = impls[0].data if op.view else None
     return isinstance(data, np.ndarray) and op.is_view(data, **params)

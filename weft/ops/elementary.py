@@ -50,10 +50,21 @@ class Exp2(FloatFunction):
         return y * _LN2
 
 
+def _expm1(x: Array, out: Array | None = None) -> Array:
+    found: Array = np.expm1(x, out=out)
+    if x.dtype.kind == "c":  # on the real axis NumPy multiplies infinity by zero
+        found = np.asarray(found)
+        found.imag = np.where(x.imag == 0, x.imag, found.imag)
+    return found
+
+
 class Expm1(FloatFunction):
     """e**x - 1, precise near zero."""
 
-    ufunc = np.expm1
+    ufunc = staticmethod(_expm1)
+
+    def eval(self, x: Array) -> Array:
+        return _expm1(x)
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return exp(x)
@@ -90,8 +101,13 @@ class Log10(FloatFunction):
 
 
 def _log1p(x: Array, out: Array | None = None) -> Array:
-    # NumPy's complex log1p adds 1 first and so loses small real parts; SciPy's does not.
-    return (special.log1p if x.dtype.kind == "c" else np.log1p)(x, out=out)
+    if x.dtype.kind != "c":
+        return np.log1p(x, out=out)
+    # NumPy's complex log1p adds 1 first and so loses small real parts; SciPy's does not, but it
+    # loses the sign of a zero imaginary part.
+    found: Array = np.asarray(special.log1p(x, out=out))
+    found.imag = np.copysign(found.imag, x.imag)
+    return found
 
 
 class Log1p(FloatFunction):

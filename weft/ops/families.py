@@ -88,17 +88,24 @@ class UnaryOperation(ElementwiseOperation):
         self.direct = "fd" if takes_floats else ""
 
     def __call__(self, x: Any, /) -> Tensor:
-        if type(x) is Tensor and current() is None and self.ufunc is not None:
-            impl = x._impl
-            data = impl.data
-            if (
-                type(data) is np.ndarray
-                and data.size <= settings.small_elements
-                and data.dtype.char in self.direct
-            ):
-                return _made(quietly()(self.ufunc, data), impl)
+        if type(x) is Tensor and current() is None:
+            made = self.directly(x)
+            if made is not None:
+                return made
         tensor = to_tensor(x, op=self.name)
         return call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), {})  # type: ignore[no-any-return]
+
+    def directly(self, *args: Tensor) -> Tensor | None:
+        impl = args[0]._impl
+        data = impl.data
+        if (
+            type(data) is np.ndarray
+            and data.size <= settings.small_elements
+            and data.dtype.char in self.direct
+            and self.ufunc is not None
+        ):
+            return _made(quietly()(self.ufunc, data), impl)
+        return None
 
     def derivative(self, x: Tensor, y: Tensor) -> Tensor:
         """f'(x), given x and y = f(x)."""
@@ -122,25 +129,31 @@ class UnaryOperation(ElementwiseOperation):
 class BinaryOperation(ElementwiseOperation):
     """Two operands, promoted and broadcast to each other."""
 
+    direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is right
+
     def __call__(self, x1: Any, x2: Any, /) -> Tensor:
         if type(x1) is Tensor and type(x2) is Tensor and current() is None:
-            a, b = x1._impl, x2._impl
-            left, right = a.data, b.data
-            if (
-                type(left) is np.ndarray
-                and type(right) is np.ndarray
-                and a.dtype is b.dtype
-                and a.device is b.device
-                and left.size <= settings.small_elements >= right.size
-                and left.dtype.char in self.direct
-            ):
-                try:
-                    return _made(quietly()(self.ufunc, left, right), a)
-                except ValueError:  # shapes do not broadcast: the full path says so in our words
-                    pass
+            made = self.directly(x1, x2)
+            if made is not None:
+                return made
         return call(self, coerce(self, x1, x2), {})  # type: ignore[no-any-return]
 
-    direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is right
+    def directly(self, *args: Tensor) -> Tensor | None:
+        a, b = args[0]._impl, args[1]._impl
+        left, right = a.data, b.data
+        if (
+            type(left) is np.ndarray
+            and type(right) is np.ndarray
+            and a.dtype is b.dtype
+            and a.device is b.device
+            and left.size <= settings.small_elements >= right.size
+            and left.dtype.char in self.direct
+        ):
+            try:
+                return _made(quietly()(self.ufunc, left, right), a)
+            except ValueError:  # shapes do not broadcast: the full path says so in our words
+                return None
+        return None
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
         """(∂f/∂x, ∂f/∂y); `None` where the derivative is zero everywhere."""

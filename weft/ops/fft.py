@@ -19,7 +19,7 @@ from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.complex_parts import conj
-from weft.ops.families import LogicalAxisOperation
+from weft.ops.families import LogicalAxisOperation, cast
 
 NORMS = ("backward", "ortho", "forward")
 OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -86,7 +86,7 @@ class Rfft(LogicalAxisOperation):
         size = primals[0].shape[axis]
         weighed = conj(ct) * _mirror_weights(ct, size, axis, 0.5)
         params = {"axis": axis, "size": size, "norm": OPPOSITE[norm]}
-        return (call(irfft_op, (weighed,), params),)
+        return (cast(call(irfft_op, (weighed,), params), primals[0].dtype),)
 
 
 class Irfft(LogicalAxisOperation):

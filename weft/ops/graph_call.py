@@ -44,21 +44,24 @@ class GraphCall(Operation):
         ]
         return Cost(sum(c.flops for c in costs), sum(c.bytes for c in costs))
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, *, trace: Trace, **params: Any) -> Any:
+    def jvp(self, *args: Any, **params: Any) -> Any:
+        primals, tangents, _ = args
         places = [i for i, t in enumerate(tangents) if t is not None]
         moved = [tangents[i] for i in places]
-        at = _at_places(trace.replay, primals, places)
+        at = _at_places(params["trace"].replay, primals, places)
         return FUNCTIONS["jvp"](at, tuple(primals[i] for i in places), tuple(moved))[1]
 
-    def vjp(self, primals: Any, out: Any, ct: Any, *, trace: Trace, **params: Any) -> Tangents:
+    def vjp(self, *args: Any, **params: Any) -> Tangents:
+        primals, _, ct = args
         places = inexact_places(primals)
-        at = _at_places(trace.replay, primals, places)
+        at = _at_places(params["trace"].replay, primals, places)
         _, pullback = FUNCTIONS["vjp"](at, *(primals[i] for i in places))
         return scattered(pullback(tuple(ct)), places, len(primals))
 
-    def batch(self, size: int, args: Any, hidden: Any, /, *, trace: Trace, **params: Any) -> Any:
-        mapped = batched_trace(trace, args, hidden, size)
-        results = call(self, args, {"trace": mapped, **params})
+    def batch(self, *arguments: Any, **params: Any) -> Any:
+        size, args, hidden = arguments
+        mapped = batched_trace(params["trace"], args, hidden, size)
+        results = call(self, args, {**params, "trace": mapped})
         return results, (True,) * len(results)
 
 
@@ -88,7 +91,7 @@ def _at_places(function: Callable[..., Any], args: Tensors, places: list[int]) -
 def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> Trace:
     """The trace that maps another over the leading axes of the operands marked in `hidden`."""
     axes = tuple(0 if h else None for h in hidden)
-    mapped = FUNCTIONS["vmap"](trace.replay, in_axes=axes, axis_size=size)
+    mapped = FUNCTIONS["vmap_again"](trace.replay, axes, 0, size)
     made, _ = trace_tree(mapped, tuple(args), {})
     assert not made.captures, "a replayed trace uses nothing but its operands"
     return made

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, public
@@ -32,6 +33,7 @@ from weft.ops.view.slice import slice_axes
 from weft.ops.view.transpose import permute_dims
 
 _PLAIN = frozenset((int, slice, type(None), EllipsisType))
+_FEW = 4096  # positions up to this number are looked up at once
 _READS = ("raise", "clip", "wrap", "fill")
 _new_tensor = Tensor.__new__
 
@@ -221,8 +223,9 @@ def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = Non
     tensor = x if type(x) is Tensor else to_tensor(x, op="getitem")
     if mode != "raise":
         checked_mode("getitem", mode, _READS)
-    if type(tensor._impl.data) is np.ndarray and current() is None and is_basic_index(index):
-        found = _direct(tensor._impl, index)
+    if type(tensor._impl.data) is np.ndarray and current() is None and mode == "raise":
+        direct = _direct if is_basic_index(index) else _direct_picks
+        found = direct(tensor._impl, index)
         if found is not None:
             return found
     plan = plan_index("getitem", tensor, index)
@@ -249,6 +252,29 @@ def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
     made.shared = impl.shared
     tensor = _new_tensor(Tensor)
     tensor._impl = made
+    return tensor
+
+
+def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
+    """An index with arrays, where all data is there, small and weft's own, by NumPy itself."""
+    if impl.traced or impl.shared or impl.data.size > settings.small_elements:
+        return None
+    plain = []
+    for entry in index if type(index) is tuple else (index,):
+        if isinstance(entry, Tensor):
+            other = entry._impl
+            entry = other.data
+            if type(entry) is not np.ndarray or other.traced or other.device is not impl.device:
+                return None
+        if isinstance(entry, list | tuple | range) or getattr(entry, "size", 0) > _FEW:
+            return None
+        plain.append(entry)
+    try:
+        array = np.asarray(impl.data[tuple(plain)])
+    except (IndexError, TypeError, ValueError):
+        return None
+    tensor = _new_tensor(Tensor)
+    tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)
     return tensor
 
 

@@ -45,10 +45,10 @@ from weft.ops.view.slice import flip, slice_axes
 class Carry:
     """The state of a loop: a tree of tensors whose types every step must keep."""
 
-    def __init__(self, op: str, init: Any) -> None:
+    def __init__(self, op: str, init: Any, beside: Sequence[Any] = ()) -> None:
         self.op = op
         self.leaves, self.structure = tree_flatten(init)
-        self.tensors = as_operands(op, self.leaves)
+        self.tensors = as_operands(op, self.leaves, beside)
         self.paths = tree_paths(init)
 
     def record(
@@ -184,9 +184,9 @@ def scan(
 def _scan(
     op: str, f: Callable[..., Any], init: Any, xs: Any, length: Any, reverse: bool, unroll: Any
 ) -> tuple[Any, Any]:
-    carry = Carry(op, init)
     leaves, structure = tree_flatten(xs)
-    sequences = as_operands(op, leaves)
+    carry = Carry(op, init, leaves)
+    sequences = as_operands(op, leaves, carry.leaves)
     steps = _length(op, sequences, tree_paths(xs), length)
     if isinstance(unroll, bool):
         unroll = max(1, steps) if unroll else 1

@@ -26,6 +26,7 @@ from weft.ops.view.join import concat, joined_tensors
 from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.slice import flip, narrow
 from weft.ops.view.transpose import moveaxis, swapaxes
+from weft.ops.view.window import sliding_windows
 
 
 @public
@@ -342,7 +343,13 @@ def kron(x1: Any, x2: Any, /) -> Tensor:
 @public
 def sliding_window_view(x: Any, window_shape: Any, /, axis: Any = None) -> Tensor:
     """Every place of a window over the given axes; the window's own axes come last."""
-    return FUNCTIONS["sliding_windows"](x, window_shape, axis)  # type: ignore[no-any-return]
+    return sliding_windows(x, window_shape, axis)
+
+
+@public
+def unfold(x: Any, /, axis: int, size: int, step: int = 1) -> Tensor:
+    """Windows of `size` elements along an axis, `step` apart, as a new last axis."""
+    return sliding_windows(x, size, axis, stride=step)
 
 
 __all__ = [
@@ -368,5 +375,6 @@ __all__ = [
     "rot90",
     "sliding_window_view",
     "tile",
+    "unfold",
     "vstack",
 ]

@@ -210,7 +210,7 @@ def ndtr(x: Any, /) -> Tensor:
 def entr(x: Any, /) -> Tensor:
     """-x log(x), 0 at 0 and -inf below."""
     amount = to_tensor(x, op="entr")
-    return where(amount < 0, -math.inf, -xlogy(amount, where(amount < 0, 1, amount)))
+    return where(amount < 0, -math.inf, xlogy(-amount, where(amount < 0, 1, amount)))
 
 
 @public

@@ -7,6 +7,7 @@ computed in float32 and rounded once, so that a mean of many float16 numbers doe
 from __future__ import annotations
 
 from math import prod
+import math
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,8 @@ def var(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: floa
     """Variance over axes; the divisor is the count minus `correction` (1 for a sample)."""
     tensor, target = _float_of("var", x)
     centred = _squares(tensor - mean(tensor, axis, True))
-    divisor = max(_count("var", tensor, axis) - float(correction), 0.0)
+    left = _count("var", tensor, axis) - float(correction)
+    divisor = left if left > 0 else math.nan  # with nothing left there is no variance
     return cast(reduction.sum(centred, axis, keepdims) / divisor, dtypes.real_of(target))
 
 

@@ -63,8 +63,10 @@ def available_backends() -> tuple[str, ...]:
 
 def client(device: str | Device | None = None) -> RuntimeClient:
     """The client of a device (the default device when none is named): `client("cpu").add(a, b)`."""
-    where = current_device() if device is None else as_device(device)
-    found = _clients.get(where)
+    found = _clients.get(device)  # type: ignore[arg-type]
+    if found is None:
+        where = current_device() if device is None else as_device(device)
+        found = _clients.get(where)
     if found is None:
         backend = runtime(where.kind)
         legal = backend.devices()

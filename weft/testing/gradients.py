@@ -119,7 +119,7 @@ def _compare(what: str, found: Any, expected: Any, close: dict[str, float]) -> N
     pairs = zip(tree_flatten(found)[0], tree_flatten(expected)[0], strict=True)
     for position, (a, b) in enumerate(pairs):
         left, right = np.asarray(a), np.asarray(b)
-        if not np.allclose(left, right, **close):
+        if not np.allclose(left, right, rtol=close["rtol"], atol=close["atol"]):
             worst = np.max(np.abs(left - right))
             raise GradientMismatch(
                 f"check_grads: {what} differs from finite differences at leaf {position}"

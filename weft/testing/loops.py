@@ -39,7 +39,7 @@ _CALLS: dict[str, str] = {
 
 
 def _floor_like(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return staticmethod(lambda x: x if np.asarray(x).dtype.kind in "biu" else function(x))  # type: ignore[return-value]
+    return staticmethod(lambda x: x if np.asarray(x).dtype.kind in "biu" else function(x))
 
 
 class Reference:

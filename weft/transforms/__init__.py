@@ -2,7 +2,54 @@
 
 | file | what lives in it |
 |---|---|
-| `vjp` | reverse mode: `vjp`, `grad`, `value_and_grad` |
-| `jvp` | forward mode: `jvp` |
+| `vjp` | reverse mode: `vjp`, `grad`, `value_and_grad`, `linear_transpose` |
+| `jvp` | forward mode: `jvp`, `linearize` |
+| `jacobian` | `jacfwd`, `jacrev`, `hessian`, `hvp` |
 | `vmap` | vectorisation: `vmap` |
+| `checkpoint` | recompute instead of storing |
+| `custom` | derivatives of one's own: `custom_vjp`, `custom_jvp` |
+| `stop` | `stop_gradient`, `no_grad` |
+| `debug` | `debug`, `debug_nans` |
+| `callback` | host functions, `print`, `breakpoint` inside transformed code |
 """
+
+from weft.transforms.callback import break_here, callback, print_values
+from weft.transforms.checkpoint import checkpoint, remat
+from weft.transforms.custom import custom_jvp, custom_vjp
+from weft.transforms.debug import debug, debug_nans
+from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
+from weft.transforms.jvp import jvp, linearize
+from weft.transforms.stop import detach, no_grad, stop_gradient
+from weft.transforms.vjp import grad, linear_transpose, value_and_grad, vjp
+from weft.transforms.vmap import AxisSpec, vmap, with_batch_dims
+
+print = print_values
+breakpoint = break_here
+
+__all__ = [
+    "AxisSpec",
+    "breakpoint",
+    "callback",
+    "checkpoint",
+    "custom_jvp",
+    "custom_vjp",
+    "debug",
+    "debug_nans",
+    "detach",
+    "grad",
+    "hessian",
+    "hvp",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "linear_transpose",
+    "linearize",
+    "no_grad",
+    "print",
+    "remat",
+    "stop_gradient",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+    "with_batch_dims",
+]

@@ -103,7 +103,8 @@ class Custom:
     def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
         self.function = function
         self.nondiff = tuple(nondiff_argnums)
-        update_wrapper(self, function)
+        wrapper: Any = self
+        update_wrapper(wrapper, function)
 
     def _split(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         fixed = [args[i] for i in self.nondiff]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -47,7 +48,11 @@ class Vmap(Handler):
         opened = tuple(a._impl.payload if h else a for a, h in zip(args, hidden, strict=True))
         with installed(self.outer):
             if op.has("batch"):
-                results, mapped = op.batch(self.size, opened, hidden, **params)
+                token = _batching.set(self)
+                try:
+                    results, mapped = op.batch(self.size, opened, hidden, **params)
+                finally:
+                    _batching.reset(token)
                 made = tuple(self.hide(r) if m else r for r, m in zip(results, mapped, strict=True))
                 return made if op.multiple else made[0]
             if len(args) > 1:
@@ -99,6 +104,19 @@ class Vmap(Handler):
             f" it stands for {self.size} values at once"
             "\nhint: use wf.where or wf.cond, or vmap(f, loop=True) to run once for each slice"
         )
+
+
+_batching: ContextVar[Vmap | None] = ContextVar("weft_batching", default=None)
+
+
+@public
+def vmap_again(
+    function: Callable[..., Any], in_axes: AxisSpec, out_axes: AxisSpec, size: int
+) -> Callable[..., Any]:
+    """`vmap` for batching rules: the level that asks for the rule lends its axis name."""
+    level = _batching.get()
+    name = None if level is None else level.axis_name
+    return vmap(function, in_axes, out_axes, axis_size=size, axis_name=name)
 
 
 def _insert(x: Tensor, sizes: tuple[int, ...]) -> Tensor:

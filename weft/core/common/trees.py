@@ -108,6 +108,8 @@ def register_dataclass(cls: C) -> C:
     A field is static when declared `field(metadata={"static": True})`; its value then belongs to
     the structure and must be hashable.
     """
+    if not dataclasses.is_dataclass(cls):
+        raise TreeError(f"register_dataclass: {cls.__name__} is no dataclass")
     fields = dataclasses.fields(cls)
     children = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
@@ -122,5 +124,8 @@ def register_dataclass(cls: C) -> C:
             object.__setattr__(made, name, leaf)
         return made
 
-    optree.register_pytree_node(cls, flatten, rebuild, namespace=NAMESPACE)
+    try:
+        optree.register_pytree_node(cls, flatten, rebuild, namespace=NAMESPACE)
+    except ValueError as error:
+        raise TreeError(f"register_dataclass: {cls.__name__} is registered already") from error
     return cls

@@ -30,6 +30,7 @@ class TensorImpl:
 
     __slots__ = (
         "__weakref__",
+        "_kind",
         "data",
         "device",
         "dtype",
@@ -62,6 +63,7 @@ class TensorImpl:
     def realized(cls, data: Any, kind: TensorType, device: Device) -> TensorImpl:
         """A value that is there; a large one remembers who made it."""
         impl = cls(kind.shape, kind.dtype, device, data)
+        impl._kind = kind
         if kind.nbytes >= WORTH_A_LINE:
             impl.position = user_position(2)
         return impl
@@ -71,6 +73,7 @@ class TensorImpl:
         """The `slot`-th result of a recorded call."""
         kind = node.types[slot]
         impl = cls(kind.shape, kind.dtype, node.device)
+        impl._kind = kind
         impl.node = node
         impl.slot = slot
         node.hand_out(impl)
@@ -87,7 +90,11 @@ class TensorImpl:
     @property
     def type(self) -> TensorType:
         """Shape and dtype."""
-        return TensorType(self.shape, self.dtype)
+        try:
+            return self._kind
+        except AttributeError:
+            self._kind: TensorType = TensorType(self.shape, self.dtype)
+            return self._kind
 
     @property
     def size(self) -> int:

@@ -49,6 +49,9 @@ class Tensor(Operators, Methods, Exchange):
         "_wants_grad",
     )
 
+    _wants_grad: bool
+    _hooks: list[Any]
+
     __array_ufunc__ = None  # `np.ones(3) * x` gives a tensor; `np.sin(x)` raises
 
     def __init__(self, impl: TensorImpl) -> None:

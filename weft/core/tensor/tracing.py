@@ -164,6 +164,7 @@ def traced(tree: Any) -> Any:
         node, slot = x._impl.ref()
         made = Tensor(TensorImpl.recorded(node, slot))
         made._impl.traced = True
+        made._impl.shared = x._impl.shared
         return made
 
     return tree_map(mark, tree)

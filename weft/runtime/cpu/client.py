@@ -108,7 +108,7 @@ class CpuClient(NamedFunctions):
         params: Mapping[str, Any],
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
-        if op.widen and any(dtypes.is_narrow(a.dtype) for a in arrays):
+        if op.widen and _some_narrow(arrays):
             arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
         elif op.ufunc is not None and types[0].nbytes >= settings.cache_threshold:
             out = self.allocator.empty(types[0].shape, types[0].dtype)
@@ -125,8 +125,17 @@ class CpuClient(NamedFunctions):
         return array
 
 
+def _some_narrow(arrays: tuple[Array, ...]) -> bool:
+    for array in arrays:
+        if array.dtype.itemsize <= 2 and dtypes.is_narrow(array.dtype):
+            return True
+    return False
+
+
 def _fitted(results: Any, types: tuple[TensorType, ...]) -> tuple[Array, ...]:
     """What NumPy returned, as arrays of exactly the inferred types."""
+    if type(results) is np.ndarray and results.dtype == types[0].dtype:
+        return (results,)
     found = results if isinstance(results, tuple) else (results,)
     return tuple(
         array if type(array) is np.ndarray and array.dtype == kind.dtype else _cast(array, kind)

@@ -1,0 +1,90 @@
+"""Trees: nested containers, registered classes, and errors that name what differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+
+import weft as wf
+from weft.errors import TreeError
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+@wf.register_dataclass
+@dataclass(frozen=True)
+class Layer:
+    weight: object
+    bias: object
+    name: str = field(default="layer", metadata={"static": True})
+
+
+class Box:
+    def __init__(self, content):
+        self.content = content
+
+
+wf.register_tree(Box, lambda box: ((box.content,), None), lambda _, children: Box(*children))
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [1, None, (), [], {}, (1, [2, {"a": 3}]), Pair(1, (2,)), Layer(1, [2]), {"b": 1, "a": None}],
+    ids=str,
+)
+def test_a_tree_is_its_leaves_and_its_structure(tree):
+    leaves, structure = wf.tree_flatten(tree)
+    assert wf.tree_unflatten(structure, leaves) == tree
+    assert wf.tree_leaves(tree) == leaves
+    assert wf.tree_structure(tree) == structure
+    assert isinstance(structure, wf.PyTreeDef)
+
+
+def test_map_applies_to_matching_leaves():
+    tree = {"x": (1, Layer(2, 3)), "y": None}
+    doubled = wf.tree_map(lambda a, b: a + b, tree, tree)
+    assert doubled == {"x": (2, Layer(4, 6)), "y": None}
+    assert wf.tree_map(lambda box: box, Box(5)).content == 5
+
+
+def test_paths_are_readable():
+    assert wf.tree_paths({"layers": [Layer(1, 2)]}) == [
+        "['layers'][0].weight",
+        "['layers'][0].bias",
+    ]
+
+
+def test_static_fields_belong_to_the_structure():
+    assert wf.tree_structure(Layer(1, 2, "a")) != wf.tree_structure(Layer(1, 2, "b"))
+    assert wf.tree_leaves(Layer(1, 2, "a")) == [1, 2]
+
+
+def test_is_leaf_stops_the_descent():
+    assert wf.tree_leaves([(1, 2), 3], is_leaf=lambda x: isinstance(x, tuple)) == [(1, 2), 3]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "text"),
+    [
+        (lambda: wf.tree_map(lambda a, b: a, (1, 2), (1, 2, 3)), "tree 1 differs"),
+        (lambda: wf.tree_map(lambda a, b: a, {"a": 1}, {"b": 1}), "tree 1 differs"),
+        (lambda: wf.tree_unflatten(wf.tree_structure((1, 2)), [1]), "2 leaves, got 1"),
+        (lambda: wf.register_dataclass(Layer), "Layer is registered already"),
+        (lambda: wf.register_dataclass(Box), "Box is no dataclass"),
+        (lambda: wf.tree_unflatten("no structure", [1]), "no structure of a tree"),
+        (lambda: wf.register_tree(Box, list, list), "Box is registered already"),
+    ],
+)
+def test_what_does_not_match_is_named(attempt, text):
+    with pytest.raises(TreeError, match=text):
+        attempt()
+
+
+def test_tensor_leaves_are_only_the_tensors():
+    x = wf.ones(2)
+    assert wf.tensor_leaves({"a": [1, x], "b": ("text", Layer(x, None))}) == [x, x]
