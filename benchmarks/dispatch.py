@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -46,13 +47,14 @@ def _jax(a: Any, b: Any) -> Any:
 def import_time() -> dict[str, Any]:
     """Seconds to import each library in a fresh process, NumPy's share included."""
     found = {}
+    cached = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for name in ("numpy", "weft", "jax", "torch"):
         if harness.available(name):
             code = f"import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
             runs = [
                 float(
                     subprocess.run(
-                        [sys.executable, "-c", code], capture_output=True, check=True
+                        [sys.executable, "-c", code], capture_output=True, check=True, env=cached
                     ).stdout
                 )
                 for _ in range(5)

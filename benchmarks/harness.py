@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,9 @@ Workloads = dict[str, dict[str, Callable[[], Any]]]
 
 
 def available(name: str) -> bool:
-    """Whether a peer can be imported here."""
+    """Whether a peer can be imported here, and was not left out with `--only`."""
+    if "--only" in sys.argv and sys.argv[sys.argv.index("--only") + 1] != name:
+        return False
     return importlib.util.find_spec(name) is not None
 
 
@@ -72,6 +75,7 @@ def main(
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--only", default=None, help="run one library alone")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     machine = {
@@ -80,8 +84,11 @@ def main(
         "python": platform.python_version(),
     }
     print(machine)
-    rows = show(title, build(), options.rounds, options.seconds)
-    more = extra() if extra else {}
+    table = build()
+    if options.only:
+        table = {name: {options.only: row[options.only]} for name, row in table.items()}
+    rows = show(title, table, options.rounds, options.seconds)
+    more = extra() if extra and not options.only else {}
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps({"machine": machine, "rows": rows, **more}, indent=1))

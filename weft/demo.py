@@ -37,7 +37,8 @@ def model(params: list[dict[str, Any]], x: wf.Tensor) -> wf.Tensor:
     """Logits of the two classes for one point or a batch of them."""
     for layer in params[:-1]:
         x = wf.tanh(x @ layer["w"] + layer["b"])
-    return x @ params[-1]["w"] + params[-1]["b"]
+    logits: wf.Tensor = x @ params[-1]["w"] + params[-1]["b"]
+    return logits
 
 
 def loss(params: list[dict[str, Any]], x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
@@ -68,8 +69,11 @@ def train(steps: int, seed: int) -> tuple[list[dict[str, Any]], float, float]:
 def decision_map(params: list[dict[str, Any]], rows: int = 24, columns: int = 60) -> str:
     """The plane as text: which spiral the model sees where, drawn by `vmap` over `vmap`."""
     across, down = wf.linspace(-1.1, 1.1, columns), wf.linspace(1.1, -1.1, rows)
-    cell = lambda v, u: wf.argmax(model(params, wf.stack([u, v])))  # noqa: E731
-    grid = wf.vmap(lambda v: wf.vmap(lambda u: cell(v, u))(across))(down)
+
+    def row(v: wf.Tensor) -> Any:
+        return wf.vmap(lambda u: wf.argmax(model(params, wf.stack([u, v]))))(across)
+
+    grid = wf.vmap(row)(down)
     return "\n".join("".join("·#"[c] for c in row) for row in grid.tolist())
 
 

@@ -17,6 +17,7 @@ __array_api_version__ = "2025.12"
 
 e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 newaxis = None
+bool = dtypes.bool_
 
 _KINDS = (
     "bool",
@@ -82,6 +83,7 @@ __all__ = [
     "ARRAY_API_VERSIONS",
     "__array_api_version__",
     "__array_namespace_info__",
+    "bool",
     "e",
     "inf",
     "nan",

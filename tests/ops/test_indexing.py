@@ -336,3 +336,9 @@ def test_every_dtype_is_read_and_written(dtype):
     assert y.numpy().astype(np.complex64).tolist() == [[1, 0], [1, 0]]
     x[0] = True
     assert x[0].numpy().astype(np.complex64).tolist() == [1, 1]
+
+
+def test_picked_elements_lie_in_row_major_order():
+    x = wf.tensor(grid(3, 4))
+    assert x[:, wf.tensor([1, 0])].layout.is_contiguous
+    assert wf.traced(x)[:, wf.tensor([1, 0])].layout.is_contiguous

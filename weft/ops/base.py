@@ -74,6 +74,7 @@ class Operation(ABC):
     ufunc: ClassVar[Any] = None  # a NumPy ufunc that is the whole meaning and can write into `out`
     leaf: ClassVar[bool] = True  # `eval` runs no other op and no user code
     selective: ClassVar[bool] = False  # `vjp` takes `needed`: which operands want a cotangent
+    sparse: ClassVar[bool] = False  # `vjp` takes None for the cotangent of a result nobody used
     widen: ClassVar[bool] = True  # narrow floats are computed in float32 and rounded once
     reasons: ClassVar[dict[str, str]] = {}  # rules this op cannot have, each with the reason
     examples: ClassVar[tuple[Example, ...]] = ()  # calls the law tests make; () is one plain call

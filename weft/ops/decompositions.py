@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.autograd.tape import filled
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.types import Array, DType, TensorType
@@ -130,6 +131,7 @@ class Svd(MatrixOperation):
 
     square = False
     multiple = True
+    sparse = True  # values alone have derivatives where vectors have none
     factors = "... n m -> ... n k, ... k, ... k m"
     whole = "n m k"
     examples = (
@@ -168,6 +170,9 @@ class Svd(MatrixOperation):
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         u, s, vh = out
+        if ct[0] is None and ct[2] is None:
+            return (conj(matmul(u * expand_dims(ct[1], -2), vh)),)
+        ct = filled(out, ct)
         by_u, by_s, by_v = ct[0], ct[1], adjoint(ct[2])
         v_turned, row, column = conj(vh), expand_dims(s, -2), expand_dims(s, -1)
         turn_u, turn_v = matmul(swap(u), by_u), matmul(v_turned, by_v)
@@ -257,6 +262,7 @@ class Eigh(MatrixOperation):
     """Ascending eigenvalues and orthonormal eigenvectors (columns) of (A + Aᴴ)/2."""
 
     multiple = True
+    sparse = True  # values alone have derivatives where vectors have none
     factors = "... n m -> ... m, ... n m"
     examples = (Example({}, ((4, 4),), "s"), Example({}, ((3, 3),), "m"))
 
@@ -274,7 +280,10 @@ class Eigh(MatrixOperation):
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         values, vectors = out
-        by_values, by_vectors = ct
+        if ct[1] is None:
+            turned = matmul(conj(vectors) * expand_dims(ct[0], -2), swap(vectors))
+            return (hermitian(turned),)
+        by_values, by_vectors = filled(out, ct)
         inner = over_gaps(matmul(swap(vectors), by_vectors), values)
         inner = inner + cast(diagonal_matrix(by_values), inner.dtype)
         return (hermitian(matmul(matmul(conj(vectors), inner), swap(vectors))),)
@@ -306,6 +315,7 @@ class Eig(MatrixOperation):
     """Complex eigenvalues and eigenvectors (columns of norm 1, largest element real)."""
 
     multiple = True
+    sparse = True  # values alone have derivatives where vectors have none
     factors = "... n m -> ... m, ... n m"
     examples = (Example({}, ((4, 4),), "m"), Example({}, ((3, 3),), "c"))
 
@@ -331,7 +341,9 @@ class Eig(MatrixOperation):
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         values, vectors = out
-        by_values, by_vectors = ct
+        if ct[1] is None:
+            return (_pulled(primals[0], vectors, diagonal_matrix(ct[0])),)
+        by_values, by_vectors = filled(out, ct)
         place = self._largest(vectors)
         along = sum_over(by_vectors * vectors, axis=-2, keepdims=True)
         twist = (along - real(along)) / take_along_axis(vectors, place, axis=-2)

@@ -125,7 +125,7 @@ def runs_at_once(
 def realize(*trees: Any) -> Any:
     """Compute what is recorded for the tensors in these trees, wait for it, and give them back.
 
-    >>> realize(wf.ones(3) + 1).is_realized
+    >>> realize(client("cpu").ones((300, 300)) + 1).is_realized
     True
     """
     impls = [x._impl.innermost() for x in tree_leaves(trees) if isinstance(x, Tensor)]

@@ -10,14 +10,16 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy import special
 
+from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import public
 from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
 from weft.ops.arithmetic import multiply, negative, where
 from weft.ops.base import Example
 from weft.ops.families import BinaryOperation, UnaryOperation
+
+special = LazyModule("scipy.special")
 
 _LN2, _LN10 = math.log(2), math.log(10)
 
@@ -51,10 +53,9 @@ class Exp2(FloatFunction):
 
 
 def _expm1(x: Array, out: Array | None = None) -> Array:
-    found: Array = np.expm1(x, out=out)
-    if x.dtype.kind == "c":  # on the real axis NumPy multiplies infinity by zero
-        found = np.asarray(found)
-        found.imag = np.where(x.imag == 0, x.imag, found.imag)
+    found: Array = np.asarray(np.expm1(x, out=out))
+    if x.dtype.kind == "c":  # NumPy multiplies infinity by zero there
+        np.copyto(found, np.exp(x) - 1, where=~np.isfinite(x))
     return found
 
 
@@ -171,7 +172,7 @@ class Cbrt(FloatFunction):
 class Sigmoid(FloatFunction):
     """1 / (1 + exp(-x)), elementwise."""
 
-    ufunc = special.expit
+    ufunc = LazyAttribute("scipy.special", "expit")
     domain = "floating"
     examples = ()
 

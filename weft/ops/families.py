@@ -163,13 +163,14 @@ class BinaryOperation(ElementwiseOperation):
         if self.linear is not Linear.NO:
             return super().jvp(primals, tangents, out, **params)
         total = None
-        for slope, t in zip(self.derivatives(*primals, out), tangents, strict=True):
+        x, y = primals
+        for slope, t in zip(self.derivatives(x, y, out), tangents, strict=True):
             if t is not None and slope is not None:
                 total = t * slope if total is None else total + t * slope
         return total
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        slopes = self.derivatives(*primals, out)
+        slopes = self.derivatives(primals[0], primals[1], out)
         return tuple(None if slope is None else ct * slope for slope in slopes)
 
     def has(self, rule: str) -> bool:

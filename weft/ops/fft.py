@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.fft
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
+from weft.core.common.lazy import LazyModule
 from weft.core.common.types import Array, DType, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.complex_parts import conj
 from weft.ops.families import LogicalAxisOperation, cast
+
+scipy_fft = LazyModule("scipy.fft")
 
 NORMS = ("backward", "ortho", "forward")
 OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -50,14 +52,14 @@ class Fft(ComplexTransform):
     """Σⱼ x[j] e^(-2πi jk/n)."""
 
     def eval(self, x: Array, *, axes: tuple[int, ...], norm: str) -> Array:
-        return np.asarray(scipy.fft.fftn(x, axes=axes, norm=norm)) if x.size else x
+        return np.asarray(scipy_fft.fftn(x, axes=axes, norm=norm)) if x.size else x
 
 
 class Ifft(ComplexTransform):
     """Σⱼ x[j] e^(2πi jk/n), divided by n unless `norm` says otherwise."""
 
     def eval(self, x: Array, *, axes: tuple[int, ...], norm: str) -> Array:
-        return np.asarray(scipy.fft.ifftn(x, axes=axes, norm=norm)) if x.size else x
+        return np.asarray(scipy_fft.ifftn(x, axes=axes, norm=norm)) if x.size else x
 
 
 class Rfft(LogicalAxisOperation):
@@ -79,7 +81,7 @@ class Rfft(LogicalAxisOperation):
 
     def eval(self, x: Array, *, axis: int, norm: str) -> Array:
         if x.size:
-            return np.asarray(scipy.fft.rfft(x, axis=axis, norm=norm))
+            return np.asarray(scipy_fft.rfft(x, axis=axis, norm=norm))
         return np.empty(_resized(x, axis, x.shape[axis] // 2 + 1), dtypes.complex_of(x.dtype))
 
     def vjp(self, primals: Any, out: Any, ct: Any, *, axis: int, norm: str) -> Tangents:
@@ -108,7 +110,7 @@ class Irfft(LogicalAxisOperation):
 
     def eval(self, x: Array, *, axis: int, size: int, norm: str) -> Array:
         if x.size:
-            return np.asarray(scipy.fft.irfft(x, size, axis=axis, norm=norm))
+            return np.asarray(scipy_fft.irfft(x, size, axis=axis, norm=norm))
         return np.empty(_resized(x, axis, size), dtypes.real_of(x.dtype))
 
     def vjp(self, primals: Any, out: Any, ct: Any, *, axis: int, size: int, norm: str) -> Tangents:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from weft.core.common import dtypes
+from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
@@ -27,13 +27,15 @@ from weft.ops.special_functions import (
     xlogy,
 )
 
+special = LazyModule("scipy.special")
+
 _SERIES = "its series takes as many terms as its operands ask for"
 
 
 class Gamma(SpecialFunction):
     """The gamma function: (x - 1)! for whole x; NaN at negative whole numbers."""
 
-    ufunc = special.gamma
+    ufunc = LazyAttribute("scipy.special", "gamma")
     sample = "p"
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
@@ -43,7 +45,7 @@ class Gamma(SpecialFunction):
 class Lgamma(KernelFunction):
     """The logarithm of |gamma(x)|; inf at 0 and at negative whole numbers."""
 
-    ufunc = special.gammaln
+    ufunc = LazyAttribute("scipy.special", "gammaln")
     sample = "p"
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
@@ -53,7 +55,7 @@ class Lgamma(KernelFunction):
 class Digamma(KernelFunction):
     """The derivative of lgamma."""
 
-    ufunc = special.digamma
+    ufunc = LazyAttribute("scipy.special", "digamma")
     sample = "p"
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
@@ -76,7 +78,7 @@ class Polygamma(OrderedFunction):
 class Beta(BinaryOperation):
     """gamma(x1) gamma(x2) / gamma(x1 + x2)."""
 
-    ufunc = special.beta
+    ufunc = LazyAttribute("scipy.special", "beta")
     domain = "floating"
     direct = "fd"
     sample = "pp"
@@ -90,7 +92,7 @@ class Beta(BinaryOperation):
 class Betaln(BinaryOperation):
     """The logarithm of |beta(x1, x2)|, precise for large operands."""
 
-    ufunc = special.betaln
+    ufunc = LazyAttribute("scipy.special", "betaln")
     domain = "floating"
     direct = "fd"
     sample = "pp"
@@ -178,13 +180,13 @@ class IncompleteGamma(BinaryOperation):
 class Gammainc(IncompleteGamma):
     """The integral from 0 to x."""
 
-    ufunc = special.gammainc
+    ufunc = LazyAttribute("scipy.special", "gammainc")
 
 
 class Gammaincc(IncompleteGamma):
     """The integral from x to infinity."""
 
-    ufunc = special.gammaincc
+    ufunc = LazyAttribute("scipy.special", "gammaincc")
     direction = -1
 
 
@@ -193,7 +195,7 @@ class Betainc(Operation):
 
     factors = "..., ..., ... -> ..."
     constants = (0, 1)
-    ufunc = special.betainc
+    ufunc = LazyAttribute("scipy.special", "betainc")
     sample = "ppq"
     reasons = {"kernel": _SERIES}
 

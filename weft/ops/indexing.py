@@ -270,7 +270,7 @@ def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
             return None
         plain.append(entry)
     try:
-        array = np.asarray(impl.data[tuple(plain)])
+        array = np.asarray(impl.data[tuple(plain)], order="C")
     except (IndexError, TypeError, ValueError):
         return None
     tensor = _new_tensor(Tensor)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
+from weft.core.common.lazy import LazyModule
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
@@ -30,6 +30,8 @@ from weft.ops.reduction import sum as sum_over
 from weft.ops.view.join import concat
 from weft.ops.view.reshape import expand_dims
 from weft.ops.view.slice import slice_axes
+
+scipy_linalg = LazyModule("scipy.linalg")
 
 
 class MatrixOperation(Operation):
@@ -154,7 +156,7 @@ class TriangularSolve(MatrixOperation):
         out = np.array(np.broadcast_to(b, lead + b.shape[-2:]), copy=True, order="C")
         if out.size == 0:
             return out
-        (trtrs,) = scipy.linalg.get_lapack_funcs(("trtrs",), (a, b))
+        (trtrs,) = scipy_linalg.get_lapack_funcs(("trtrs",), (a, b))
         for i in np.ndindex(lead):
             solved, singular = trtrs(a[i], out[i], lower, transpose, unit_diagonal)
             if singular:
@@ -376,7 +378,7 @@ class Expm(MatrixOperation):
     def eval(self, a: Array) -> Array:
         if a.size == 0:
             return a
-        return np.asarray(scipy.linalg.expm(a), dtype=a.dtype)
+        return np.asarray(scipy_linalg.expm(a), dtype=a.dtype)
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         return frechet(primals[0], tangents[0])
@@ -416,7 +418,7 @@ class Lu(MatrixOperation):
         rows = np.empty(a.shape[:-1], np.int64)
         rows[...] = np.arange(a.shape[-2])
         if a.size:
-            (getrf,) = scipy.linalg.get_lapack_funcs(("getrf",), (a,))
+            (getrf,) = scipy_linalg.get_lapack_funcs(("getrf",), (a,))
             for i in np.ndindex(a.shape[:-2]):
                 packed[i], exchanges, _ = getrf(a[i])
                 for k, other in enumerate(exchanges):

@@ -9,8 +9,7 @@ import builtins
 import math
 from typing import Any
 
-from scipy import special
-
+from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import to_tensor
@@ -21,6 +20,8 @@ from weft.ops.complex_parts import abs
 from weft.ops.elementary import exp, log, log1p, sigmoid, sin
 from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation, cast
 from weft.ops.rounding import sign
+
+special = LazyModule("scipy.special")
 
 _HALF_ROOT_PI = math.sqrt(math.pi) / 2
 _ROOT_TWO_PI = math.sqrt(2 * math.pi)
@@ -44,7 +45,7 @@ class KernelFunction(SpecialFunction):
 class Erf(KernelFunction):
     """The error function: 2/√π times the integral of exp(-t²) from 0 to x."""
 
-    ufunc = special.erf
+    ufunc = LazyAttribute("scipy.special", "erf")
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return exp(-square(x)) / _HALF_ROOT_PI
@@ -53,7 +54,7 @@ class Erf(KernelFunction):
 class Erfc(KernelFunction):
     """1 - erf(x), precise for large x."""
 
-    ufunc = special.erfc
+    ufunc = LazyAttribute("scipy.special", "erfc")
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return -exp(-square(x)) / _HALF_ROOT_PI
@@ -62,7 +63,7 @@ class Erfc(KernelFunction):
 class Erfinv(KernelFunction):
     """The number whose error function is x; NaN outside [-1, 1]."""
 
-    ufunc = special.erfinv
+    ufunc = LazyAttribute("scipy.special", "erfinv")
     sample = "u"
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
@@ -72,7 +73,7 @@ class Erfinv(KernelFunction):
 class Erfcinv(SpecialFunction):
     """The number y for which erfc(y) is x; NaN outside [0, 2]."""
 
-    ufunc = special.erfcinv
+    ufunc = LazyAttribute("scipy.special", "erfcinv")
     sample = "q"
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
@@ -82,7 +83,7 @@ class Erfcinv(SpecialFunction):
 class Ndtri(SpecialFunction):
     """The number below which a normal variable lies with probability x."""
 
-    ufunc = special.ndtri
+    ufunc = LazyAttribute("scipy.special", "ndtri")
     sample = "q"
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
@@ -92,7 +93,7 @@ class Ndtri(SpecialFunction):
 class LogNdtr(SpecialFunction):
     """The logarithm of the probability that a normal variable lies below x, precise in the tail."""
 
-    ufunc = special.log_ndtr
+    ufunc = LazyAttribute("scipy.special", "log_ndtr")
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return exp(-square(x) / 2 - y) / _ROOT_TWO_PI
@@ -101,7 +102,7 @@ class LogNdtr(SpecialFunction):
 class Logit(SpecialFunction):
     """log(x / (1 - x)), the inverse of sigmoid; NaN outside [0, 1]."""
 
-    ufunc = special.logit
+    ufunc = LazyAttribute("scipy.special", "logit")
     sample = "q"
 
     def body(self, s: Any, x: Any) -> Any:
@@ -162,7 +163,7 @@ class BesselI(OrderedFunction):
 class Xlogy(BinaryOperation):
     """x1 * log(x2), and 0 where x1 is 0 unless x2 is NaN."""
 
-    ufunc = special.xlogy
+    ufunc = LazyAttribute("scipy.special", "xlogy")
     domain = "floating"
     direct = "fd"
     sample = "fp"
@@ -179,7 +180,7 @@ class Xlogy(BinaryOperation):
 class Xlog1py(BinaryOperation):
     """x1 * log1p(x2), and 0 where x1 is 0 unless x2 is NaN."""
 
-    ufunc = special.xlog1py
+    ufunc = LazyAttribute("scipy.special", "xlog1py")
     domain = "floating"
     direct = "fd"
     sample = "fp"

@@ -6,8 +6,7 @@ computed in float32 and rounded once, so that a mean of many float16 numbers doe
 
 from __future__ import annotations
 
-from math import prod
-import math
+from math import nan, prod
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def var(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: floa
     tensor, target = _float_of("var", x)
     centred = _squares(tensor - mean(tensor, axis, True))
     left = _count("var", tensor, axis) - float(correction)
-    divisor = left if left > 0 else math.nan  # with nothing left there is no variance
+    divisor = left if left > 0 else nan  # with nothing left there is no variance
     return cast(reduction.sum(centred, axis, keepdims) / divisor, dtypes.real_of(target))
 
 

@@ -5,15 +5,16 @@ The group of entry points is `weft.backends`; an entry gives a callable that mak
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
 
 from weft.core.common.context import current_device
 from weft.core.common.device import Device, as_device
+from weft.core.common.lazy import LazyModule
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
+metadata = LazyModule("importlib.metadata")
 _GROUP = "weft.backends"
 _runtimes: dict[str, Runtime] = {}
 _clients: dict[Device, RuntimeClient] = {}
@@ -29,7 +30,7 @@ def runtime(kind: str) -> Runtime:
     found = _runtimes.get(kind)
     if found is not None:
         return found
-    matching = entry_points(group=_GROUP, name=kind)
+    matching = metadata.entry_points(group=_GROUP, name=kind)
     if not matching:
         raise BackendError(
             f"backend {kind!r}: not installed (there are {', '.join(available_backends())})"
@@ -58,7 +59,9 @@ def place_on(array: Array, device: Device) -> Any:
 
 def available_backends() -> tuple[str, ...]:
     """Names of the backends that can be used here."""
-    return tuple(dict.fromkeys([*_runtimes, *(e.name for e in entry_points(group=_GROUP))]))
+    return tuple(
+        dict.fromkeys([*_runtimes, *(e.name for e in metadata.entry_points(group=_GROUP))])
+    )
 
 
 def client(device: str | Device | None = None) -> RuntimeClient:
@@ -76,3 +79,10 @@ def client(device: str | Device | None = None) -> RuntimeClient:
             )
         found = _clients[where] = backend.default_client(where)
     return found
+
+
+__all__ = [
+    "available_backends",
+    "client",
+    "register_runtime",
+]

@@ -128,3 +128,8 @@ def show_bytes(count: int) -> str:
             return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+__all__ = [
+    "memory_report",
+]

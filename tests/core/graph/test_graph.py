@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 import weakref
 
@@ -105,7 +107,6 @@ def test_every_way_of_reading_runs_what_was_recorded(read):
     assert GRAPH.counters.executions == before + 1
 
 
-@pytest.mark.promise("S0.12")
 def test_operands_are_checked_at_the_call_though_it_runs_later():
     x = large()
     with pytest.raises(wf.errors.ShapeError):
@@ -354,6 +355,55 @@ def test_recording_goes_on_while_another_thread_runs_a_kernel():
     release.set()
     runner.join()
     assert z.numpy()[0, 0] == 2
+
+
+def test_a_kernel_may_itself_record_read_and_flush(limits):
+    limits.flush_limit = 4
+    x = large()
+    aside = x * 7
+
+    class Busy(Failing):
+        leaf = False
+        runs = 0
+
+        def eval(self, a):
+            type(self).runs += 1
+            y = x
+            for _ in range(20):
+                y = y + x
+            return a * (y.numpy()[0, 0] + aside.numpy()[0, 0])
+
+    busy = object.__new__(Busy)
+    busy.name = busy.__name__ = "busy"
+    z = call(busy, (x,), {})
+    after = z + aside
+    assert after.numpy()[0, 0] == 28 + 7
+    assert Busy.runs == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_can_go_on_computing():
+    x = large()
+    y = x + 1
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with GRAPH._run_lock, GRAPH._table_lock:
+            held.set()
+            release.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(20)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a child that hangs shall not hang its parent
+        os._exit(0 if (y * 2).numpy()[0, 0] == 4 else 1)
+    release.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert y.numpy()[0, 0] == 2
 
 
 @pytest.mark.promise("S0.19")

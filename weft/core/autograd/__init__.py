@@ -3,6 +3,7 @@
 | file | what lives in it |
 |---|---|
 | `tape` | `Tape`, the handler that records; `pull_back`, the walk |
+| `imperative` | `requires_grad`, `backward`, `.grad`: the same tape kept open |
 """
 
 from weft.core.autograd.tape import Tape, TapeNode, pull_back

@@ -146,3 +146,11 @@ def register_hook(tensor: Tensor, hook: Hook) -> Callable[[], None]:
         tensor._hooks = [h for h in tensor._hooks if h is not hook]
 
     return remove
+
+
+__all__ = [
+    "GradStore",
+    "backward",
+    "register_hook",
+    "requires_grad",
+]

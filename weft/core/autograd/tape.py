@@ -142,9 +142,7 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
     outs: Any = node.outs
     cotangents: Any = slots
     if op.multiple:
-        zeros = FUNCTIONS["zeros_like"]
-        pairs = zip(node.outs, slots, strict=True)
-        cotangents = tuple(zeros(out) if ct is None else ct for out, ct in pairs)
+        cotangents = tuple(slots) if op.sparse else filled(node.outs, slots)
     else:
         (outs,), (cotangents,) = outs, cotangents
     params = node.params
@@ -154,6 +152,12 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
         if node.saved is not None:
             return op.pull(node.primals, node.saved, cotangents, **params)  # type: ignore[no-any-return]
         return op.vjp(node.primals, outs, cotangents, **params)  # type: ignore[no-any-return]
+
+
+def filled(outs: Sequence[Tensor], slots: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The cotangents of several results, with zeros where nothing flows."""
+    zeros = FUNCTIONS["zeros_like"]
+    return tuple(zeros(o) if ct is None else ct for o, ct in zip(outs, slots, strict=True))
 
 
 def fit(part: Tensor, primal: Tensor) -> Tensor:

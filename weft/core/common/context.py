@@ -85,3 +85,11 @@ def defaults_like(tensor: Any) -> Setting[Any]:
     if dtypes.is_floating(tensor.dtype):
         changes.append((_dtype, tensor.dtype))
     return Setting(*changes)
+
+
+__all__ = [
+    "default_device",
+    "default_dtype",
+    "defaults",
+    "defaults_like",
+]

@@ -60,3 +60,8 @@ def as_device(device: Any) -> Device:
 
 
 CPU = as_device("cpu:0")
+
+
+__all__ = [
+    "Device",
+]

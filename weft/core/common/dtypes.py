@@ -501,3 +501,29 @@ def complex_of(dtype: DType) -> DType:
             f"hint: cast to a float dtype first"
         )
     return complex128 if dtype == float64 else complex64
+
+
+__all__ = [
+    "bfloat16",
+    "bool_",
+    "can_cast",
+    "complex64",
+    "complex128",
+    "finfo",
+    "float8_e4m3",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "iinfo",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "isdtype",
+    "result_type",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]

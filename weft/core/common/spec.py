@@ -36,7 +36,7 @@ class DeviceMesh:
         if min(self.shape, default=1) < 1:
             raise ShardingError(f"mesh {self.name!r}: every axis needs a device ({self.shape})")
         count = prod(self.shape)
-        devices = self.devices or tuple(f"cpu:{i}" for i in range(count))  # type: ignore[assignment]
+        devices = self.devices or tuple(as_device(f"cpu:{i}") for i in range(count))
         if len(devices) != count:
             raise ShardingError(f"mesh {self.name!r}: {len(devices)} devices for {count} places")
         object.__setattr__(self, "devices", tuple(map(as_device, devices)))

@@ -124,8 +124,22 @@ def register_dataclass(cls: C) -> C:
             object.__setattr__(made, name, leaf)
         return made
 
+    kind: Any = cls
     try:
-        optree.register_pytree_node(cls, flatten, rebuild, namespace=NAMESPACE)
+        optree.register_pytree_node(kind, flatten, rebuild, namespace=NAMESPACE)
     except ValueError as error:
         raise TreeError(f"register_dataclass: {cls.__name__} is registered already") from error
     return cls
+
+
+__all__ = [
+    "PyTreeDef",
+    "register_dataclass",
+    "register_tree",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_paths",
+    "tree_structure",
+    "tree_unflatten",
+]

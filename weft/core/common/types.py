@@ -40,3 +40,8 @@ class TensorType(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+
+__all__ = [
+    "TensorType",
+]

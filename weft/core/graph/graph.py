@@ -8,6 +8,7 @@ point that repeats in a loop.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -78,6 +79,7 @@ class ComputeGraph:
         self._table: weakref.WeakValueDictionary[Any, OutputRefs] = weakref.WeakValueDictionary()
         self._table_lock = threading.RLock()  # held for moments: recording never waits for a run
         self._run_lock = threading.RLock()
+        self._running = 0  # how many kernels are on the stack of the thread that holds the lock
         self._held_bytes = 0  # data that pending calls refer to, counted since the last flush
         self._flush_position: Position | None = None
 
@@ -139,6 +141,8 @@ class ComputeGraph:
         it, and whoever reads it runs it again and gets the error.
         """
         with self._run_lock:
+            if self._running:  # a kernel that runs user code came here: its own call is pending too
+                return
             self.counters.flushes += 1
             for node in self._start(self._all_pending()):
                 if not all(source.realized for source, _ in node.inputs):
@@ -168,12 +172,18 @@ class ComputeGraph:
             self.counters.executions += 1
         order.reverse()
         while order:
-            yield order.pop()
+            node = order.pop()
+            if not node.realized:  # a kernel that runs user code may have read it meanwhile
+                yield node
 
     def _run(self, node: OutputRefs) -> None:
         arrays = tuple(source.results[slot] for source, slot in node.inputs)  # type: ignore[index]
-        with _Located(node):
-            results = execute(node, arrays)
+        self._running += 1
+        try:
+            with _Located(node):
+                results = execute(node, arrays)
+        finally:
+            self._running -= 1
         self.counters.nodes_run += 1
         self._forget(node)
         node.finish(results)
@@ -182,6 +192,12 @@ class ComputeGraph:
         with self._table_lock:
             if self._table.get(node.key) is node:
                 del self._table[node.key]
+
+    def reset_after_fork(self) -> None:
+        """Start a forked child with free locks: a thread that is not in the child may hold them."""
+        self._table_lock = threading.RLock()
+        self._run_lock = threading.RLock()
+        self._running = 0
 
     @contextmanager
     def context(self) -> Iterator[ComputeGraph]:
@@ -194,6 +210,8 @@ class ComputeGraph:
 
 
 GRAPH = ComputeGraph()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=GRAPH.reset_after_fork)
 
 
 def get_operations_topological(nodes: Iterable[OutputRefs]) -> list[OutputRefs]:

@@ -138,3 +138,9 @@ def _sharding(node: OutputRefs, slot: int) -> str:
     """How the result is laid out over a mesh, if it is on one."""
     spec = None if node.specs is None else node.specs[slot]
     return "" if spec is None else f" @ {spec}"
+
+
+__all__ = [
+    "Trace",
+    "print_trace_graph",
+]

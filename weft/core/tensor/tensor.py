@@ -189,3 +189,8 @@ class Tensor(Operators, Methods, Exchange):
         return (self[i] for i in range(self.shape[0]))
 
     __hash__ = object.__hash__
+
+
+__all__ = [
+    "Tensor",
+]

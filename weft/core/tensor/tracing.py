@@ -180,3 +180,12 @@ def untraced(tree: Any) -> Any:
         return Tensor(TensorImpl(x.shape, x.dtype, x.device, x.data()))
 
     return tree_map(settle, tree)
+
+
+__all__ = [
+    "eval_shape",
+    "tensor_leaves",
+    "trace",
+    "traced",
+    "untraced",
+]

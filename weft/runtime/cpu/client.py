@@ -126,10 +126,7 @@ class CpuClient(NamedFunctions):
 
 
 def _some_narrow(arrays: tuple[Array, ...]) -> bool:
-    for array in arrays:
-        if array.dtype.itemsize <= 2 and dtypes.is_narrow(array.dtype):
-            return True
-    return False
+    return any([a.dtype.itemsize <= 2 and dtypes.is_narrow(a.dtype) for a in arrays])
 
 
 def _fitted(results: Any, types: tuple[TensorType, ...]) -> tuple[Array, ...]:

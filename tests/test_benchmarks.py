@@ -1,0 +1,37 @@
+"""Benchmarks run and print figures; what the figures are is not a test's business."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(name: str, target: Path) -> dict:
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "benchmarks" / name),
+            *("--rounds", "1", "--seconds", "0.01", "--only", "weft", "--json", str(target)),
+        ],
+        check=True,
+        cwd=ROOT,
+    )
+    return json.loads(target.read_text())
+
+
+@pytest.mark.promise("S4.42")
+def test_the_cost_of_a_dispatched_call_is_measured(tmp_path: Path) -> None:
+    rows = run("dispatch.py", tmp_path / "dispatch.json")["rows"]
+    assert rows["x + y, 4 elements"]["microseconds"]["weft"] > 0
+
+
+@pytest.mark.promise("S1.21")
+def test_the_cost_of_a_handler_is_measured(tmp_path: Path) -> None:
+    rows = run("transforms.py", tmp_path / "transforms.json")["rows"]
+    assert rows["100 sines of 64, gradient"]["microseconds"]["weft"] > 0
