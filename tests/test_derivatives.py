@@ -33,9 +33,7 @@ class Problem:
         self.op, self.params = op, example.params
         self.arrays = operands(op, example, rng, lead)
         self.places = [
-            i
-            for i, a in enumerate(self.arrays)
-            if a.dtype.kind in "fc" and i not in op.constants
+            i for i, a in enumerate(self.arrays) if a.dtype.kind in "fc" and i not in op.constants
         ]
         if not self.places:
             pytest.skip("has no operand that carries a derivative")

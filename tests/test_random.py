@@ -10,7 +10,7 @@ from scipy import stats
 
 import weft as wf
 from weft import errors, random
-from weft.ops import random_counts
+from weft.ops.random import counts as random_counts
 
 KEY = random.key(20240607)
 N = 20_000

@@ -21,8 +21,8 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, AxisError, DTypeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call
-from weft.ops.complex_parts import conj
 from weft.ops.creation import asarray
+from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import cast
 from weft.ops.fft import NORMS, OPPOSITE, ComplexTransform, fft_op, ifft_op, irfft_op, rfft_op
 from weft.ops.view.join import concat, pad_op

@@ -15,12 +15,8 @@ from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.arithmetic import add, divide, multiply, square, where
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
-from weft.ops.bitwise import logical_and, logical_not
-from weft.ops.comparison import equal, greater
-from weft.ops.complex_parts import conj, isnan, real
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
 from weft.ops.creation import arange, zeros
 from weft.ops.decompositions import (
@@ -36,6 +32,10 @@ from weft.ops.decompositions import (
 )
 from weft.ops.diagonals import diagonal as diagonal_along
 from weft.ops.diagonals import tril, triu
+from weft.ops.elementwise.arithmetic import add, divide, multiply, square, where
+from weft.ops.elementwise.bitwise import logical_and, logical_not
+from weft.ops.elementwise.comparison import equal, greater
+from weft.ops.elementwise.complex_parts import conj, isnan, real
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.linalg import (
     adjoint,

@@ -16,40 +16,7 @@ from inspect import signature
 from typing import Any
 
 from weft.core.tensor.tensor import Tensor
-from weft.ops.random_counts import binomial, geometric, multinomial, poisson
-from weft.ops.random_discrete import (
-    bernoulli,
-    categorical,
-    choice,
-    permutation,
-    rademacher,
-    randint,
-    shuffle,
-)
-from weft.ops.random_gamma import (
-    beta,
-    chisquare,
-    dirichlet,
-    f,
-    gamma,
-    loggamma,
-    multivariate_normal,
-    t,
-    wishart,
-)
-from weft.ops.random_state import (
-    Generator,
-    fold_in,
-    generator,
-    get_state,
-    key,
-    next_key,
-    seed,
-    set_state,
-    split,
-    using,
-)
-from weft.ops.random_transforms import (
+from weft.ops.random.continuous import (
     bits,
     cauchy,
     exponential,
@@ -64,6 +31,39 @@ from weft.ops.random_transforms import (
     truncated_normal,
     uniform,
     weibull_min,
+)
+from weft.ops.random.counts import binomial, geometric, multinomial, poisson
+from weft.ops.random.discrete import (
+    bernoulli,
+    categorical,
+    choice,
+    permutation,
+    rademacher,
+    randint,
+    shuffle,
+)
+from weft.ops.random.gamma import (
+    beta,
+    chisquare,
+    dirichlet,
+    f,
+    gamma,
+    loggamma,
+    multivariate_normal,
+    t,
+    wishart,
+)
+from weft.ops.random.state import (
+    Generator,
+    fold_in,
+    generator,
+    get_state,
+    key,
+    next_key,
+    seed,
+    set_state,
+    split,
+    using,
 )
 
 _DISTRIBUTIONS: tuple[Callable[..., Tensor], ...] = (

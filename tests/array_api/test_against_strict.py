@@ -156,9 +156,7 @@ def test_taking_elements_agrees(data):
     check("take_along_axis", x, along, axis=axis)
 
 
-@pytest.mark.parametrize(
-    "name", ["unique_all", "unique_counts", "unique_inverse", "unique_values"]
-)
+@pytest.mark.parametrize("name", ["unique_all", "unique_counts", "unique_inverse", "unique_values"])
 @given(data=st.data())
 def test_sets_agree(name, data):
     x = data.draw(d.arrays(ALL))

@@ -152,7 +152,7 @@ def test_side_effects_happen_once() -> None:
 def test_a_leaked_tensor_is_refused_by_name() -> None:
     kept = []
     wf.grad(lambda x: kept.append(x) or x * 2)(1.0)
-    with pytest.raises(LeakedTensorError, match="tape that has ended"):
+    with pytest.raises(LeakedTensorError, match="made inside a grad that has ended"):
         kept[0] + 1
 
 

@@ -5,20 +5,17 @@
 | `base`, `families`, `axes` | what an op is, what kinds of ops share, axis parameters |
 | `dispatch` | the bottom of the handler stack: run or record; `realize` |
 | `scalars` | the scalar instructions of kernels |
-| `arithmetic`, `comparison`, `bitwise`, `rounding` | each element: numbers, order, bits |
-| `elementary`, `activation`, `complex_parts` | functions of each element |
-| `special_functions`, `gamma_functions` | special functions of each element |
+| `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
 | `reduction`, `statistics`, `norms`, `order`, `search` | over axes: sums, spread, order, sets |
-| `contraction`, `einsum`, `convolution`, `pooling` | products and sliding windows |
+| `contraction`, `einsum` | matrix products and what is spelled with them |
 | `linalg`, `decompositions`, `fft` | matrices and Fourier transforms |
-| `normalization`, `loss`, `resample` | composites for models and images |
 | `creation`, `ranges`, `diagonals` | make tensors |
 | `view/`, `manipulation`, `multi_output`, `padding` | move elements, cut and join |
 | `gather`, `indexing`, `index_update`, `selection` | read and write at positions |
-| `branches`, `loops`, `loop_ops`, `control_flow`, `graph_call` | ops that hold subgraphs |
-| `custom_op`, `named_axis` | the user's own kernels; values over a mapped axis |
-| `random_bits`, `random_state`, `random_draws` | bits, keys and the global generator |
-| `random_transforms`, `random_gamma`, `random_discrete`, `random_counts` | distributions |
+| `nn/` | convolution, pooling, activations, normalisation, losses, resampling |
+| `random/` | bits, keys and distributions |
+| `control/` | branches, loops, captured functions, the user's own kernels |
+| `named_axis` | values over a mapped axis |
 """
 
 from weft.ops.base import Cost, Example, Linear, Operation

@@ -80,6 +80,14 @@ class Operation(ABC):
     examples: ClassVar[tuple[Example, ...]] = ()  # calls the law tests make; () is one plain call
     sample: ClassVar[str] = ""  # what operands of examples are drawn from, a letter each
 
+    saves: ClassVar[bool] = False  # has `forward`
+    breaks_law: ClassVar[bool] = False  # has `batch`
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.saves = cls.forward is not Operation.forward
+        cls.breaks_law = cls.batch is not Operation.batch
+
     def __init__(self) -> None:
         self.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.__name__ = self.name

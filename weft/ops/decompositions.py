@@ -18,11 +18,11 @@ from weft.core.common.types import Array, DType, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ShapeError
-from weft.ops.arithmetic import where
 from weft.ops.base import Example, Tangents, Types, call
-from weft.ops.complex_parts import abs, conj, real
 from weft.ops.contraction import matmul, swap
 from weft.ops.diagonals import tril
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.complex_parts import abs, conj, real
 from weft.ops.families import cast
 from weft.ops.linalg import (
     MatrixOperation,

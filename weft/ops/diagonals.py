@@ -16,10 +16,10 @@ from weft.core.common.types import Array
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import AxisError, ShapeError
-from weft.ops.arithmetic import where
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.creation import arange, asarray, shape_tuple
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.view.join import pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape

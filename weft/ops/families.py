@@ -81,11 +81,12 @@ class ElementwiseOperation(Operation):
 class UnaryOperation(ElementwiseOperation):
     """One operand. `derivative` gives f'(x) from x and y = f(x); both modes follow."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        # NumPy's letters of the dtypes on which `ufunc` alone is the op.
-        takes_floats = dtypes.float32 in _DOMAIN_SETS[self.domain] and self.result != "bool"
-        self.direct = "fd" if takes_floats else ""
+    direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is the op
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        takes_floats = dtypes.float32 in _DOMAIN_SETS[cls.domain] and cls.result != "bool"
+        cls.direct = "fd" if takes_floats else ""
 
     def __call__(self, x: Any, /) -> Tensor:
         if type(x) is Tensor and current() is None:
@@ -132,11 +133,27 @@ class BinaryOperation(ElementwiseOperation):
     direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is right
 
     def __call__(self, x1: Any, x2: Any, /) -> Tensor:
-        if type(x1) is Tensor and type(x2) is Tensor and current() is None:
-            made = self.directly(x1, x2)
+        if type(x1) is Tensor and current() is None:
+            if type(x2) is Tensor:
+                made = self.directly(x1, x2)
+            else:
+                made = self._with_number(x1, x2)
             if made is not None:
                 return made
         return call(self, coerce(self, x1, x2), {})  # type: ignore[no-any-return]
+
+    def _with_number(self, x: Tensor, number: Any) -> Tensor | None:
+        """A small float tensor and a Python number: NumPy's weak scalars are ours."""
+        data = x._impl.data
+        if (
+            type(data) is np.ndarray
+            and type(number) in (float, int)
+            and data.size <= settings.small_elements
+            and data.dtype.char in "fd"
+            and data.dtype.char in self.direct
+        ):
+            return _made(quietly()(self.ufunc, data, number), x._impl)
+        return None
 
     def directly(self, *args: Tensor) -> Tensor | None:
         a, b = args[0]._impl, args[1]._impl
@@ -238,6 +255,10 @@ def broadcast(x: Tensor, shape: Shape) -> Tensor:
 
 def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:
     """Operands as tensors of one dtype whose shapes fit: missing leading axes may stay missing."""
+    if len(args) == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor:
+        a, b = args[0]._impl, args[1]._impl
+        if a.dtype is b.dtype and a.shape == b.shape and a.dtype in _DOMAIN_SETS[op.domain]:
+            return args
     tensors = as_tensors(op.name, *args)
     dtype = op.compute_dtype(dtypes.promote_all(*(t.dtype for t in tensors), op=op.name))
     return align(op.name, tuple(cast(t, dtype) for t in tensors))
@@ -245,6 +266,10 @@ def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:
 
 def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
     """Operands as tensors; a Python number takes its dtype from the tensors beside it."""
+    if len(args) == 2 and type(args[0]) is Tensor and type(args[1]) in PYTHON_SCALARS:
+        x, number = args
+        beside = dtypes.weak_dtype(type(number), x.dtype, default_float())
+        return x, scalar(number, beside, x.device, op)
     strong = [x for x in args if type(x) not in PYTHON_SCALARS]
     if not strong:
         return tuple(to_tensor(x, op=op) for x in args)

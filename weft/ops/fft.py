@@ -18,7 +18,7 @@ from weft.core.common.types import Array, DType, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example, Linear, Tangents, call
-from weft.ops.complex_parts import conj
+from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import LogicalAxisOperation, cast
 
 scipy_fft = LazyModule("scipy.fft")

@@ -20,8 +20,8 @@ from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.arithmetic import where
 from weft.ops.base import call
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import broadcast, broadcast_shape
 from weft.ops.gather import SCATTERS, checked_mode
 from weft.ops.indexing import (

@@ -23,8 +23,8 @@ from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import DTypeError, IndexingError, ShapeError, WeftError
-from weft.ops.arithmetic import where
 from weft.ops.base import call
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.gather import checked_mode, gathered
 from weft.ops.view.join import stack

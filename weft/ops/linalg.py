@@ -19,12 +19,12 @@ from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.arithmetic import where
 from weft.ops.base import Example, Operation, Tangents, Types, call
-from weft.ops.complex_parts import conj, real
 from weft.ops.contraction import matmul, swap
 from weft.ops.creation import zeros
 from weft.ops.diagonals import diagonal, tril, triu
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.complex_parts import conj, real
 from weft.ops.order import argsort_op, take_along_axis
 from weft.ops.reduction import sum as sum_over
 from weft.ops.view.join import concat

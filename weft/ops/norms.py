@@ -12,13 +12,13 @@ from weft.core.common.types import DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
-from weft.ops.arithmetic import add, pow, square, where
 from weft.ops.axes import normalize_axes
 from weft.ops.base import call
-from weft.ops.comparison import equal
-from weft.ops.complex_parts import abs, imag, real
 from weft.ops.decompositions import svdvals_op
-from weft.ops.elementary import sqrt
+from weft.ops.elementwise.arithmetic import add, pow, square, where
+from weft.ops.elementwise.comparison import equal
+from weft.ops.elementwise.complex_parts import abs, imag, real
+from weft.ops.elementwise.elementary import sqrt
 from weft.ops.families import cast
 from weft.ops.reduction import max as max_over
 from weft.ops.reduction import min as min_over
@@ -69,12 +69,18 @@ def _vector_norm(x: Tensor, axis: Any, keepdims: bool, ord: float) -> Tensor:
         return sum_over(cast(x != 0, dtypes.real_of(x.dtype)), axis=axis, keepdims=keepdims)
     size: Tensor = abs(x)
     if ord == _INFINITY:
-        return max_over(size, axis=axis, keepdims=keepdims)
+        return _largest(size, axis, keepdims)
     if ord == -_INFINITY:
         return min_over(size, axis=axis, keepdims=keepdims)
     if ord == 1:
         return sum_over(size, axis=axis, keepdims=keepdims)
     return _root(sum_over(pow(size, ord), axis=axis, keepdims=keepdims), 1 / ord)
+
+
+def _largest(size: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The maximum of sizes, which are not negative: 0 where there is none."""
+    function = max_over if size.size else sum_over
+    return function(size, axis=axis, keepdims=keepdims)
 
 
 def _square(x: Tensor) -> Tensor:
@@ -114,7 +120,7 @@ def _matrix_norm(x: Tensor, ord: Any) -> Tensor:
         raise ArgumentError(
             f"matrix_norm: ord is one of 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, got {ord!r}"
         )
-    extreme = max_over if ord > 0 else min_over
+    extreme = _largest if ord > 0 else min_over
     if builtins.abs(ord) == 2:
         return extreme(call(svdvals_op, (x,), {}), axis=-1)
     summed = -2 if builtins.abs(ord) == 1 else -1

@@ -16,8 +16,8 @@ from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.arithmetic import where
 from weft.ops.creation import arange, asarray, shape_tuple
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, cast
 from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack

@@ -21,10 +21,10 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
-from weft.ops.arithmetic import where
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Operation, call
 from weft.ops.creation import arange, asarray, full, zeros
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, cast
 from weft.ops.gather import scatter_add_op
 from weft.ops.order import argsort, sort, take_along_axis

@@ -13,10 +13,10 @@ from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
-from weft.ops.arithmetic import where
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.creation import asarray, full, shape_tuple
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.gather import SCATTERS, checked_mode
 from weft.ops.index_update import index_update

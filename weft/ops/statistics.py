@@ -19,10 +19,10 @@ from weft.core.tensor.convert import to_array, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
-from weft.ops.arithmetic import where
 from weft.ops.axes import reduced_axes
 from weft.ops.contraction import matmul
-from weft.ops.elementary import exp, log
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
 from weft.ops.order import sort, take_along_axis
 from weft.ops.reduction import check_ordered, kept_shape, with_axes

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
-from weft.ops.custom_op import call_custom_kernel
+from weft.ops.control.custom_op import call_custom_kernel
 
 
 @public

@@ -9,7 +9,7 @@ from typing import Any
 from weft.core.common.slots import public
 from weft.core.common.trees import tree_unflatten
 from weft.ops.base import call
-from weft.ops.graph_call import GraphCall, capture
+from weft.ops.control.graph_call import GraphCall, capture
 
 
 class Checkpoint(GraphCall):
@@ -29,7 +29,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def recomputed(*args: Any, **keywords: Any) -> Any:
-        trace, operands, shape = capture(function, args, keywords)
+        trace, operands, shape = capture(function, args, keywords, label="checkpoint")
         return tree_unflatten(shape, call(checkpoint_op, operands, {"trace": trace}))
 
     return recomputed

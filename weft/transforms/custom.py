@@ -12,8 +12,8 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DifferentiationError, MissingRuleError, TreeError
 from weft.ops.base import Tangents, Tensors, call
+from weft.ops.control.graph_call import GraphCall, batched_trace, capture, inexact_places, scattered
 from weft.ops.creation import zeros_like
-from weft.ops.graph_call import GraphCall, batched_trace, capture, inexact_places, scattered
 from weft.transforms.vjp import linear_transpose
 
 
@@ -156,7 +156,9 @@ class custom_jvp(Custom):
                 "custom_jvp: no rule was given\nhint: decorate one with f.defjvp"
             )
         given, rest = self._split(args)
-        trace, operands, shape = capture(self._of_rest(args), tuple(rest), {}, constants=False)
+        trace, operands, shape = capture(
+            self._of_rest(args), tuple(rest), {}, constants=False, label="custom_jvp"
+        )
         self._no_captures(trace, "custom_jvp")
         leaves, structure = tree_flatten(tuple(rest))
         rule = self.rule
@@ -197,7 +199,9 @@ class custom_vjp(Custom):
         if self.rules is None:
             raise MissingRuleError("custom_vjp: no rules were given\nhint: call f.defvjp(fwd, bwd)")
         given, rest = self._split(args)
-        trace, operands, shape = capture(self._of_rest(args), tuple(rest), {}, constants=False)
+        trace, operands, shape = capture(
+            self._of_rest(args), tuple(rest), {}, constants=False, label="custom_vjp"
+        )
         self._no_captures(trace, "custom_vjp")
         leaves, structure = tree_flatten(tuple(rest))
         ahead, back = self._flat_rules(args, given, structure, len(leaves), shape)

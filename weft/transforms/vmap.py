@@ -47,7 +47,7 @@ class Vmap(Handler):
                 return perform(op, args, params)
         opened = tuple(a._impl.payload if h else a for a, h in zip(args, hidden, strict=True))
         with installed(self.outer):
-            if op.has("batch"):
+            if op.breaks_law:
                 token = _batching.set(self)
                 try:
                     results, mapped = op.batch(self.size, opened, hidden, **params)

@@ -156,7 +156,7 @@ def test_a_value_read_inside_a_trace_raises_with_a_hint():
 def test_a_tensor_of_an_ended_trace_is_refused_everywhere():
     kept = []
     wf.trace(lambda x: kept.append(x * 2) or x, wf.ones(3))
-    with pytest.raises(LeakedTensorError, match="recorder that has ended"):
+    with pytest.raises(LeakedTensorError, match="trace that has ended"):
         kept[0] + 1
     with pytest.raises(LeakedTensorError):
         wf.trace(lambda x: x + kept[0], wf.ones(3))

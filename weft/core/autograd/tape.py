@@ -58,25 +58,37 @@ class TapeNode:
 class Tape(Handler):
     """Records every op that depends on a watched tensor."""
 
+    label = "grad"
+
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
-        parents = tuple(a._impl.payload if a._impl.owner is self else None for a in args)
-        primals = tuple(
-            alias(a) if p is None else p[0].outs[p[1]] for a, p in zip(args, parents, strict=True)
-        )
-        saved = None
-        watched = any(p is not None for p in parents)
+        parents: list[tuple[TapeNode, int] | None] = []
+        values: list[Tensor] = []
+        watched = False
+        for a in args:
+            impl = a._impl
+            if impl.owner is self:
+                node, slot = impl.payload
+                values.append(node.outs[slot])
+                parents.append(impl.payload)
+                watched = True
+            else:
+                values.append(alias(a))
+                parents.append(None)
+        primals, saved = tuple(values), None
         with installed(self.outer):
-            if watched and op.has("forward"):
+            if watched and op.saves:
                 result, saved = op.forward(primals, **params)
             else:
                 result = perform(op, primals, params)
         if not watched:
             return result
-        outs = result if isinstance(result, tuple) else (result,)
-        node = TapeNode(op, primals, outs, params, parents)
-        node.saved = saved
-        wrapped = tuple(self._wrap(node, slot) for slot in range(len(outs)))
-        return wrapped if isinstance(result, tuple) else wrapped[0]
+        several = isinstance(result, tuple)
+        outs = result if several else (result,)
+        made = TapeNode(op, primals, outs, params, tuple(parents))
+        made.saved = saved
+        if several:
+            return tuple([self._wrap(made, slot) for slot in range(len(outs))])
+        return self._wrap(made, 0)
 
     def watch(self, x: Tensor) -> Tensor:
         """A tensor that stands for `x` and whose uses are recorded."""

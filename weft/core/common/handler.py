@@ -27,6 +27,7 @@ class Handler(ABC):
     wraps; what it keeps for each is that tensor's payload.
     """
 
+    label: str = ""  # what users call the transform; the class's name if empty
     ambient: bool = False  # handles ops on its tensors even when it is not installed
     transparent: bool = False  # owns no tensors: assignments inside are assignments outside
     constant: bool = False  # results made inside carry no derivative
@@ -73,6 +74,14 @@ class installed:
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+
+
+def is_running(handler: Handler | None) -> bool:
+    """Whether `handler` is on the stack here, so that its tensors may be used."""
+    found = _current.get()
+    while found is not None and found is not handler:
+        found = found.outer
+    return found is handler
 
 
 def install_bottom(perform: Perform) -> None:

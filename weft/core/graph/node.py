@@ -94,6 +94,9 @@ class OutputRefs:
         return f"<{self.name} {', '.join(map(str, self.types))}>"
 
 
+_PLAIN = frozenset({int, str, bool, type(None)})  # equal values of one type are the same
+
+
 def freeze(value: Any) -> Hashable:
     """A key that tells apart what `==` does not: 0.0 and -0.0, 1 and True, one NaN and another.
 
@@ -107,10 +110,14 @@ def freeze(value: Any) -> Hashable:
         return ("float", struct.pack("<d", value))
     if kind is complex:
         return ("complex", struct.pack("<dd", value.real, value.imag))
+    if kind is tuple:
+        kinds = tuple(map(type, value))
+        if _PLAIN.issuperset(kinds):
+            return (kinds, value)
     if kind is tuple or kind is list:
         return (kind, tuple(map(freeze, value)))
-    if kind is dict:
-        return ("dict", tuple((k, freeze(v)) for k, v in sorted(value.items())))
+    if kind is dict:  # a call site gives its parameters in one order
+        return tuple([(k, freeze(v)) for k, v in value.items()])
     if isinstance(value, np.generic):
         return (kind, value.tobytes())
     return (kind, value)

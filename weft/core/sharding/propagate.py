@@ -89,9 +89,7 @@ def update(
         return ShardingSpec(mesh, axes, pending)
 
     waiting = tuple(
-        (axis, _REDUCTIONS[combine])
-        for name in factors.contracted
-        for axis in chosen.get(name, ())
+        (axis, _REDUCTIONS[combine]) for name in factors.contracted for axis in chosen.get(name, ())
     )
     return Propagation(
         tuple(spec(term) for term in factors.inputs),

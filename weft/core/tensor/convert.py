@@ -146,7 +146,15 @@ def natural_dtype(found: Array, value: Any, op: str) -> DType:
 def _has_typed_leaf(value: Any) -> bool:
     while isinstance(value, list | tuple) and value:
         value = value[0]
-    return isinstance(value, np.generic | np.ndarray)
+    return isinstance(value, np.generic | np.ndarray) or _is_buffer(value)
+
+
+def _is_buffer(value: Any) -> bool:
+    try:
+        memoryview(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _complaint(value: Any, error: Exception | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.common.device import Device
-from weft.core.common.handler import Handler, current
+from weft.core.common.handler import Handler, current, is_running
 from weft.core.common.source import Position, user_position
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.graph import GRAPH
@@ -206,11 +206,25 @@ def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]
     return device
 
 
+def _label(handler: Handler | None) -> str:
+    return getattr(handler, "label", "") or type(handler).__name__.lower()
+
+
+def check_running(impl: TensorImpl) -> None:
+    """Raise if a value is read whose transform is not running any more."""
+    if not is_running(impl.owner):
+        raise LeakedTensorError(
+            f"read: the tensor ({impl.type}) was made inside a {_label(impl.owner)} that has ended,"
+            " and has no value outside"
+            "\nhint: return values from the transformed function instead of storing them elsewhere"
+        )
+
+
 def leaked(op: Any, position: int, impl: TensorImpl) -> LeakedTensorError:
     """The error for an operand whose transform is not running any more."""
-    name = type(impl.owner).__name__.lower()
-    where = "" if current() is None else f" and is used inside {type(current()).__name__.lower()}"
+    where = "" if current() is None else f" and is used inside {_label(current())}"
     return LeakedTensorError(
-        f"{op}: operand {position} ({impl.type}) was made inside a {name} that has ended{where}"
+        f"{op}: operand {position} ({impl.type}) was made inside a {_label(impl.owner)} that has"
+        f" ended{where}"
         f"\nhint: return values from the transformed function instead of storing them elsewhere"
     )

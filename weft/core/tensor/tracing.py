@@ -28,8 +28,9 @@ class Recorder(Handler):
     A `partial` recorder lets ops on outer tensors alone run outside, and records only the others.
     """
 
-    def __init__(self, partial: bool = False) -> None:
+    def __init__(self, partial: bool = False, label: str = "trace") -> None:
         super().__init__()
+        self.label = label
         self.partial = partial
         self.inputs: list[OutputRefs] = []
         self.captures: dict[TensorImpl, OutputRefs] = {}
@@ -116,11 +117,14 @@ def is_type(leaf: Any) -> bool:
 
 
 def trace_tree(
-    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+    label: str = "trace",
 ) -> tuple[Trace, PyTreeDef]:
     """The trace of a function of trees, and the structure of its result."""
     leaves, structure = tree_flatten((args, keywords), is_leaf=is_type)
-    with Recorder() as recorder:
+    with Recorder(label=label) as recorder:
         assert isinstance(recorder, Recorder)
         inputs = [abstract(recorder, leaf) for leaf in leaves]
         positional, named = tree_unflatten(structure, inputs)

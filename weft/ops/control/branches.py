@@ -1,0 +1,253 @@
+"""Choose what to compute by a value: `cond` and `switch`.
+
+Both are one op with a subgraph for each branch: only the chosen one runs, unless the choice itself
+is mapped over by `vmap`; then all run and `where` picks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.trees import tree_flatten, tree_paths, tree_unflatten
+from weft.core.common.types import Array, TensorType
+from weft.core.graph.trace import Trace
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, MissingRuleError, ShapeError, TreeError
+from weft.ops.base import Cost, Tangents, call
+from weft.ops.control.subgraphs import (
+    Flags,
+    Recording,
+    SubgraphOperation,
+    as_operands,
+    batched,
+    chosen,
+    close,
+    cost_of,
+    either,
+    mismatch,
+    owned_results,
+    places,
+    pulled,
+    pushed,
+    reached,
+    retrace,
+    smooth,
+    spread,
+    total_cost,
+    weak,
+)
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.comparison import greater_equal, not_equal
+from weft.ops.families import cast
+from weft.ops.view.reshape import reshape
+
+
+class Switch(SubgraphOperation):
+    """Run the subgraph that the first operand chooses on the other operands."""
+
+    def infer(self, *types: TensorType, branches: tuple[Trace, ...]) -> tuple[TensorType, ...]:
+        return branches[0].output_types
+
+    def eval(self, *arrays: Array, branches: tuple[Trace, ...]) -> tuple[Array, ...]:
+        index, *operands = arrays
+        branch = branches[min(max(int(index), 0), len(branches) - 1)]
+        return owned_results(branch.run(operands), operands)
+
+    def batch(self, size: int, args: Any, hidden: Any, *, branches: tuple[Trace, ...]) -> Any:
+        index, *operands = args
+        varies = tuple(hidden[1:])
+        if hidden[0]:
+            results = self._run_all(size, index, operands, varies, branches)
+            return results, (True,) * len(results)
+        mapped = either(*(reached(branch, varies) for branch in branches))
+        functions = [batched(branch, size, varies, mapped) for branch in branches]
+        return perform_switch(
+            index, *retrace(*functions, places=places(operands)), operands
+        ), mapped
+
+    def _run_all(
+        self, size: int, index: Tensor, operands: Any, varies: Flags, branches: tuple[Trace, ...]
+    ) -> tuple[Tensor, ...]:
+        if not self.pure:
+            raise MissingRuleError(
+                f"{self}: no batch rule for a mapped choice: all branches would run, with effects"
+            )
+        every = (True,) * len(branches[0].outputs)
+        found = [batched(branch, size, varies, every)(*operands) for branch in branches]
+        results = found[0]
+        for number, others in enumerate(found[1:], 1):
+            mask = greater_equal(index, number)  # so an index out of range counts as the nearest
+            results = tuple(pick(mask, x, y) for x, y in zip(others, results, strict=True))
+        return tuple(results)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, branches: tuple[Trace, ...]) -> Any:
+        self.check_pure("jvp")
+        index, *operands = primals
+        active = tuple(t is not None for t in tangents[1:])
+        moves = chosen(tangents[1:], active)
+        moved = either(*(reached(branch, active, floats=True) for branch in branches))
+
+        def tangents_of(branch: Trace) -> Callable[..., tuple[Tensor, ...]]:
+            return lambda *tensors: chosen(pushed(branch, active)(*tensors)[1], moved)
+
+        given = (*operands, *moves)
+        recorded = retrace(*map(tangents_of, branches), places=places(given))
+        return spread(moved, perform_switch(index, *recorded, given))
+
+    def vjp(
+        self,
+        primals: Any,
+        out: Any,
+        ct: Any,
+        *,
+        branches: tuple[Trace, ...],
+        needed: Sequence[bool] | None = None,
+    ) -> Tangents:
+        self.check_pure("vjp")
+        index, *operands = primals
+        active = smooth(operands)
+        if needed is not None:
+            active = tuple(a and n for a, n in zip(active, needed[1:], strict=True))
+        moved = either(*(reached(branch, active, floats=True) for branch in branches))
+        given = (*operands, *chosen(ct, moved))
+        functions = [pulled(branch, active, moved) for branch in branches]
+        recorded = retrace(*functions, places=places(given))
+        return None, *spread(active, perform_switch(index, *recorded, given))
+
+    def cost(self, *types: TensorType, branches: tuple[Trace, ...]) -> Cost:
+        return cost_of(max(map(total_cost, branches)), *types, *branches[0].output_types)
+
+
+class SwitchWithEffects(Switch):
+    """A choice between subgraphs that do something besides computing: it runs at the call."""
+
+    pure = False
+
+
+switch_op, switch_with_effects_op = Switch(), SwitchWithEffects()
+
+
+def pick(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Rows of `x` where `mask` holds, of `y` elsewhere."""
+    return where(reshape(mask, (*mask.shape, *(1,) * (x.ndim - mask.ndim))), x, y)
+
+
+def perform_switch(
+    index: Tensor, captures: Sequence[Tensor], branches: tuple[Trace, ...], operands: Sequence[Any]
+) -> tuple[Tensor, ...]:
+    """Perform the op: `branches` take the captures, then the operands."""
+    if not branches[0].outputs and not any(branch.effects for branch in branches):
+        return ()
+    op = switch_with_effects_op if any(b.effects for b in branches) else switch_op
+    result: tuple[Tensor, ...] = call(op, (index, *captures, *operands), {"branches": branches})
+    return result
+
+
+@public
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *operands: Any,
+) -> Any:
+    """`true_fun(*operands)` if `pred` holds, else `false_fun(*operands)`; one of them runs.
+
+    Both functions are traced once on shapes, and must return trees of the same structure, shapes
+    and dtypes. When `vmap` maps over `pred` itself, both run and `where` picks.
+
+    >>> cond(True, lambda x: x + 1, lambda x: x - 1, 3.0).item()
+    4.0
+    """
+    tensor = _choice("cond", "pred", pred)
+    if not dtypes.is_bool(tensor.dtype):
+        tensor = not_equal(tensor, 0)
+    labels = ("false_fun", "true_fun")
+    return _branch(
+        "cond", tensor, isinstance(pred, Tensor), (false_fun, true_fun), labels, operands
+    )
+
+
+@public
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """`branches[index](*operands)`; an index out of range counts as the nearest one.
+
+    >>> switch(7, [lambda x: x, lambda x: -x], 3.0).item()
+    -3.0
+    """
+    tensor = _choice("switch", "index", index)
+    if not dtypes.is_integer(tensor.dtype):
+        raise DTypeError(f"switch: the index must be an integer, got {tensor.type}")
+    if not branches:
+        raise ArgumentError("switch: no branches were given")
+    labels = tuple(f"branch {i}" for i in range(len(branches)))
+    return _branch("switch", tensor, isinstance(index, Tensor), tuple(branches), labels, operands)
+
+
+def _choice(op: str, name: str, value: Any) -> Tensor:
+    tensor = to_tensor(value, op=op)
+    if tensor.shape != ():
+        raise ShapeError(
+            f"{op}: {name} must have no axes, got shape {tensor.shape}"
+            "\nhint: wf.where chooses element by element; vmap chooses for each row"
+        )
+    return tensor
+
+
+def _branch(
+    op: str,
+    index: Tensor,
+    given: bool,
+    functions: Sequence[Callable[..., Any]],
+    labels: Sequence[str],
+    operands: tuple[Any, ...],
+) -> Any:
+    leaves, structure = tree_flatten(operands)
+    tensors = as_operands(op, leaves)
+
+    def flat(function: Callable[..., Any]) -> Recording:
+        def run(*values: Tensor) -> Any:
+            return function(*tree_unflatten(structure, values))
+
+        recording = Recording(op, run, places(tensors))
+        recording.name = getattr(function, "__name__", op)
+        return recording
+
+    recordings = [flat(function) for function in functions]
+    _agree(op, recordings, labels)
+    captures, branches = close(*recordings)
+    first = next(iter((*tensors, *captures)), index)
+    if not given:
+        index = FUNCTIONS["to_device"](index, first.device)
+    index = cast(index, dtypes.int64)
+    results = perform_switch(index, captures, branches, tensors)
+    return tree_unflatten(recordings[0].structure, results)
+
+
+def _agree(op: str, recordings: Sequence[Recording], labels: Sequence[str]) -> None:
+    """Check that all branches return the same types; Python numbers follow the tensors."""
+    first = recordings[0]
+    for recording, label in zip(recordings[1:], labels[1:], strict=True):
+        if recording.structure != first.structure:
+            raise TreeError(
+                f"{op}: results differ in structure ({labels[0]} {first.structure},"
+                f" {label} {recording.structure})"
+            )
+    paths = tree_paths(tree_unflatten(first.structure, range(len(first.outputs))))
+    for position, path in enumerate(paths):
+        dtype = next((d for r in recordings if (d := r.dtype(position)) is not None), None)
+        numbers = [r.outputs[position] for r in recordings if r.dtype(position) is None]
+        if dtype is None:
+            dtype = to_tensor(numbers[0]).dtype
+        for number in numbers:
+            dtype = weak(number, dtype)
+        kinds = [r.settle(position, dtype) for r in recordings]
+        if len(set(kinds)) > 1:
+            where_ = f"{op}: result{path or ''}"
+            raise mismatch(where_, list(zip(labels, kinds, strict=True)))
+
+
+__all__ = ["cond", "switch"]

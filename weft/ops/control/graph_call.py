@@ -1,0 +1,128 @@
+"""`GraphCall`: a captured function as one op — the base of checkpoints and custom derivatives.
+
+Its rules are the rules of the recorded calls inside, found by replaying the trace under a transform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS
+from weft.core.common.trees import PyTreeDef, tree_flatten, tree_unflatten
+from weft.core.common.types import TensorType
+from weft.core.graph.trace import Trace
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import trace_tree
+from weft.ops.base import Cost, Operation, Tangents, Tensors, call
+
+
+class GraphCall(Operation):
+    """Calls a trace; operands are its inputs, captured tensors last."""
+
+    multiple = True
+    leaf = False
+    reasons = {
+        "notation": "its notation is that of the calls inside",
+        "kernel": "its kernels are those of the calls inside",
+        "examples": "takes a trace, which is made at the call",
+    }
+
+    def infer(self, *types: TensorType, trace: Trace, **params: Any) -> tuple[TensorType, ...]:
+        return trace.output_types
+
+    def eval(self, *arrays: Any, trace: Trace, **params: Any) -> tuple[Any, ...]:
+        return trace.run(arrays)
+
+    def cost(self, *types: TensorType, trace: Trace, **params: Any) -> Cost:
+        costs = [
+            node.op.cost(*(source.types[slot] for source, slot in node.inputs), **node.params)
+            for node in trace.nodes
+        ]
+        return Cost(sum(c.flops for c in costs), sum(c.bytes for c in costs))
+
+    def jvp(self, *args: Any, **params: Any) -> Any:
+        primals, tangents, _ = args
+        places = [i for i, t in enumerate(tangents) if t is not None]
+        moved = [tangents[i] for i in places]
+        at = _at_places(params["trace"].replay, primals, places)
+        return FUNCTIONS["jvp"](at, tuple(primals[i] for i in places), tuple(moved))[1]
+
+    def vjp(self, *args: Any, **params: Any) -> Tangents:
+        primals, _, ct = args
+        places = inexact_places(primals)
+        at = _at_places(params["trace"].replay, primals, places)
+        _, pullback = FUNCTIONS["vjp"](at, *(primals[i] for i in places))
+        return scattered(pullback(tuple(ct)), places, len(primals))
+
+    def batch(self, *arguments: Any, **params: Any) -> Any:
+        size, args, hidden = arguments
+        mapped = batched_trace(params["trace"], args, hidden, size)
+        results = call(self, args, {**params, "trace": mapped})
+        return results, (True,) * len(results)
+
+
+def inexact_places(tensors: Tensors) -> list[int]:
+    """Positions of the operands that can carry a derivative."""
+    return [i for i, x in enumerate(tensors) if dtypes.is_inexact(x.dtype)]
+
+
+def scattered(values: Any, places: list[int], count: int) -> Tangents:
+    """Values at their places among `count`, None elsewhere."""
+    found: list[Tensor | None] = [None] * count
+    for place, value in zip(places, values, strict=True):
+        found[place] = value
+    return tuple(found)
+
+
+def _at_places(function: Callable[..., Any], args: Tensors, places: list[int]) -> Any:
+    def run(*values: Tensor) -> Any:
+        full = list(args)
+        for place, value in zip(places, values, strict=True):
+            full[place] = value
+        return function(*full)
+
+    return run
+
+
+def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> Trace:
+    """The trace that maps another over the leading axes of the operands marked in `hidden`."""
+    axes = tuple(0 if h else None for h in hidden)
+    mapped = FUNCTIONS["vmap_again"](trace.replay, axes, 0, size)
+    made, _ = trace_tree(mapped, tuple(args), {})
+    assert not made.captures, "a replayed trace uses nothing but its operands"
+    return made
+
+
+_TENSOR_LIKE = (Tensor, np.ndarray, float, complex)
+
+
+def capture(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+    constants: bool = True,
+    label: str = "trace",
+) -> tuple[Trace, Tensors, PyTreeDef]:
+    """Trace a function on its tensor arguments; integers, strings and the like stay constants.
+
+    Gives the trace, its operands (arguments, then captures) and the result's structure. Without
+    `constants` every leaf must be a tensor or a number.
+    """
+    leaves, structure = tree_flatten((args, keywords))
+    places = [i for i, x in enumerate(leaves) if not constants or isinstance(x, _TENSOR_LIKE)]
+    operands = tuple(FUNCTIONS["asarray"](leaves[i]) for i in places)
+
+    def of_tensors(*values: Tensor) -> Any:
+        full = list(leaves)
+        for place, value in zip(places, values, strict=True):
+            full[place] = value
+        positional, named = tree_unflatten(structure, full)
+        return function(*positional, **named)
+
+    of_tensors.__name__ = getattr(function, "__name__", "function")
+    trace, shape = trace_tree(of_tensors, operands, {}, label)
+    return trace, (*operands, *trace.captures), shape

@@ -1,0 +1,385 @@
+"""The two loop ops: `while_loop` decides as it goes, `scan` knows how many steps it takes.
+
+A loop's length costs no recording: the body is one subgraph. `scan` can be differentiated in both
+modes, because it can keep the carries of every step; `while_loop` has no reverse mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from weft.core.common.context import current_device
+from weft.core.common.types import Array, TensorType
+from weft.core.graph.trace import Trace
+from weft.core.tensor.tensor import Tensor
+from weft.errors import MissingRuleError, WeftError
+from weft.ops.base import Cost, Tangents, call
+from weft.ops.control.branches import pick
+from weft.ops.control.subgraphs import (
+    Flags,
+    SubgraphOperation,
+    batch_operands,
+    batched,
+    chosen,
+    cost_of,
+    interned,
+    owned_results,
+    places,
+    pulled,
+    pushed,
+    reached,
+    reached_carries,
+    retrace,
+    rows,
+    smooth,
+    spread,
+    total_cost,
+)
+from weft.ops.creation import zeros_like
+from weft.ops.reduction import max as largest
+from weft.ops.view.transpose import moveaxis
+
+T = TypeVar("T")
+
+
+class WhileLoop(SubgraphOperation):
+    """Run `body` on the carries while `condition` holds; operands are constants, then carries."""
+
+    reasons = {
+        **SubgraphOperation.reasons,
+        "vjp": "how many steps it takes, each with values to keep, is known only when it runs",
+    }
+
+    def infer(self, *types: TensorType, body: Trace, **params: Any) -> tuple[TensorType, ...]:
+        return body.output_types
+
+    def eval(self, *arrays: Array, condition: Trace, body: Trace, consts: int) -> tuple[Array, ...]:
+        fixed, carry = arrays[:consts], arrays[consts:]
+        while condition.run((*fixed, *carry))[0]:
+            carry = body.run((*fixed, *carry))
+        return owned_results(carry, arrays)
+
+    def batch(
+        self, size: int, args: Any, hidden: Any, *, condition: Trace, body: Trace, consts: int
+    ) -> Any:
+        hidden = tuple(hidden)
+        fixed = hidden[:consts]
+        varies = reached_carries(body, fixed, hidden[consts:])
+        (asks,) = reached(condition, (*fixed, *varies))
+        if asks:
+            every = (True,) * len(varies)
+            return self._batch_rows(size, args, hidden, condition, body, consts), every
+        operands = batch_operands(args, size, hidden, (*fixed, *varies))
+        functions = (
+            batched(condition, size, (*fixed, *varies), (False,)),
+            batched(body, size, (*fixed, *varies), varies),
+        )
+        recorded = retrace(*functions, places=places(operands))
+        return perform_while(*recorded, operands[:consts], operands[consts:]), varies
+
+    def _batch_rows(
+        self, size: int, args: Any, hidden: Flags, condition: Trace, body: Trace, consts: int
+    ) -> tuple[Tensor, ...]:
+        """Rows end at different steps: go on while any row does, and keep those that are done."""
+        if not self.pure:
+            raise MissingRuleError(
+                f"{self}: no batch rule for a mapped condition: finished rows would go on"
+            )
+        every = (True,) * (len(args) - consts)
+        varies = (*hidden[:consts], *every)
+        operands = batch_operands(args, size, hidden, varies)
+        if size == 0:
+            return tuple(operands[consts:])
+        asked = batched(condition, size, varies, (True,))
+        stepped = batched(body, size, varies, every)
+
+        def go_on(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return (largest(tensors[consts]),)
+
+        def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+            fixed, mask, carry = tensors[:consts], tensors[consts], tensors[consts + 1 :]
+            moved = stepped(*fixed, *carry)
+            carry = tuple(pick(mask, new, old) for new, old in zip(moved, carry, strict=True))
+            (still,) = asked(*fixed, *carry)
+            return (still, *carry)  # a row that is done has not changed, so it stays done
+
+        fixed, (mask,) = operands[:consts], asked(*operands)
+        carry = (mask, *operands[consts:])
+        recorded = retrace(go_on, step, places=places((*fixed, *carry)))
+        return perform_while(*recorded, fixed, carry)[1:]
+
+    def jvp(
+        self, primals: Any, tangents: Any, out: Any, *, condition: Trace, body: Trace, consts: int
+    ) -> Any:
+        self.check_pure("jvp")
+        given = tuple(t is not None for t in tangents)
+        moving = reached_carries(body, given[:consts], given[consts:], floats=True)
+        active = (*given[:consts], *moving)
+        count, shift = len(primals), sum(given[:consts])
+        moves = _filled(primals, tangents, active)
+        derivative = pushed(body, active)
+
+        def split(tensors: tuple[Tensor, ...]) -> tuple[Any, Any]:
+            """Constants, their tangents, carries, theirs: as inputs and as tangents of these."""
+            inner = tensors[consts + shift :]
+            inputs = (*tensors[:consts], *inner[: count - consts])
+            return inputs, (*tensors[consts : consts + shift], *inner[count - consts :])
+
+        def go_on(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return condition.replay(*split(tensors)[0])
+
+        def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+            inputs, moved = split(tensors)
+            values, slopes = derivative(*inputs, *moved)
+            return (*values, *chosen(slopes, moving))
+
+        fixed = (*primals[:consts], *moves[:shift])
+        carry = (*primals[consts:], *moves[shift:])
+        recorded = retrace(go_on, step, places=places((*fixed, *carry)))
+        return spread(moving, perform_while(*recorded, fixed, carry)[count - consts :])
+
+    def missing(self, rule: str) -> WeftError:
+        if rule == "vjp":
+            return MissingRuleError(
+                f"{self}: no vjp rule: {self.reasons['vjp']}"
+                "\nhint: use wf.scan, or wf.fori_loop with Python integers as bounds; wf.jvp works"
+            )
+        return super().missing(rule)
+
+    def cost(self, *types: TensorType, condition: Trace, body: Trace, consts: int) -> Cost:
+        return cost_of(total_cost(condition) + total_cost(body), *types, *body.output_types)
+
+
+class WhileLoopWithEffects(WhileLoop):
+    """A loop whose functions do something besides computing: it runs at the call."""
+
+    pure = False
+
+
+class Scan(SubgraphOperation):
+    """Run `body` on the carries and a slice of each `xs`, `length` times; stack what it gives.
+
+    Operands are constants, carries, then xs with the steps along their leading axis.
+    """
+
+    def infer(
+        self, *types: TensorType, body: Trace, carries: int, length: int, **params: Any
+    ) -> tuple[TensorType, ...]:
+        kinds = body.output_types
+        stacked = (TensorType((length, *k.shape), k.dtype) for k in kinds[carries:])
+        return (*kinds[:carries], *stacked)
+
+    def eval(
+        self,
+        *arrays: Array,
+        body: Trace,
+        consts: int,
+        carries: int,
+        length: int,
+        reverse: bool,
+        **params: Any,
+    ) -> tuple[Array, ...]:
+        fixed, carry, xs = _parts(arrays, consts, carries)
+        ys = [np.empty((length, *k.shape), k.dtype) for k in body.output_types[carries:]]
+        steps = range(length)
+        for i in reversed(steps) if reverse else steps:
+            results = body.run((*fixed, *carry, *(x[i, ...] for x in xs)))
+            carry = results[:carries]
+            for y, result in zip(ys, results[carries:], strict=True):
+                y[i] = result
+        return (*owned_results(carry, arrays), *ys)
+
+    def batch(
+        self,
+        size: int,
+        args: Any,
+        hidden: Any,
+        *,
+        body: Trace,
+        consts: int,
+        carries: int,
+        **params: Any,
+    ) -> Any:
+        hidden = tuple(hidden)
+        fixed, init, sliced = _parts(hidden, consts, carries)
+        varies = reached_carries(body, fixed, init, sliced)
+        inputs = (*fixed, *varies, *sliced)
+        mapped = (*varies, *reached(body, inputs)[carries:])
+        constants, carry, xs = _parts(batch_operands(args, size, hidden, inputs), consts, carries)
+        xs = tuple(moveaxis(x, 0, 1) if s else x for x, s in zip(xs, sliced, strict=True))
+        inside = (*places((*constants, *carry)), *rows(xs))
+        recorded = retrace(batched(body, size, inputs, mapped), places=inside)
+        results = perform_scan(*recorded, constants, carry, xs, params)
+        ys = (
+            moveaxis(y, 1, 0) if m else y
+            for y, m in zip(results[carries:], mapped[carries:], strict=True)
+        )
+        return (*results[:carries], *ys), mapped
+
+    def jvp(
+        self,
+        primals: Any,
+        tangents: Any,
+        out: Any,
+        *,
+        body: Trace,
+        consts: int,
+        carries: int,
+        **params: Any,
+    ) -> Any:
+        self.check_pure("jvp")
+        given = tuple(t is not None for t in tangents)
+        fixed, init, sliced = _parts(given, consts, carries)
+        moving = reached_carries(body, fixed, init, sliced, floats=True)
+        active = (*fixed, *moving, *sliced)
+        moved = (*moving, *reached(body, active, floats=True)[carries:])
+        constants, carry, xs = _parts(primals, consts, carries)
+        moves = _filled(primals, tangents, active)
+        groups = _parts(moves, sum(fixed), sum(moving))
+        sizes = [len(g) for g in (constants, groups[0], carry, groups[1], xs, groups[2])]
+        derivative = pushed(body, active)
+
+        def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+            c, tc, s, ts, x, tx = _split(tensors, sizes)
+            values, slopes = derivative(*c, *s, *x, *tc, *ts, *tx)
+            return (*values[:carries], *chosen(slopes, moved))
+
+        fixed_operands, state = (*constants, *groups[0]), (*carry, *groups[1])
+        slices = (*xs, *groups[2])
+        inside = (*places((*fixed_operands, *state)), *rows(slices))
+        recorded = retrace(step, places=inside)
+        results = perform_scan(*recorded, fixed_operands, state, slices, params)
+        return spread(moved, results[carries:])
+
+    def forward(self, args: Any, *, body: Trace, consts: int, carries: int, **params: Any) -> Any:
+        """Stack the carries before each step too: the backward scan starts each step from them."""
+        states = tuple((node, 0) for node in body.inputs[consts : consts + carries])
+        saving = Trace(body.inputs, (*body.outputs, *states), body.effects, (), body.name)
+        constants, carry, xs = _parts(args, consts, carries)
+        results = perform_scan((), (interned(saving),), constants, carry, xs, params)
+        count = len(body.outputs)
+        return results[:count], results[count:]
+
+    def pull(
+        self,
+        primals: Any,
+        saved: Any,
+        ct: Any,
+        *,
+        body: Trace,
+        consts: int,
+        carries: int,
+        reverse: bool,
+        needed: Sequence[bool] | None = None,
+        **params: Any,
+    ) -> Tangents:
+        self.check_pure("vjp")
+        wanted = smooth(primals)
+        if needed is not None:
+            wanted = tuple(w and n for w, n in zip(wanted, needed, strict=True))
+        fixed, init, sliced = _parts(wanted, consts, carries)
+        moving = reached_carries(body, fixed, init, sliced, floats=True)
+        active = (*fixed, *moving, *sliced)
+        moved = (*moving, *reached(body, active, floats=True)[carries:])
+        constants, _, xs = _parts(primals, consts, carries)
+        totals = tuple(map(zeros_like, chosen(constants, fixed)))
+        state = (*chosen(ct[:carries], moving), *totals)
+        slices = (*saved, *xs, *chosen(ct[carries:], moved[carries:]))
+        sizes = [consts, sum(moving), sum(fixed), carries, len(xs), sum(moved[carries:])]
+        transpose = pulled(body, active, moved)
+
+        def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+            c, ct_s, total, s, x, ct_y = _split(tensors, sizes)
+            parts = transpose(*c, *s, *x, *ct_s, *ct_y)
+            ct_c, before, ct_x = _parts(parts, sum(fixed), sum(moving))
+            summed = (a + b for a, b in zip(total, ct_c, strict=True))
+            return (*before, *summed, *ct_x)
+
+        inside = (*places((*constants, *state)), *rows(slices))
+        recorded = retrace(step, places=inside)
+        backward = {**params, "reverse": not reverse}
+        results = perform_scan(*recorded, constants, state, slices, backward)
+        ct_init, ct_consts, ct_xs = _parts(results, sum(moving), sum(fixed))
+        found = spread(active, (*ct_consts, *ct_init, *ct_xs))
+        return tuple(x if w else None for x, w in zip(found, wanted, strict=True))
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        needed = params.pop("needed", None)
+        _, saved = self.forward(primals, **params)
+        return self.pull(primals, saved, ct, needed=needed, **params)
+
+    def cost(self, *types: TensorType, body: Trace, length: int, **params: Any) -> Cost:
+        results = self.infer(*types, body=body, length=length, **params)
+        return cost_of(length * total_cost(body), *types, *results)
+
+
+class ScanWithEffects(Scan):
+    """A scan whose function does something besides computing: it runs at the call."""
+
+    pure = False
+
+
+while_loop_op, while_loop_with_effects_op = WhileLoop(), WhileLoopWithEffects()
+scan_op, scan_with_effects_op = Scan(), ScanWithEffects()
+
+
+def _parts(
+    values: Sequence[T], first: int, second: int
+) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
+    """The first so many, the second so many, and the rest."""
+    found = tuple(values)
+    return found[:first], found[first : first + second], found[first + second :]
+
+
+def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
+    """Consecutive groups of the given sizes."""
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(tuple(values[start : start + size]))
+        start += size
+    return groups
+
+
+def _filled(primals: Any, tangents: Any, active: Flags) -> tuple[Tensor, ...]:
+    """Tangents of the active operands; those that are zero at first become zeros."""
+    triples = zip(primals, tangents, active, strict=True)
+    return tuple(zeros_like(p) if t is None else t for p, t, a in triples if a)
+
+
+def perform_while(
+    captures: Sequence[Tensor],
+    functions: Sequence[Trace],
+    constants: Sequence[Tensor],
+    carry: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """Perform the op: the subgraphs take captures, constants and carries."""
+    condition, body = functions
+    effects = condition.effects or body.effects
+    op = while_loop_with_effects_op if effects else while_loop_op
+    consts = len(captures) + len(constants)
+    params = {"condition": condition, "body": body, "consts": consts}
+    result: tuple[Tensor, ...] = call(op, (*captures, *constants, *carry), params)
+    return result
+
+
+def perform_scan(
+    captures: Sequence[Tensor],
+    functions: Sequence[Trace],
+    constants: Sequence[Tensor],
+    carry: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    params: dict[str, Any],
+) -> tuple[Tensor, ...]:
+    """Perform the op: the subgraph takes captures, constants, carries and slices of `xs`."""
+    (body,) = functions
+    if not body.outputs and not body.effects:
+        return ()
+    op = scan_with_effects_op if body.effects else scan_op
+    operands = (*captures, *constants, *carry, *xs)
+    counts = {"consts": len(captures) + len(constants), "carries": len(carry)}
+    device = {} if operands else {"device": current_device()}
+    result: tuple[Tensor, ...] = call(op, operands, {**params, "body": body, **counts, **device})
+    return result

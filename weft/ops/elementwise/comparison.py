@@ -1,0 +1,236 @@
+"""Comparisons of each element, extrema of two operands, and closeness.
+
+A comparison is bool and carries no derivative. NaN compares unequal to everything, itself included,
+and wins in `maximum` and `minimum`; `fmax` and `fmin` ignore it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError
+from weft.ops.base import Tangents
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.families import BinaryOperation, as_tensors, cast
+
+_REAL = "bBhHiIlLqQfd"
+
+
+class Comparison(BinaryOperation):
+    """Compares two operands after promoting them."""
+
+    domain = "ordered"
+    result = "bool"
+    direct = "?" + _REAL
+    reasons = {"vjp": "the result is bool", "jvp": "the result is bool"}
+
+
+class Equal(Comparison):
+    """x1 == x2, elementwise; NaN equals nothing."""
+
+    ufunc = np.equal
+    domain = "any"
+    direct = "?" + _REAL + "FD"
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.equal(x, y)
+
+
+class NotEqual(Comparison):
+    """x1 != x2, elementwise; NaN differs from everything."""
+
+    ufunc = np.not_equal
+    domain = "any"
+    direct = "?" + _REAL + "FD"
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.not_equal(x, y)
+
+
+class Less(Comparison):
+    """x1 < x2, elementwise."""
+
+    ufunc = np.less
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.less(x, y)
+
+
+class LessEqual(Comparison):
+    """x1 <= x2, elementwise."""
+
+    ufunc = np.less_equal
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.less_equal(x, y)
+
+
+class Greater(Comparison):
+    """x1 > x2, elementwise."""
+
+    ufunc = np.greater
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.less(y, x)
+
+
+class GreaterEqual(Comparison):
+    """x1 >= x2, elementwise."""
+
+    ufunc = np.greater_equal
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.less_equal(y, x)
+
+
+class Extremum(BinaryOperation):
+    """Chooses one of two operands; where they are equal, each gets half of the derivative."""
+
+    domain = "real"
+    direct = _REAL
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        x, y = primals
+        moved, other = tangents
+        parts = [None if moved is None else _share(moved, x, y, out)]
+        parts.append(None if other is None else _share(other, y, x, out))
+        found = [part for part in parts if part is not None]
+        return found[0] if len(found) == 1 else found[0] + found[1]
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        x, y = primals
+        return _share(ct, x, y, out), _share(ct, y, x, out)
+
+
+def _share(t: Tensor, mine: Tensor, other: Tensor, out: Tensor) -> Tensor:
+    """What of `t` belongs to an operand: all if it was chosen, half at a tie, else nothing."""
+    return where(mine == out, where(other == out, 0.5 * t, t), 0)
+
+
+class Maximum(Extremum):
+    """The larger of x1 and x2, elementwise; NaN if either is NaN. Ties share the derivative."""
+
+    ufunc = np.maximum
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.max(x, y)
+
+
+class Minimum(Extremum):
+    """The smaller of x1 and x2, elementwise; NaN if either is NaN. Ties share the derivative."""
+
+    ufunc = np.minimum
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return s.min(x, y)
+
+
+class Fmax(Extremum):
+    """The larger of x1 and x2; NaN only if both are NaN. Ties share the derivative."""
+
+    ufunc = np.fmax
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return _ignoring_nan(s, x, y, s.max(x, y))
+
+
+class Fmin(Extremum):
+    """The smaller of x1 and x2; NaN only if both are NaN. Ties share the derivative."""
+
+    ufunc = np.fmin
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        return _ignoring_nan(s, x, y, s.min(x, y))
+
+
+def _ignoring_nan(s: Any, x: Any, y: Any, chosen: Any) -> Any:
+    return s.select(s.not_equal(x, x), y, s.select(s.not_equal(y, y), x, chosen))
+
+
+equal, not_equal = Equal(), NotEqual()
+less, less_equal, greater, greater_equal = Less(), LessEqual(), Greater(), GreaterEqual()
+maximum, minimum, fmax, fmin = Maximum(), Minimum(), Fmax(), Fmin()
+
+
+@public
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
+    """Hold every element between `min` and `max`; None is no bound, and NaN stays NaN.
+
+    Bounds are numbers or tensors that broadcast. If `min` exceeds `max`, the result is `max`. An
+    element that equals a bound shares the derivative with it.
+
+    >>> clip([-2.0, 0.5, 3.0], 0, 1).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    held = to_tensor(x, op="clip")
+    if min is not None:
+        held = maximum(held, min)
+    return held if max is None else minimum(held, max)
+
+
+@public
+def isclose(
+    x1: Any, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Whether |x1 - x2| <= atol + rtol·|x2|, elementwise; equal infinities are close."""
+    if rtol < 0 or atol < 0:
+        raise ArgumentError(f"isclose: tolerances must not be negative (rtol={rtol}, atol={atol})")
+    x, y = as_tensors("isclose", x1, x2)
+    dtype = dtypes.promote(x.dtype, y.dtype, op="isclose")
+    if not dtypes.is_inexact(dtype):
+        dtype = dtypes.float64  # differences of integers must neither wrap around nor round early
+    x, y = cast(x, dtype), cast(y, dtype)
+    size = FUNCTIONS["abs"]
+    near = size(x - y) <= atol + rtol * size(y)
+    close: Tensor = (near & FUNCTIONS["isfinite"](y)) | (x == y)
+    if equal_nan:
+        close = close | ((x != x) & (y != y))
+    return close
+
+
+@public
+def allclose(
+    x1: Any, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Whether `isclose` holds for every pair of elements, as a bool tensor with no axes."""
+    close = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    return FUNCTIONS["all"](close)  # type: ignore[no-any-return]
+
+
+@public
+def array_equal(x1: Any, x2: Any, /, *, equal_nan: bool = False) -> Tensor:
+    """Whether two tensors have one shape and equal elements, as a bool tensor with no axes."""
+    x, y = as_tensors("array_equal", x1, x2)
+    if x.shape != y.shape:
+        return to_tensor(False, like=x.device)
+    same = equal(x, y)
+    if equal_nan:
+        same = same | ((x != x) & (y != y))
+    return FUNCTIONS["all"](same)  # type: ignore[no-any-return]
+
+
+clamp = clip
+
+__all__ = [
+    "allclose",
+    "array_equal",
+    "clamp",
+    "clip",
+    "equal",
+    "fmax",
+    "fmin",
+    "greater",
+    "greater_equal",
+    "isclose",
+    "less",
+    "less_equal",
+    "maximum",
+    "minimum",
+    "not_equal",
+]

@@ -1,0 +1,273 @@
+"""Special functions of each element: error functions, logarithms that meet zeros, Bessel functions.
+
+All take real floats; integers become the default float first. Values come from SciPy.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+from weft.core.common.lazy import LazyAttribute, LazyModule
+from weft.core.common.slots import public
+from weft.core.common.types import Array
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.ops.base import Example, Tangents, call
+from weft.ops.elementwise.arithmetic import multiply, square, where
+from weft.ops.elementwise.complex_parts import abs
+from weft.ops.elementwise.elementary import exp, log, log1p, sigmoid, sin
+from weft.ops.elementwise.rounding import sign
+from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation, cast
+
+special = LazyModule("scipy.special")
+
+_HALF_ROOT_PI = math.sqrt(math.pi) / 2
+_ROOT_TWO_PI = math.sqrt(2 * math.pi)
+_SINC_TERMS = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
+
+
+class SpecialFunction(UnaryOperation):
+    """A function of real floats; integers are converted first."""
+
+    domain = "floating"
+    reasons = {"kernel": "its values come from SciPy, on the host"}
+
+
+class KernelFunction(SpecialFunction):
+    """A special function that kernels can call by its name."""
+
+    def body(self, s: Any, x: Any) -> Any:
+        return s.call(self.name, x)
+
+
+class Erf(KernelFunction):
+    """The error function: 2/√π times the integral of exp(-t²) from 0 to x."""
+
+    ufunc = LazyAttribute("scipy.special", "erf")
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return exp(-square(x)) / _HALF_ROOT_PI
+
+
+class Erfc(KernelFunction):
+    """1 - erf(x), precise for large x."""
+
+    ufunc = LazyAttribute("scipy.special", "erfc")
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return -exp(-square(x)) / _HALF_ROOT_PI
+
+
+class Erfinv(KernelFunction):
+    """The number whose error function is x; NaN outside [-1, 1]."""
+
+    ufunc = LazyAttribute("scipy.special", "erfinv")
+    sample = "u"
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return _HALF_ROOT_PI * exp(square(y))
+
+
+class Erfcinv(SpecialFunction):
+    """The number y for which erfc(y) is x; NaN outside [0, 2]."""
+
+    ufunc = LazyAttribute("scipy.special", "erfcinv")
+    sample = "q"
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return -_HALF_ROOT_PI * exp(square(y))
+
+
+class Ndtri(SpecialFunction):
+    """The number below which a normal variable lies with probability x."""
+
+    ufunc = LazyAttribute("scipy.special", "ndtri")
+    sample = "q"
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return _ROOT_TWO_PI * exp(square(y) / 2)
+
+
+class LogNdtr(SpecialFunction):
+    """The logarithm of the probability that a normal variable lies below x, precise in the tail."""
+
+    ufunc = LazyAttribute("scipy.special", "log_ndtr")
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return exp(-square(x) / 2 - y) / _ROOT_TWO_PI
+
+
+class Logit(SpecialFunction):
+    """log(x / (1 - x)), the inverse of sigmoid; NaN outside [0, 1]."""
+
+    ufunc = LazyAttribute("scipy.special", "logit")
+    sample = "q"
+
+    def body(self, s: Any, x: Any) -> Any:
+        return s.call("log", s.div(x, s.sub(s.const(1, x.dtype), x)))
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return 1 / (x * (1 - x))
+
+
+class OrderedFunction(ElementwiseOperation):
+    """A function of one float from a family that a whole number counts."""
+
+    domain = "floating"
+    reasons = {"kernel": "no polynomial serves every order"}
+
+    def derivative(self, x: Tensor, y: Tensor, **params: Any) -> Any:
+        """f'(x), given x and y = f(x)."""
+        raise self.missing("vjp")
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return tangents[0] * self.derivative(primals[0], out, **params)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (ct * self.derivative(primals[0], out, **params),)
+
+    def apply(self, x: Any, **params: Any) -> Tensor:
+        """The function of `x`, converted to a float if need be."""
+        tensor = to_tensor(x, op=self.name)
+        result: Tensor = call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), params)
+        return result
+
+
+class BesselI(OrderedFunction):
+    """A modified Bessel function of the first kind, or exp(-|x|) times it."""
+
+    examples = (
+        Example({"order": 0, "scaled": False}),
+        Example({"order": 1, "scaled": False}),
+        Example({"order": 0, "scaled": True}),
+        Example({"order": 1, "scaled": True}),
+    )
+
+    def eval(self, x: Array, *, order: int, scaled: bool) -> Array:
+        if order < 2:
+            own = (special.i0, special.i1, special.i0e, special.i1e)[order + 2 * scaled]
+            return own(x)  # type: ignore[no-any-return]
+        return (special.ive if scaled else special.iv)(order, x)  # type: ignore[no-any-return]
+
+    def derivative(self, x: Tensor, y: Tensor, **params: Any) -> Any:
+        order, scaled = params["order"], params["scaled"]
+        below, above = (
+            self.apply(x, order=n, scaled=scaled) for n in (builtins.abs(order - 1), order + 1)
+        )
+        slope = (below + above) / 2
+        return slope - sign(x) * y if scaled else slope
+
+
+class Xlogy(BinaryOperation):
+    """x1 * log(x2), and 0 where x1 is 0 unless x2 is NaN."""
+
+    ufunc = LazyAttribute("scipy.special", "xlogy")
+    domain = "floating"
+    direct = "fd"
+    sample = "fp"
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        zero = s.const(0, x.dtype)
+        silent = s.bit_and(s.equal(x, zero), s.equal(y, y))
+        return s.select(silent, zero, s.mul(x, s.call("log", y)))
+
+    def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
+        return log(y), x / where((x == 0) & (y == 0), 1, y)
+
+
+class Xlog1py(BinaryOperation):
+    """x1 * log1p(x2), and 0 where x1 is 0 unless x2 is NaN."""
+
+    ufunc = LazyAttribute("scipy.special", "xlog1py")
+    domain = "floating"
+    direct = "fd"
+    sample = "fp"
+
+    def body(self, s: Any, x: Any, y: Any) -> Any:
+        zero = s.const(0, x.dtype)
+        silent = s.bit_and(s.equal(x, zero), s.equal(y, y))
+        return s.select(silent, zero, s.mul(x, s.call("log1p", y)))
+
+    def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
+        return log1p(y), x / where((x == 0) & (y == -1), 1, 1 + y)
+
+
+erf, erfc, erfinv, erfcinv = Erf(), Erfc(), Erfinv(), Erfcinv()
+ndtri, log_ndtr, logit = Ndtri(), LogNdtr(), Logit()
+xlogy, xlog1py, bessel_i = Xlogy(), Xlog1py(), BesselI()
+
+expit = sigmoid
+
+
+@public
+def ndtr(x: Any, /) -> Tensor:
+    """The probability that a normal variable lies below x."""
+    return multiply(erfc(multiply(x, -1 / math.sqrt(2))), 0.5)
+
+
+@public
+def entr(x: Any, /) -> Tensor:
+    """-x log(x), 0 at 0 and -inf below."""
+    amount = to_tensor(x, op="entr")
+    return where(amount < 0, -math.inf, xlogy(-amount, where(amount < 0, 1, amount)))
+
+
+@public
+def i0(x: Any, /) -> Tensor:
+    """The modified Bessel function of the first kind of order 0."""
+    return bessel_i.apply(x, order=0, scaled=False)
+
+
+@public
+def i1(x: Any, /) -> Tensor:
+    """The modified Bessel function of the first kind of order 1."""
+    return bessel_i.apply(x, order=1, scaled=False)
+
+
+@public
+def i0e(x: Any, /) -> Tensor:
+    """exp(-|x|) times `i0(x)`."""
+    return bessel_i.apply(x, order=0, scaled=True)
+
+
+@public
+def i1e(x: Any, /) -> Tensor:
+    """exp(-|x|) times `i1(x)`."""
+    return bessel_i.apply(x, order=1, scaled=True)
+
+
+@public
+def sinc(x: Any, /) -> Tensor:
+    """sin(πx) / (πx), and 1 at 0; derivatives of every order are right at 0."""
+    y = multiply(x, math.pi)
+    near = abs(y) < 0.5
+    # Around 0 the Taylor series: a constant chosen by `where` would lose the higher derivatives.
+    z = square(where(near, y, 0))
+    series = z * _SINC_TERMS[-1] + _SINC_TERMS[-2]
+    for term in _SINC_TERMS[-3::-1]:
+        series = series * z + term
+    away = where(near, 1, y)
+    return where(near, series, sin(away) / away)
+
+
+__all__ = [
+    "entr",
+    "erf",
+    "erfc",
+    "erfcinv",
+    "erfinv",
+    "expit",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
+    "log_ndtr",
+    "logit",
+    "ndtr",
+    "ndtri",
+    "sinc",
+    "xlog1py",
+    "xlogy",
+]

@@ -1,0 +1,11 @@
+"""What models are made of: sliding windows, layers and losses.
+
+| file | what lives in it |
+|---|---|
+| `activation` | activation functions and gated pairs of them |
+| `convolution` | convolution and its transpose |
+| `pooling` | sliding windows reduced to one number each |
+| `normalization` | normalisation layers, dropout, attention |
+| `loss` | how far predictions are from targets |
+| `resample` | interpolation, pixel shuffles, sampling on a grid |
+"""

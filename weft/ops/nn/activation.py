@@ -1,0 +1,262 @@
+"""Activation functions of each element, and gated pairs of them.
+
+All are composed of elementary functions. At a kink the derivative is the one of the flat side: relu
+has slope 0 at 0.
+"""
+
+from __future__ import annotations
+
+from math import pi
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.axes import normalize_axis
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.elementary import exp, tanh
+from weft.ops.families import UnaryOperation, cast
+from weft.ops.view.reshape import reshape
+from weft.ops.view.slice import narrow
+
+
+def _real(op: str, x: Any) -> Any:
+    """A real tensor."""
+    tensor = to_tensor(x, op=op)
+    if dtypes.is_complex(tensor.dtype) or dtypes.is_bool(tensor.dtype):
+        raise DTypeError(f"{op}: takes real numbers, got {dtypes.name_of(tensor.dtype)}")
+    return tensor
+
+
+def _float(op: str, x: Any) -> Any:
+    """A real tensor of floats; integers become the default float."""
+    tensor = _real(op, x)
+    return tensor if dtypes.is_floating(tensor.dtype) else cast(tensor, default_float())
+
+
+class Relu(UnaryOperation):
+    """x where it is positive, else 0; the derivative at 0 is 0."""
+
+    domain = "real"
+
+    def eval(self, x: Any, **params: Any) -> Any:
+        return np.maximum(x, x.dtype.type(0))
+
+    def body(self, s: Any, x: Any) -> Any:
+        return s.max(x, s.const(0, x.dtype))
+
+    def derivative(self, x: Tensor, y: Tensor) -> Tensor:
+        return cast(y > 0, y.dtype)
+
+
+relu = Relu()
+
+
+@public
+def relu6(x: Any, /) -> Tensor:
+    """x between 0 and 6, clipped beyond."""
+    return hardtanh(x, 0, 6)
+
+
+@public
+def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """x between `low` and `high`, clipped beyond."""
+    if not low < high:
+        raise ArgumentError(f"hardtanh: low {low} is not below high {high}")
+    t = _float("hardtanh", x)
+    return where(t <= low, low, where(t >= high, high, t))
+
+
+@public
+def leaky_relu(x: Any, /, negative_slope: float = 0.01) -> Tensor:
+    """x where it is positive, `negative_slope` · x elsewhere."""
+    t = _float("leaky_relu", x)
+    return where(t > 0, t, t * negative_slope)
+
+
+@public
+def prelu(x: Any, weight: Any, /) -> Tensor:
+    """`leaky_relu` with a learned slope: one number, or one for each feature (axis 1)."""
+    t, slope = _float("prelu", x), _float("prelu", weight)
+    if slope.size != 1:
+        features = t.shape[1] if t.ndim > 1 else t.size
+        if slope.shape != (features,):
+            raise ShapeError(f"prelu: weight: expected 1 or {features} slopes, got {slope.shape}")
+        slope = reshape(slope, (features, *(1,) * (t.ndim - 2)))
+    else:
+        slope = reshape(slope, ())
+    return where(t > 0, t, t * slope)
+
+
+def _exponential_below(t: Any, alpha: float = 1.0) -> Any:
+    """alpha · (e^t − 1) where t ≤ 0; positive t are replaced by 0 so that nothing overflows."""
+    return alpha * FUNCTIONS["expm1"](where(t > 0, 0, t))
+
+
+@public
+def elu(x: Any, /, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, alpha · (e^x − 1) elsewhere."""
+    t = _float("elu", x)
+    return where(t > 0, t, _exponential_below(t, alpha))
+
+
+@public
+def selu(x: Any, /) -> Tensor:
+    """Scaled `elu` that keeps mean 0 and variance 1 of its input."""
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    return scale * elu(x, alpha)  # type: ignore[no-any-return]
+
+
+@public
+def celu(x: Any, /, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, alpha · (e^(x/alpha) − 1) elsewhere."""
+    if alpha == 0:
+        raise ArgumentError("celu: alpha is 0")
+    t = _float("celu", x)
+    return where(t > 0, t, _exponential_below(t / alpha, alpha))
+
+
+@public
+def gelu(x: Any, /, approximate: str = "none") -> Tensor:
+    """x · Φ(x) with the normal distribution Φ; `approximate="tanh"` is the usual formula for it."""
+    t = _float("gelu", x)
+    if approximate == "tanh":
+        inner = (2 / pi) ** 0.5 * (t + 0.044715 * t * t * t)
+        return 0.5 * t * (1 + tanh(inner))  # type: ignore[no-any-return]
+    if approximate != "none":
+        raise ArgumentError(f"gelu: approximate is 'none' or 'tanh', got {approximate!r}")
+    return 0.5 * t * (1 + FUNCTIONS["erf"](t * 0.5**0.5))  # type: ignore[no-any-return]
+
+
+@public
+def silu(x: Any, /) -> Tensor:
+    """x · sigmoid(x), also called swish."""
+    t = _float("silu", x)
+    return t * FUNCTIONS["sigmoid"](t)  # type: ignore[no-any-return]
+
+
+@public
+def swish(x: Any, /) -> Tensor:
+    """x · sigmoid(x), also called silu."""
+    return silu(x)
+
+
+@public
+def softplus(x: Any, /, beta: float = 1.0) -> Tensor:
+    """log(1 + e^(beta·x)) / beta, without overflow."""
+    if beta == 0:
+        raise ArgumentError("softplus: beta is 0")
+    t = _float("softplus", x) * beta
+    above = where(t > 0, t, 0)
+    return (above + FUNCTIONS["log1p"](exp(where(t > 0, -t, t)))) / beta  # type: ignore[no-any-return]
+
+
+@public
+def mish(x: Any, /) -> Tensor:
+    """x · tanh(softplus(x))."""
+    t = _float("mish", x)
+    return t * tanh(softplus(t))  # type: ignore[no-any-return]
+
+
+@public
+def softsign(x: Any, /) -> Tensor:
+    """x / (1 + |x|)."""
+    t = _float("softsign", x)
+    return t / (1 + FUNCTIONS["abs"](t))  # type: ignore[no-any-return]
+
+
+@public
+def hard_sigmoid(x: Any, /) -> Tensor:
+    """x/6 + 1/2 between 0 and 1, clipped beyond."""
+    t = _float("hard_sigmoid", x)
+    return where(t <= -3, 0, where(t >= 3, 1, t / 6 + 0.5))
+
+
+@public
+def hard_swish(x: Any, /) -> Tensor:
+    """x · hard_sigmoid(x)."""
+    t = _float("hard_swish", x)
+    return where(t <= -3, 0, where(t >= 3, t, t * (t + 3) / 6))
+
+
+@public
+def tanhshrink(x: Any, /) -> Tensor:
+    """x − tanh(x)."""
+    t = _float("tanhshrink", x)
+    return t - tanh(t)  # type: ignore[no-any-return]
+
+
+@public
+def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
+    """x moved toward 0 by `threshold`, stopping at 0."""
+    t = _float("softshrink", x)
+    return where(t > threshold, t - threshold, where(t < -threshold, t + threshold, t * 0))
+
+
+@public
+def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
+    """x where |x| exceeds `threshold`, else 0."""
+    t = _float("hardshrink", x)
+    inside = FUNCTIONS["abs"](t) <= threshold
+    return where(inside, 0, t)
+
+
+@public
+def threshold(x: Any, /, level: float, value: float) -> Tensor:
+    """x where it exceeds `level`, else `value`."""
+    t = _float("threshold", x)
+    return where(t <= level, value, t)
+
+
+def _halves(op: str, x: Any, axis: int) -> tuple[Any, Any]:
+    t = _float(op, x)
+    i = normalize_axis(op, axis, t.ndim)
+    if t.shape[i] % 2:
+        raise ShapeError(f"{op}: axis {i} of shape {t.shape} has no two halves")
+    half = t.shape[i] // 2
+    return narrow(t, i, 0, half), narrow(t, i, half, half)
+
+
+@public
+def glu(x: Any, /, axis: int = -1) -> Tensor:
+    """First half of an axis times the sigmoid of the second half."""
+    a, b = _halves("glu", x, axis)
+    return a * FUNCTIONS["sigmoid"](b)  # type: ignore[no-any-return]
+
+
+@public
+def swiglu(x: Any, /, axis: int = -1) -> Tensor:
+    """`silu` of the first half of an axis times the second half."""
+    a, b = _halves("swiglu", x, axis)
+    return silu(a) * b  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_swish",
+    "hardshrink",
+    "hardtanh",
+    "leaky_relu",
+    "mish",
+    "prelu",
+    "relu",
+    "relu6",
+    "selu",
+    "silu",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "swiglu",
+    "swish",
+    "tanhshrink",
+    "threshold",
+]

@@ -1,0 +1,398 @@
+"""Losses: a number for how far predictions are from targets.
+
+Each gives one loss for each element or example, then `reduction` says what becomes of them: "mean",
+"sum" or "none".
+"""
+
+from __future__ import annotations
+
+from math import log as log_of
+from math import pi
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.axes import normalize_axis
+from weft.ops.base import call
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.elementary import exp, log
+from weft.ops.families import as_tensors, cast
+from weft.ops.gather import gather_op
+from weft.ops.norms import inexact, vector_norm
+from weft.ops.reduction import reduce, reduce_sum_op
+from weft.ops.view.reshape import reshape
+from weft.ops.view.transpose import moveaxis
+
+
+def _reduced(op: str, losses: Any, reduction: str, count: Any = None) -> Tensor:
+    """Losses as they are, their sum, or their mean (over `count` where it is not their number)."""
+    if reduction == "none":
+        return losses  # type: ignore[no-any-return]
+    if reduction not in ("mean", "sum"):
+        raise ArgumentError(f"{op}: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
+    total: Any = reduce(reduce_sum_op, losses, None, False)
+    if reduction == "sum":
+        return total  # type: ignore[no-any-return]
+    return total / (losses.size if count is None else count)  # type: ignore[no-any-return]
+
+
+def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
+    """Prediction and target as floats of one shape."""
+    x, y = as_tensors(op, prediction, target)
+    x, y = inexact(op, x), inexact(op, y)
+    if x.shape != y.shape:
+        raise ShapeError(
+            f"{op}: prediction {x.shape} and target {y.shape} differ in shape"
+            "\nhint: broadcast one of them on purpose"
+        )
+    return x, y
+
+
+@public
+def mse_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+    """Squared differences."""
+    x, y = _pair("mse_loss", prediction, target)
+    return _reduced("mse_loss", (x - y) * (x - y), reduction)
+
+
+@public
+def l1_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+    """Absolute differences."""
+    x, y = _pair("l1_loss", prediction, target)
+    return _reduced("l1_loss", FUNCTIONS["abs"](x - y), reduction)
+
+
+@public
+def smooth_l1_loss(
+    prediction: Any, target: Any, /, *, beta: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """Squared differences over 2·beta below `beta`, absolute ones less beta/2 above."""
+    if beta < 0:
+        raise ArgumentError(f"smooth_l1_loss: beta is negative ({beta})")
+    if beta == 0:
+        return l1_loss(prediction, target, reduction=reduction)
+    x, y = _pair("smooth_l1_loss", prediction, target)
+    return _reduced("smooth_l1_loss", _huber(x - y, beta) / beta, reduction)
+
+
+@public
+def huber_loss(
+    prediction: Any, target: Any, /, *, delta: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """Half the squared differences below `delta`, growing linearly above."""
+    if delta <= 0:
+        raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
+    x, y = _pair("huber_loss", prediction, target)
+    return _reduced("huber_loss", _huber(x - y, delta), reduction)
+
+
+def _huber(difference: Any, delta: float) -> Any:
+    size = FUNCTIONS["abs"](difference)
+    return where(size < delta, 0.5 * difference * difference, delta * (size - 0.5 * delta))
+
+
+@public
+def cross_entropy(
+    logits: Any,
+    target: Any,
+    /,
+    *,
+    weight: Any = None,
+    ignore_index: int | None = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    axis: int = 1,
+) -> Tensor:
+    """Cross entropy of unnormalised scores and targets, which are classes or probabilities.
+
+    Classes are integers of the shape of `logits` without its class axis (`axis`, or the only one of
+    a single example); probabilities are floats of its full shape.
+    """
+    x, name = inexact("cross_entropy", logits), "cross_entropy"
+    classes = normalize_axis(name, 0 if x.ndim == 1 else axis, x.ndim)
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(f"{name}: label_smoothing is not in [0, 1] ({label_smoothing})")
+    scores: Any = moveaxis(FUNCTIONS["log_softmax"](x, classes), classes, -1)
+    y: Any = to_tensor(target, op=name)
+    if dtypes.is_integer(y.dtype):
+        return _class_loss(name, scores, y, weight, ignore_index, label_smoothing, reduction)
+    if y.shape != x.shape:
+        raise ShapeError(f"{name}: target {y.shape} for logits {x.shape}")
+    count = x.shape[classes]
+    spread = moveaxis(inexact(name, y), classes, -1) * (1 - label_smoothing)
+    terms = (spread + label_smoothing / count) * scores
+    if weight is not None:
+        terms = terms * _class_weight(name, weight, count)
+    losses: Any = -reduce(reduce_sum_op, terms, -1, False)
+    return _reduced(name, losses, reduction)
+
+
+def _class_weight(op: str, weight: Any, count: int) -> Any:
+    given = inexact(op, weight)
+    if given.shape != (count,):
+        raise ShapeError(f"{op}: weight: expected shape ({count},), got {given.shape}")
+    return given
+
+
+def _class_loss(
+    op: str,
+    scores: Any,
+    target: Any,
+    weight: Any,
+    ignore_index: int | None,
+    smoothing: float,
+    reduction: str,
+) -> Tensor:
+    """Negative log-probabilities (… classes) picked by integer targets."""
+    if not dtypes.is_integer(target.dtype):
+        raise DTypeError(f"{op}: target classes are integers, got {dtypes.name_of(target.dtype)}")
+    if target.shape != scores.shape[:-1]:
+        raise ShapeError(
+            f"{op}: target {target.shape} for {scores.shape[-1]} classes of {scores.shape[:-1]}"
+        )
+    kept = target == target if ignore_index is None else target != ignore_index
+    safe = cast(where(kept, target, 0), dtypes.int64)
+    losses = -_picked(scores, safe)
+    rows = None
+    if weight is not None:
+        by_class = _class_weight(op, weight, scores.shape[-1])
+        rows = _picked(by_class, safe, shared=True)
+        losses = losses * rows
+    if smoothing:
+        all_classes = scores if weight is None else scores * by_class
+        uniform: Any = -reduce(reduce_sum_op, all_classes, -1, False) / scores.shape[-1]
+        losses = (1 - smoothing) * losses + smoothing * uniform
+    losses = where(kept, losses, 0)
+    if reduction != "mean":
+        return _reduced(op, losses, reduction)
+    counted = where(kept, 1.0 if rows is None else rows, 0.0)
+    total = reduce(reduce_sum_op, cast(counted, scores.dtype), None, False)
+    return _reduced(op, losses, reduction, total)
+
+
+def _picked(table: Any, classes: Any, shared: bool = False) -> Any:
+    """The entry of each row (or of one shared row) that its class names."""
+    indices = reshape(classes, (*classes.shape, 1))
+    picks = classes.ndim if shared else 0
+    params = {"indexed": 1, "rest": 0, "picks": picks, "mode": "raise"}
+    return call(gather_op, (table, indices), params)
+
+
+@public
+def nll_loss(
+    log_probabilities: Any,
+    target: Any,
+    /,
+    *,
+    weight: Any = None,
+    ignore_index: int | None = -100,
+    reduction: str = "mean",
+    axis: int = 1,
+) -> Tensor:
+    """Negative log-likelihood of integer classes, given log-probabilities along `axis`."""
+    x = inexact("nll_loss", log_probabilities)
+    classes = normalize_axis("nll_loss", 0 if x.ndim == 1 else axis, x.ndim)
+    scores, y = moveaxis(x, classes, -1), to_tensor(target, op="nll_loss")
+    return _class_loss("nll_loss", scores, y, weight, ignore_index, 0.0, reduction)
+
+
+@public
+def binary_cross_entropy(
+    probability: Any, target: Any, /, *, weight: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """Cross entropy of probabilities of "yes" and targets in [0, 1]; logarithms stop at -100."""
+    p, y = _pair("binary_cross_entropy", probability, target)
+    losses = -(y * _bounded_log(p) + (1 - y) * _bounded_log(1 - p))
+    return _reduced("binary_cross_entropy", _weighted(losses, weight), reduction)
+
+
+def _bounded_log(p: Any) -> Any:
+    zero = p == 0
+    found: Any = log(where(zero, 1, p))
+    return where(zero | (found < -100), -100, found)
+
+
+def _weighted(losses: Any, weight: Any) -> Any:
+    return losses if weight is None else losses * weight
+
+
+@public
+def binary_cross_entropy_with_logits(
+    logits: Any,
+    target: Any,
+    /,
+    *,
+    weight: Any = None,
+    pos_weight: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy of sigmoid(logits) and targets in [0, 1], stable for any logit."""
+    name = "binary_cross_entropy_with_logits"
+    x, y = _pair(name, logits, target)
+    softplus = FUNCTIONS["softplus"]
+    yes = softplus(-x) if pos_weight is None else softplus(-x) * pos_weight
+    losses = y * yes + (1 - y) * softplus(x)
+    return _reduced(name, _weighted(losses, weight), reduction)
+
+
+@public
+def kl_div(
+    log_probability: Any, target: Any, /, *, log_target: bool = False, reduction: str = "mean"
+) -> Tensor:
+    """Divergence of target probabilities from predicted log-probabilities, element by element.
+
+    `reduction` may also be "batchmean": the sum divided by the size of the first axis.
+    """
+    x, y = _pair("kl_div", log_probability, target)
+    if log_target:
+        terms = exp(y) * (y - x)
+    else:
+        positive = y > 0
+        terms = where(positive, y * (log(where(positive, y, 1)) - x), 0)
+    if reduction == "batchmean":
+        return _reduced("kl_div", terms, "sum") / max(x.shape[0] if x.ndim else 1, 1)  # type: ignore[no-any-return]
+    return _reduced("kl_div", terms, reduction)
+
+
+@public
+def cosine_similarity(x1: Any, x2: Any, /, *, axis: int = 1, eps: float = 1e-8) -> Tensor:
+    """Cosine of the angle between vectors along an axis; norms below `eps` count as `eps`."""
+    a, b = (inexact("cosine_similarity", x) for x in as_tensors("cosine_similarity", x1, x2))
+    left, right = (_at_least(vector_norm(t, axis=axis, keepdims=True), eps) for t in (a, b))
+    product: Any = (a / left) * (b / right)
+    return reduce(reduce_sum_op, product, axis, False, "cosine_similarity")
+
+
+def _at_least(x: Any, low: float) -> Any:
+    return where(x > low, x, low)
+
+
+@public
+def cosine_embedding_loss(
+    x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """1 − cosine for target 1; what the cosine exceeds `margin` by for target −1."""
+    cosine: Any = cosine_similarity(x1, x2, axis=-1)
+    y: Any = to_tensor(target, op="cosine_embedding_loss")
+    losses = where(y == 1, 1 - cosine, FUNCTIONS["relu"](cosine - margin))
+    return _reduced("cosine_embedding_loss", losses, reduction)
+
+
+@public
+def hinge_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+    """max(0, 1 − target · prediction) for targets ±1."""
+    x, y = _pair("hinge_loss", prediction, target)
+    return _reduced("hinge_loss", FUNCTIONS["relu"](1 - x * y), reduction)
+
+
+@public
+def hinge_embedding_loss(
+    prediction: Any, target: Any, /, *, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """The distance itself for target 1, max(0, margin − distance) for target −1."""
+    x, y = _pair("hinge_embedding_loss", prediction, target)
+    losses = where(y == 1, x, FUNCTIONS["relu"](margin - x))
+    return _reduced("hinge_embedding_loss", losses, reduction)
+
+
+@public
+def soft_margin_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+    """log(1 + e^(−target · prediction)) for targets ±1."""
+    x, y = _pair("soft_margin_loss", prediction, target)
+    return _reduced("soft_margin_loss", FUNCTIONS["softplus"](-x * y), reduction)
+
+
+@public
+def margin_ranking_loss(
+    x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """max(0, margin − target · (x1 − x2)): target 1 wants `x1` larger, −1 smaller."""
+    a, b = _pair("margin_ranking_loss", x1, x2)
+    losses = FUNCTIONS["relu"](margin - to_tensor(target, op="margin_ranking_loss") * (a - b))
+    return _reduced("margin_ranking_loss", losses, reduction)
+
+
+@public
+def triplet_margin_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    /,
+    *,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, distance to the positive − distance to the negative + margin), last axis."""
+    a, close = _pair("triplet_margin_loss", anchor, positive)
+    _, far = _pair("triplet_margin_loss", anchor, negative)
+    near: Any = vector_norm(a - close + eps, axis=-1, ord=p)
+    losses = FUNCTIONS["relu"](near - vector_norm(a - far + eps, axis=-1, ord=p) + margin)
+    return _reduced("triplet_margin_loss", losses, reduction)
+
+
+@public
+def poisson_nll_loss(
+    prediction: Any,
+    target: Any,
+    /,
+    *,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:
+    """Negative log-likelihood of counts; `full` adds Stirling's term for counts above 1."""
+    x, y = _pair("poisson_nll_loss", prediction, target)
+    losses: Any = exp(x) - y * x if log_input else x - y * log(x + eps)
+    if full:
+        safe: Any = where(y > 1, y, 1)
+        stirling = safe * log(safe) - safe + 0.5 * log(2 * pi * safe)
+        losses = losses + where(y > 1, stirling, 0)
+    return _reduced("poisson_nll_loss", losses, reduction)
+
+
+@public
+def gaussian_nll_loss(
+    mean: Any,
+    target: Any,
+    variance: Any,
+    /,
+    *,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """Negative log-likelihood of a normal distribution; variances below `eps` count as `eps`."""
+    x, y = _pair("gaussian_nll_loss", mean, target)
+    var = _at_least(inexact("gaussian_nll_loss", variance), eps)
+    losses = 0.5 * (log(var) + (x - y) * (x - y) / var)
+    if full:
+        losses = losses + 0.5 * log_of(2 * pi)
+    return _reduced("gaussian_nll_loss", losses, reduction)
+
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cosine_similarity",
+    "cross_entropy",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "hinge_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "margin_ranking_loss",
+    "mse_loss",
+    "nll_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+]

@@ -1,0 +1,301 @@
+"""Normalisation layers, dropout and attention: composites over reductions and products.
+
+Statistics of narrow floats are taken in float32 and the result is rounded once.
+"""
+
+from __future__ import annotations
+
+from math import inf, prod
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import DType, Shape
+from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.contraction import product_of, swap
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.elementary import exp
+from weft.ops.families import broadcast_shape, cast
+from weft.ops.norms import inexact, vector_norm
+from weft.ops.random.discrete import bernoulli
+from weft.ops.reduction import reduce, reduce_max_op, reduce_sum_op
+from weft.ops.view.reshape import reshape
+
+
+def _wide(op: str, x: Any) -> tuple[Any, DType]:
+    """A real tensor in the dtype its statistics are taken in, and the dtype of the result."""
+    tensor = inexact(op, x)
+    if dtypes.is_complex(tensor.dtype):
+        raise DTypeError(f"{op}: takes real numbers, got {dtypes.name_of(tensor.dtype)}")
+    wide = dtypes.float32 if dtypes.is_narrow(tensor.dtype) else tensor.dtype
+    return cast(tensor, wide), tensor.dtype
+
+
+def _mean(t: Any, axes: Any) -> Any:
+    total: Any = reduce(reduce_sum_op, t, axes, True)
+    return total / max(prod(t.shape[i] for i in axes), 1)
+
+
+@public
+def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Tensor:
+    """Divide by the `p`-norm along an axis, or by `eps` where the norm is smaller."""
+    t = inexact("normalize", x)
+    size: Any = vector_norm(t, axis=axis, keepdims=True, ord=p)
+    return t / where(size > eps, size, eps)  # type: ignore[no-any-return]
+
+
+@public
+def layer_norm(
+    x: Any, /, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    """Mean 0 and variance 1 over the last axes, whose shape is given; then scale and shift."""
+    t, dtype = _wide("layer_norm", x)
+    axes = _last_axes("layer_norm", t.shape, normalized_shape)
+    made = _standard(t, axes, eps)
+    return _affine("layer_norm", made, weight, bias, t.shape[t.ndim - len(axes) :], dtype)
+
+
+def _last_axes(op: str, shape: Shape, wanted: Any) -> Shape:
+    sizes = tuple(map(as_int, wanted)) if np.iterable(wanted) else (as_int(wanted),)
+    if not sizes or shape[len(shape) - len(sizes) :] != sizes or len(sizes) > len(shape):
+        raise ShapeError(f"{op}: shape {shape} does not end with normalized_shape {sizes}")
+    return tuple(range(-len(sizes), 0))
+
+
+def _standard(t: Any, axes: Shape, eps: float) -> Any:
+    """Mean 0 and variance 1 over axes."""
+    centred = t - _mean(t, axes)
+    return centred / FUNCTIONS["sqrt"](_mean(centred * centred, axes) + eps)
+
+
+def _affine(op: str, t: Any, weight: Any, bias: Any, shape: Shape, dtype: DType) -> Tensor:
+    """Scale and shift by tensors of the given shape, then round to the dtype of the input."""
+    for what, value in (("weight", weight), ("bias", bias)):
+        if value is None:
+            continue
+        factor = inexact(op, value)
+        if factor.size != prod(shape) or (factor.ndim > 1 and factor.shape != shape):
+            raise ShapeError(f"{op}: {what}: expected shape {shape}, got {factor.shape}")
+        factor = cast(reshape(factor, shape), t.dtype)
+        t = t * factor if what == "weight" else t + factor
+    return cast(t, dtype)
+
+
+@public
+def rms_norm(
+    x: Any, /, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> Tensor:
+    """Divide by the root mean square over the last axes; `eps` is the dtype's own by default."""
+    t, dtype = _wide("rms_norm", x)
+    axes = _last_axes("rms_norm", t.shape, normalized_shape)
+    small = dtypes.finfo(dtype).eps if eps is None else eps
+    made = t / FUNCTIONS["sqrt"](_mean(t * t, axes) + small)
+    return _affine("rms_norm", made, weight, None, t.shape[t.ndim - len(axes) :], dtype)
+
+
+def _features(op: str, t: Any) -> int:
+    if t.ndim < 2:
+        raise ShapeError(f"{op}: expected (N, C, …), got shape {t.shape}")
+    return t.shape[1]  # type: ignore[no-any-return]
+
+
+@public
+def group_norm(
+    x: Any, /, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise each group of features of `x` (N, C, …) on its own; then scale and shift."""
+    t, dtype = _wide("group_norm", x)
+    features = _features("group_norm", t)
+    if groups < 1 or features % groups:
+        raise ArgumentError(f"group_norm: {features} features cannot be split into {groups} groups")
+    split = reshape(t, (t.shape[0], groups, features // groups, *t.shape[2:]))
+    made = _standard(split, tuple(range(2 - split.ndim, 0)), eps)
+    shape = (features, *(1,) * (t.ndim - 2))
+    return _affine("group_norm", reshape(made, t.shape), weight, bias, shape, dtype)
+
+
+@public
+def instance_norm(x: Any, /, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    """Normalise each feature of each example of `x` (N, C, …) over its space axes."""
+    t, dtype = _wide("instance_norm", x)
+    features = _features("instance_norm", t)
+    if t.ndim < 3:
+        raise ShapeError(f"instance_norm: expected (N, C, space…), got shape {t.shape}")
+    made = _standard(t, tuple(range(2 - t.ndim, 0)), eps)
+    shape = (features, *(1,) * (t.ndim - 2))
+    return _affine("instance_norm", made, weight, bias, shape, dtype)
+
+
+@public
+def batch_norm(
+    x: Any,
+    /,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Normalise each feature of `x` (N, C, …); gives (result, running mean, running variance).
+
+    In training the statistics are the batch's own, and the running ones move toward them by
+    `momentum` (the variance without bias); otherwise the running ones are used and stay.
+    """
+    t, dtype = _wide("batch_norm", x)
+    features = _features("batch_norm", t)
+    shape = (features, *(1,) * (t.ndim - 2))
+    if (running_mean is None) != (running_var is None):
+        raise ArgumentError("batch_norm: give both running statistics, or none")
+    if not training:
+        if running_mean is None:
+            raise ArgumentError("batch_norm: running statistics are needed outside training")
+        mean, var = (
+            cast(reshape(inexact("batch_norm", s), shape), t.dtype)
+            for s in (running_mean, running_var)
+        )
+        made = (t - mean) / FUNCTIONS["sqrt"](var + eps)
+        made = _affine("batch_norm", made, weight, bias, shape, dtype)
+        return made, running_mean, running_var
+    axes = (-t.ndim, *range(2 - t.ndim, 0))
+    count = prod(t.shape[i] for i in axes)
+    if count < 2:
+        raise ShapeError(f"batch_norm: one value for each feature has no variance {t.shape}")
+    mean = _mean(t, axes)
+    centred = t - mean
+    var = _mean(centred * centred, axes)
+    made = _affine("batch_norm", centred / FUNCTIONS["sqrt"](var + eps), weight, bias, shape, dtype)
+    if running_mean is None:
+        return made, None, None
+    return (
+        made,
+        _moved(running_mean, mean, momentum),
+        _moved(running_var, var * (count / (count - 1)), momentum),
+    )
+
+
+def _moved(running: Any, found: Any, momentum: float) -> Tensor:
+    """A running statistic moved toward the batch's; it carries no derivative."""
+    old = inexact("batch_norm", running)
+    new = cast(reshape(FUNCTIONS["stop_gradient"](found), old.shape), old.dtype)
+    return old + momentum * (new - old)  # type: ignore[no-any-return]
+
+
+@public
+def local_response_norm(
+    x: Any, /, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Divide by (k + alpha · mean of squares of `size` features around) to the power beta."""
+    t, dtype = _wide("local_response_norm", x)
+    features = _features("local_response_norm", t)
+    if t.ndim < 3 or size < 1:
+        raise ShapeError(f"local_response_norm: size {size}, shape {t.shape}: needs (N, C, space…)")
+    rows = reshape(t * t, (t.shape[0], 1, features, -1))
+    around = FUNCTIONS["avg_pool2d"](_padded_rows(rows, size), (size, 1), 1)
+    return cast(t / (reshape(around, t.shape) * alpha + k) ** beta, dtype)
+
+
+def _padded_rows(rows: Any, size: int) -> Any:
+    zeros = FUNCTIONS["zeros"]
+    lead, width = rows.shape[:2], rows.shape[3]
+    low, high = (
+        zeros((*lead, n, width), dtype=rows.dtype, device=rows.device)
+        for n in (size // 2, (size - 1) // 2)
+    )
+    return FUNCTIONS["concat"]([low, rows, high], axis=2)
+
+
+@public
+def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
+    """Set elements to 0 with probability `rate` and scale the others up, so that the mean stays."""
+    t = inexact("dropout", x)
+    if not 0 <= rate < 1:
+        raise ArgumentError(f"dropout: rate must be in [0, 1), got {rate}")
+    if rate == 0:
+        return t
+    return where(bernoulli(key, 1 - rate, t.shape), t / (1 - rate), 0)
+
+
+@public
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Mix values (… S V) by how well queries (… L E) match keys (… S E).
+
+    A bool mask says what may be seen, a float mask is added to the scores; `is_causal` hides later
+    positions. A query that may see nothing gives zeros. With `enable_gqa` each key and value head
+    (axis -3) serves several query heads.
+    """
+    name = "scaled_dot_product_attention"
+    (q, dtype), (k, _), (v, _) = (_wide(name, x) for x in (query, key, value))
+    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ShapeError(
+            f"{name}: query … L E, key … S E, value … S V (shapes {q.shape}, {k.shape}, {v.shape})"
+        )
+    if enable_gqa:
+        k, v = (_shared_heads(name, q, x) for x in (k, v))
+    factor = (q.shape[-1] or 1) ** -0.5 if scale is None else scale
+    scores: Any = product_of(name, q * factor, swap(k))
+    if is_causal:
+        visible = np.tri(q.shape[-2], k.shape[-2], dtype=bool)
+        scores = where(wrap(visible, q.device), scores, -inf)
+    if mask is not None:
+        scores = _masked(name, scores, mask)
+    return cast(product_of(name, _weights(scores), v), dtype)
+
+
+def _shared_heads(op: str, q: Any, x: Any) -> Any:
+    """Repeat each key or value head for the query heads it serves."""
+    if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
+        raise ShapeError(f"{op}: heads of {x.shape} cannot serve the heads of {q.shape}")
+    times = q.shape[-3] // x.shape[-3]
+    lead, heads, tail = x.shape[:-3], x.shape[-3], x.shape[-2:]
+    opened = reshape(x, (*lead, heads, 1, *tail))
+    spread = FUNCTIONS["broadcast_to"](opened, (*lead, heads, times, *tail))
+    return reshape(spread, (*lead, heads * times, *tail))
+
+
+def _masked(op: str, scores: Any, mask: Any) -> Any:
+    given: Any = to_tensor(mask, op=op)
+    if broadcast_shape(op, scores.shape, given.shape) != scores.shape:
+        raise ShapeError(f"{op}: mask of shape {given.shape} for scores {scores.shape}")
+    if dtypes.is_bool(given.dtype):
+        return where(given, scores, -inf)
+    return scores + cast(given, scores.dtype)
+
+
+def _weights(scores: Any) -> Any:
+    """Softmax over the last axis; a row of -inf only becomes zeros."""
+    if scores.shape[-1] == 0:
+        return scores
+    top: Any = reduce(reduce_max_op, FUNCTIONS["stop_gradient"](scores), -1, True)
+    parts: Any = exp(scores - where(top == -inf, 0, top))
+    total: Any = reduce(reduce_sum_op, parts, -1, True)
+    return parts / where(total == 0, 1, total)
+
+
+__all__ = [
+    "batch_norm",
+    "dropout",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "local_response_norm",
+    "normalize",
+    "rms_norm",
+    "scaled_dot_product_attention",
+]

@@ -1,0 +1,269 @@
+"""Resampling: interpolation to another size, pixel shuffles and sampling on a grid.
+
+Interpolation is separable: along each axis every result element is a weighted sum of a few elements
+at constant positions. Coordinates follow torch, including `align_corners`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import Array, Shape
+from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.base import call
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.families import cast
+from weft.ops.gather import gather_op
+from weft.ops.nn.pooling import mean_along, taken
+from weft.ops.view.join import stack
+from weft.ops.view.reshape import reshape
+from weft.ops.view.transpose import moveaxis, permute_dims
+from weft.ops.view.window import per_axis
+
+_RANKS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
+_ANY_RANK = ("nearest", "nearest-exact", "area")
+_CUBIC = -0.75  # Keys' parameter, as torch and OpenCV have it
+
+
+@public
+def interpolate(
+    x: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Tensor:
+    """Resize the space axes of `x` (N, C, space…) to `size`, or by `scale_factor`.
+
+    Modes: nearest, nearest-exact, area (any number of space axes), linear, bilinear, bicubic,
+    trilinear. With `align_corners` the first and last elements keep their places.
+    """
+    tensor: Any = to_tensor(x, op="interpolate")
+    rank = tensor.ndim - 2
+    if mode not in (*_RANKS, *_ANY_RANK):
+        raise ArgumentError(
+            f"interpolate: mode {mode!r} is none of {', '.join((*_ANY_RANK, *_RANKS))}"
+        )
+    if rank < 1 or _RANKS.get(mode, rank) != rank:
+        raise ShapeError(
+            f"interpolate: mode {mode!r} takes (N, C, space…) with {_RANKS.get(mode, 'some')} space"
+            f" axes, got shape {tensor.shape}"
+        )
+    if align_corners and mode in _ANY_RANK:
+        raise ArgumentError(f"interpolate: align_corners has no meaning for mode {mode!r}")
+    if not mode.startswith("nearest") and not dtypes.is_inexact(tensor.dtype):
+        raise DTypeError(f"interpolate: mode {mode!r} needs floats, got {tensor.dtype}")
+    if 0 in tensor.shape[2:]:
+        raise ShapeError(f"interpolate: a space axis is empty (shape {tensor.shape})")
+    wanted, scales = _sizes(tensor.shape[2:], size, scale_factor)
+    for k, (count, scale) in enumerate(zip(wanted, scales, strict=True)):
+        tensor = _resized(tensor, k + 2, count, scale, mode, align_corners)
+    return tensor  # type: ignore[no-any-return]
+
+
+def _sizes(space: Shape, size: Any, factor: Any) -> tuple[Shape, list[float]]:
+    """The wanted sizes, and how far a step of the result reaches in the input."""
+    rank = len(space)
+    if (size is None) == (factor is None):
+        raise ArgumentError("interpolate: give either size or scale_factor")
+    if size is not None:
+        wanted = per_axis("interpolate", "size", size, rank)
+        return wanted, [n / count for n, count in zip(space, wanted, strict=True)]
+    factors = [float(f) for f in factor] if np.iterable(factor) else [float(factor)] * rank
+    if len(factors) != rank or min(factors) <= 0:
+        raise ArgumentError(f"interpolate: scale_factor {factor!r} for {rank} space axes")
+    wanted = tuple(floor(n * f) for n, f in zip(space, factors, strict=True))
+    if min(wanted) < 1:
+        raise ArgumentError(f"interpolate: scale_factor {factor!r} leaves nothing of {space}")
+    return wanted, [1 / f for f in factors]
+
+
+def _resized(x: Any, axis: int, count: int, scale: float, mode: str, align: bool) -> Any:
+    size = x.shape[axis]
+    steps = np.arange(count)
+    if mode == "area":
+        return mean_along(x, axis, count)
+    if mode == "nearest":
+        return taken(x, axis, np.minimum(np.floor(steps * scale), size - 1))
+    if mode == "nearest-exact":
+        return taken(x, axis, np.minimum(np.floor((steps + 0.5) * scale), size - 1))
+    if align:
+        source = steps * ((size - 1) / (count - 1) if count > 1 else 0.0)
+    else:
+        source = (steps + 0.5) * scale - 0.5
+    if mode == "bicubic":
+        return _weighted(x, axis, *_cubic_taps(source, size))
+    return _weighted(x, axis, *_linear_taps(np.maximum(source, 0), size))
+
+
+def _linear_taps(source: Array, size: int) -> tuple[Array, Array]:
+    first = np.minimum(np.floor(source), size - 1)
+    part = np.clip(source - first, 0, 1)
+    positions = np.stack([first, np.minimum(first + 1, size - 1)], 1)
+    return positions, np.stack([1 - part, part], 1)
+
+
+def _cubic_taps(source: Array, size: int) -> tuple[Array, Array]:
+    first = np.floor(source)
+    part = source - first
+    positions = np.clip(first[:, None] + np.arange(-1, 3), 0, size - 1)
+    return positions, np.stack([_far(part + 1), _near(part), _near(1 - part), _far(2 - part)], 1)
+
+
+def _near(t: Array) -> Array:
+    """The cubic kernel for distances up to 1."""
+    return ((_CUBIC + 2) * t - (_CUBIC + 3)) * t * t + 1
+
+
+def _far(t: Array) -> Array:
+    """The cubic kernel for distances between 1 and 2."""
+    return ((_CUBIC * t - 5 * _CUBIC) * t + 8 * _CUBIC) * t - 4 * _CUBIC
+
+
+def _weighted(x: Any, axis: int, positions: Array, weights: Array) -> Any:
+    """Sums of elements at `positions` (count, taps) of one axis, times weights."""
+    rest = (1,) * (x.ndim - axis - 1)
+    total: Any = None
+    for places, factors in zip(positions.T, weights.T, strict=True):
+        found: Any = taken(x, axis, places)
+        term = found * wrap(factors.astype(x.dtype).reshape((-1, *rest)), x.device)
+        total = term if total is None else total + term
+    return total
+
+
+@public
+def pixel_shuffle(x: Any, factor: int) -> Tensor:
+    """Move features into space: (…, C·r², H, W) becomes (…, C, H·r, W·r)."""
+    t = _planes("pixel_shuffle", x, factor)
+    *lead, features, height, width = t.shape
+    if features % factor**2:
+        raise ShapeError(f"pixel_shuffle: {features} features are no multiple of {factor}²")
+    kept = features // factor**2
+    split = reshape(t, (*lead, kept, factor, factor, height, width))
+    base = len(lead)
+    order = [*range(base + 1), base + 3, base + 1, base + 4, base + 2]
+    return reshape(permute_dims(split, order), (*lead, kept, height * factor, width * factor))
+
+
+@public
+def pixel_unshuffle(x: Any, factor: int) -> Tensor:
+    """Move space into features: (…, C, H·r, W·r) becomes (…, C·r², H, W)."""
+    t = _planes("pixel_unshuffle", x, factor)
+    *lead, features, height, width = t.shape
+    if height % factor or width % factor:
+        raise ShapeError(f"pixel_unshuffle: {height} × {width} is no multiple of {factor}")
+    rows, columns = height // factor, width // factor
+    split = reshape(t, (*lead, features, rows, factor, columns, factor))
+    base = len(lead)
+    order = [*range(base + 1), base + 2, base + 4, base + 1, base + 3]
+    return reshape(permute_dims(split, order), (*lead, features * factor**2, rows, columns))
+
+
+def _planes(op: str, x: Any, factor: int) -> Tensor:
+    tensor = to_tensor(x, op=op)
+    if tensor.ndim < 3:
+        raise ShapeError(f"{op}: expected (…, C, H, W), got shape {tensor.shape}")
+    if factor < 1:
+        raise ArgumentError(f"{op}: factor must be at least 1, got {factor}")
+    return tensor
+
+
+@public
+def grid_sample(
+    x: Any,
+    grid: Any,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+) -> Tensor:
+    """Read `x` (N, C, H, W) at positions `grid` (N, H', W', 2), which are (x, y) in [-1, 1].
+
+    Outside, `padding_mode` reads zeros, the border, or the reflection. Differentiable in both.
+    """
+    image: Any = to_tensor(x, op="grid_sample")
+    places: Any = to_tensor(grid, op="grid_sample")
+    if image.ndim != 4 or places.ndim != 4 or places.shape[-1] != 2 or 0 in image.shape[2:]:
+        raise ShapeError(f"grid_sample: (N, C, H, W), (N, H, W, 2): {image.shape}, {places.shape}")
+    if image.shape[0] != places.shape[0]:
+        raise ShapeError(f"grid_sample: batches {image.shape[0]} and {places.shape[0]} differ")
+    if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border", "reflection"):
+        raise ArgumentError(f"grid_sample: mode {mode!r}, padding_mode {padding_mode!r}")
+    places = cast(places, image.dtype)
+    bring = _BRING[padding_mode]
+    column, row = (
+        bring(_unnormalized(places[..., k], image.shape[3 - k], align_corners), n, align_corners)
+        for k, n in ((0, image.shape[3]), (1, image.shape[2]))
+    )
+    moved = moveaxis(image, 1, -1)  # N H W C
+    if mode == "nearest":
+        found = _read(moved, FUNCTIONS["round"](row), FUNCTIONS["round"](column))
+    else:
+        found = _bilinear(moved, row, column)
+    return moveaxis(found, -1, 1)
+
+
+def _bilinear(image: Any, row: Any, column: Any) -> Any:
+    """The four elements around each position, each by how near it is."""
+    below = [FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](v)) for v in (row, column)]
+    total: Any = None
+    for i in (0, 1):
+        for j in (0, 1):
+            r, c = below[0] + i, below[1] + j
+            near = (1 - FUNCTIONS["abs"](row - r)) * (1 - FUNCTIONS["abs"](column - c))
+            term = _read(image, r, c) * reshape(near, (*near.shape, 1))
+            total = term if total is None else total + term
+    return total
+
+
+def _read(image: Any, row: Any, column: Any) -> Any:
+    """Elements at whole positions (N H' W'); zero outside the image."""
+    height, width = image.shape[1:3]
+    inside = (row >= 0) & (row <= height - 1) & (column >= 0) & (column <= width - 1)
+    safe = (cast(where(inside, v, 0), dtypes.int64) for v in (row, column))
+    params = {"indexed": 2, "rest": 1, "picks": 2, "mode": "raise"}
+    found = call(gather_op, (image, stack(list(safe), axis=-1)), params)
+    return where(reshape(inside, (*inside.shape, 1)), found, 0)
+
+
+def _unnormalized(v: Any, size: int, align: bool) -> Any:
+    """[-1, 1] to element positions: the centres of the end elements, or their outer edges."""
+    return (v + 1) / 2 * (size - 1) if align else ((v + 1) * size - 1) / 2
+
+
+def _clipped(v: Any, size: int, align: bool) -> Any:
+    return where(v <= 0, 0, where(v >= size - 1, size - 1, v))
+
+
+def _reflected(v: Any, size: int, align: bool) -> Any:
+    """Positions folded back at the ends, then kept on the elements."""
+    low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
+    if span == 0:
+        return v * 0
+    away = FUNCTIONS["abs"](v - low)
+    turns = FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](away / span))
+    rest = away - turns * span
+    even = turns - 2 * FUNCTIONS["floor"](turns / 2) == 0
+    return _clipped(where(even, rest + low, span - rest + low), size, align)
+
+
+_BRING: dict[str, Callable[[Any, int, bool], Any]] = {
+    "zeros": lambda v, size, align: v,
+    "border": _clipped,
+    "reflection": _reflected,
+}
+
+
+__all__ = [
+    "grid_sample",
+    "interpolate",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+]

@@ -1,0 +1,228 @@
+"""Keys and generators: where random numbers come from.
+
+A key is a tensor of two 32-bit words; a draw is a function of (key, position) alone, so equal keys
+give equal draws. `split` and `fold_in` make new keys of a key. A `Generator` hands out fresh keys
+by counting; the global one starts from seed 0, so a program repeats itself until it chooses a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from math import prod
+from operator import index as as_int
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.context import current_device
+from weft.core.common.device import as_device
+from weft.core.common.handler import Handler, current, installed
+from weft.core.common.types import Shape
+from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops import families
+from weft.ops.base import call
+from weft.ops.creation import arange, shape_tuple, to_device
+from weft.ops.random.bits import fold_in_op
+from weft.ops.view.join import concat, stack
+
+_WORD = 1 << 32
+_HINT = "\nhint: wf.random.key(seed) makes a key of an integer"
+
+
+def key(seed: Any, *, device: Any = None) -> Tensor:
+    """A key made of an integer: a uint32 tensor of shape (2,), the same for equal seeds.
+
+    Seeds from -2⁶³ to 2⁶⁴ - 1 are taken modulo 2⁶⁴; a tensor seed must be an integer without axes.
+    """
+    if isinstance(seed, Tensor):
+        return _key_of_tensor(seed)
+    place = current_device() if device is None else as_device(device)
+    try:
+        number = as_int(seed)
+    except TypeError:
+        raise DTypeError(f"key: the seed must be an integer, got {seed!r:.60}") from None
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ArgumentError(f"key: the seed must fit 64 bits, got {number}")
+    words = wrap(np.array(divmod(number % (1 << 64), _WORD), np.uint32), current_device())
+    return to_device(words, place)
+
+
+def _key_of_tensor(seed: Tensor) -> Tensor:
+    if not dtypes.is_integer(seed.dtype) or seed.shape != ():
+        raise DTypeError(
+            f"key: the seed must be an integer without axes, got {seed.type}"
+            "\nhint: wf.vmap(wf.random.key)(seeds) makes several keys"
+        )
+    wide = families.cast(families.cast(seed, dtypes.int64), dtypes.uint64)
+    if seed.dtype == dtypes.uint64:
+        wide = seed
+    low = families.cast(wide, dtypes.uint32)
+    return stack([families.cast(wide >> 32, dtypes.uint32), low])
+
+
+def as_key(op: str, value: Any) -> Tensor:
+    """`value` itself if it is a key; otherwise an error that says how to get one."""
+    if not isinstance(value, Tensor | np.ndarray):
+        raise DTypeError(f"{op}: expected a key, got {type(value).__name__} {value!r:.40}{_HINT}")
+    found = to_tensor(value, op=op)
+    if found.dtype != dtypes.uint32:
+        name = dtypes.name_of(found.dtype)
+        raise DTypeError(f"{op}: a key is uint32 of shape (2,), got {name} {found.shape}{_HINT}")
+    if found.shape != (2,):
+        many = found.ndim > 1 and found.shape[-1] == 2
+        hint = "\nhint: wf.vmap maps a function over several keys" if many else _HINT
+        raise ShapeError(f"{op}: a key has shape (2,), got {found.shape}{hint}")
+    return found
+
+
+def split(key: Any, num: int | Shape = 2) -> Tensor:
+    """`num` independent keys, shape (num, 2); the old key should not be used again.
+
+    Row i is `fold_in(key, i)`. A tuple for `num` gives that many leading axes.
+    """
+    found = as_key("split", key)
+    sizes = shape_tuple("split", num)
+    if prod(sizes) > _WORD:
+        raise ArgumentError(f"split: a key has 2³² descendants, {prod(sizes)} were asked for")
+    numbers = arange(prod(sizes), dtype=dtypes.uint32, device=found.device)
+    return derive(found, numbers.reshape(sizes))
+
+
+def fold_in(key: Any, data: Any) -> Tensor:
+    """A new key for each number: deterministic, and independent of the keys of other numbers.
+
+    `data` is an integer from 0 to 2³² - 1, or an integer tensor (modulo 2³²), whose axes lead.
+    """
+    found = as_key("fold_in", key)
+    if type(data) is int and not 0 <= data < _WORD:
+        raise ArgumentError(f"fold_in: data must be from 0 to 2³² - 1, got {data}")
+    numbers = to_tensor(data, like=found.device, op="fold_in")
+    if not dtypes.is_integer(numbers.dtype):
+        name = dtypes.name_of(numbers.dtype)
+        raise DTypeError(f"fold_in: data must be integers, got {name}")
+    return derive(found, families.cast(numbers, dtypes.uint32))
+
+
+def derive(key: Tensor, numbers: Tensor) -> Tensor:
+    """`fold_in` on tensors that fit."""
+    result: Tensor = call(fold_in_op, (key, numbers), {})
+    return result
+
+
+def streams(key: Tensor, count: int) -> list[Tensor]:
+    """`count` independent keys for the parts of one draw."""
+    made = split(key, count)
+    return [made[i] for i in range(count)]
+
+
+class Generator:
+    """A source of random numbers: every distribution of `wf.random` as a method, without the key.
+
+    Each draw takes a fresh key, `next_key()`; key number n is `fold_in(key, n)`, and inside `vmap`
+    every slice gets a key of its own. Threads may share a generator.
+    """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+
+    def __init__(self, seed: Any = 0) -> None:
+        self._lock = Lock()
+        self.seed(seed)
+
+    def seed(self, seed: Any) -> None:
+        """Start again from a seed, or from a key given as a tensor."""
+        is_key = isinstance(seed, Tensor) and seed.shape == (2,)
+        start = as_key("seed", seed) if is_key else key(seed)
+        with self._lock:
+            self._key, self._count = start, 0
+
+    def next_key(self) -> Tensor:
+        """A key that this generator has not given before."""
+        with self._lock:
+            if self._count == _WORD - 1:  # the last descendant becomes the parent of the next ones
+                self._key, self._count = fold_in(self._key, _WORD - 1), 0
+            base, count = self._key, self._count
+            self._count += 1
+        return _own_key(fold_in(base, count))
+
+    def get_state(self) -> Tensor:
+        """All there is to know, as a uint32 tensor of shape (3,): the key and the count."""
+        with self._lock:
+            base, count = self._key, self._count
+        word = wrap(np.array([count], np.uint32), current_device())
+        return concat([base, to_device(word, base.device)])
+
+    def set_state(self, state: Any) -> None:
+        """Go on from where `get_state` was called."""
+        found = to_tensor(state, op="set_state")
+        if found.shape != (3,) or found.dtype != dtypes.uint32:
+            raise ShapeError(
+                f"set_state: a state is uint32 of shape (3,), got {found.type}"
+                "\nhint: pass what get_state() returned"
+            )
+        count = int(found.host()[2])
+        with self._lock:
+            self._key, self._count = found[:2], count
+
+
+def _own_key(base: Tensor) -> Tensor:
+    """A key for each slice of the maps around us: the slice's number is folded in."""
+    handler: Handler | None = current()
+    while handler is not None:
+        if handler.hides_axis:
+            mapped = cast(Any, handler)
+            with installed(handler.outer):
+                numbers = arange(mapped.size, dtype=dtypes.uint32, device=base.device)
+                hidden = mapped.hide(numbers)
+            base = derive(base, hidden)
+        handler = handler.outer
+    return base
+
+
+_global = Generator()
+_chosen: ContextVar[Generator] = ContextVar("weft_generator", default=_global)
+
+
+def generator() -> Generator:
+    """The generator that functions without a key draw from here."""
+    return _chosen.get()
+
+
+class using:
+    """`with using(generator):` — functions without a key draw from it; context-local."""
+
+    def __init__(self, source: Generator) -> None:
+        self._source = source
+
+    def __enter__(self) -> Generator:
+        self._token: Token[Generator] = _chosen.set(self._source)
+        return self._source
+
+    def __exit__(self, *_: object) -> None:
+        _chosen.reset(self._token)
+
+
+def seed(seed: Any) -> None:
+    """Start the global generator again from a seed. It starts from seed 0 when weft is imported."""
+    generator().seed(seed)
+
+
+def next_key() -> Tensor:
+    """A fresh key from the global generator."""
+    return generator().next_key()
+
+
+def get_state() -> Tensor:
+    """The global generator's state, a uint32 tensor of shape (3,)."""
+    return generator().get_state()
+
+
+def set_state(state: Any) -> None:
+    """Put the global generator back to a state that `get_state` returned."""
+    generator().set_state(state)
