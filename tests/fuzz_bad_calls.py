@@ -36,6 +36,7 @@ LARGE = 10**6  # elements; results beyond are legal, but computing them says not
 
 # What blocks or never ends by nature, changes the process for good, or is not made by calling it.
 SKIPPED = {
+    "AxisSpec",
     "PyTreeDef",
     "breakpoint",
     "fori_loop",
@@ -60,6 +61,10 @@ def total(*args: Any, **keywords: Any) -> Any:
     return sum((wf.sin(x).sum() for x in args if isinstance(x, wf.Tensor)), wf.zeros(()))
 
 
+def mean_of(*args: Any, **keywords: Any) -> Any:
+    return wf.mean(args[0]) if args else 1.0
+
+
 def pair(*args: Any, **keywords: Any) -> Any:
     return first(*args), first(*args)
 
@@ -80,7 +85,7 @@ def is_true(*args: Any, **keywords: Any) -> Any:
     return wf.tensor(True)
 
 
-FUNCTIONS = (first, total, pair, everything, nothing, wrong_answer, is_true)
+FUNCTIONS = (first, total, mean_of, pair, everything, nothing, wrong_answer, is_true)
 NAN, INF = float("nan"), float("inf")
 HUGE = (10**30, -(10**30), 2**62, -(2**62), 2**63, 2**64, 2**40, 10**400)
 ODD: tuple[Any, ...] = (
@@ -155,41 +160,48 @@ def draw_tensor(rng: np.random.Generator) -> wf.Tensor:
     return made
 
 
-def draw(rng: np.random.Generator, name: str = "") -> Any:
-    """A value for the parameter `name`: often of the right kind, often not."""
-    if rng.random() < 0.5:
-        for pattern, values in PLAUSIBLE:
-            if re.search(pattern, name):
-                return values[rng.integers(len(values))]
+def draw_good(rng: np.random.Generator, parameter: inspect.Parameter) -> Any:
+    """A value such as this parameter takes, as far as its name and its default tell."""
+    for pattern, values in PLAUSIBLE:
+        if re.search(pattern, parameter.name):
+            return values[rng.integers(len(values))]
+    if parameter.default is not parameter.empty and parameter.default is not None:
+        return parameter.default
+    return draw_tensor(rng) if rng.random() < 0.6 else wf.ones((3, 3))
+
+
+def draw_any(rng: np.random.Generator) -> Any:
     chance = rng.random()
-    if chance < 0.5:
+    if chance < 0.3:
         return draw_tensor(rng)
-    if chance < 0.6:
+    if chance < 0.4:
         return [draw_tensor(rng) for _ in range(rng.integers(0, 4))]
-    if chance < 0.62:
-        return {"a": draw_tensor(rng), "b": (draw(rng),)}
+    if chance < 0.42:
+        return {"a": draw_tensor(rng), "b": (draw_any(rng),)}
     return ODD[rng.integers(len(ODD))]
 
 
 def draw_arguments(
     rng: np.random.Generator, parameters: tuple[inspect.Parameter, ...]
 ) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of which about one is bad: with more, the first alone would be looked at."""
     args: list[Any] = []
     keywords: dict[str, Any] = {}
-    bare = rng.random() < 0.3  # only what must be given
+    badness = (0.2, 0.2, 0.5, 0.9)[rng.integers(4)]
     for each in parameters:
+        is_optional = each.default is not each.empty
+        if is_optional and rng.random() < 0.6:
+            continue
+        value = draw_any(rng) if rng.random() < badness else draw_good(rng, each)
         if each.kind is each.VAR_POSITIONAL:
-            args.extend(draw(rng, each.name) for _ in range(rng.integers(0, 3)))
+            args.extend([value, *(draw_any(rng) for _ in range(rng.integers(0, 2)))])
         elif each.kind is each.VAR_KEYWORD:
             if rng.random() < 0.1:
-                keywords["surplus"] = draw(rng)
-        elif each.default is each.empty or (not bare and rng.random() < 0.4):
-            value = draw(rng, each.name)
-            if each.kind is each.KEYWORD_ONLY or each.default is not each.empty:
-                if each.kind is not each.POSITIONAL_ONLY:
-                    keywords[each.name] = value
-                    continue
+                keywords["surplus"] = value
+        elif each.kind is each.POSITIONAL_ONLY or not (is_optional or each.kind is each.KEYWORD_ONLY):
             args.append(value)
+        else:
+            keywords[each.name] = value
     return args, keywords
 
 
@@ -203,6 +215,8 @@ def show(value: Any) -> str:
         return f"{type(value).__name__}[{', '.join(map(show, value))}]"
     if type(value) is int and value.bit_length() > 256:
         return f"int of {value.bit_length()} bits"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {show(item)}' for name, item in value.items())}}}"
     return getattr(value, "__name__", None) or f"{value!r:.60}"
 
 
@@ -264,7 +278,7 @@ def check_call(seed: int, number: int) -> str:
     rng = np.random.default_rng((seed, number))
     target = targets()[rng.integers(len(targets()))]
     args, keywords = draw_arguments(rng, target.parameters)
-    more = [draw(rng) for _ in range(rng.integers(0, 3))]
+    more = [draw_any(rng) for _ in range(rng.integers(0, 3))]
     # What a call sets for the calls after it (default dtype, device) ends with the context.
     with contextlib.redirect_stdout(io.StringIO()):
         found = contextvars.copy_context().run(complaint, target, args, keywords, more)
@@ -272,7 +286,7 @@ def check_call(seed: int, number: int) -> str:
         return ""
     given = [*map(show, args), *(f"{name}={show(value)}" for name, value in keywords.items())]
     given = [*given, *(f"then {show(value)}" for value in more)]
-    return f"{number}: {target.name}({', '.join(given)}): {found}"
+    return f"{number}: {target.name}({', '.join(given)}): {found}".replace("\n", " ")
 
 
 def hammer(seed: int, count: int, start: int = 0) -> list[str]:

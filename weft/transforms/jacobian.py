@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from weft.core.common import dtypes
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
+from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DifferentiationError
 from weft.ops.creation import zeros
@@ -15,18 +16,34 @@ from weft.ops.view.join import concat
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 from weft.transforms.jvp import jvp
-from weft.transforms.vjp import differentiable, grad, vjp
+from weft.transforms.vjp import chosen_places, differentiable_tree, grad, vjp
 from weft.transforms.vmap import vmap
 
 
 def _split(
     args: tuple[Any, ...], argnums: int | Sequence[int]
 ) -> tuple[list[int], tuple[Any, ...]]:
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if any(not -len(args) <= i < len(args) for i in chosen):
-        raise DifferentiationError(f"jacobian: argnums {argnums} for {len(args)} arguments")
-    places = [i % len(args) for i in chosen]
+    places = chosen_places(argnums, len(args), "jacobian")
     return places, tuple(args[i] for i in places)
+
+
+def _check_kinds(what: str, leaves: list[Tensor], holomorphic: bool) -> None:
+    """Refuse complex numbers unless the user vouches for a complex derivative, and the reverse."""
+    for leaf in leaves:
+        if dtypes.is_complex(leaf.dtype) != holomorphic:
+            hint = "" if holomorphic else "\nhint: holomorphic=True if it has a complex derivative"
+            raise DifferentiationError(
+                f"{what} is {leaf.type}, but holomorphic is {holomorphic}{hint}"
+            )
+
+
+def _check_results(name: str, leaves: list[Tensor]) -> None:
+    for leaf in leaves:
+        if not dtypes.is_inexact(leaf.dtype):
+            raise DifferentiationError(
+                f"{name}: a result is {leaf.type}, which has no derivative"
+                "\nhint: has_aux=True returns it beside the differentiated one"
+            )
 
 
 def _with(args: tuple[Any, ...], places: list[int], values: Any) -> list[Any]:
@@ -64,14 +81,21 @@ def _unstack(rows: Tensor, leaves: list[Tensor], axis: int) -> list[Tensor]:
 
 @public
 def jacfwd(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
 ) -> Callable[..., Any]:
-    """The Jacobian, one column at a time: best for few inputs. Shape: output axes, input axes."""
+    """The Jacobian, one column at a time: best for few inputs. Shape: output axes, input axes.
+
+    Complex inputs need `holomorphic=True`: only then one number says how a result follows them.
+    """
 
     @wraps(function)
     def jacobian(*args: Any, **keywords: Any) -> Any:
         places, chosen = _split(args, argnums)
-        leaves, structure = tree_flatten(tree_map(lambda x: differentiable(x, "jacfwd"), chosen))
+        leaves, structure = tree_flatten(differentiable_tree(chosen, "jacfwd"))
+        _check_kinds("jacfwd: an input", leaves, holomorphic)
 
         def push(*tangents: Tensor) -> Any:
             moved = tree_unflatten(structure, tangents)
@@ -79,6 +103,8 @@ def jacfwd(
             return jvp(run, tree_unflatten(structure, leaves), moved, has_aux=has_aux)[1:]
 
         columns, *aux = vmap(push, out_axes=(-1, None) if has_aux else -1)(*_basis(leaves))
+
+        _check_results("jacfwd", tree_leaves(columns))
 
         def rows(column: Tensor) -> Any:
             pieces = _unstack(column, leaves, -1)
@@ -97,9 +123,15 @@ def jacfwd(
 
 @public
 def jacrev(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
 ) -> Callable[..., Any]:
-    """The Jacobian, one row at a time: best for few outputs. Shape: output axes, input axes."""
+    """The Jacobian, one row at a time: best for few outputs. Shape: output axes, input axes.
+
+    Complex results need `holomorphic=True`: only then one number says how they follow an input.
+    """
 
     @wraps(function)
     def jacobian(*args: Any, **keywords: Any) -> Any:
@@ -107,6 +139,8 @@ def jacrev(
         run = lambda *values: function(*_with(args, places, values), **keywords)  # noqa: E731
         out, pullback, *aux = vjp(run, *chosen, has_aux=has_aux)
         leaves, structure = tree_flatten(out)
+        _check_results("jacrev", leaves)
+        _check_kinds("jacrev: a result", leaves, holomorphic)
 
         def pull(*cotangents: Tensor) -> Any:
             return pullback(tree_unflatten(structure, cotangents))
@@ -125,10 +159,13 @@ def jacrev(
 
 @public
 def hessian(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
 ) -> Callable[..., Any]:
     """The matrix of second derivatives of a scalar-valued function: `jacfwd` of `jacrev`."""
-    return jacfwd(jacrev(function, argnums, has_aux), argnums, has_aux)
+    return jacfwd(jacrev(function, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
 @public

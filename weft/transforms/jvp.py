@@ -16,7 +16,7 @@ from weft.core.tensor.tracing import Recorder
 from weft.errors import DifferentiationError, DTypeError, ShapeError, TreeError
 from weft.ops.creation import zeros_like
 from weft.ops.families import broadcast, cast
-from weft.transforms.vjp import differentiable
+from weft.transforms.vjp import differentiable, differentiable_tree, tensor_tree
 
 
 class Jvp(Handler):
@@ -67,7 +67,7 @@ def jvp(
     """
     primals = primals if isinstance(primals, tuple | list) else (primals,)
     tangents = tangents if isinstance(tangents, tuple | list) else (tangents,)
-    points, structure = tree_flatten(tuple(primals))
+    points, structure = tree_flatten(differentiable_tree(tuple(primals), "jvp"))
     moves, other = tree_flatten(tuple(tangents))
     if structure != other:
         raise TreeError(f"jvp: tangents {other} do not match primals {structure}")
@@ -82,7 +82,7 @@ def jvp(
                 "jvp: has_aux is set, so a pair (result, auxiliary) is needed"
             )
         result, aux = result if has_aux else (result, None)
-        outputs, shape = tree_flatten(tree_map(to_tensor, result))
+        outputs, shape = tree_flatten(tensor_tree(result, "jvp"))
     opened = [handler.open(x) for x in outputs]
     values = tree_unflatten(shape, [p for p, _ in opened])
     pushed = tree_unflatten(shape, [zeros_like(p) if t is None else t for p, t in opened])

@@ -6,16 +6,24 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+import numpy as np
+
 from weft.core.autograd.tape import Tape, pull_back
 from weft.core.common import dtypes
 from weft.core.common.slots import public
-from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from weft.core.common.trees import (
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_paths,
+    tree_unflatten,
+)
 from weft.core.common.types import TensorType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import is_type
 from weft.core.tensor.views import alias
-from weft.errors import DifferentiationError, ShapeError, TreeError
+from weft.errors import ConversionError, DifferentiationError, ShapeError, TreeError
 from weft.ops.creation import ones_like, zeros, zeros_like
 from weft.ops.families import cast
 
@@ -32,15 +40,16 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     >>> pullback(1.0)[0].item()
     6.0
     """
-    leaves, structure = tree_flatten(primals)
+    points = differentiable_tree(primals, "vjp")
+    leaves, structure = tree_flatten(points)
     with Tape() as tape:
         assert isinstance(tape, Tape)
-        watched = [tape.watch(differentiable(x, "vjp")) for x in leaves]
+        watched = [tape.watch(x) for x in leaves]
         sources = [tape.node(x) for x in watched]  # before the function may assign to them
         inputs = [tape.open(x) for x in watched]
         result = function(*tree_unflatten(structure, watched))
         result, aux = _split_aux(result, has_aux)
-        outputs, shape = tree_flatten(tree_map(to_tensor, result))
+        outputs, shape = tree_flatten(tensor_tree(result, "vjp"))
     roots = [tape.node(x) for x in outputs]
     values = [alias(tape.open(x)) for x in outputs]
 
@@ -82,6 +91,38 @@ def differentiable(x: Any, name: str) -> Tensor:
     return tensor
 
 
+def differentiable_tree(tree: Any, name: str) -> Any:
+    """`tree` with tensors for leaves; an error names the leaf that can carry no derivative."""
+    leaves, structure = tree_flatten(tree)
+    found = []
+    for position, leaf in enumerate(leaves):
+        try:
+            found.append(differentiable(leaf, name))
+        except (ConversionError, DifferentiationError) as error:
+            if len(leaves) == 1:
+                raise
+            path = tree_paths(tree)[position]
+            raise type(error)(
+                f"{name}: argument leaf {path}: {str(error).partition(': ')[2]}"
+            ) from None
+    return tree_unflatten(structure, found)
+
+
+def tensor_tree(result: Any, name: str) -> Any:
+    """What a transformed function returned, with tensors for leaves."""
+
+    def convert(leaf: Any) -> Tensor:
+        try:
+            return to_tensor(leaf)
+        except ConversionError:
+            raise ConversionError(
+                f"{name}: the function returned {type(leaf).__name__}, not tensors"
+                "\nhint: has_aux=True returns other values beside the result"
+            ) from None
+
+    return tree_map(convert, result)
+
+
 def _fitted(cotangent: Any, value: Tensor) -> Tensor:
     tensor = to_tensor(cotangent, op="vjp")
     if tensor.shape != value.shape:
@@ -120,9 +161,11 @@ def value_and_grad(
             full = list(args)
             for place, value in zip(places, values, strict=True):
                 full[place] = value
-            return function(*full, **{**keywords, **named})
+            return _with_derivative(function(*full, **{**keywords, **named}), has_aux)
 
-        chosen = tuple(args[i] for i in places), {name: keywords[name] for name in names}
+        given = differentiable_tree({i: args[i] for i in places}, "grad")
+        named = differentiable_tree({name: keywords[name] for name in names}, "grad")
+        chosen = tuple(given[i] for i in places), named
         for leaf in tree_leaves(chosen):
             _check_kind(leaf, holomorphic)
         value, pullback, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
@@ -135,19 +178,41 @@ def value_and_grad(
 
 
 def _places(argnums: int | Sequence[int], count: int, optional: bool) -> list[int]:
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if optional and chosen == (0,) and count == 0:
+    if optional and argnums == 0 and count == 0:
         return []
-    if any(not -count <= i < count for i in chosen):
-        raise DifferentiationError(f"grad: argnums {argnums} for {count} positional arguments")
-    return [i % count for i in chosen]
+    return chosen_places(argnums, count, "grad")
 
 
-def _check_kind(leaf: Any, holomorphic: bool) -> None:
-    if holomorphic and not dtypes.is_complex(differentiable(leaf, "grad").dtype):
+def chosen_places(argnums: int | Sequence[int], count: int, name: str) -> list[int]:
+    """Which of `count` positional arguments `argnums` means, each once."""
+    chosen = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
+    if any(not isinstance(i, int) or isinstance(i, bool) for i in chosen):
         raise DifferentiationError(
-            f"grad: holomorphic=True needs complex inputs, got {to_tensor(leaf).type}"
+            f"{name}: argnums must be an integer or a tuple of integers, got {argnums!r}"
+            "\nhint: argnames chooses keyword arguments"
         )
+    if any(not -count <= i < count for i in chosen):
+        raise DifferentiationError(f"{name}: argnums {argnums} for {count} positional arguments")
+    places = [i % count for i in chosen]
+    if len(set(places)) < len(places):
+        raise DifferentiationError(f"{name}: argnums {argnums} name an argument twice")
+    return places
+
+
+def _with_derivative(result: Any, has_aux: bool) -> Any:
+    """The result of a function to differentiate, which must not have left weft."""
+    value = result[0] if has_aux and isinstance(result, tuple) and result else result
+    if isinstance(value, (np.generic, np.ndarray, *PYTHON_SCALARS)):
+        raise DifferentiationError(
+            f"grad: the function returned a {type(value).__name__}, which carries no derivative"
+            "\nhint: return the tensor itself, not x.item(), float(x) or x.numpy()"
+        )
+    return result
+
+
+def _check_kind(leaf: Tensor, holomorphic: bool) -> None:
+    if holomorphic and not dtypes.is_complex(leaf.dtype):
+        raise DifferentiationError(f"grad: holomorphic=True needs complex inputs, got {leaf.type}")
 
 
 def _seed(value: Any, holomorphic: bool) -> Tensor:

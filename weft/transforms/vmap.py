@@ -13,7 +13,7 @@ from weft.core.common.source import describe, user_position
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.tensor.convert import to_tensor
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError, TreeError
 from weft.ops.creation import arange
@@ -99,6 +99,7 @@ class Vmap(Handler):
         return payload
 
     def read(self, payload: Tensor) -> Any:
+        check_running(self)
         raise ConcretizationError(
             f"vmap: a value was read inside a mapped function, at {describe(user_position(2))}:"
             f" it stands for {self.size} values at once"
@@ -207,7 +208,8 @@ def vmap(
 
         def call_function(inputs: list[Tensor]) -> Any:
             positional, named = tree_unflatten(structure, inputs)
-            return tree_map(to_tensor, function(*positional, **named))
+            result = function(*positional, **named)
+            return tree_map(lambda x: to_tensor(x, op="vmap"), result)
 
         level = Vmap(size, axis_name, spmd_axis_name)
         return run(level, call_function, tensors, axes, out_axes)

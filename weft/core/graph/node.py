@@ -116,8 +116,9 @@ def freeze(value: Any) -> Hashable:
             return (kinds, value)
     if kind is tuple or kind is list:
         return (kind, tuple(map(freeze, value)))
-    if kind is dict:  # a call site gives its parameters in one order
-        return tuple([(k, freeze(v)) for k, v in value.items()])
+    if kind is dict:
+        names = value if len(value) == 1 else sorted(value)
+        return tuple([(name, freeze(value[name])) for name in names])
     if isinstance(value, np.generic):
         return (kind, value.tobytes())
     return (kind, value)

@@ -210,12 +210,12 @@ def _label(handler: Handler | None) -> str:
     return getattr(handler, "label", "") or type(handler).__name__.lower()
 
 
-def check_running(impl: TensorImpl) -> None:
+def check_running(handler: Handler) -> None:
     """Raise if a value is read whose transform is not running any more."""
-    if not is_running(impl.owner):
+    if not is_running(handler):
         raise LeakedTensorError(
-            f"read: the tensor ({impl.type}) was made inside a {_label(impl.owner)} that has ended,"
-            " and has no value outside"
+            f"{_label(handler)}: a tensor made inside was read after it had ended; it has no value"
+            " outside"
             "\nhint: return values from the transformed function instead of storing them elsewhere"
         )
 

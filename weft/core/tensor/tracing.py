@@ -17,7 +17,7 @@ from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref, freeze
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
-from weft.core.tensor.impl import TensorImpl, common_device, leaked
+from weft.core.tensor.impl import TensorImpl, check_running, common_device, leaked
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ConcretizationError, ConversionError
 
@@ -87,6 +87,7 @@ class Recorder(Handler):
         return made if op.multiple else made[0]
 
     def read(self, payload: Ref) -> Any:
+        check_running(self)
         node, _ = payload
         raise ConcretizationError(
             f"{node.name}: a value ({node.types[payload[1]]}) was read where only shapes are known,"
