@@ -50,7 +50,10 @@ def import_time() -> dict[str, Any]:
     cached = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for name in ("numpy", "weft", "jax", "torch"):
         if harness.available(name):
-            code = f"import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
+            code = (
+                f"import time; start = time.perf_counter(); import {name};"
+                " print(time.perf_counter() - start)"
+            )
             runs = [
                 float(
                     subprocess.run(

@@ -1,7 +1,7 @@
 """Time weft and its peers side by side: alternating rounds, median of ratios.
 
-A benchmark is a table of workloads; each workload gives one callable for each library. Libraries that
-are not installed are left out, and the table says so.
+A benchmark is a table of workloads; each workload gives one callable for each library. Libraries
+that are not installed are left out, and the table says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(
 
 
 def show(title: str, workloads: Workloads, rounds: int = 5, seconds: float = 0.2) -> dict[str, Any]:
-    """Print one line a workload: microseconds of each library, and weft's speed against the best peer."""
+    """Print one line a workload: microseconds of each library, and weft against the best peer."""
     print(f"{title}: median of {rounds} rounds, microseconds; ratio = best peer / weft")
     rows: dict[str, Any] = {}
     for name, workload in workloads.items():

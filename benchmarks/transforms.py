@@ -1,4 +1,4 @@
-"""What tracking costs: a chain of 100 sines, per-example gradients, a Hessian — eager, side by side."""
+"""What tracking costs, eager: a chain of 100 sines, per-example gradients, a Hessian."""
 
 from __future__ import annotations
 

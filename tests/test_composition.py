@@ -23,8 +23,7 @@ def custom_vjp_of(f):
     wrapped = wf.custom_vjp(f)
 
     def forward(x):
-        value, pullback = wf.vjp(f, x)
-        return value, wf.grad(f)(x)
+        return f(x), wf.grad(f)(x)
 
     wrapped.defvjp(forward, lambda slope, ct: (ct * slope,))
     return wrapped

@@ -331,7 +331,6 @@ def test_lists_of_tensors_become_tensors_without_losing_gradients():
         np.ma.array([1, 2], mask=[0, 1]), np.zeros(2, "f4,i4"), np.ones(2, ">f4"),
         2**70, [1, 2**70], [2**63, -1], 10**400,
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_is_no_tensor_is_refused_in_our_words(value):
     for make in (wf.asarray, wf.tensor, wf.sin):

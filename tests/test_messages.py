@@ -97,7 +97,8 @@ CASES = {
     "item": (
         lambda: wf.ones(3).item(),
         errors.ConversionError,
-        "item: the tensor has 3 elements (shape (3,)), not one\nhint: index it first, or use tolist()",
+        "item: the tensor has 3 elements (shape (3,)), not one\n"
+        "hint: index it first, or use tolist()",
     ),
 }
 

@@ -39,7 +39,8 @@ def _names(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     _names(
-        "Operation UnaryOperation BinaryOperation LogicalAxisOperation ReduceOperation LogicalShapeOperation CollectiveOperation execute_operation"
+        "Operation UnaryOperation BinaryOperation LogicalAxisOperation ReduceOperation"
+        " LogicalShapeOperation CollectiveOperation execute_operation"
     ),
 )
 def test_op_classes_and_the_dispatcher_are_exported(name: str) -> None:

@@ -15,14 +15,14 @@ def test_weft_in_twenty_lines() -> None:
     f = lambda w: wf.sum(wf.tanh(x @ w) ** 2)  # noqa: E731
     w = wf.ones(2)
     gradient = wf.grad(f)(w)  # reverse mode
-    value, slope = wf.jvp(f, w, w)  # forward mode
+    _, slope = wf.jvp(f, w, w)  # forward mode
     assert wf.allclose(slope, gradient @ w)
     assert wf.hessian(f)(w).shape == (2, 2)  # one over the other
 
     rows = wf.vmap(lambda r: r / r.sum())(x)  # one function, every row
     assert wf.allclose(rows.sum(axis=1), wf.ones(2))
 
-    last, path = wf.scan(lambda c, r: (c + r, c), wf.zeros(2), x)  # loops are ops
+    last, _ = wf.scan(lambda c, r: (c + r, c), wf.zeros(2), x)  # loops are ops
     assert last.tolist() == [4.0, 6.0]
 
     x[0, 1] = 7.0  # in-place syntax

@@ -1,7 +1,7 @@
 """weft: NumPy's feel, transforms that compose without exception, and one definition per op.
 
-`import weft as wf`. Everything here is re-exported; `wf.linalg`, `wf.fft` and `wf.random` are namespaces,
-`wf.errors` has the exceptions and `wf.config` the settings.
+`import weft as wf`. Everything here is re-exported; `wf.linalg`, `wf.fft` and `wf.random` are
+namespaces, `wf.errors` has the exceptions and `wf.config` the settings.
 """
 
 from weft.core.common.context import *
@@ -64,6 +64,7 @@ from weft import config as config
 from weft import errors as errors
 from weft import fft as fft
 from weft import linalg as linalg
+from weft import neighbours as neighbours
 from weft import random as random
 
 __version__ = "0.1.0"

@@ -209,3 +209,56 @@ def test_every_op_runs_on_every_backend_or_is_refused_by_name(kind, op, example)
         assert kind != "cpu"
         assert "mock" in str(error)
         assert op.name in str(error) or "to_device" in str(error)
+
+
+@pytest.mark.promise("S4.22")
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_a_primitive_has_a_kernel_on_every_backend_and_they_agree(name):
+    op = OPS[name]
+    rng = np.random.default_rng(5)
+    for example in calls(op):
+        arrays = operands(op, example, rng)
+        if not arrays:
+            continue
+        try:
+            moved = [wf.asarray(a, device="mock") for a in arrays]
+            found = call(op, tuple(moved), example.params)
+        except (UnsupportedError, UnsupportedDTypeError):
+            continue  # the mock says which kernels it lacks: see the completeness test
+        here = call(op, tuple(map(wf.asarray, arrays)), example.params)
+        for a, b in zip(
+            *((r if isinstance(r, tuple) else (r,)) for r in (found, here)), strict=True
+        ):
+            np.testing.assert_array_equal(a.host(), b.host())
+
+
+COMPOSITES = {
+    "softmax": lambda x: wf.softmax(x, axis=-1),
+    "layer_norm": lambda x: wf.layer_norm(x, (3,)),
+    "logsumexp": lambda x: wf.logsumexp(x, axis=0),
+    "unfold": lambda x: wf.sliding_window_view(x, 2, axis=1),
+    "gelu": lambda x: wf.gelu(x),
+}
+
+
+@pytest.mark.promise("S4.23")
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_a_composite_is_one_algorithm_over_primitives(name, x):
+    trace = wf.trace(COMPOSITES[name], x)
+    assert name not in OPS
+    assert trace.nodes and all(node.op in OPS.values() for node in trace.nodes)
+
+
+@pytest.mark.promise("S4.24")
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_the_same_algorithm_runs_on_every_backend(name, x):
+    there = wf.trace(COMPOSITES[name], x)
+    here = wf.trace(COMPOSITES[name], x.to_device("cpu"))
+    assert [n.op for n in there.nodes] == [n.op for n in here.nodes]
+
+
+@pytest.mark.promise("S4.25")
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_and_gives_the_same_results_there(name, x):
+    there = COMPOSITES[name](x).host()
+    np.testing.assert_array_equal(there, COMPOSITES[name](x.to_device("cpu")).host())

@@ -259,7 +259,7 @@ def test_checkpoint_keeps_only_the_arguments() -> None:
         return x
 
     def saved_bytes(f):
-        out, pullback = wf.vjp(f, wf.ones(1000, dtype=wf.float64))
+        _, pullback = wf.vjp(f, wf.ones(1000, dtype=wf.float64))
         nodes, seen, total = [c.cell_contents for c in pullback.__closure__], set(), 0
         roots = next(c for c in nodes if isinstance(c, list) and c and isinstance(c[0], tuple))
         stack = [node for node, _ in roots]

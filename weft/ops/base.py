@@ -1,11 +1,11 @@
 """`Operation`: a stateless singleton that carries every rule of one tensor operation.
 
 An op is one definition. Its notation gives shape, batching, sharding, cost and loop nest; its NumPy
-`eval` is the meaning; `body` (one point of the loop nest) or `at` (where a result element comes from)
-gives kernels; `vjp` and `jvp` close it. What can be derived is derived here.
+`eval` is the meaning; `body` (one point of the loop nest) or `at` (where a result element comes
+from) gives kernels; `vjp` and `jvp` close it. What can be derived is derived here.
 
-Law: leading axes are batch, `op(x)[i] == op(x[i])`; axis parameters count from the right; an operand
-may lack leading axes that others have. So one batching rule serves every op.
+Law: leading axes are batch, `op(x)[i] == op(x[i])`; axis parameters count from the right; an
+operand may lack leading axes that others have. So one batching rule serves every op.
 """
 
 from __future__ import annotations

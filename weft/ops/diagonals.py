@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import defaults
+from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import scalar, to_tensor
@@ -42,7 +43,12 @@ def eye(
     """A matrix with ones on the k-th diagonal and zeros elsewhere."""
     rows, columns = shape_tuple("eye", (n_rows, n_rows if n_cols is None else n_cols))
     target, place = defaults(dtype, device)
-    return cast(_offsets(rows, columns, place) == k, target)
+    return cast(_offsets(rows, columns, place) == _diagonal_number("eye", k), target)
+
+
+def _diagonal_number(op: str, k: Any, name: str = "k") -> int:
+    """The number of a diagonal; one far outside of every matrix is as good as any other."""
+    return max(-(2**48), min(as_integer(op, name, k), 2**48))
 
 
 def _offsets(rows: int, columns: int, device: Any) -> Tensor:
@@ -70,13 +76,14 @@ def tri(
     """A matrix with ones at and below the k-th diagonal and zeros elsewhere."""
     rows, columns = shape_tuple("tri", (n_rows, n_rows if n_cols is None else n_cols))
     target, place = defaults(dtype, device)
-    return cast(_offsets(rows, columns, place) <= k, target)
+    return cast(_offsets(rows, columns, place) <= _diagonal_number("tri", k), target)
 
 
 @public
 def tril(x: Any, /, *, k: int = 0) -> Tensor:
     """Matrices (the last two axes) with zeros above the k-th diagonal."""
     tensor = _matrices("tril", x)
+    k = _diagonal_number("tril", k)
     return where(_offsets(*_plane(tensor), tensor.device) <= k, tensor, _zero(tensor))
 
 
@@ -84,6 +91,7 @@ def tril(x: Any, /, *, k: int = 0) -> Tensor:
 def triu(x: Any, /, *, k: int = 0) -> Tensor:
     """Matrices (the last two axes) with zeros below the k-th diagonal."""
     tensor = _matrices("triu", x)
+    k = _diagonal_number("triu", k)
     return where(_offsets(*_plane(tensor), tensor.device) >= k, tensor, _zero(tensor))
 
 
@@ -109,6 +117,7 @@ def diagonal(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
     i, j = (normalize_axis("diagonal", axis, tensor.ndim) for axis in (axis1, axis2))
     if i == j:
         raise AxisError(f"diagonal: both axes are {i}")
+    offset = _diagonal_number("diagonal", offset, "offset")
     moved = moveaxis(tensor, (i, j), (-2, -1))
     rows, columns = moved.shape[-2:]
     first = max(-offset, 0) * columns + max(offset, 0)
@@ -120,13 +129,14 @@ def diagonal(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 @public
 def diag(x: Any, /, k: int = 0) -> Tensor:
     """The k-th diagonal of a matrix, or the matrix with a vector on its k-th diagonal."""
-    tensor = to_tensor(x, op="diag")
+    tensor, k = to_tensor(x, op="diag"), as_integer("diag", "k", k)
     if tensor.ndim == 2:
         return diagonal(tensor, k)
     if tensor.ndim != 1:
         raise ShapeError(f"diag: needs one or two axes, got shape {tensor.shape}")
     count = tensor.shape[0]
     size = count + abs(k)
+    shape_tuple("diag", (size, size))
     # In row-major order the elements stand `size` zeros apart.
     low = max(-k, 0) * size + max(k, 0) if count else 0
     used = low + (count + (count - 1) * size if count else 0)
@@ -153,13 +163,14 @@ def vander(x: Any, /, n: int | None = None, *, increasing: bool = False) -> Tens
     if tensor.ndim != 1:
         raise ShapeError(f"vander: needs one axis, got shape {tensor.shape}")
     (count,) = shape_tuple("vander", tensor.shape[0] if n is None else n)
+    shape_tuple("vander", (tensor.shape[0], count))
     column = expand_dims(tensor, 1)
     if dtypes.is_bool(tensor.dtype):
         column = cast(column, dtypes.int64)
     columns = [FUNCTIONS["ones_like"](column)]
     while len(columns) < count:
         columns.append(columns[-1] * column)
-    powers = columns if increasing else columns[::-1]
+    powers = columns if as_flag("vander", "increasing", increasing) else columns[::-1]
     return FUNCTIONS["concat"](powers, axis=1)[:, :count]  # type: ignore[no-any-return]
 
 
@@ -173,7 +184,7 @@ def tril_indices(
 ) -> tuple[Tensor, ...]:
     """Rows and columns of the elements at and below the k-th diagonal."""
     rows, columns = shape_tuple("tril_indices", (n, n if m is None else m))
-    return _places(np.tril_indices(rows, k, columns), device)
+    return _places(np.tril_indices(rows, _diagonal_number("tril_indices", k), columns), device)
 
 
 @public
@@ -182,15 +193,15 @@ def triu_indices(
 ) -> tuple[Tensor, ...]:
     """Rows and columns of the elements at and above the k-th diagonal."""
     rows, columns = shape_tuple("triu_indices", (n, n if m is None else m))
-    return _places(np.triu_indices(rows, k, columns), device)
+    return _places(np.triu_indices(rows, _diagonal_number("triu_indices", k), columns), device)
 
 
 @public
 def diag_indices(n: int, ndim: int = 2, *, device: Any = None) -> tuple[Tensor, ...]:
     """Positions of the main diagonal of a tensor with `ndim` axes of size n."""
-    if not 0 <= ndim <= MAX_RANK:
-        raise ShapeError(f"diag_indices: a tensor cannot have {ndim} axes")
-    return (arange(n, device=device),) * ndim
+    rank = as_integer("diag_indices", "ndim", ndim, 0, MAX_RANK)
+    size = as_integer("diag_indices", "n", n, low=0)
+    return (arange(size, device=device),) * rank
 
 
 __all__ = [

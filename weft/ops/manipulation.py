@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.common.parameters import as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape
 from weft.core.tensor.convert import to_tensor
@@ -101,8 +102,9 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Tensor:
     tensor = to_tensor(x, op="roll")
     if axis is None:
         return reshape(roll(ravel(tensor), _total(shift), axis=0), tensor.shape)
-    shifts = tuple(shift) if np.iterable(shift) else (shift,)
-    axes = tuple(axis) if np.iterable(axis) else (axis,)
+    shifts, axes = as_integers("roll", "shift", shift), as_integers("roll", "axis", axis)
+    if not (shifts and axes):
+        return alias(tensor)
     if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     count = max(len(shifts), len(axes))
@@ -110,7 +112,7 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Tensor:
     for step, which in zip(shifts, axes, strict=True):
         i = normalize_axis("roll", which, tensor.ndim)
         size = tensor.shape[i]
-        moved = as_int(step) % size if size else 0
+        moved = step % size if size else 0
         if moved:
             parts = narrow(tensor, i, size - moved, moved), narrow(tensor, i, 0, size - moved)
             tensor = concat(parts, axis=i)
@@ -118,7 +120,7 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Tensor:
 
 
 def _total(shift: Any) -> int:
-    return sum(map(as_int, shift)) if np.iterable(shift) else as_int(shift)
+    return sum(as_integers("roll", "shift", shift))
 
 
 @public
@@ -126,7 +128,7 @@ def rot90(x: Any, /, k: int = 1, axes: Any = (0, 1)) -> Tensor:
     """Turn the plane of two axes by k quarter turns, from the first towards the second."""
     tensor = to_tensor(x, op="rot90")
     i, j = _plane(axes, tensor.ndim)
-    turns = as_int(k) % 4
+    turns = as_integer("rot90", "k", k) % 4
     if turns == 2:
         return flip(tensor, axis=(i, j))
     if turns == 1:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from operator import index as as_int
 from typing import Any
 
-import numpy as np
-
+from weft.core.common.parameters import as_integer, is_sequence
 from weft.core.common.slots import public
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from weft.errors import AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.indexing import getitem
 from weft.ops.view.slice import narrow
+
+_MOST_PARTS = 2**20  # each part is a tensor of its own
 
 
 def _cut(x: Tensor, bounds: list[int], axis: int) -> tuple[Tensor, ...]:
@@ -24,19 +24,13 @@ def _cut(x: Tensor, bounds: list[int], axis: int) -> tuple[Tensor, ...]:
 
 def _bounds(op: str, size: int, cuts: Any) -> list[int]:
     """Positions to cut at as NumPy reads them: negative ones from the end, all clipped."""
-    try:
-        places = [as_int(cut) for cut in cuts]
-    except TypeError:
-        raise DTypeError(f"{op}: positions to cut at must be integers, got {cuts!r}") from None
+    places = [as_integer(op, "positions to cut at", cut) for cut in cuts]
     inside = [min(max(p + size if p < 0 else p, 0), size) for p in places]
     return [0, *inside, size]
 
 
 def _parts(op: str, number: Any) -> int:
-    count = as_int(number)
-    if count < 1:
-        raise ArgumentError(f"{op}: the number of parts must be positive, got {count}")
-    return count
+    return as_integer(op, "the number of parts", number, 1, _MOST_PARTS)
 
 
 @public
@@ -48,7 +42,7 @@ def split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Tensor, .
     """
     tensor = to_tensor(x, op="split")
     i = normalize_axis("split", axis, tensor.ndim)
-    if not np.iterable(indices_or_sections):
+    if not is_sequence(indices_or_sections):
         count = _parts("split", indices_or_sections)
         if tensor.shape[i] % count:
             raise ShapeError(
@@ -64,7 +58,7 @@ def array_split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Ten
     tensor = to_tensor(x, op="array_split")
     i = normalize_axis("array_split", axis, tensor.ndim)
     size = tensor.shape[i]
-    if np.iterable(indices_or_sections):
+    if is_sequence(indices_or_sections):
         return _cut(tensor, _bounds("array_split", size, indices_or_sections), i)
     count = _parts("array_split", indices_or_sections)
     small, larger = divmod(size, count)

@@ -448,7 +448,7 @@ def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor
 
 @public
 def diff(
-    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+    x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
 ) -> Tensor:
     """Differences of neighbours along an axis, taken `n` times; bools differ by `!=`.
 

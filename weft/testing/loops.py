@@ -1,7 +1,7 @@
 """A naive interpreter of kernels: runs `body`, `at` or `into` one scalar at a time.
 
-It is the meaning of an op's loop form, slow and plain, and is compared with the op's NumPy reference;
-`Reference` spells the scalar instructions with NumPy scalars.
+It is the meaning of an op's loop form, slow and plain, and is compared with the op's NumPy
+reference; `Reference` spells the scalar instructions with NumPy scalars.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reach the host from transformed code: `callback`, `print`, `breakpoint`.
 
-Each is an op with effects: it runs when the function runs, in program order, also inside `grad`, `vmap`
-(once for each slice), `scan` and traces.
+Each is an op with effects: it runs when the function runs, in program order, also inside `grad`,
+`vmap` (once for each slice), `scan` and traces.
 """
 
 from __future__ import annotations

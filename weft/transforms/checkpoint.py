@@ -23,8 +23,8 @@ checkpoint_op = Checkpoint()
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, but reverse mode stores only its arguments and recomputes the rest.
 
-    It trades time for memory: wrap the layers of a deep model. The function is traced, so Python may
-    not read values inside.
+    It trades time for memory: wrap the layers of a deep model. The function is traced, so Python
+    may not read values inside.
     """
 
     @wraps(function)

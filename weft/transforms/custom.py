@@ -1,4 +1,4 @@
-"""Derivatives of your own: `custom_vjp` and `custom_jvp`, in both modes and under every transform."""
+"""Derivatives of your own, under every transform: `custom_vjp` and `custom_jvp`."""
 
 from __future__ import annotations
 
@@ -122,16 +122,17 @@ class Custom:
     def _no_captures(self, trace: Any, name: str) -> None:
         if any(x.owner is not None for x in trace.captures):
             raise DifferentiationError(
-                f"{name}: the function uses a tensor of an enclosing transform that is not among its"
-                " arguments, so the rule cannot give its derivative\nhint: pass it as an argument"
+                f"{name}: the function uses a tensor of an enclosing transform that is not among"
+                " its arguments, so the rule cannot give its derivative"
+                "\nhint: pass it as an argument"
             )
 
 
 class custom_jvp(Custom):
     """A function whose derivative you give: `f.defjvp(rule)`, rule(primals, tangents).
 
-    The rule returns (result, tangent of the result) and must be linear in the tangents; reverse mode
-    is its transpose.
+    The rule returns (result, tangent of the result) and must be linear in the tangents; reverse
+    mode is its transpose.
 
     >>> @custom_jvp
     ... def f(x):
@@ -226,7 +227,8 @@ class custom_vjp(Custom):
             found = backward(*given, residual, tree_unflatten(shape, ct))
             if not isinstance(found, tuple | list):
                 raise TreeError(
-                    f"custom_vjp: backward must return a tuple of cotangents, got {type(found).__name__}"
+                    "custom_vjp: backward must return a tuple of cotangents,"
+                    f" got {type(found).__name__}"
                 )
             parts = _per_leaf(tuple(found), tree_unflatten(structure, primals[:count]))
             return (*parts, *(None,) * (len(primals) - count))
@@ -238,7 +240,8 @@ def _per_leaf(cotangents: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[T
     """One cotangent for each leaf of the arguments; None for an argument is zero for its leaves."""
     if len(cotangents) != len(arguments):
         raise TreeError(
-            f"custom_vjp: backward returned {len(cotangents)} cotangents for {len(arguments)} arguments"
+            f"custom_vjp: backward returned {len(cotangents)} cotangents"
+            f" for {len(arguments)} arguments"
         )
     found: list[Tensor | None] = []
     for ct, argument in zip(cotangents, arguments, strict=True):

@@ -44,7 +44,8 @@ class Report:
         params = "".join(f", {k}={v!r:.40}" for k, v in self.params.items())
         numbers = "".join(f" {k}={v:.4g}" for k, v in (self.statistics or {}).items())
         mark = "" if self.phase == "forward" else f"[{self.phase}] "
-        return f"{mark}{self.op}({operands}{params}) -> {results}{numbers}  # {describe(self.position)}"
+        where = describe(self.position)
+        return f"{mark}{self.op}({operands}{params}) -> {results}{numbers}  # {where}"
 
 
 def peek(x: Tensor) -> Array | None:

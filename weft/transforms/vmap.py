@@ -300,7 +300,8 @@ def _batch_size(tensors: list[Tensor], axes: list[int | None], given: int | None
         sizes[-1] = given
     if not sizes:
         raise AxisError(
-            "vmap: no argument is mapped over\nhint: one of in_axes must be an axis, or give axis_size"
+            "vmap: no argument is mapped over"
+            "\nhint: one of in_axes must be an axis, or give axis_size"
         )
     if len(set(sizes.values())) > 1:
         listed = ", ".join(

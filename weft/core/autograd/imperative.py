@@ -1,7 +1,7 @@
 """The imperative front end: `requires_grad`, `backward(loss)`, `.grad`, hooks.
 
-It is the same tape as `grad`'s, kept open: a tensor that requires a gradient is owned by one ambient
-tape, and the bottom of the handler stack hands ops on its tensors to that.
+It is the same tape as `grad`'s, kept open: a tensor that requires a gradient is owned by one
+ambient tape, and the bottom of the handler stack hands ops on its tensors to that.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def backward(loss: Tensor, gradient: Any = None) -> GradStore:
     if gradient is None:
         if loss.shape != ():
             raise DifferentiationError(
-                f"backward: the loss has shape {loss.shape}, not ()\nhint: sum it, or give gradient="
+                f"backward: the loss has shape {loss.shape}, not ()"
+                "\nhint: sum it, or give gradient="
             )
         gradient = FUNCTIONS["ones_like"](AMBIENT.open(loss))
     leaves = [(node, handle()) for node, handle in AMBIENT.leaves.items()]

@@ -1,7 +1,7 @@
 """Reverse mode: `Tape` remembers what was computed, `pull_back` walks it from the end.
 
-A node keeps how its result came about; nodes know their parents, so what the result does not need is
-forgotten with its handles. The walk is by creation number, without recursion.
+A node keeps how its result came about; nodes know their parents, so what the result does not need
+is forgotten with its handles. The walk is by creation number, without recursion.
 """
 
 from __future__ import annotations

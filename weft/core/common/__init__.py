@@ -8,6 +8,7 @@
 | `factors` | index notation |
 | `handler` | the handler stack and `perform` |
 | `lazy` | modules loaded at first use |
+| `parameters` | parameters as users write them, checked |
 | `slots` | the tables of ops and functions that operators look names up in |
 | `source` | the user's line |
 | `spec` | meshes, partitions, sharding specs |

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from math import gcd, prod
 from typing import TypeAlias
 
@@ -70,7 +71,8 @@ class Factors:
         for operand, (term, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
             if len(term) != len(shape):
                 raise ShapeError(
-                    f"operand {operand}: expected {len(term)} axes ({show(term)}), got shape {shape}"
+                    f"operand {operand}: expected {len(term)} axes ({show(term)}),"
+                    f" got shape {shape}"
                 )
             for axis, (names, size) in enumerate(zip(term, shape, strict=True)):
                 _solve(found, names, size, f"operand {operand}, axis {axis}", shapes)
@@ -231,9 +233,9 @@ def _refine(olds: list[int], news: list[int]) -> list[int] | None:
     if 0 in olds or 0 in news or not olds or not news:
         return None
     cuts = sorted({prod(run[: k + 1]) for run in (olds, news) for k in range(len(run))} | {1})
-    if any(b % a for a, b in zip(cuts, cuts[1:], strict=False)):
+    if any(b % a for a, b in pairwise(cuts)):
         return None
-    return [b // a for a, b in zip(cuts, cuts[1:], strict=False)] or [1]
+    return [b // a for a, b in pairwise(cuts)] or [1]
 
 
 def _group(names: list[str], sizes: list[int], run: list[int]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_internal: dict[CodeType, bool] = {}
+_internal: dict[str, bool] = {}  # by file: a string's hash is cached, a code object's is not
 
 
 class Position(NamedTuple):
@@ -82,12 +82,12 @@ def user_position(depth: int = 2) -> Position | None:
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
-        inside = _internal.get(code)
+        inside = _internal.get(code.co_filename)
         if inside is None:
             inside = code.co_filename.startswith((_PACKAGE, "<frozen", "<string>"))
             if len(_internal) > 100_000:
                 _internal.clear()
-            _internal[code] = inside
+            _internal[code.co_filename] = inside
         if not inside:
             return Position(code, frame.f_lasti)
         frame = frame.f_back

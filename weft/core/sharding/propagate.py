@@ -1,7 +1,7 @@
 """From the shardings of operands to those of results: COLLECT, RESOLVE, UPDATE over factors.
 
-Index notation does all the work: a mesh axis splits a *factor*; the factor's axes in every operand and
-result follow. A split factor that is contracted leaves a reduction pending.
+Index notation does all the work: a mesh axis splits a *factor*; the factor's axes in every operand
+and result follow. A split factor that is contracted leaves a reduction pending.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def propagate(
 def collect(
     factors: Factors, sizes: Mapping[str, int], mesh: DeviceMesh, specs: Sequence[ShardingSpec]
 ) -> dict[str, list[MeshAxes]]:
-    """For each factor the ways operands would split it. In a product the outermost factor is cut."""
+    """For each factor the ways operands would split it; of a product the outermost is cut."""
     wishes: dict[str, list[MeshAxes]] = {}
     for term, spec in zip(factors.inputs, specs, strict=True):
         for names, axes in zip(term, spec.axes, strict=True):

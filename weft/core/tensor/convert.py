@@ -10,6 +10,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import CPU, Device
+from weft.core.common.parameters import as_real, shown
 from weft.core.common.slots import FUNCTIONS, place
 from weft.core.common.types import Array, DType, TensorType
 from weft.core.tensor.impl import TensorImpl
@@ -59,6 +60,23 @@ def to_tensor(value: Any, *, like: Device | None = None, op: str = "asarray") ->
         made: Tensor = FUNCTIONS["asarray"](value, device=like)
         return made
     return wrap(to_array(value, None, op), device)
+
+
+def as_number(
+    op: str, name: str, value: Any, low: float | None = None, high: float | None = None
+) -> Any:
+    """A real parameter that enters arithmetic: a Python number, or a tensor, which stays one.
+
+    The limits are for numbers: reading a tensor would cut it from its derivative.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if type(value) in (int, float):
+        as_real(op, name, value, low, high)
+        return value
+    if isinstance(value, np.ndarray | np.generic) or _is_foreign(value):
+        return to_tensor(value, op=f"{op}: {name}")
+    raise DTypeError(f"{op}: {name} must be a number or a tensor, got {shown(value)}")
 
 
 def holds_tensor(value: Any) -> bool:

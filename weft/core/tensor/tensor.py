@@ -1,7 +1,7 @@
 """`Tensor`: the handle users hold — one class, inside and outside every transform.
 
-A handle points at a `TensorImpl`; assignment (`x[i] = v`, `x += y`) points it at another one. Reading
-a value runs what was recorded for it.
+A handle points at a `TensorImpl`; assignment (`x[i] = v`, `x += y`) points it at another one.
+Reading a value runs what was recorded for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`GraphCall`: a captured function as one op — the base of checkpoints and custom derivatives.
 
-Its rules are the rules of the recorded calls inside, found by replaying the trace under a transform.
+Its rules are those of the recorded calls inside, found by replaying the trace under a transform.
 """
 
 from __future__ import annotations

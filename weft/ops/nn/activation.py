@@ -13,8 +13,9 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.parameters import as_choice, as_real
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -66,6 +67,7 @@ def relu6(x: Any, /) -> Tensor:
 @public
 def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Tensor:
     """x between `low` and `high`, clipped beyond."""
+    low, high = as_real("hardtanh", "low", low), as_real("hardtanh", "high", high)
     if not low < high:
         raise ArgumentError(f"hardtanh: low {low} is not below high {high}")
     t = _float("hardtanh", x)
@@ -76,7 +78,8 @@ def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Tensor:
 def leaky_relu(x: Any, /, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, `negative_slope` · x elsewhere."""
     t = _float("leaky_relu", x)
-    return where(t > 0, t, t * negative_slope)
+    slope = as_number("leaky_relu", "negative_slope", negative_slope)
+    return where(t > 0, t, t * slope)
 
 
 @public
@@ -102,7 +105,7 @@ def _exponential_below(t: Any, alpha: float = 1.0) -> Any:
 def elu(x: Any, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha · (e^x − 1) elsewhere."""
     t = _float("elu", x)
-    return where(t > 0, t, _exponential_below(t, alpha))
+    return where(t > 0, t, _exponential_below(t, as_number("elu", "alpha", alpha)))
 
 
 @public
@@ -115,8 +118,9 @@ def selu(x: Any, /) -> Tensor:
 @public
 def celu(x: Any, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha · (e^(x/alpha) − 1) elsewhere."""
+    alpha = as_number("celu", "alpha", alpha)
     if alpha == 0:
-        raise ArgumentError("celu: alpha is 0")
+        raise ArgumentError("celu: alpha must not be 0")
     t = _float("celu", x)
     return where(t > 0, t, _exponential_below(t / alpha, alpha))
 
@@ -125,11 +129,9 @@ def celu(x: Any, /, alpha: float = 1.0) -> Tensor:
 def gelu(x: Any, /, approximate: str = "none") -> Tensor:
     """x · Φ(x) with the normal distribution Φ; `approximate="tanh"` is the usual formula for it."""
     t = _float("gelu", x)
-    if approximate == "tanh":
+    if as_choice("gelu", "approximate", approximate, ("none", "tanh")) == "tanh":
         inner = (2 / pi) ** 0.5 * (t + 0.044715 * t * t * t)
         return 0.5 * t * (1 + tanh(inner))  # type: ignore[no-any-return]
-    if approximate != "none":
-        raise ArgumentError(f"gelu: approximate is 'none' or 'tanh', got {approximate!r}")
     return 0.5 * t * (1 + FUNCTIONS["erf"](t * 0.5**0.5))  # type: ignore[no-any-return]
 
 
@@ -149,8 +151,9 @@ def swish(x: Any, /) -> Tensor:
 @public
 def softplus(x: Any, /, beta: float = 1.0) -> Tensor:
     """log(1 + e^(beta·x)) / beta, without overflow."""
+    beta = as_number("softplus", "beta", beta)
     if beta == 0:
-        raise ArgumentError("softplus: beta is 0")
+        raise ArgumentError("softplus: beta must not be 0")
     t = _float("softplus", x) * beta
     above = where(t > 0, t, 0)
     return (above + FUNCTIONS["log1p"](exp(where(t > 0, -t, t)))) / beta  # type: ignore[no-any-return]
@@ -195,6 +198,7 @@ def tanhshrink(x: Any, /) -> Tensor:
 def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x moved toward 0 by `threshold`, stopping at 0."""
     t = _float("softshrink", x)
+    threshold = as_number("softshrink", "threshold", threshold)
     return where(t > threshold, t - threshold, where(t < -threshold, t + threshold, t * 0))
 
 
@@ -202,7 +206,7 @@ def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
 def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x where |x| exceeds `threshold`, else 0."""
     t = _float("hardshrink", x)
-    inside = FUNCTIONS["abs"](t) <= threshold
+    inside = FUNCTIONS["abs"](t) <= as_number("hardshrink", "threshold", threshold)
     return where(inside, 0, t)
 
 
@@ -210,6 +214,7 @@ def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
 def threshold(x: Any, /, level: float, value: float) -> Tensor:
     """x where it exceeds `level`, else `value`."""
     t = _float("threshold", x)
+    level, value = as_number("threshold", "level", level), as_number("threshold", "value", value)
     return where(t <= level, value, t)
 
 

@@ -11,8 +11,9 @@ from math import pi
 from typing import Any
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_choice, as_flag
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -29,10 +30,9 @@ from weft.ops.view.transpose import moveaxis
 
 def _reduced(op: str, losses: Any, reduction: str, count: Any = None) -> Tensor:
     """Losses as they are, their sum, or their mean (over `count` where it is not their number)."""
+    as_choice(op, "reduction", reduction, ("mean", "sum", "none"))
     if reduction == "none":
         return losses  # type: ignore[no-any-return]
-    if reduction not in ("mean", "sum"):
-        raise ArgumentError(f"{op}: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
     total: Any = reduce(reduce_sum_op, losses, None, False)
     if reduction == "sum":
         return total  # type: ignore[no-any-return]
@@ -70,8 +70,7 @@ def smooth_l1_loss(
     prediction: Any, target: Any, /, *, beta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Squared differences over 2·beta below `beta`, absolute ones less beta/2 above."""
-    if beta < 0:
-        raise ArgumentError(f"smooth_l1_loss: beta is negative ({beta})")
+    beta = as_number("smooth_l1_loss", "beta", beta, low=0)
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
     x, y = _pair("smooth_l1_loss", prediction, target)
@@ -83,6 +82,7 @@ def huber_loss(
     prediction: Any, target: Any, /, *, delta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Half the squared differences below `delta`, growing linearly above."""
+    delta = as_number("huber_loss", "delta", delta)
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     x, y = _pair("huber_loss", prediction, target)
@@ -113,8 +113,7 @@ def cross_entropy(
     """
     x, name = inexact("cross_entropy", logits), "cross_entropy"
     classes = normalize_axis(name, 0 if x.ndim == 1 else axis, x.ndim)
-    if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(f"{name}: label_smoothing is not in [0, 1] ({label_smoothing})")
+    label_smoothing = as_number(name, "label_smoothing", label_smoothing, 0, 1)
     scores: Any = moveaxis(FUNCTIONS["log_softmax"](x, classes), classes, -1)
     y: Any = to_tensor(target, op=name)
     if dtypes.is_integer(y.dtype):
@@ -206,7 +205,9 @@ def binary_cross_entropy(
     """Cross entropy of probabilities of "yes" and targets in [0, 1]; logarithms stop at -100."""
     p, y = _pair("binary_cross_entropy", probability, target)
     losses = -(y * _bounded_log(p) + (1 - y) * _bounded_log(1 - p))
-    return _reduced("binary_cross_entropy", _weighted(losses, weight), reduction)
+    return _reduced(
+        "binary_cross_entropy", _weighted("binary_cross_entropy", losses, weight), reduction
+    )
 
 
 def _bounded_log(p: Any) -> Any:
@@ -215,8 +216,8 @@ def _bounded_log(p: Any) -> Any:
     return where(zero | (found < -100), -100, found)
 
 
-def _weighted(losses: Any, weight: Any) -> Any:
-    return losses if weight is None else losses * weight
+def _weighted(op: str, losses: Any, weight: Any, name: str = "weight") -> Any:
+    return losses if weight is None else losses * to_tensor(weight, op=f"{op}: {name}")
 
 
 @public
@@ -233,9 +234,9 @@ def binary_cross_entropy_with_logits(
     name = "binary_cross_entropy_with_logits"
     x, y = _pair(name, logits, target)
     softplus = FUNCTIONS["softplus"]
-    yes = softplus(-x) if pos_weight is None else softplus(-x) * pos_weight
+    yes = _weighted(name, softplus(-x), pos_weight, "pos_weight")
     losses = y * yes + (1 - y) * softplus(x)
-    return _reduced(name, _weighted(losses, weight), reduction)
+    return _reduced(name, _weighted(name, losses, weight), reduction)
 
 
 @public
@@ -247,11 +248,12 @@ def kl_div(
     `reduction` may also be "batchmean": the sum divided by the size of the first axis.
     """
     x, y = _pair("kl_div", log_probability, target)
-    if log_target:
+    if as_flag("kl_div", "log_target", log_target):
         terms = exp(y) * (y - x)
     else:
         positive = y > 0
         terms = where(positive, y * (log(where(positive, y, 1)) - x), 0)
+    as_choice("kl_div", "reduction", reduction, ("mean", "sum", "none", "batchmean"))
     if reduction == "batchmean":
         return _reduced("kl_div", terms, "sum") / max(x.shape[0] if x.ndim else 1, 1)  # type: ignore[no-any-return]
     return _reduced("kl_div", terms, reduction)
@@ -260,6 +262,7 @@ def kl_div(
 @public
 def cosine_similarity(x1: Any, x2: Any, /, *, axis: int = 1, eps: float = 1e-8) -> Tensor:
     """Cosine of the angle between vectors along an axis; norms below `eps` count as `eps`."""
+    eps = as_number("cosine_similarity", "eps", eps)
     a, b = (inexact("cosine_similarity", x) for x in as_tensors("cosine_similarity", x1, x2))
     left, right = (_at_least(vector_norm(t, axis=axis, keepdims=True), eps) for t in (a, b))
     product: Any = (a / left) * (b / right)
@@ -275,6 +278,7 @@ def cosine_embedding_loss(
     x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """1 − cosine for target 1; what the cosine exceeds `margin` by for target −1."""
+    margin = as_number("cosine_embedding_loss", "margin", margin)
     cosine: Any = cosine_similarity(x1, x2, axis=-1)
     y: Any = to_tensor(target, op="cosine_embedding_loss")
     losses = where(y == 1, 1 - cosine, FUNCTIONS["relu"](cosine - margin))
@@ -311,6 +315,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, margin − target · (x1 − x2)): target 1 wants `x1` larger, −1 smaller."""
     a, b = _pair("margin_ranking_loss", x1, x2)
+    margin = as_number("margin_ranking_loss", "margin", margin)
     losses = FUNCTIONS["relu"](margin - to_tensor(target, op="margin_ranking_loss") * (a - b))
     return _reduced("margin_ranking_loss", losses, reduction)
 
@@ -328,6 +333,8 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """max(0, distance to the positive − distance to the negative + margin), last axis."""
+    margin = as_number("triplet_margin_loss", "margin", margin)
+    eps = as_number("triplet_margin_loss", "eps", eps)
     a, close = _pair("triplet_margin_loss", anchor, positive)
     _, far = _pair("triplet_margin_loss", anchor, negative)
     near: Any = vector_norm(a - close + eps, axis=-1, ord=p)
@@ -348,8 +355,10 @@ def poisson_nll_loss(
 ) -> Tensor:
     """Negative log-likelihood of counts; `full` adds Stirling's term for counts above 1."""
     x, y = _pair("poisson_nll_loss", prediction, target)
-    losses: Any = exp(x) - y * x if log_input else x - y * log(x + eps)
-    if full:
+    eps = as_number("poisson_nll_loss", "eps", eps)
+    is_log = as_flag("poisson_nll_loss", "log_input", log_input)
+    losses: Any = exp(x) - y * x if is_log else x - y * log(x + eps)
+    if as_flag("poisson_nll_loss", "full", full):
         safe: Any = where(y > 1, y, 1)
         stirling = safe * log(safe) - safe + 0.5 * log(2 * pi * safe)
         losses = losses + where(y > 1, stirling, 0)
@@ -369,9 +378,10 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """Negative log-likelihood of a normal distribution; variances below `eps` count as `eps`."""
     x, y = _pair("gaussian_nll_loss", mean, target)
+    eps = as_number("gaussian_nll_loss", "eps", eps)
     var = _at_least(inexact("gaussian_nll_loss", variance), eps)
     losses = 0.5 * (log(var) + (x - y) * (x - y) / var)
-    if full:
+    if as_flag("gaussian_nll_loss", "full", full):
         losses = losses + 0.5 * log_of(2 * pi)
     return _reduced("gaussian_nll_loss", losses, reduction)
 

@@ -6,15 +6,15 @@ Statistics of narrow floats are taken in float32 and the result is rounded once.
 from __future__ import annotations
 
 from math import inf, prod
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.tensor.convert import as_number, to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.contraction import product_of, swap
@@ -44,7 +44,7 @@ def _mean(t: Any, axes: Any) -> Any:
 @public
 def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the `p`-norm along an axis, or by `eps` where the norm is smaller."""
-    t = inexact("normalize", x)
+    t, eps = inexact("normalize", x), as_number("normalize", "eps", eps)
     size: Any = vector_norm(t, axis=axis, keepdims=True, ord=p)
     return t / where(size > eps, size, eps)  # type: ignore[no-any-return]
 
@@ -56,19 +56,20 @@ def layer_norm(
     """Mean 0 and variance 1 over the last axes, whose shape is given; then scale and shift."""
     t, dtype = _wide("layer_norm", x)
     axes = _last_axes("layer_norm", t.shape, normalized_shape)
-    made = _standard(t, axes, eps)
+    made = _standard("layer_norm", t, axes, eps)
     return _affine("layer_norm", made, weight, bias, t.shape[t.ndim - len(axes) :], dtype)
 
 
 def _last_axes(op: str, shape: Shape, wanted: Any) -> Shape:
-    sizes = tuple(map(as_int, wanted)) if np.iterable(wanted) else (as_int(wanted),)
+    sizes = as_integers(op, "normalized_shape", wanted)
     if not sizes or shape[len(shape) - len(sizes) :] != sizes or len(sizes) > len(shape):
         raise ShapeError(f"{op}: shape {shape} does not end with normalized_shape {sizes}")
     return tuple(range(-len(sizes), 0))
 
 
-def _standard(t: Any, axes: Shape, eps: float) -> Any:
+def _standard(op: str, t: Any, axes: Shape, eps: float) -> Any:
     """Mean 0 and variance 1 over axes."""
+    eps = as_number(op, "eps", eps)
     centred = t - _mean(t, axes)
     return centred / FUNCTIONS["sqrt"](_mean(centred * centred, axes) + eps)
 
@@ -93,7 +94,7 @@ def rms_norm(
     """Divide by the root mean square over the last axes; `eps` is the dtype's own by default."""
     t, dtype = _wide("rms_norm", x)
     axes = _last_axes("rms_norm", t.shape, normalized_shape)
-    small = dtypes.finfo(dtype).eps if eps is None else eps
+    small = dtypes.finfo(dtype).eps if eps is None else as_number("rms_norm", "eps", eps)
     made = t / FUNCTIONS["sqrt"](_mean(t * t, axes) + small)
     return _affine("rms_norm", made, weight, None, t.shape[t.ndim - len(axes) :], dtype)
 
@@ -111,10 +112,11 @@ def group_norm(
     """Normalise each group of features of `x` (N, C, …) on its own; then scale and shift."""
     t, dtype = _wide("group_norm", x)
     features = _features("group_norm", t)
-    if groups < 1 or features % groups:
+    groups = as_integer("group_norm", "groups", groups, low=1)
+    if features % groups:
         raise ArgumentError(f"group_norm: {features} features cannot be split into {groups} groups")
     split = reshape(t, (t.shape[0], groups, features // groups, *t.shape[2:]))
-    made = _standard(split, tuple(range(2 - split.ndim, 0)), eps)
+    made = _standard("group_norm", split, tuple(range(2 - split.ndim, 0)), eps)
     shape = (features, *(1,) * (t.ndim - 2))
     return _affine("group_norm", reshape(made, t.shape), weight, bias, shape, dtype)
 
@@ -126,7 +128,7 @@ def instance_norm(x: Any, /, weight: Any = None, bias: Any = None, eps: float = 
     features = _features("instance_norm", t)
     if t.ndim < 3:
         raise ShapeError(f"instance_norm: expected (N, C, space…), got shape {t.shape}")
-    made = _standard(t, tuple(range(2 - t.ndim, 0)), eps)
+    made = _standard("instance_norm", t, tuple(range(2 - t.ndim, 0)), eps)
     shape = (features, *(1,) * (t.ndim - 2))
     return _affine("instance_norm", made, weight, bias, shape, dtype)
 
@@ -152,9 +154,13 @@ def batch_norm(
     t, dtype = _wide("batch_norm", x)
     features = _features("batch_norm", t)
     shape = (features, *(1,) * (t.ndim - 2))
+    eps, momentum = (
+        as_number("batch_norm", what, value)
+        for what, value in (("eps", eps), ("momentum", momentum))
+    )
     if (running_mean is None) != (running_var is None):
         raise ArgumentError("batch_norm: give both running statistics, or none")
-    if not training:
+    if not as_flag("batch_norm", "training", training):
         if running_mean is None:
             raise ArgumentError("batch_norm: running statistics are needed outside training")
         mean, var = (
@@ -195,8 +201,13 @@ def local_response_norm(
     """Divide by (k + alpha · mean of squares of `size` features around) to the power beta."""
     t, dtype = _wide("local_response_norm", x)
     features = _features("local_response_norm", t)
-    if t.ndim < 3 or size < 1:
-        raise ShapeError(f"local_response_norm: size {size}, shape {t.shape}: needs (N, C, space…)")
+    if t.ndim < 3:
+        raise ShapeError(f"local_response_norm: expected (N, C, space…), got shape {t.shape}")
+    size = as_integer("local_response_norm", "size", size, low=1)
+    alpha, beta, k = (
+        as_number("local_response_norm", what, value)
+        for what, value in (("alpha", alpha), ("beta", beta), ("k", k))
+    )
     rows = reshape(t * t, (t.shape[0], 1, features, -1))
     around = FUNCTIONS["avg_pool2d"](_padded_rows(rows, size), (size, 1), 1)
     return cast(t / (reshape(around, t.shape) * alpha + k) ** beta, dtype)
@@ -216,6 +227,7 @@ def _padded_rows(rows: Any, size: int) -> Any:
 def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
     """Set elements to 0 with probability `rate` and scale the others up, so that the mean stays."""
     t = inexact("dropout", x)
+    rate = as_number("dropout", "rate", rate)
     if not 0 <= rate < 1:
         raise ArgumentError(f"dropout: rate must be in [0, 1), got {rate}")
     if rate == 0:
@@ -246,11 +258,11 @@ def scaled_dot_product_attention(
         raise ShapeError(
             f"{name}: query … L E, key … S E, value … S V (shapes {q.shape}, {k.shape}, {v.shape})"
         )
-    if enable_gqa:
+    if as_flag(name, "enable_gqa", enable_gqa):
         k, v = (_shared_heads(name, q, x) for x in (k, v))
-    factor = (q.shape[-1] or 1) ** -0.5 if scale is None else scale
+    factor = (q.shape[-1] or 1) ** -0.5 if scale is None else as_number(name, "scale", scale)
     scores: Any = product_of(name, q * factor, swap(k))
-    if is_causal:
+    if as_flag(name, "is_causal", is_causal):
         visible = np.tri(q.shape[-2], k.shape[-2], dtype=bool)
         scores = where(wrap(visible, q.device), scores, -inf)
     if mask is not None:

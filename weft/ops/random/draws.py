@@ -8,7 +8,7 @@ from weft.core.common.context import defaults
 from weft.core.common.slots import public
 from weft.core.tensor.tensor import Tensor
 from weft.ops.creation import to_device
-from weft.ops.random import continuous as transforms
+from weft.ops.random import continuous
 from weft.ops.random.state import next_key
 
 
@@ -27,7 +27,7 @@ def uniform(
     >>> uniform((2, 3)).shape
     (2, 3)
     """
-    return transforms.uniform(_fresh(device), shape, dtype, low, high)
+    return continuous.uniform(_fresh(device), shape, dtype, low, high)
 
 
 @public
@@ -35,7 +35,7 @@ def gaussian(
     shape: Any = (), mean: Any = 0.0, std: Any = 1.0, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Normal floats of a mean and a standard deviation from the global generator."""
-    return transforms.normal(_fresh(device), shape, dtype, mean, std)
+    return continuous.normal(_fresh(device), shape, dtype, mean, std)
 
 
 @public
@@ -43,19 +43,19 @@ def normal(
     shape: Any = (), mean: Any = 0.0, std: Any = 1.0, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Normal floats of a mean and a standard deviation from the global generator."""
-    return transforms.normal(_fresh(device), shape, dtype, mean, std)
+    return continuous.normal(_fresh(device), shape, dtype, mean, std)
 
 
 @public
 def rand(*shape: int, dtype: Any = None, device: Any = None) -> Tensor:
     """Uniform floats in [0, 1) from the global generator: `rand(2, 3)`."""
-    return transforms.uniform(_fresh(device), shape, dtype)
+    return continuous.uniform(_fresh(device), shape, dtype)
 
 
 @public
 def randn(*shape: int, dtype: Any = None, device: Any = None) -> Tensor:
     """Standard normal floats from the global generator: `randn(2, 3)`."""
-    return transforms.normal(_fresh(device), shape, dtype)
+    return continuous.normal(_fresh(device), shape, dtype)
 
 
 __all__ = ["gaussian", "normal", "rand", "randn", "uniform"]

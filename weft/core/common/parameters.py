@@ -1,0 +1,152 @@
+"""Parameters as users write them: checked once, at the call, in words that name the parameter.
+
+Each function takes the op, the parameter's name and the value, and gives the value in its plain
+Python form; what is no integer, number, choice, flag or function is refused with what would be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from operator import index
+from reprlib import repr as short_repr
+from typing import Any
+
+import numpy as np
+
+from weft.errors import ArgumentError, ConcretizationError, DTypeError
+
+_LONGEST = 256  # bits of an integer that a message spells out
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: arrays by shape and dtype, nothing computed or endless."""
+    if type(value) is int and value.bit_length() > _LONGEST:
+        return f"an integer of {value.bit_length()} bits"
+    if hasattr(value, "dtype") and getattr(value, "shape", ()) != ():
+        return f"{type(value).__name__} of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, list | tuple | dict | set) or not hasattr(value, "dtype"):
+        return short_repr(value)
+    return f"{type(value).__name__} of dtype {value.dtype}"
+
+
+def as_integer(
+    op: str, name: str, value: Any, low: int | None = None, high: int | None = None
+) -> int:
+    """An integer from `low` to `high`; bools and floats are none.
+
+    >>> as_integer("tile", "count", 3, low=0)
+    3
+    """
+    if type(value) is not int:
+        value = _index(op, name, value)
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {shown(value)}")
+    return value  # type: ignore[no-any-return]
+
+
+def _index(op: str, name: str, value: Any) -> int:
+    try:
+        if not isinstance(value, bool | np.bool_):
+            return index(value)
+    except ConcretizationError:
+        raise
+    except TypeError:
+        pass
+    raise DTypeError(f"{op}: {name} must be an integer, got {shown(value)}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"at least {low}"
+    return f"at most {high}" if low is None else f"from {low} to {high}"
+
+
+def as_integers(
+    op: str, name: str, value: Any, low: int | None = None, high: int | None = None
+) -> tuple[int, ...]:
+    """Integers from one integer or a sequence of them."""
+    if type(value) is int or not is_sequence(value):
+        return (as_integer(op, name, value, low, high),)
+    return tuple(as_integer(op, name, each, low, high) for each in value)
+
+
+def as_real(
+    op: str, name: str, value: Any, low: float | None = None, high: float | None = None
+) -> float:
+    """A real number from `low` to `high`, as a float; NaN only where no limit is given."""
+    if type(value) is not float:
+        value = _float(op, name, value)
+    if not (low is None or value >= low) or not (high is None or value <= high):
+        raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def _float(op: str, name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    is_scalar = getattr(value, "shape", None) == () and value.dtype.kind in "iufV"
+    if isinstance(value, bool) or not (is_number or is_scalar):
+        raise DTypeError(f"{op}: {name} must be a real number, got {shown(value)}")
+    try:
+        return float(value)
+    except ConcretizationError:
+        raise
+    except OverflowError:
+        raise ArgumentError(f"{op}: {name} is past every float, got {shown(value)}") from None
+    except (TypeError, ValueError):  # a structured scalar: NumPy's letter V holds those too
+        raise DTypeError(f"{op}: {name} must be a real number, got {shown(value)}") from None
+
+
+def as_finite(
+    op: str, name: str, value: Any, low: float | None = None, high: float | None = None
+) -> float:
+    """A real number that is neither infinite nor NaN."""
+    found = as_real(op, name, value, low, high)
+    if not math.isfinite(found):
+        raise ArgumentError(f"{op}: {name} must be finite, got {found}")
+    return found
+
+
+def as_choice(op: str, name: str, value: Any, choices: Iterable[Any]) -> Any:
+    """One of `choices`: strings, numbers or None.
+
+    >>> as_choice("pad", "mode", "edge", ("constant", "edge"))
+    'edge'
+    """
+    listed = tuple(choices)
+    if isinstance(value, str | int | float | None) and value in listed:
+        return value
+    legal = ", ".join(map(repr, listed))
+    raise ArgumentError(f"{op}: {name} must be one of {legal}, got {shown(value)}")
+
+
+def as_flag(op: str, name: str, value: Any) -> bool:
+    """True or False; 0 and 1 are taken for them."""
+    if value is True or value is False:
+        return bool(value)
+    if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
+        return bool(value)
+    raise DTypeError(f"{op}: {name} must be True or False, got {shown(value)}")
+
+
+def as_function(op: str, name: str, value: Any) -> Callable[..., Any]:
+    """Something that can be called."""
+    if not callable(value):
+        raise ArgumentError(f"{op}: {name} must be a function, got {shown(value)}")
+    return value
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether a parameter holds several values: any iterable with an order, but no text."""
+    if isinstance(value, str | bytes | bytearray | dict | set | type):
+        return False
+    return isinstance(value, Iterable) and getattr(value, "shape", None) != ()
+
+
+def as_sequence(op: str, name: str, value: Any) -> tuple[Any, ...]:
+    """The values of a list, a tuple, or any other iterable with an order."""
+    if isinstance(value, tuple):
+        return value
+    if not is_sequence(value):
+        raise DTypeError(f"{op}: {name} must be a sequence, got {shown(value)}")
+    return tuple(value)
