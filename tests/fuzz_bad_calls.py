@@ -41,11 +41,12 @@ SKIPPED = {
     "breakpoint",
     "fori_loop",
     "register_runtime",
+    "register_tree",
     "while_loop",
 }
 
 PYTHONS_COMPLAINT = re.compile(
-    r"missing \d+ required|positional argument|unexpected keyword|multiple values|takes no arg"
+    r"missing \d+ required|positional argument|unexpected keyword|multiple values|takes no arg|expected at most"
 )
 
 
@@ -93,8 +94,7 @@ ODD: tuple[Any, ...] = (
     1, 2, 7, -100, 1.5, -0.5, 0.0, NAN, INF, -INF, 1e308, 1e-320, 1j, complex(NAN, INF), True,
     False, (0, 0), (-1, -1), (5,), [0, 1], (2, 3), (3, 2), (-1,), (1, None), ("a", 1), [None],
     (1.5, 2), (2**40, 2**40), (2**62, 0), [True, False], [NAN, 1.0], (1, (2, 3)), ..., slice(None),
-    slice(5, 1, -1), slice(None, None, 0), slice("a"), NotImplemented, int, float, str, list,
-    Exception, range(3), iter(()), np.float64(2), np.int8(3), np.bool_(True), np.str_("x"),
+    slice(5, 1, -1), slice(None, None, 0), slice("a"), NotImplemented, float, range(3), iter(()), np.float64(2), np.int8(3), np.bool_(True), np.str_("x"),
     np.float32(NAN), np.uint64(2**63), np.datetime64(1, "s"), np.ones(3), np.ones((2, 2), bool),
     np.array("a"), np.array([2**63], np.uint64), np.array([None, 1], object), np.array(None),
     np.zeros((0, 3)), np.ones((2, 3))[::-1], np.array([1, 2], ">f8"), np.ma.masked_array([1, 2]),
@@ -102,7 +102,7 @@ ODD: tuple[Any, ...] = (
     "float32", "float8_e4m3", "int32", "complex64", "bool", "float128", "object", "cpu:1", "cpu:99",
     "cuda", "cpu:-1", "cpu:" + "9" * 30, wf.float32, np.dtype("V3"), np.dtype(object),
     "ij,jk->ik", "...", "->", "sum", "mean", "same", "valid", "reflect", "ortho", "fro", "linear",
-    "i", memoryview(b"abcd"), bytearray(8), ValueError("x"), *HUGE, *FUNCTIONS,
+    "i", memoryview(b"\1\2"), bytearray(8), ValueError("x"), *HUGE, *FUNCTIONS,
 )  # fmt: skip
 AXES = (0, 1, -1, -2, 2, 5, None, (0, 1), (-1,), (0, 0), [1], True, 1.0, "0", -100)
 SHAPES = ((2, 3), (3,), (), 4, (1, 2, 2), (0, 2), [2], (2, -1), 0, -1, 1.5, (2.0,), None, 2**40)
@@ -198,7 +198,9 @@ def draw_arguments(
         elif each.kind is each.VAR_KEYWORD:
             if rng.random() < 0.1:
                 keywords["surplus"] = value
-        elif each.kind is each.POSITIONAL_ONLY or not (is_optional or each.kind is each.KEYWORD_ONLY):
+        elif each.kind is each.POSITIONAL_ONLY or not (
+            is_optional or each.kind is each.KEYWORD_ONLY
+        ):
             args.append(value)
         else:
             keywords[each.name] = value

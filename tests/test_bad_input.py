@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.core.common import dtypes
-from weft.core.common.slots import FUNCTIONS
 from weft.errors import (
     ArgumentError,
     AxisError,
@@ -23,7 +21,6 @@ from weft.errors import (
     UnsupportedDTypeError,
     WeftError,
 )
-from weft.ops.base import Operation
 
 X = wf.tensor(np.arange(6.0, dtype=np.float32).reshape(2, 3))
 BIG = wf.tensor(np.ones((300, 300), np.float32))
@@ -130,72 +127,3 @@ def test_bad_input_raises_an_error_of_ours_and_the_next_call_works(attempt, erro
 def test_mixed_dtypes_promote_and_shapes_broadcast():
     y = wf.ones((2, 1), dtype="int32") + wf.ones(3, dtype="float16")
     assert y.dtype == np.float16 and y.shape == (2, 3)
-
-
-ODD = (
-    None, "x", b"x", object(), [], (), {}, [[1], [2, 3]], -1, 0, 1, 7, 10**30, -(10**30), 1.5, NAN,
-    INF, -INF, 1j, True, (0, 0), (-1, -1), (5,), [0, 1], (2, 3), (3, 2), (-1,), 2**62,
-    np.float64(2), np.ones(3), np.ones((2, 2), bool), np.array("a"), np.array([2**63], np.uint64),
-    "float32", "float8_e4m3", "cpu:1", "cuda", slice(None), slice(5, 1, -1), ..., np.int8(3),
-    (2**40, 2**40),
-)  # fmt: skip
-
-PYTHONS_OWN = (ValueError, OverflowError, RuntimeError)
-
-# Functions that take callables, files or handles are left out: what they do not know is not data.
-SKIPPED = {
-    "memory_report", "print_trace_graph", "register_tree", "register_dataclass", "pure_callback",
-    "callback", "io_callback", "save", "load", "show", "debug", "backward", "set_printoptions",
-    "breakpoint", "print", "requires_grad", "register_hook",
-}  # fmt: skip
-
-
-def random_tensor(rng: np.random.Generator) -> wf.Tensor:
-    dtype = dtypes.ALL_DTYPES[rng.integers(len(dtypes.ALL_DTYPES))]
-    shape = tuple(rng.integers(0, 4, rng.integers(0, 4)))
-    device = "cpu:1" if rng.random() < 0.1 else "cpu:0"
-    return wf.tensor(rng.integers(0, 5, shape), device=device).astype(dtype)
-
-
-def random_argument(rng: np.random.Generator) -> object:
-    if rng.random() < 0.5:
-        return random_tensor(rng)
-    if rng.random() < 0.15:
-        return [random_tensor(rng) for _ in range(rng.integers(0, 3))]
-    return ODD[rng.integers(len(ODD))]
-
-
-def hammer(seed: int, count: int) -> list[str]:
-    """Call public functions with random arguments; what escapes as anything but our errors."""
-    rng = np.random.default_rng(seed)
-    names = sorted(
-        name
-        for name, function in FUNCTIONS.items()
-        if getattr(wf, name, None) is function and name not in SKIPPED
-    )
-    strange = []
-    for number in range(count):
-        name = names[rng.integers(len(names))]
-        args = [random_argument(rng) for _ in range(rng.integers(1, 4))]
-        try:
-            result = FUNCTIONS[name](*args)
-            wf.realize(*(x for x in wf.tensor_leaves(result) if x.size < 10**7))
-        except WeftError as error:
-            if not str(error).strip():
-                strange.append(f"{number}: {name}: an error without a message")
-        except Exception as error:
-            # On a parameter that is of no sensible kind, Python's own word is clear enough.
-            has_parameters = not isinstance(FUNCTIONS[name], Operation)
-            if isinstance(error, TypeError) or (has_parameters and isinstance(error, PYTHONS_OWN)):
-                continue
-            strange.append(f"{number}: {name}{args!r:.150}: {type(error).__name__}: {error}")
-    assert (X + 1).sum().item() == 21
-    return strange
-
-
-def test_thousands_of_bad_calls_never_break_the_next_one():
-    assert hammer(20_240_601, 3000) == []
-
-
-def test_fresh_bad_calls_never_break_the_next_one(fresh_seed):
-    assert hammer(fresh_seed, 1000) == []

@@ -8,7 +8,6 @@ inverse ("backward", the default), on the forward transform ("forward"), or its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,13 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import as_device
+from weft.core.common.parameters import as_choice, as_finite, as_integer, as_sequence
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, AxisError, DTypeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import asarray
+from weft.ops.creation import asarray, check_memory
 from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import cast
 from weft.ops.fft import NORMS, OPPOSITE, ComplexTransform, fft_op, ifft_op, irfft_op, rfft_op
@@ -160,7 +160,7 @@ def _transformed(op: ComplexTransform, x: Tensor, axes: Sequence[int], norm: str
     if not axes:
         return x
     params = {"axes": tuple(sorted(i - x.ndim for i in axes)), "norm": norm}
-    return call(op, (x,), params)  # type: ignore[no-any-return]
+    return call(op, (x,), params)
 
 
 def _real(name: str, x: Any, s: Any, axes: Any, norm: Norm) -> Tensor:
@@ -188,15 +188,13 @@ def _to_real(name: str, x: Any, s: Any, axes: Any, norm: Norm) -> Tensor:
     fitted = _fitted(tensor, chosen, (*sizes[:-1], sizes[-1] // 2 + 1))
     whole = _transformed(ifft_op, fitted, chosen[:-1], scale)
     params = {"axis": chosen[-1] - tensor.ndim, "size": sizes[-1], "norm": scale}
-    return call(irfft_op, (whole,), params)  # type: ignore[no-any-return]
+    return call(irfft_op, (whole,), params)
 
 
 def _checked_norm(name: str, norm: Any) -> str:
     if norm is None:
         return "backward"
-    if norm not in NORMS:
-        raise ArgumentError(f"{name}: norm is one of {', '.join(map(repr, NORMS))}, got {norm!r}")
-    return str(norm)
+    return str(as_choice(name, "norm", norm, NORMS))
 
 
 def _opposite(name: str, norm: Norm) -> str:
@@ -217,13 +215,9 @@ def _as_complex(name: str, x: Any) -> Tensor:
 
 
 def _checked_size(name: str, n: Any, axis: int | None = None) -> int:
-    where = "" if axis is None else f"axis {axis}: "
-    try:
-        size = as_int(n)
-    except TypeError:
-        raise ArgumentError(f"{name}: {where}the length must be an integer, got {n!r}") from None
-    if size < 1:
-        raise ArgumentError(f"{name}: {where}the length must be at least 1, got {size}")
+    where = "the length" if axis is None else f"axis {axis}: the length"
+    size = as_integer(name, where, n, low=1)
+    check_memory(name, (size,), dtypes.complex64)
     return size
 
 
@@ -231,6 +225,7 @@ def _axes_and_sizes(
     name: str, x: Tensor, s: Any, axes: Any, at_least: int = 0
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes to transform, counted from the left, and their lengths."""
+    s = None if s is None else as_sequence(name, "s", s)
     if axes is None:
         count = x.ndim if s is None else len(s)
         if count > x.ndim:
@@ -256,17 +251,18 @@ def _fitted(x: Tensor, axes: Sequence[int], sizes: Sequence[int]) -> Tensor:
     high = tuple(change[first:])
     none = (0,) * len(high)
     params = {"low": none, "high": high, "interior": none}
-    return call(pad_op, (x, scalar(0, x.dtype, x.device)), params)  # type: ignore[no-any-return]
+    return call(pad_op, (x, scalar(0, x.dtype, x.device)), params)
 
 
 def _frequencies(name: str, steps: Any, size: int, d: Any, dtype: Any, device: Any) -> Tensor:
     target = default_float() if dtype is None else dtypes.as_dtype(dtype, op=name)
     if not dtypes.is_floating(target):
         raise DTypeError(f"{name}: dtype must be a real float, got {dtypes.name_of(target)}")
-    if d == 0:
-        raise ArgumentError(f"{name}: the distance d of the samples is 0")
+    step = as_finite(name, "d", d)
+    if step == 0:
+        raise ArgumentError(f"{name}: the distance d of the samples must not be 0")
     place = current_device() if device is None else as_device(device)
-    return asarray((steps / (size * float(d))).astype(target), device=place)
+    return asarray((steps / (size * step)).astype(target), device=place)
 
 
 def _shifted(name: str, x: Any, axes: Any, forward: bool) -> Tensor:

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real, as_sequence
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
-from weft.ops.base import call
+from weft.ops.base import call, call_multiple
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
 from weft.ops.creation import arange, zeros
 from weft.ops.decompositions import (
@@ -132,22 +133,21 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Tensor:
     Of a matrix that is not Hermitian the Hermitian part (x + xᴴ)/2 is taken.
     """
     factor: Tensor = call(cholesky_op, (_matrices("cholesky", x, square=True),), {})
-    return adjoint(factor) if upper else factor
+    return adjoint(factor) if as_flag("cholesky", "upper", upper) else factor
 
 
 def qr(x: Any, /, mode: str = "reduced") -> Any:
     """Q and R with x = Q R; "complete" makes Q square, "r" gives R alone."""
     a = _matrices("qr", x)
-    if mode not in ("reduced", "complete", "r"):
-        raise ArgumentError(f"qr: mode is 'reduced', 'complete' or 'r', got {mode!r}")
+    as_choice("qr", "mode", mode, ("reduced", "complete", "r"))
     rows, columns = a.shape[-2:]
     if mode == "complete" and rows > columns:
-        return QRResult(*call(qr_complete_op, (a,), {}))
+        return QRResult(*call_multiple(qr_complete_op, (a,), {}))
     if rows >= columns:
-        result = QRResult(*call(qr_op, (a,), {}))
+        result = QRResult(*call_multiple(qr_op, (a,), {}))
         return result.R if mode == "r" else result
     # The first square block decides Q; it then turns the remaining columns.
-    q, first = call(qr_op, (narrow(a, -1, 0, rows),), {})
+    q, first = call_multiple(qr_op, (narrow(a, -1, 0, rows),), {})
     rest = matmul(adjoint(q), narrow(a, -1, rows, columns - rows))
     r = concat([first, rest], axis=-1)
     return r if mode == "r" else QRResult(q, r)
@@ -156,15 +156,15 @@ def qr(x: Any, /, mode: str = "reduced") -> Any:
 def svd(x: Any, /, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """U, S and Vh with x = U diag(S) Vh; derivatives need `full_matrices=False` or a square x."""
     a = _matrices("svd", x)
-    if not compute_uv:
+    if not as_flag("svd", "compute_uv", compute_uv):
         return svdvals(a)
-    full = full_matrices and a.shape[-1] != a.shape[-2]
-    return SVDResult(*call(svd_full_op if full else svd_op, (a,), {}))
+    full = as_flag("svd", "full_matrices", full_matrices) and a.shape[-1] != a.shape[-2]
+    return SVDResult(*call_multiple(svd_full_op if full else svd_op, (a,), {}))
 
 
 def svdvals(x: Any, /) -> Tensor:
     """Singular values in descending order."""
-    return call(svdvals_op, (_matrices("svdvals", x),), {})  # type: ignore[no-any-return]
+    return call(svdvals_op, (_matrices("svdvals", x),), {})
 
 
 def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
@@ -172,20 +172,19 @@ def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
 
     `UPLO` "L" or "U" reads one triangle only; by default the Hermitian part (x + xᴴ)/2 is taken.
     """
-    return EighResult(*call(eigh_op, (_from_triangle("eigh", x, UPLO),), {}))
+    return EighResult(*call_multiple(eigh_op, (_from_triangle("eigh", x, UPLO),), {}))
 
 
 def eigvalsh(x: Any, /, UPLO: str | None = None) -> Tensor:
     """Eigenvalues of a Hermitian matrix in ascending order; `UPLO` as for `eigh`."""
-    return call(eigvalsh_op, (_from_triangle("eigvalsh", x, UPLO),), {})  # type: ignore[no-any-return]
+    return call(eigvalsh_op, (_from_triangle("eigvalsh", x, UPLO),), {})
 
 
 def _from_triangle(name: str, x: Any, triangle: str | None) -> Tensor:
     a = _matrices(name, x, square=True)
     if triangle is None:
         return a
-    if triangle not in ("L", "U"):
-        raise ArgumentError(f"{name}: UPLO is 'L' or 'U', got {triangle!r}")
+    as_choice(name, "UPLO", triangle, ("L", "U"))
     strict = tril(a, k=-1) if triangle == "L" else triu(a, k=1)
     diagonal = where(identity_mask(a), real(a), 0)
     return add(add(strict, adjoint(strict)), diagonal)
@@ -193,18 +192,18 @@ def _from_triangle(name: str, x: Any, triangle: str | None) -> Tensor:
 
 def eig(x: Any, /) -> EigResult:
     """Complex eigenvalues and eigenvectors of a general matrix."""
-    return EigResult(*call(eig_op, (_matrices("eig", x, square=True),), {}))
+    return EigResult(*call_multiple(eig_op, (_matrices("eig", x, square=True),), {}))
 
 
 def eigvals(x: Any, /) -> Tensor:
     """Complex eigenvalues of a general matrix, in no particular order."""
-    return call(eigvals_op, (_matrices("eigvals", x, square=True),), {})  # type: ignore[no-any-return]
+    return call(eigvals_op, (_matrices("eigvals", x, square=True),), {})
 
 
 def lu(x: Any, /) -> LUResult:
     """P, L and U with x = P L U, by elimination with row exchanges."""
     a = _matrices("lu", x)
-    packed, rows = call(lu_op, (a,), {})
+    packed, rows = call_multiple(lu_op, (a,), {})
     n, m = a.shape[-2:]
     k = min(n, m)
     left = tril(slice_axes(packed, (0, 0), (n, k), (1, 1)), k=-1)
@@ -216,17 +215,17 @@ def lu(x: Any, /) -> LUResult:
 
 def det(x: Any, /) -> Tensor:
     """The determinant; singular matrices give 0 and have a derivative."""
-    return call(det_op, (_matrices("det", x, square=True),), {})  # type: ignore[no-any-return]
+    return call(det_op, (_matrices("det", x, square=True),), {})
 
 
 def slogdet(x: Any, /) -> SlogdetResult:
     """Sign and logarithm of the absolute value of the determinant; singular gives (0, -inf)."""
-    return SlogdetResult(*call(slogdet_op, (_matrices("slogdet", x, square=True),), {}))
+    return SlogdetResult(*call_multiple(slogdet_op, (_matrices("slogdet", x, square=True),), {}))
 
 
 def inv(x: Any, /) -> Tensor:
     """The inverse; a singular matrix raises `ArgumentError`."""
-    return call(inv_op, (_matrices("inv", x, square=True),), {"strict": True})  # type: ignore[no-any-return]
+    return call(inv_op, (_matrices("inv", x, square=True),), {"strict": True})
 
 
 def solve(x1: Any, x2: Any, /) -> Tensor:
@@ -251,8 +250,11 @@ def solve_triangular(
     `transpose` and `conjugate` solve with x1ᵀ, its conjugate, or (both) its adjoint instead.
     """
     a, b, vector = _system("solve_triangular", x1, x2)
-    params = {"lower": lower, "unit_diagonal": unit_diagonal, "transpose": transpose}
-    found: Tensor = call(triangular_solve_op, (conj(a) if conjugate else a, b), params)
+    flags = {"lower": lower, "unit_diagonal": unit_diagonal, "transpose": transpose}
+    params = {name: as_flag("solve_triangular", name, value) for name, value in flags.items()}
+    if as_flag("solve_triangular", "conjugate", conjugate):
+        a = conj(a)
+    found: Tensor = call(triangular_solve_op, (a, b), params)
     return reshape(found, found.shape[:-1]) if vector else found
 
 
@@ -297,7 +299,8 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Tensor:
     """The Moore-Penrose inverse; singular values up to `rtol` times the largest count as zero."""
     a = _matrices("pinv", x)
     if rtol is None or isinstance(rtol, int | float):
-        return call(pinv_op, (a,), {"rtol": float(_cutoff(a) if rtol is None else rtol)})  # type: ignore[no-any-return]
+        cutoff = _cutoff(a) if rtol is None else as_real("pinv", "rtol", rtol)
+        return call(pinv_op, (a,), {"rtol": cutoff})
     u, s, vh = svd(a, full_matrices=False)
     kept = _kept(s, rtol)
     weights = where(kept, 1 / where(kept, s, 1), 0)
@@ -341,7 +344,7 @@ def matrix_power(x: Any, n: int, /) -> Tensor:
 def cond(x: Any, /, p: Any = None) -> Tensor:
     """How much solving with this matrix can magnify errors, in the norm `p` (2 by default)."""
     a = _matrices("cond", x)
-    if p is None or p in (2, -2):
+    if p is None or (isinstance(p, int | float) and p in (2, -2)):
         s = svdvals(a)
         large, small = max_over(s, axis=-1), min_over(s, axis=-1)
         found = divide(*((small, large) if p == -2 else (large, small)))
@@ -365,7 +368,7 @@ def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
     columns = expand_dims(right, -1) if vector else right
     if columns.ndim < 2 or columns.shape[-2] != left.shape[-2]:
         raise ShapeError(f"lstsq: rows do not fit (shapes {left.shape}, {right.shape})")
-    cutoff = _cutoff(left) if rcond is None else float(rcond)
+    cutoff = _cutoff(left) if rcond is None else as_real("lstsq", "rcond", rcond)
     x = matmul(pinv(left, rtol=cutoff), columns)
     if left.shape[-2] > left.shape[-1]:
         residuals = square(vector_norm(columns - matmul(left, x), axis=-2))
@@ -377,12 +380,13 @@ def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
 
 def expm(x: Any, /) -> Tensor:
     """The exponential of a matrix: 1 + x + x²/2 + …"""
-    return call(expm_op, (_matrices("expm", x, square=True),), {})  # type: ignore[no-any-return]
+    return call(expm_op, (_matrices("expm", x, square=True),), {})
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """The cross product of vectors of three elements along `axis`; other axes broadcast."""
     a, b = numbers("cross", x1, x2)
+    axis = as_integer("cross", "axis", axis)
     if axis >= 0:
         axis = normalize_axis("cross", axis, max(a.ndim, b.ndim)) - max(a.ndim, b.ndim)
     for operand, t in enumerate((a, b)):
@@ -412,7 +416,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 
 def multi_dot(arrays: Any, /) -> Tensor:
     """The product of a chain of matrices in the cheapest order; the ends may be vectors."""
-    chain = [to_tensor(x, op="multi_dot") for x in arrays]
+    chain = [to_tensor(x, op="multi_dot") for x in as_sequence("multi_dot", "arrays", arrays)]
     if len(chain) < 2:
         raise ArgumentError(f"multi_dot: at least two matrices are needed, got {len(chain)}")
     for k, t in enumerate(chain):

@@ -1,4 +1,4 @@
-"""weft gives what array_api_strict gives: values, dtypes, shapes and containers, by random draws."""
+"""weft gives what array_api_strict gives: values, dtypes, shapes, containers; by random draws."""
 
 from typing import Any
 
@@ -295,7 +295,7 @@ def test_arrays_from_nested_lists_agree(data):
 @given(data=st.data())
 def test_casts_agree(data):
     x = data.draw(d.arrays(ALL, positive=True))
-    targets = [n for n in ALL if x.dtype.kind != "c" or n in (*d.COMPLEX, "bool")]
+    targets = [n for n in ALL if x.dtype.kind != "c" or n in d.COMPLEX]
     check("astype", x, np.dtype(data.draw(st.sampled_from(targets))))
 
 
@@ -359,3 +359,18 @@ def test_indexing_with_integer_arrays_agrees(data):
     d.assert_same(ours, theirs)
     mixed = wf.asarray(x)[wf.asarray(places[0]), 0]
     np.testing.assert_array_equal(mixed.numpy(), x[places[0], 0])
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0,), (4,)], ids=str)
+@pytest.mark.parametrize("mask", [(), (0,), (2,), (4,), (2, 0), (2, 3), (3, 2), (2, 3, 1)], ids=str)
+def test_a_mask_fits_if_its_sides_are_the_leading_ones_of_the_array_or_zero(shape, mask):
+    x, key = wf.ones(shape), wf.ones(mask, dtype=wf.bool)
+    fits = len(mask) <= len(shape) and all(k in (0, n) for k, n in zip(mask, shape, strict=False))
+    if not fits:
+        with pytest.raises(IndexError):
+            x[key]
+        return
+    rest = shape[len(mask) :]
+    assert x[key].shape == (key.size, *rest)
+    x[key] = 2.0
+    assert wf.sum(x) == x.size + key.size * np.prod(rest)

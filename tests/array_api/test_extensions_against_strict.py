@@ -1,4 +1,4 @@
-"""The linalg and fft extensions give what array_api_strict gives, on random matrices and signals."""
+"""The linalg and fft extensions give what array_api_strict gives, on random arrays."""
 
 from typing import Any
 
@@ -15,7 +15,8 @@ NORMS = ["backward", "ortho", "forward"]
 
 
 def check(part: str, name: str, *args: Any, values: bool = True, **keywords: Any) -> Any:
-    found, expected = d.results(name, args, keywords, part)
+    with np.errstate(all="ignore"):  # NumPy's LAPACK leaves stray flags behind
+        found, expected = d.results(name, args, keywords, part)
     d.assert_same(found, expected, values=values)
     return found
 

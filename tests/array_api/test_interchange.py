@@ -141,6 +141,20 @@ def test_python_numbers_have_default_dtypes(obj, dtype):
     assert wf.asarray(obj).dtype == getattr(wf, dtype)
 
 
+@pytest.mark.parametrize("value", [[1, 2**63], [[2**64 - 1], [0]], 2**64 - 1], ids=str)
+def test_integers_past_int64_are_exact_beside_small_ones(value):
+    found = wf.asarray(value, dtype=wf.uint64)
+    assert (found.dtype, found.tolist()) == (wf.uint64, value)
+    assert wf.asarray(value).dtype == wf.uint64
+
+
+def test_integers_that_no_dtype_holds_raise_unless_a_float_is_asked_for():
+    for value in ([-1, 2**63], [1, 2**64]):
+        with pytest.raises(OverflowError, match="no integer dtype holds all"):
+            wf.asarray(value)
+        assert wf.asarray(value, dtype=wf.float64).tolist() == [float(v) for v in value]
+
+
 @EVERY
 @pytest.mark.parametrize("value", [0, 1, True, 3])
 def test_asarray_gives_a_python_number_the_dtype_asked_for(name, value):

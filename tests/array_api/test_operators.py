@@ -35,6 +35,19 @@ FUNCTION_OF = {
 }  # fmt: skip
 NUMBERS = {"b": True, "i": 2, "u": 2, "f": 1.5, "c": 1 + 2j}
 
+WITH_NUMBERS = {
+    **{name: NUMERIC for name in ("add", "subtract", "multiply", "pow")},
+    **{name: ALL for name in ("equal", "not_equal")},
+    **{name: REAL for name in ("less", "less_equal", "greater", "greater_equal")},
+    **{name: REAL for name in ("maximum", "minimum", "floor_divide", "remainder")},
+    **{name: BOOL + INTEGERS for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    **{name: INTEGERS for name in ("bitwise_left_shift", "bitwise_right_shift")},
+    **{name: BOOL for name in ("logical_and", "logical_or", "logical_xor")},
+    **{name: FLOATS for name in ("atan2", "copysign", "hypot", "logaddexp", "nextafter")},
+    "divide": INEXACT,
+}
+LOWER_KINDS = {"b": "b", "i": "i", "u": "i", "f": "if", "c": "ifc"}
+
 # The standard's table of promotions, row by row; mixed kinds are left to the library.
 PROMOTIONS = """
     int8 int16 int16      int8 int32 int32      int8 int64 int64     int16 int32 int32
@@ -101,6 +114,7 @@ def test_a_python_number_takes_the_dtype_of_the_tensor_on_either_side(name, data
         assert same(getattr(operator, f"i{name.strip('_')}")(x, number), expected)
 
 
+@pytest.mark.promise("S0.4")
 @pytest.mark.parametrize("names", ROWS, ids="-".join)
 def test_dtypes_promote_by_the_table_of_the_standard(names):
     first, second, expected = map(dtype, names)
@@ -226,3 +240,26 @@ def test_an_integer_of_nan_or_infinity_raises(value):
 def test_a_tensor_of_several_elements_has_no_truth():
     with pytest.raises(ValueError, match="ambiguous"):
         bool(wf.ones(2))
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_a_function_of_two_operands_takes_a_python_number_on_either_side(name):
+    function = getattr(wf, name)
+    for type_name in WITH_NUMBERS[name]:
+        x = wf.asarray([1, 2, 3], dtype=dtype(type_name))
+        for kind in LOWER_KINDS[x.dtype.kind]:
+            number = NUMBERS[kind]
+            beside = wf.asarray(number, dtype=x.dtype)
+            assert same(function(x, number), function(x, beside))
+            assert same(function(number, x), function(beside, x))
+
+
+def test_functions_of_three_operands_take_python_numbers():
+    x = wf.asarray([1.0, 5.0, 9.0])
+    assert same(wf.clip(x, 2, 6.5), wf.asarray([2.0, 5.0, 6.5]))
+    assert same(wf.clip(x, max=6), wf.asarray([1.0, 5.0, 6.0]))
+    assert same(wf.where(x > 2, x, 0), wf.asarray([0.0, 5.0, 9.0]))
+    assert same(wf.where(x > 2, 1, x), wf.asarray([1.0, 1.0, 1.0]))
+    assert wf.where(x > 2, 1, 0).dtype == wf.int64
+    assert same(wf.isin(wf.asarray([1, 2]), 2), wf.asarray([False, True]))
+    assert same(wf.searchsorted(x, 5.0), wf.asarray(1))

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.errors import DifferentiationError, MissingRuleError, TreeError
+from weft.errors import (
+    ArgumentError,
+    DifferentiationError,
+    DTypeError,
+    MissingRuleError,
+    ShapeError,
+    TreeError,
+)
 from weft.testing import GradientMismatch, check_grads
 
 
@@ -144,3 +151,70 @@ def test_check_grads_finds_a_wrong_rule() -> None:
     for mode in ("fwd", "rev"):
         with pytest.raises(GradientMismatch, match="mode differs"):
             check_grads(wrong, wf.asarray(POINTS), modes=(mode,))
+
+
+@pytest.mark.parametrize("wrap", [wf.checkpoint, "custom_vjp", "custom_jvp"])
+def test_batching_rules_inside_may_make_constants(wrap) -> None:
+    def f(x):
+        return wf.cond(x.sum() > 0, wf.sin, wf.cos, x)
+
+    wrapped = wrap(f) if callable(wrap) else getattr(wf, wrap)(f)
+    if wrap == "custom_vjp":
+        wrapped.defvjp(lambda x: (f(x), x), lambda x, ct: wf.vjp(f, x)[1](ct))
+    if wrap == "custom_jvp":
+        wrapped.defjvp(lambda p, t: wf.jvp(f, p, t))
+    x = wf.asarray(POINTS.reshape(2, 2))
+    want = wf.grad(lambda x: wf.vmap(f)(x).sum())(x).numpy()
+    for found in (
+        wf.grad(lambda x: wf.vmap(wrapped)(x).sum())(x),
+        wf.vmap(wf.grad(lambda v: wrapped(v).sum()))(x),
+        wf.grad(wf.checkpoint(lambda x: wf.vmap(wrapped)(x).sum()))(x),
+    ):
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-12)
+
+
+def rules(forward, backward):
+    f = wf.custom_vjp(lambda x: x * 2)
+    f.defvjp(forward, backward)
+    return lambda: wf.vjp(f, wf.ones(3))[1](wf.ones(3))
+
+
+def rule(made):
+    f = wf.custom_jvp(lambda x: x * 2)
+    f.defjvp(made)
+    return lambda: wf.jvp(f, wf.ones(3), wf.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (rules(lambda x: x, lambda s, ct: (ct,)), TreeError, "forward must return a pair"),
+        (rules(lambda x: ((x, x), x), lambda s, ct: (ct,)), TreeError, "forward's result"),
+        (rules(lambda x: (x, x), lambda s, ct: ct), TreeError, "tuple of cotangents, got Tensor"),
+        (rules(lambda x: (x, x), lambda s, ct: (ct.sum(),)), ShapeError, r"\(\), .* \(3,\)"),
+        (rules(lambda x: (x, x), lambda s, ct: ((ct, ct),)), TreeError, "a cotangent"),
+        (
+            rules(lambda x: (x, x), lambda s, ct: (ct.astype(wf.float64),)),
+            DTypeError,
+            "float64, .* float32[^a]*cast",
+        ),
+        (rule(lambda p, t: t[0]), TreeError, "the rule must return a pair"),
+        (rule(lambda p, t: (p[0], (t[0],))), TreeError, "structure"),
+        (rule(lambda p, t: (p[0], t[0].sum())), ShapeError, "a tangent has shape"),
+        (rule(lambda p, t: (p[0], t[0].astype(wf.float64))), DTypeError, "a tangent has dtype"),
+    ],
+)
+def test_rules_that_give_other_types_are_refused(call, error, text) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_arguments_may_be_given_by_keyword() -> None:
+    f = wf.custom_vjp(lambda x, scale=2.0: x * scale)
+    f.defvjp(lambda x, scale: (x * scale, scale), lambda scale, ct: (10 * ct * scale, None))
+    assert wf.grad(lambda x: f(x=x))(1.0).item() == 20.0
+    assert wf.grad(lambda x: f(x, scale=3.0))(1.0).item() == 30.0
+    strict = wf.custom_vjp(lambda x, *, scale: x * scale)
+    strict.defvjp(lambda x: (x, None), lambda _, ct: (ct,))
+    with pytest.raises(ArgumentError, match="keyword scale"):
+        strict(1.0, scale=2.0)

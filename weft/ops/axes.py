@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import index as as_int
 from typing import Any
 
-from weft.errors import AxisError, DTypeError
+from weft.core.common.parameters import as_integer, is_sequence, shown
+from weft.errors import AxisError
 
 
 def normalize_axis(op: str, axis: Any, rank: int) -> int:
     """The axis counted from the left, or an `AxisError`."""
-    try:
-        found = as_int(axis)
-    except TypeError:
-        raise DTypeError(f"{op}: axis must be an integer, got {axis!r}") from None
+    found = axis if type(axis) is int else as_integer(op, "axis", axis)
     if not -rank <= found < rank:
         raise AxisError(f"{op}: axis {found} is out of range for {rank} axes")
     return found % rank
@@ -22,10 +18,10 @@ def normalize_axis(op: str, axis: Any, rank: int) -> int:
 
 def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
     """Axes counted from the left, in the order given; repeated ones are refused."""
-    listed = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+    listed = (axes,) if type(axes) is int or not is_sequence(axes) else tuple(axes)
     found = tuple(normalize_axis(op, axis, rank) for axis in listed)
     if len(set(found)) != len(found):
-        raise AxisError(f"{op}: an axis is given twice ({axes})")
+        raise AxisError(f"{op}: an axis is given twice ({shown(axes)})")
     return found
 
 

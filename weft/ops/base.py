@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 from weft.core.common.factors import Factors
 from weft.core.common.handler import current, perform
@@ -82,11 +83,13 @@ class Operation(ABC):
 
     saves: ClassVar[bool] = False  # has `forward`
     breaks_law: ClassVar[bool] = False  # has `batch`
+    writes: ClassVar[bool] = False  # has `write`
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls.saves = cls.forward is not Operation.forward
         cls.breaks_law = cls.batch is not Operation.batch
+        cls.writes = cls.write is not Operation.write
 
     def __init__(self) -> None:
         self.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
@@ -109,6 +112,10 @@ class Operation(ABC):
     @abstractmethod
     def eval(self, *args: Any, **params: Any) -> Any:
         """NumPy reference: what the op means. Also the first tier's kernel."""
+
+    def write(self, out: Array, *args: Any, **params: Any) -> None:
+        """`eval` into memory that is there already; only worth giving for large results."""
+        raise self.missing("write")
 
     def body(self, s: Any, *args: Any, **params: Any) -> Any:
         """One point of the loop nest, on scalars; `s` builds the target's instructions."""
@@ -221,18 +228,24 @@ class Operation(ABC):
         return getattr(type(self), rule) is not getattr(Operation, rule)
 
 
-def call(op: Operation, args: Tensors, params: dict[str, Any]) -> Any:
+def call(op: Operation, args: Tensors, params: dict[str, Any]) -> Tensor:
     """Perform `op` on tensors that fit it already; results remember the scope they were made in."""
-    result = perform(op, args, params)
+    made = perform(op, args, params)
     scope = current()
     if scope is not None:
-        for tensor in result if isinstance(result, tuple) else (result,):
+        for tensor in made if isinstance(made, tuple) else (made,):
             tensor._scope = scope
+    result: Tensor = made
     return result
 
 
+# The same function, typed for ops that give several results.
+call_multiple = cast("Callable[[Operation, Tensors, dict[str, Any]], tuple[Tensor, ...]]", call)
+
+
 def _lookup(name: str) -> Operation:
-    return OPS[name]  # type: ignore[no-any-return]
+    op: Operation = OPS[name]
+    return op
 
 
 __all__ = [
@@ -248,4 +261,5 @@ __all__ = [
     "TensorType",
     "Tensors",
     "call",
+    "call_multiple",
 ]

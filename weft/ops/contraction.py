@@ -6,14 +6,13 @@ function here reaches that primitive instead of multiplying and summing on its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_integer, as_sequence, is_sequence
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape
 from weft.core.tensor.tensor import Tensor
@@ -34,12 +33,19 @@ class Matmul(Operation):
     work = 2
 
     def eval(self, a: Array, b: Array) -> Array:
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        out = np.empty(lead + (a.shape[-2], b.shape[-1]), np.result_type(a, b))
+        self.write(out, a, b)
+        return out
+
+    def write(self, out: Array, a: Array, b: Array) -> None:
         if a.shape[-1] == 1 == b.shape[-2]:
-            return np.asarray(np.multiply(a, b))  # an outer product, batched or not
-        if b.ndim == 2 < a.ndim and a.flags.c_contiguous and a.size:
-            rows = np.matmul(a.reshape(-1, a.shape[-1]), b)  # one product instead of one per batch
-            return np.asarray(rows.reshape(a.shape[:-1] + b.shape[-1:]))
-        return np.asarray(np.matmul(a, b))
+            np.multiply(a, b, out=out)  # an outer product, batched or not
+        elif b.ndim == 2 < a.ndim and a.flags.c_contiguous and a.size:
+            rows = out.reshape(-1, out.shape[-1])  # one product instead of one per batch
+            np.matmul(a.reshape(-1, a.shape[-1]), b, out=rows)
+        else:
+            np.matmul(a, b, out=out)
 
     def body(self, s: Any, a: Any, b: Any) -> Any:
         return s.mul(a, b)
@@ -65,7 +71,7 @@ def _fold(x: Tensor, extra: int, axis: int) -> Tensor:
 
 def swap(x: Tensor) -> Tensor:
     """The last two axes exchanged."""
-    return call(permute_op, (x,), {"axes": (-1, -2)})  # type: ignore[no-any-return]
+    return call(permute_op, (x,), {"axes": (-1, -2)})
 
 
 matmul_op = Matmul()
@@ -84,7 +90,7 @@ def product_of(op: str, left: Tensor, right: Tensor) -> Tensor:
     """The matrix product of tensors with at least two axes whose k agree; batches broadcast."""
     lead = broadcast_shape(op, left.shape[:-2], right.shape[:-2])
     left, right = (_fit_lead(t, lead) for t in (left, right))
-    return call(matmul_op, (left, right), {})  # type: ignore[no-any-return]
+    return call(matmul_op, (left, right), {})
 
 
 def _fit_lead(x: Tensor, lead: Shape) -> Tensor:
@@ -135,14 +141,14 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Tensor:
 
 
 def _contracted_axes(a: Tensor, b: Tensor, axes: Any) -> tuple[Shape, Shape]:
-    if not isinstance(axes, Iterable):
-        count = as_int(axes)
+    if not is_sequence(axes):
+        count = as_integer("tensordot", "axes", axes)
         if not 0 <= count <= min(a.ndim, b.ndim):
             raise ShapeError(
                 f"tensordot: cannot contract {count} axes (shapes {a.shape}, {b.shape})"
             )
         return tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
-    pair = tuple(axes)
+    pair = as_sequence("tensordot", "axes", axes)
     if len(pair) != 2:
         raise ArgumentError(f"tensordot: axes must be a number or a pair, got {axes!r}")
     left, right = (
@@ -159,6 +165,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     a, b = numbers("vecdot", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"vecdot: operands need an axis (shapes {a.shape}, {b.shape})")
+    axis = as_integer("vecdot", "axis", axis)
     if axis >= 0:
         rank = max(a.ndim, b.ndim)
         axis = normalize_axis("vecdot", axis, rank) - rank
@@ -191,7 +198,7 @@ def dot(x1: Any, x2: Any, /) -> Tensor:
     """NumPy's dot: the last axis of `x1` with the last but one (or only) axis of `x2`."""
     a, b = numbers("dot", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
-        return a * b  # type: ignore[no-any-return]
+        return a * b
     j = max(b.ndim - 2, 0)
     _same_size("dot", a, a.ndim - 1, b, j)
     return tensordot(a, b, axes=((a.ndim - 1,), (j,)))
@@ -202,7 +209,7 @@ def inner(x1: Any, x2: Any, /) -> Tensor:
     """Sum of products over the last axes of both; all other axes are kept."""
     a, b = numbers("inner", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
-        return a * b  # type: ignore[no-any-return]
+        return a * b
     _same_size("inner", a, a.ndim - 1, b, b.ndim - 1)
     return tensordot(a, b, axes=((-1,), (-1,)))
 
@@ -211,7 +218,7 @@ def inner(x1: Any, x2: Any, /) -> Tensor:
 def outer(x1: Any, x2: Any, /) -> Tensor:
     """Every product of an element of `x1` with one of `x2`; operands are flattened."""
     a, b = numbers("outer", x1, x2)
-    return reshape(a, (a.size, 1)) * reshape(b, (b.size,))  # type: ignore[no-any-return]
+    return reshape(a, (a.size, 1)) * reshape(b, (b.size,))
 
 
 @public

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from math import prod
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,14 @@ from weft.core.common.context import current_device, default_float, defaults
 from weft.core.common.device import Device, as_device
 from weft.core.common.factors import Factors
 from weft.core.common.handler import current
+from weft.core.common.parameters import (
+    LARGEST,
+    as_flag,
+    as_integer,
+    as_integers,
+    check_elements,
+    shown,
+)
 from weft.core.common.slots import public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor import dlpack
@@ -44,14 +51,12 @@ from weft.ops.families import broadcast, cast
 from weft.ops.view.join import stack
 from weft.runtime.registry import client
 
-_LARGEST = 2**47
-
 
 def _physical_memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # a system that does not say
-        return _LARGEST
+        return LARGEST
 
 
 _PHYSICAL = _physical_memory()
@@ -72,6 +77,9 @@ class Copy(Operation):
             raise OutOfMemoryError(
                 f"copy: no memory for {x.size * x.itemsize} bytes (shape {x.shape}, {x.dtype})"
             ) from None
+
+    def write(self, out: Array, x: Array) -> None:
+        out[...] = x
 
     def body(self, s: Any, x: Any) -> Any:
         return x
@@ -120,7 +128,7 @@ copy_op, arange_op = Copy(), Arange()
 @public
 def copy_of(x: Any, /) -> Tensor:
     """A copy in memory of its own."""
-    return call(copy_op, (to_tensor(x, op="copy_of"),), {})  # type: ignore[no-any-return]
+    return call(copy_op, (to_tensor(x, op="copy_of"),), {})
 
 
 @public
@@ -167,6 +175,7 @@ def asarray(
     """
     target = None if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
     where = None if device is None else as_device(device)
+    copy = None if copy is None else as_flag("asarray", "copy", copy)
     if isinstance(obj, Tensor):
         return _from_tensor(obj, target, where, copy)
     if not isinstance(obj, np.ndarray | np.generic):
@@ -244,8 +253,10 @@ def frombuffer(
 ) -> Tensor:
     """One axis of numbers over the memory of an object with a buffer (`bytes`, `array`…)."""
     target = dtypes.as_dtype(dtype, op="frombuffer", default_float=default_float())
+    number = as_integer("frombuffer", "count", count, -1, LARGEST)
+    start = as_integer("frombuffer", "offset", offset, 0, LARGEST)
     try:
-        data = np.frombuffer(buffer, target, count, offset)
+        data = np.frombuffer(buffer, target, number, start)
     except (ValueError, TypeError, AttributeError, BufferError) as error:
         raise ConversionError(f"frombuffer: {error}") from None
     return asarray(data, device=device)
@@ -256,6 +267,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     """A tensor over another library's memory, shared unless `copy` is True."""
     if not hasattr(x, "__dlpack__"):
         raise InteropError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
+    copy = None if copy is None else as_flag("from_dlpack", "copy", copy)
     place = current_device() if device is None else as_device(device)
     array, shared, _ = dlpack.from_capsule_or_object(x, device=None, copy=copy)
     return wrap_shared(array, place) if shared else _placed(array, place)
@@ -271,7 +283,7 @@ def to(x: Any, target: Any, /, *, copy: bool = False) -> Tensor:
         moved = to_device(tensor, target)
     else:
         moved = cast(tensor, dtypes.as_dtype(target, op="to", default_float=default_float()))
-    return copy_of(moved) if copy and moved is tensor else moved
+    return copy_of(moved) if as_flag("to", "copy", copy) and moved is tensor else moved
 
 
 def _names_device(text: str) -> bool:
@@ -298,16 +310,12 @@ def to_device(x: Any, device: Any, /, *, stream: Any = None) -> Tensor:
 def shape_tuple(op: str, shape: Any) -> Shape:
     """A user-given shape as a tuple of legal sizes."""
     try:
-        sizes = tuple(map(as_int, shape)) if np.iterable(shape) else (as_int(shape),)
-    except TypeError:
-        raise ShapeError(f"{op}: sizes must be integers, got {shape!r}") from None
+        sizes = as_integers(op, "shape", shape)
+    except DTypeError:
+        raise ShapeError(f"{op}: sizes must be integers, got {shown(shape)}") from None
     if min(sizes, default=0) < 0:
         raise ShapeError(f"{op}: a size is negative ({sizes})")
-    total = 1
-    for size in sizes:
-        total *= size
-    if total > _LARGEST:
-        raise OutOfMemoryError(f"{op}: shape {sizes} has {total} elements, more than any memory")
+    check_elements(op, sizes)
     return sizes
 
 
@@ -466,13 +474,13 @@ def arange(
 
 def _number(op: str, value: Any) -> int | float:
     """A real number that a parameter was given as: Python's, NumPy's, or a tensor with no axes."""
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == ():
         value = value.item()
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return value
-    raise DTypeError(f"{op}: expected a real number, got {value!r}")
+    raise DTypeError(f"{op}: expected a real number, got {shown(value)}")
 
 
 def _count(first: Any, end: Any, gap: Any) -> int:
@@ -480,7 +488,10 @@ def _count(first: Any, end: Any, gap: Any) -> int:
         raise ArgumentError("arange: step is 0")
     if all(isinstance(v, int) for v in (first, end, gap)):
         return max(0, -int((first - end) // gap))
-    exact = (float(end) - float(first)) / float(gap)
+    try:
+        exact = (float(end) - float(first)) / float(gap)
+    except OverflowError:
+        raise ArgumentError("arange: an integer is past every float") from None
     if math.isnan(exact):
         raise ArgumentError(f"arange: no numbers lie between {first} and {end} in steps of {gap}")
     if math.isinf(exact) and exact > 0:

@@ -18,7 +18,7 @@ from weft.core.common.types import Array, DType, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ShapeError
-from weft.ops.base import Example, Tangents, Types, call
+from weft.ops.base import Example, Tangents, Types, call, call_multiple
 from weft.ops.contraction import matmul, swap
 from weft.ops.diagonals import tril
 from weft.ops.elementwise.arithmetic import where
@@ -250,11 +250,11 @@ class Svdvals(MatrixOperation):
         return np.asarray(lapack(unfit("svdvals"), np.linalg.svd, a, compute_uv=False))
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        u, _, vh = call(svd_op, primals, {})
+        u, _, vh = call_multiple(svd_op, primals, {})
         return real(diagonal_of(matmul(matmul(adjoint(u), tangents[0]), adjoint(vh))))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        u, _, vh = call(svd_op, primals, {})
+        u, _, vh = call_multiple(svd_op, primals, {})
         return (conj(matmul(u * expand_dims(ct, -2), vh)),)
 
 
@@ -302,12 +302,12 @@ class Eigvalsh(MatrixOperation):
         return np.asarray(lapack(unfit("eigvalsh"), np.linalg.eigvalsh, hermitian_part(a)))
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        _, vectors = call(eigh_op, primals, {})
+        _, vectors = call_multiple(eigh_op, primals, {})
         moved = matmul(hermitian(tangents[0]), vectors)
         return real(sum_over(conj(vectors) * moved, axis=-2))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        _, vectors = call(eigh_op, primals, {})
+        _, vectors = call_multiple(eigh_op, primals, {})
         return (hermitian(matmul(conj(vectors) * expand_dims(ct, -2), swap(vectors))),)
 
 
@@ -377,12 +377,12 @@ class Eigvals(MatrixOperation):
         return eig_op.eval(a)[0]
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        _, vectors = call(eig_op, primals, {})
+        _, vectors = call_multiple(eig_op, primals, {})
         pushed = matmul(cast(tangents[0], vectors.dtype), vectors)
         return diagonal_of(call(solve_op, (vectors, pushed), {}))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        _, vectors = call(eig_op, primals, {})
+        _, vectors = call_multiple(eig_op, primals, {})
         return (_pulled(primals[0], vectors, diagonal_matrix(ct)),)
 
 

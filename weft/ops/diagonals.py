@@ -54,7 +54,7 @@ def _diagonal_number(op: str, k: Any, name: str = "k") -> int:
 def _offsets(rows: int, columns: int, device: Any) -> Tensor:
     """On which diagonal each element of a matrix lies."""
     down = expand_dims(arange(rows, device=device), 1)
-    return arange(columns, device=device) - down  # type: ignore[no-any-return]
+    return arange(columns, device=device) - down
 
 
 @public
@@ -153,7 +153,8 @@ def diagflat(x: Any, /, k: int = 0) -> Tensor:
 @public
 def matrix_trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum of a diagonal."""
-    return FUNCTIONS["sum"](diagonal(x, offset, axis1, axis2), axis=-1)  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["sum"](diagonal(x, offset, axis1, axis2), axis=-1)
+    return result
 
 
 @public
@@ -171,7 +172,8 @@ def vander(x: Any, /, n: int | None = None, *, increasing: bool = False) -> Tens
     while len(columns) < count:
         columns.append(columns[-1] * column)
     powers = columns if as_flag("vander", "increasing", increasing) else columns[::-1]
-    return FUNCTIONS["concat"](powers, axis=1)[:, :count]  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["concat"](powers, axis=1)[:, :count]
+    return result
 
 
 def _places(found: tuple[Array, ...], device: Any) -> tuple[Tensor, ...]:

@@ -94,7 +94,7 @@ class UnaryOperation(ElementwiseOperation):
             if made is not None:
                 return made
         tensor = to_tensor(x, op=self.name)
-        return call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), {})  # type: ignore[no-any-return]
+        return call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), {})
 
     def directly(self, *args: Tensor) -> Tensor | None:
         impl = args[0]._impl
@@ -140,7 +140,7 @@ class BinaryOperation(ElementwiseOperation):
                 made = self._with_number(x1, x2)
             if made is not None:
                 return made
-        return call(self, coerce(self, x1, x2), {})  # type: ignore[no-any-return]
+        return call(self, coerce(self, x1, x2), {})
 
     def _with_number(self, x: Tensor, number: Any) -> Tensor | None:
         """A small float tensor and a Python number: NumPy's weak scalars are ours."""
@@ -152,7 +152,10 @@ class BinaryOperation(ElementwiseOperation):
             and data.dtype.char in "fd"
             and data.dtype.char in self.direct
         ):
-            return _made(quietly()(self.ufunc, data, number), x._impl)
+            try:
+                return _made(quietly()(self.ufunc, data, number), x._impl)
+            except OverflowError:  # an integer past every float: the full path says so
+                return None
         return None
 
     def directly(self, *args: Tensor) -> Tensor | None:
@@ -250,7 +253,7 @@ def broadcast(x: Tensor, shape: Shape) -> Tensor:
     """`x` itself, or an explicit broadcast of it."""
     if x.shape == shape:
         return x
-    return call(OPS["broadcast_to"], (x,), {"rank": x.ndim, "shape": shape})  # type: ignore[no-any-return]
+    return call(OPS["broadcast_to"], (x,), {"rank": x.ndim, "shape": shape})
 
 
 def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:

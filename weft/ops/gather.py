@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_choice
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, IndexingError
+from weft.errors import IndexingError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import cast
 
@@ -123,8 +124,7 @@ class Gather(Operation):
 
 def checked_mode(op: str, mode: str, modes: tuple[str, ...] = ("raise", "clip", "wrap")) -> str:
     """`mode` itself, or an error that lists the modes there are."""
-    if mode not in modes:
-        raise ArgumentError(f"{op}: mode must be one of {', '.join(modes)}, got {mode!r}")
+    as_choice(op, "mode", mode, modes)
     return mode
 
 
@@ -311,7 +311,8 @@ class ScatterMul(Scatter):
         mine = cast(updates == 0, updates.dtype)
         zeros = call(scatter_add_op, (cast(x == 0, x.dtype), indices, mine), params)
         others = pick(product, indices, params) / nonzero
-        return where(pick(zeros, indices, params) == mine, others, 0)  # type: ignore[no-any-return]
+        result: Tensor = where(pick(zeros, indices, params) == mine, others, 0)
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         _, indices, updates = primals
@@ -346,13 +347,13 @@ SCATTERS = {
 
 def pick(x: Tensor, indices: Tensor, params: dict[str, Any]) -> Tensor:
     """Gather with a scatter's parameters."""
-    return call(gather_op, (x, indices), params)  # type: ignore[no-any-return]
+    return call(gather_op, (x, indices), params)
 
 
 def gathered(x: Tensor, indices: Tensor, indexed: int, rest: int, mode: str) -> Tensor:
     """Gather on logical tensors: all axes of `indices` but the last are picks."""
     params = {"indexed": indexed, "rest": rest, "picks": indices.ndim - 1, "mode": mode}
-    return call(gather_op, (x, indices), params)  # type: ignore[no-any-return]
+    return call(gather_op, (x, indices), params)
 
 
 __all__ = ["DType", "Gather", "Scatter", "gathered", "pick"]

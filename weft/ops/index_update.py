@@ -13,13 +13,14 @@ import numpy as np
 from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.handler import current
+from weft.core.common.parameters import as_choice
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import DTypeError, ShapeError
 from weft.ops.base import call
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import broadcast, broadcast_shape
@@ -52,8 +53,7 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     Where positions repeat, all values are combined; of several set, the last one stays. `mode` is
     for positions out of range: `raise`, `clip`, `wrap` or `drop`.
     """
-    if combine not in SCATTERS:
-        raise ArgumentError(f"index_update: combine must be one of {', '.join(SCATTERS)}")
+    as_choice("index_update", "combine", combine, SCATTERS)
     checked_mode("setitem", mode, _MODES)
     tensor = to_tensor(x, op="setitem")
     update = value_like("setitem", tensor, value)
@@ -72,7 +72,7 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
         return alias(update) if values is update else values
     window = reshape(values, plan.lengths)
     params = {"starts": plan.starts, "lengths": plan.lengths, "steps": plan.steps}
-    return call(slice_update_op, (tensor, window), params)  # type: ignore[no-any-return]
+    return call(slice_update_op, (tensor, window), params)
 
 
 def _check_combine(dtype: DType, combine: str) -> None:
@@ -114,7 +114,7 @@ def _masked(x: Tensor, mask: Tensor, update: Tensor, combine: str) -> Tensor:
     """One value for every place of a mask: a choice, so the mask's value is not read."""
     chosen = reshape(mask, (*mask.shape, *(1,) * (x.ndim - mask.ndim)))
     if combine == "mul":  # not `where(mask, x * v, x)`: an infinite v would make 0 · ∞ derivatives
-        return x * where(chosen, update, 1)  # type: ignore[no-any-return]
+        return x * where(chosen, update, 1)
     new = update if combine == "set" else FUNCTIONS[_ELEMENTWISE[combine]](x, update)
     return where(chosen, new, x)
 

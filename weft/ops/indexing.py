@@ -97,7 +97,7 @@ def plan_index(op: str, x: Tensor, index: Any) -> Plan:
             cuts.append(_slice(op, entry, size, axis))
             shape.append(cuts[-1][1])
         elif isinstance(entry, _Picked):
-            if entry.size not in (None, size):
+            if entry.size not in (None, 0, size):  # a mask without elements fits and picks nothing
                 raise IndexingError(
                     f"{op}: axis {axis}: the mask has size {entry.size}, the tensor {size}"
                     f" (tensor of shape {x.shape})"
@@ -199,7 +199,7 @@ def basic_view(x: Tensor, plan: Plan) -> Tensor:
     cut = slice_axes(x, plan.starts, plan.lengths, plan.steps)
     if cut.shape == plan.shape:
         return cut
-    return call(reshape_op, (cut,), {"rank": cut.ndim, "shape": plan.shape})  # type: ignore[no-any-return]
+    return call(reshape_op, (cut,), {"rank": cut.ndim, "shape": plan.shape})
 
 
 def stacked_positions(op: str, plan: Plan) -> tuple[Tensor, Shape]:
@@ -221,7 +221,7 @@ def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = Non
     `fill_value` (NaN for floats, else 0, when none is given).
     """
     tensor = x if type(x) is Tensor else to_tensor(x, op="getitem")
-    if mode != "raise":
+    if not (isinstance(mode, str) and mode == "raise"):
         checked_mode("getitem", mode, _READS)
     if type(tensor._impl.data) is np.ndarray and current() is None and mode == "raise":
         direct = _direct if is_basic_index(index) else _direct_picks
@@ -246,7 +246,7 @@ def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
     whole = index if type(index) is tuple else (index,)
     try:
         array = impl.data[whole if Ellipsis in whole else (*whole, Ellipsis)]
-    except (IndexError, TypeError, ValueError):
+    except (IndexError, TypeError, ValueError, OverflowError):
         return None  # the full path says what is wrong in our words
     made = TensorImpl(array.shape, impl.dtype, impl.device, array)
     made.shared = impl.shared
@@ -271,7 +271,7 @@ def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
         plain.append(entry)
     try:
         array = np.asarray(impl.data[tuple(plain)], order="C")
-    except (IndexError, TypeError, ValueError):
+    except (IndexError, TypeError, ValueError, OverflowError):
         return None
     tensor = _new_tensor(Tensor)
     tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)

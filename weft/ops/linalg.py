@@ -112,12 +112,13 @@ class Cholesky(MatrixOperation):
     examples = (Example({}, ((4, 4),), "s"),)
 
     def eval(self, a: Array) -> Array:
-        return lapack(  # type: ignore[no-any-return]
+        result: Array = lapack(
             "cholesky: a matrix is not positive definite"
             "\nhint: add a small multiple of the identity, or use wf.linalg.eigh",
             np.linalg.cholesky,
             hermitian_part(a),
         )
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         even = hermitian(tangents[0])
@@ -197,7 +198,8 @@ class Solve(MatrixOperation):
     )
 
     def eval(self, a: Array, b: Array) -> Array:
-        return lapack(singular_text("solve"), np.linalg.solve, a, b)  # type: ignore[no-any-return]
+        result: Array = lapack(singular_text("solve"), np.linalg.solve, a, b)
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         a, _ = primals
@@ -228,7 +230,8 @@ class Inv(MatrixOperation):
 
     def eval(self, a: Array, *, strict: bool) -> Array:
         if strict:
-            return lapack(singular_text("inv"), np.linalg.inv, a)  # type: ignore[no-any-return]
+            result: Array = lapack(singular_text("inv"), np.linalg.inv, a)
+            return result
         out = np.empty_like(a)
         for i in np.ndindex(a.shape[:-2]):
             try:
@@ -341,7 +344,8 @@ class Pinv(MatrixOperation):
 
     def eval(self, a: Array, *, rtol: float) -> Array:
         text = "pinv: a matrix holds NaN or infinity"
-        return lapack(text, np.linalg.pinv, a, rcond=rtol)  # type: ignore[no-any-return]
+        result: Array = lapack(text, np.linalg.pinv, a, rcond=rtol)
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         # At constant rank dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P (Golub, Pereyra).
@@ -485,7 +489,7 @@ def solve_triangular(
 ) -> Tensor:
     """X with A X = B (or Aᵀ X = B) for matrices A and B that have their dtype and batch axes."""
     params = {"lower": lower, "unit_diagonal": unit_diagonal, "transpose": transpose}
-    return call(triangular_solve_op, (a, b), params)  # type: ignore[no-any-return]
+    return call(triangular_solve_op, (a, b), params)
 
 
 __all__: list[str] = []

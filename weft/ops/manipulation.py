@@ -6,7 +6,6 @@ Everything here is spelled with views, joins and gathers, so it is differentiabl
 from __future__ import annotations
 
 from math import prod
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -41,9 +40,10 @@ def rollaxis(x: Any, axis: int, /, start: int = 0) -> Tensor:
     """Move an axis until it stands before axis `start`."""
     tensor = to_tensor(x, op="rollaxis")
     i = normalize_axis("rollaxis", axis, tensor.ndim)
-    target = as_int(start) + tensor.ndim if as_int(start) < 0 else as_int(start)
+    first = as_integer("rollaxis", "start", start)
+    target = first + tensor.ndim if first < 0 else first
     if not 0 <= target <= tensor.ndim:
-        raise AxisError(f"rollaxis: start {start} is out of range for {tensor.ndim} axes")
+        raise AxisError(f"rollaxis: start {first} is out of range for {tensor.ndim} axes")
     return moveaxis(tensor, i, target - 1 if i < target else target)
 
 
@@ -61,13 +61,14 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     if isinstance(counts, np.ndarray):
         return take(tensor, np.repeat(np.arange(tensor.shape[i]), counts), axis=i)
     before, after = tensor.shape[: i + 1], tensor.shape[i + 1 :]
+    shape_tuple("repeat", (*before, counts, *after))
     stretched = broadcast(expand_dims(tensor, i + 1), (*before, counts, *after))
     return reshape(stretched, (*before[:-1], before[-1] * counts, *after))
 
 
 def _counts(repeats: Any, size: int, axis: int) -> int | Array:
     if isinstance(repeats, int | np.integer):
-        found = np.asarray(int(repeats))
+        return as_integer("repeat", "repeats", repeats, low=0)
     else:
         tensor = to_tensor(repeats, op="repeat")
         found = tensor.host() if tensor.size else np.zeros(tensor.shape, np.int64)
@@ -93,6 +94,7 @@ def tile(x: Any, repetitions: Any, /) -> Tensor:
     opened = reshape(tensor, tuple(n for size in sizes for n in (1, size)))
     pairs = tuple(n for pair in zip(times, sizes, strict=True) for n in pair)
     full = tuple(a * b for a, b in zip(times, sizes, strict=True))
+    shape_tuple("tile", full)
     return reshape(broadcast(opened, pairs), full)
 
 
@@ -234,7 +236,8 @@ def block(blocks: Any, /) -> Tensor:
     """Assemble a tensor from nested lists of blocks: innermost lists join along the last axis."""
     depth = _depth(blocks)
     if not depth:
-        return FUNCTIONS["copy_of"](blocks)  # type: ignore[no-any-return]
+        result: Tensor = FUNCTIONS["copy_of"](blocks)
+        return result
     leaves = as_tensors("block", *_leaves(blocks, depth))
     rank = max(depth, *(t.ndim for t in leaves))
     opened = iter([reshape(t, (1,) * (rank - t.ndim) + t.shape) for t in leaves])
@@ -258,7 +261,8 @@ def _leaves(blocks: Any, depth: int) -> list[Any]:
 
 def _assembled(blocks: Any, depth: int, leaves: Any) -> Tensor:
     if not depth:
-        return next(leaves)  # type: ignore[no-any-return]
+        result: Tensor = next(leaves)
+        return result
     return concat([_assembled(part, depth - 1, leaves) for part in blocks], axis=-depth)
 
 
@@ -289,11 +293,11 @@ def insert(x: Any, obj: Any, values: Any, /, axis: int | None = None) -> Tensor:
     i = normalize_axis("insert", axis, tensor.ndim)
     size = tensor.shape[i]
     where = _static(obj)
-    places = np.arange(size)[where] if isinstance(where, slice) else np.asarray(where)
+    places = _by_numpy("insert", _places, where, size)
     if places.dtype == bool:
         places = np.flatnonzero(places)
     elif not places.size:
-        places = places.astype(np.int64)
+        places = np.zeros(places.shape, np.int64)
     new = reshape(new, (1,) * (tensor.ndim - new.ndim) + new.shape)
     if places.ndim == 0:  # at one position several slices may go, and their axis comes first
         new = moveaxis(new, 0, i)
@@ -301,6 +305,14 @@ def insert(x: Any, obj: Any, values: Any, /, axis: int | None = None) -> Tensor:
     added = broadcast_to(new, (*tensor.shape[:i], count, *tensor.shape[i + 1 :]))
     order = _by_numpy("insert", np.insert, np.arange(size), places, size + np.arange(count))
     return take(concat((tensor, added), axis=i), order, axis=i)
+
+
+def _places(where: Any, size: int) -> Array:
+    """The positions that an integer, a slice, integers or a mask names."""
+    found = np.arange(size)[where] if isinstance(where, slice) else np.asarray(where)
+    if found.size and found.dtype.kind not in "biu":
+        raise TypeError(f"positions must be integers, got {found.dtype}")
+    return found
 
 
 def _listed(values: Any) -> Any:
@@ -314,7 +326,8 @@ def _static(obj: Any) -> Any:
 
 def _by_numpy(op: str, function: Any, *args: Any) -> Array:
     try:
-        return function(*args)  # type: ignore[no-any-return]
+        result: Array = function(*args)
+        return result
     except (IndexError, ValueError, TypeError) as error:
         raise IndexingError(f"{op}: {error}") from None
 
@@ -326,7 +339,8 @@ def resize(x: Any, new_shape: Any, /) -> Tensor:
     sizes = shape_tuple("resize", new_shape)
     total = prod(sizes)
     if not tensor.size:
-        return FUNCTIONS["zeros"](sizes, dtype=tensor.dtype, device=tensor.device)  # type: ignore[no-any-return]
+        result: Tensor = FUNCTIONS["zeros"](sizes, dtype=tensor.dtype, device=tensor.device)
+        return result
     whole = tile(tensor, (-(-total // tensor.size),)) if total > tensor.size else tensor
     return reshape(narrow(whole, 0, 0, total), sizes)
 

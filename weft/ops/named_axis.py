@@ -71,8 +71,9 @@ def unbound(op: str, axis: str) -> ArgumentError:
     names = []
     handler = current()
     while handler is not None:
-        if getattr(handler, "axis_name", None) is not None:
-            names.append(repr(handler.axis_name))  # type: ignore[attr-defined]
+        name = getattr(handler, "axis_name", None)
+        if name is not None:
+            names.append(repr(name))
         handler = handler.outer
     known = f"there are {', '.join(names)}" if names else "no mapped axis has a name here"
     return ArgumentError(f"{op}: no axis is called {axis!r} ({known})\nhint: vmap(f, axis_name=…)")
@@ -80,10 +81,11 @@ def unbound(op: str, axis: str) -> ArgumentError:
 
 def named_axis_size(op: str, axis: str) -> int:
     """The size of a named axis of an enclosing `vmap`."""
-    handler: Handler | None = current()
+    handler: Any = current()
     while handler is not None:
         if getattr(handler, "axis_name", None) == axis:
-            return handler.size  # type: ignore[attr-defined, no-any-return]
+            size: int = handler.size
+            return size
         handler = handler.outer
     raise unbound(op, axis)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.parameters import as_flag, as_real, shown
 from weft.core.common.slots import public
 from weft.core.common.types import DType
 from weft.core.tensor.convert import to_tensor
@@ -59,7 +60,7 @@ def vector_norm(
 def _order(name: str, ord: Any) -> float:
     if isinstance(ord, bool) or not isinstance(ord, int | float):
         raise ArgumentError(f"{name}: ord must be a number for vectors, got {ord!r}")
-    return float(ord)
+    return as_real(name, "ord", ord)
 
 
 def _vector_norm(x: Tensor, axis: Any, keepdims: bool, ord: float) -> Tensor:
@@ -106,25 +107,30 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Tenso
     if tensor.ndim < 2:
         raise ShapeError(f"matrix_norm: needs at least 2 axes, got shape {tensor.shape}")
     found = _matrix_norm(tensor, ord)
-    if keepdims:
+    if as_flag("matrix_norm", "keepdims", keepdims):
         found = expand_dims(expand_dims(found, -1), -1)
     return cast(found, result)
 
 
 def _matrix_norm(x: Tensor, ord: Any) -> Tensor:
+    if not isinstance(ord, str | int | float | None):
+        raise _unknown_order(ord)
     if ord is None or ord == "fro":
         return _vector_norm(x, (-2, -1), False, 2.0)
     if ord == "nuc":
         return sum_over(call(svdvals_op, (x,), {}), axis=-1)
     if isinstance(ord, bool) or ord not in (1, -1, 2, -2, _INFINITY, -_INFINITY):
-        raise ArgumentError(
-            f"matrix_norm: ord is one of 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, got {ord!r}"
-        )
+        raise _unknown_order(ord)
     extreme = _largest if ord > 0 else min_over
     if builtins.abs(ord) == 2:
         return extreme(call(svdvals_op, (x,), {}), axis=-1)
     summed = -2 if builtins.abs(ord) == 1 else -1
     return extreme(sum_over(abs(x), axis=summed), axis=-1)
+
+
+def _unknown_order(ord: Any) -> ArgumentError:
+    legal = "'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
+    return ArgumentError(f"matrix_norm: ord is one of {legal}, got {shown(ord)}")
 
 
 @public
@@ -148,7 +154,7 @@ def norm(
     if len(axes) != 2:
         raise AxisError(f"norm: one axis or two, got {len(axes)} (shape {tensor.shape})")
     found = _matrix_norm(moveaxis(tensor, axes, (-2, -1)), ord)
-    if keepdims:
+    if as_flag("norm", "keepdims", keepdims):
         for i in sorted(axes):
             found = expand_dims(found, i)
     return cast(found, result)

@@ -14,6 +14,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_flag, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import scalar, to_tensor
@@ -22,7 +23,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.families import LogicalAxisOperation, broadcast, cast
-from weft.ops.gather import gather_op, scatter_add_op
+from weft.ops.gather import checked_mode, gather_op, scatter_add_op
 from weft.ops.view.join import concat, pad_op
 
 _PICK = {"indexed": 1, "rest": 0, "picks": 1}
@@ -289,13 +290,15 @@ def _holders(x: Tensor, out: Tensor, axis: int) -> Tensor:
 @public
 def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Elements in order along an axis. weft's sort is always stable; NaN comes last."""
-    return _along(sort_op, "sort", x, axis, descending=bool(descending))
+    return _along(sort_op, "sort", x, axis, descending=as_flag("sort", "descending", descending))
 
 
 @public
 def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Positions that sort an axis; always stable, NaN last."""
-    return _along(argsort_op, "argsort", x, axis, descending=bool(descending))
+    return _along(
+        argsort_op, "argsort", x, axis, descending=as_flag("argsort", "descending", descending)
+    )
 
 
 @public
@@ -318,9 +321,9 @@ def argpartition(x: Any, /, kth: Any, axis: int = -1) -> Tensor:
 def _check_kth(name: str, x: Any, kth: Any, axis: int) -> None:
     tensor = to_tensor(x, op=name)
     size = tensor.shape[normalize_axis(name, axis, tensor.ndim)]
-    for k in kth if isinstance(kth, tuple | list) else (kth,):
-        if not isinstance(k, int) or not -size <= k < size:
-            raise ArgumentError(f"{name}: kth {k!r} is out of range for an axis of size {size}")
+    for k in as_integers(name, "kth", kth):
+        if not -size <= k < size:
+            raise ArgumentError(f"{name}: kth {k} is out of range for an axis of size {size}")
 
 
 @public
@@ -335,9 +338,10 @@ def top_k(
     if dtypes.is_complex(tensor.dtype):
         raise DTypeError("top_k: complex numbers have no order")
     i = normalize_axis("top_k", axis, tensor.ndim)
+    k = as_integer("top_k", "k", k)
     if not 0 <= k <= tensor.shape[i]:
         raise ArgumentError(f"top_k: k is {k}, but axis {i} has {tensor.shape[i]} elements")
-    params = {"axis": i - tensor.ndim, "k": int(k), "largest": bool(largest)}
+    params = {"axis": i - tensor.ndim, "k": k, "largest": as_flag("top_k", "largest", largest)}
     positions = call(top_positions_op, (tensor,), params)
     return take_along_axis(tensor, positions, axis=i), positions
 
@@ -360,7 +364,7 @@ def cumulative_sum(
 ) -> Tensor:
     """Running sum along an axis; `include_initial` puts the empty sum, 0, first."""
     target = _accumulated("cumulative_sum", x, dtype)
-    return _standard(cumsum_op, "cumulative_sum", x, axis, target, 0 if include_initial else None)
+    return _standard(cumsum_op, "cumulative_sum", x, axis, target, 0, include_initial)
 
 
 @public
@@ -369,7 +373,7 @@ def cumulative_prod(
 ) -> Tensor:
     """Running product along an axis; `include_initial` puts the empty product, 1, first."""
     target = _accumulated("cumulative_prod", x, dtype)
-    return _standard(cumprod_op, "cumulative_prod", x, axis, target, 1 if include_initial else None)
+    return _standard(cumprod_op, "cumulative_prod", x, axis, target, 1, include_initial)
 
 
 @public
@@ -413,7 +417,7 @@ def _running(op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType) -
 
 
 def _standard(
-    op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType, initial: int | None
+    op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType, initial: int, included: bool
 ) -> Tensor:
     """A cumulative op by the array API: only a tensor of one axis may leave the axis out."""
     tensor = to_tensor(x, op=name)
@@ -426,7 +430,7 @@ def _standard(
         tensor = FUNCTIONS["reshape"](tensor, (1,))
     i = normalize_axis(name, 0 if axis is None else axis, tensor.ndim)
     result = _along(op, name, cast(tensor, dtype), i)
-    if initial is None:
+    if not as_flag(name, "include_initial", included):
         return result
     first = FUNCTIONS["full"](
         (*tensor.shape[:i], 1, *tensor.shape[i + 1 :]), initial, dtype=dtype, device=result.device
@@ -438,12 +442,14 @@ def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor
     tensor = to_tensor(x, op=name)
     if "descending" in params and dtypes.is_complex(tensor.dtype):
         raise DTypeError(f"{name}: complex numbers have no order")
-    if tensor.ndim == 0 and axis in (-1, 0):
+    if tensor.ndim == 0:
+        normalize_axis(name, axis, 1)
         single = FUNCTIONS["reshape"](tensor, (1,))
         result = call(op, (single,), {"axis": -1, **params})
-        return FUNCTIONS["reshape"](result, ())  # type: ignore[no-any-return]
+        found: Tensor = FUNCTIONS["reshape"](result, ())
+        return found
     i = normalize_axis(name, axis, tensor.ndim)
-    return call(op, (tensor,), {"axis": i - tensor.ndim, **params})  # type: ignore[no-any-return]
+    return call(op, (tensor,), {"axis": i - tensor.ndim, **params})
 
 
 @public
@@ -457,13 +463,12 @@ def diff(
     """
     tensor = to_tensor(x, op="diff")
     i = normalize_axis("diff", axis, tensor.ndim)
-    if n < 0:
-        raise ArgumentError(f"diff: n is negative ({n})")
+    n = as_integer("diff", "n", n, low=0)
     if prepend is not None or append is not None:
         ends = (_end(tensor, prepend, i), tensor, _end(tensor, append, i))
         tensor = concat([e for e in ends if e is not None], axis=i)
     lead = (slice(None),) * i
-    for _ in range(n):
+    for _ in range(min(n, tensor.shape[i])):  # after so many steps nothing is left
         later, earlier = tensor[(*lead, slice(1, None))], tensor[(*lead, slice(None, -1))]
         tensor = later != earlier if dtypes.is_bool(tensor.dtype) else later - earlier
     return tensor if n else FUNCTIONS["copy_of"](tensor)
@@ -472,7 +477,7 @@ def diff(
 def _end(x: Tensor, end: Any, axis: int) -> Tensor | None:
     if end is None:
         return None
-    if not isinstance(end, Tensor) and np.ndim(end) == 0:
+    if isinstance(end, bool | int | float | complex | np.generic):
         dtype = dtypes.result_type(x.dtype, end, default_float=default_float(), op="diff")
         end = scalar(end, dtype, x.device, "diff")
     found = to_tensor(end, like=x.device, op="diff")
@@ -501,7 +506,9 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1, *, mode: str = "rai
     at = broadcast(places, (*shape[:i], places.shape[i], *shape[i + 1 :]))
     at = FUNCTIONS["expand_dims"](moveaxis(at, i, -1), -1)
     operands = (moveaxis(full, i, -1), cast(at, dtypes.int64))
-    return moveaxis(call(gather_op, operands, {**_PICK, "mode": mode}), -1, i)  # type: ignore[no-any-return]
+    params = {**_PICK, "mode": checked_mode("take_along_axis", mode)}
+    found: Tensor = moveaxis(call(gather_op, operands, params), -1, i)
+    return found
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -515,7 +522,8 @@ def _add_along_axis(ct: Tensor, places: Tensor, axis: int) -> Tensor:
     at = FUNCTIONS["expand_dims"](moveaxis(places, axis, -1), -1)
     zeros = FUNCTIONS["zeros_like"](updates)
     made = call(scatter_add_op, (zeros, at, updates), {**_PICK, "mode": "clip"})
-    return moveaxis(made, -1, axis)  # type: ignore[no-any-return]
+    result: Tensor = moveaxis(made, -1, axis)
+    return result
 
 
 __all__ = [

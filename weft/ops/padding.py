@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import LARGEST, as_choice, as_integer, is_sequence, shown
 from weft.core.common.slots import public
+from weft.core.common.types import Array
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
+from weft.ops.creation import check_memory
 from weft.ops.indexing import value_like
 from weft.ops.selection import take
 from weft.ops.view.join import pad_op
@@ -30,16 +33,16 @@ def pad(x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: A
     tensor = to_tensor(x, op="pad")
     widths = _pairs("pad", pad_width, tensor.ndim)
     if any(n < 0 for pair in widths for n in pair):
-        raise ArgumentError(f"pad: a width is negative ({pad_width})")
+        raise ArgumentError(f"pad: a width is negative ({shown(pad_width)})")
+    shape = tuple(n + sum(pair) for n, pair in zip(tensor.shape, widths, strict=True))
+    check_memory("pad", shape, tensor.dtype)
+    as_choice("pad", "mode", mode, ("constant", "empty", *_REPEATING))
     if mode in _REPEATING:
         return _repeating(tensor, widths, mode)
-    if mode not in ("constant", "empty"):
-        modes = ", ".join(("constant", "empty", *_REPEATING))
-        raise ArgumentError(f"pad: mode must be one of {modes}, got {mode!r}")
     if not tensor.ndim:
         return tensor
     value = constant_values if mode == "constant" else 0
-    if np.iterable(value) and getattr(value, "shape", None) != ():
+    if is_sequence(value):
         return _constants(tensor, widths, value)
     return _padded(tensor, value, widths)
 
@@ -54,12 +57,13 @@ def _padded(x: Tensor, value: Any, widths: list[tuple[int, int]]) -> Tensor:
     if fill.shape != ():
         raise ShapeError(f"pad: a fill value must have no axes, got shape {fill.shape}")
     params = {"low": low, "high": high, "interior": (0,) * len(low)}
-    return call(pad_op, (x, fill), params)  # type: ignore[no-any-return]
+    return call(pad_op, (x, fill), params)
 
 
 def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     """Different values for different sides: one axis after the other, one side at a time."""
-    table = np.broadcast_to(np.asarray(values), (x.ndim, 2))
+    given = to_tensor(values, op="pad: constant_values").host()
+    table = _table("pad", "constant_values", given, x.ndim)
     for i, (before, after) in enumerate(widths):
         for side in (0, 1):
             here = [(0, 0)] * x.ndim
@@ -78,22 +82,34 @@ def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: str) -> Tensor:
     return x
 
 
+def _whole(op: str, widths: Any) -> Array:
+    """Widths as an array of integers."""
+    if not is_sequence(widths):
+        return np.asarray(as_integer(op, "pad_width", widths, high=LARGEST))
+    found = to_tensor(widths, op=f"{op}: pad_width").host()
+    if found.dtype.kind not in "iu":
+        raise DTypeError(f"{op}: pad_width must be integers, got {shown(widths)}")
+    return found
+
+
+def _table(op: str, name: str, values: Array, rank: int) -> Array:
+    """One pair for each axis."""
+    try:
+        return np.broadcast_to(values, (rank, 2))
+    except ValueError:
+        raise ShapeError(
+            f"{op}: {name} of shape {values.shape} does not fit {rank} axes (one pair for each)"
+        ) from None
+
+
 def _pairs(op: str, widths: Any, rank: int) -> list[tuple[int, int]]:
     """(before, after) for every axis, from one number, a pair, pairs, or a dict of axes."""
     if isinstance(widths, dict):
         table = np.zeros((rank, 2), np.int64)
         for axis, pair in widths.items():
-            table[normalize_axis(op, axis, rank)] = pair
+            table[normalize_axis(op, axis, rank)] = _table(op, "pad_width", _whole(op, pair), 1)[0]
     else:
-        found = np.asarray(widths.host() if isinstance(widths, Tensor) else widths)
-        if found.dtype.kind not in "iu":
-            raise DTypeError(f"{op}: widths must be integers, got {widths!r}")
-        try:
-            table = np.broadcast_to(found, (rank, 2))
-        except ValueError:
-            raise ShapeError(
-                f"{op}: widths of shape {found.shape} do not fit {rank} axes (one pair for each)"
-            ) from None
+        table = _table(op, "pad_width", _whole(op, widths), rank)
     return [(int(before), int(after)) for before, after in table]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,16 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.device import as_device
+from weft.core.common.parameters import as_choice, as_flag, as_function, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import holds_tensor, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.creation import arange, asarray, shape_tuple
+from weft.ops.axes import normalize_axis
+from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.families import as_tensors, broadcast, cast
+from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, reshape
@@ -41,32 +42,36 @@ def linspace(
 
     Tensors for `start` and `stop` are differentiable and give a new axis at `axis`.
     """
-    count = _amount("linspace", num)
+    count, closed = _amount("linspace", num), as_flag("linspace", "endpoint", endpoint)
     place = None if device is None else as_device(device)
-    if isinstance(start, Tensor) or isinstance(stop, Tensor):
-        line = moveaxis(_between(start, stop, count, endpoint), 0, axis)
+    if any(isinstance(end, Tensor) or holds_tensor(end) for end in (start, stop)):
+        line = moveaxis(_between(start, stop, count, closed), 0, axis)
         return asarray(line, dtype=dtype, device=place)
-    low, high = np.asarray(start), np.asarray(stop)
-    if low.dtype.kind not in "biufc" or high.dtype.kind not in "biufc":
-        raise DTypeError(f"linspace: expected numbers, got {start!r} and {stop!r}")
+    low, high = _plain("start", start), _plain("stop", stop)
+    shape = broadcast_shape("linspace", low.shape, high.shape)
+    place_of_new = normalize_axis("linspace", axis, len(shape) + 1)
     is_complex = "c" in (low.dtype.kind, high.dtype.kind)
     natural = dtypes.complex_of(default_float()) if is_complex else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
     if is_complex and not dtypes.is_complex(target):
         raise DTypeError(f"linspace: complex numbers do not fit {dtypes.name_of(target)}")
+    check_memory("linspace", (count, *shape), dtypes.complex128 if is_complex else dtypes.float64)
     with np.errstate(all="ignore"):
-        wide = np.linspace(low, high, count, endpoint=endpoint, axis=axis)
+        wide = np.linspace(low, high, count, endpoint=closed, axis=place_of_new)
         made: Array = np.floor(wide) if dtypes.is_integer(target) else wide
         return asarray(made.astype(target), device=place)
 
 
+def _plain(name: str, value: Any) -> Array:
+    """One end of a range as NumPy computes with it: Python's floats in float64."""
+    seen = to_tensor(value, op=f"linspace: {name}").host()
+    if dtypes.is_narrow(seen.dtype):
+        return seen.astype(np.float32)
+    return seen if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
+
+
 def _amount(op: str, num: Any) -> int:
-    try:
-        count = as_int(num)
-    except TypeError:
-        raise DTypeError(f"{op}: num must be an integer, got {num!r}") from None
-    if count < 0:
-        raise ArgumentError(f"{op}: num is negative ({count})")
+    count = as_integer(op, "num", num, low=0)
     shape_tuple(op, count)
     return count
 
@@ -115,27 +120,34 @@ def geomspace(
     endpoint: bool = True,
 ) -> Tensor:
     """Numbers from `start` to `stop` of which each is the same multiple of the one before."""
-    low, high = (complex(_value("geomspace", v)) for v in (start, stop))
+    endpoint = as_flag("geomspace", "endpoint", endpoint)
+    low, high = (_value("geomspace", v) for v in (start, stop))
     if 0 in (low, high):
         raise ArgumentError(f"geomspace: start and stop must not be 0 ({start}, {stop})")
     count = _amount("geomspace", num)
-    made: Array = np.geomspace(low, high, count, endpoint=endpoint)
+    check_memory("geomspace", (count,), dtypes.complex128)
     is_complex = any(isinstance(v, complex) for v in (start, stop))
-    if not is_complex and low.real * high.real > 0:
-        made = np.geomspace(low.real, high.real, count, endpoint=endpoint)
-    elif not is_complex:
-        raise ArgumentError(f"geomspace: start and stop differ in sign ({start}, {stop})")
+    with np.errstate(all="ignore"):
+        if is_complex:
+            made: Array = np.geomspace(low, high, count, endpoint=endpoint)
+        elif (low.real < 0) == (high.real < 0):
+            made = np.geomspace(low.real, high.real, count, endpoint=endpoint)
+        else:
+            raise ArgumentError(f"geomspace: start and stop differ in sign ({start}, {stop})")
     natural = dtypes.complex_of(default_float()) if is_complex else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
     return asarray(made.astype(target), device=device)
 
 
 def _value(op: str, value: Any) -> complex:
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == ():
         value = value.item()
     if not isinstance(value, int | float | complex):
-        raise DTypeError(f"{op}: expected a number, got {value!r}")
-    return value
+        raise DTypeError(f"{op}: expected a number, got {shown(value)}")
+    try:
+        return complex(value)
+    except OverflowError:
+        raise ArgumentError(f"{op}: {shown(value)} is past every float") from None
 
 
 def _inexact(start: Any, stop: Any) -> DType:
@@ -156,8 +168,7 @@ def _wide(start: Any, stop: Any) -> DType | None:
 @public
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Tensor, ...]:
     """Coordinate grids from coordinate vectors; `xy` puts the second vector's axis first."""
-    if indexing not in ("xy", "ij"):
-        raise ArgumentError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    as_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     vectors = [to_tensor(x, op="meshgrid") for x in arrays]
     for position, vector in enumerate(vectors):
         if vector.ndim > 1:
@@ -190,7 +201,8 @@ def indices(dimensions: Any, /, *, dtype: Any = None, device: Any = None) -> Ten
         for k, size in enumerate(sizes)
     ]
     if not grids:
-        return FUNCTIONS["zeros"]((0,), dtype=target, device=device)  # type: ignore[no-any-return]
+        result: Tensor = FUNCTIONS["zeros"]((0,), dtype=target, device=device)
+        return result
     return stack(grids)
 
 
@@ -199,6 +211,7 @@ def fromfunction(
     function: Callable[..., Any], shape: Any, /, *, dtype: Any = None, device: Any = None
 ) -> Any:
     """`function` of the grids of positions: `fromfunction(lambda i, j: i + j, (2, 3))`."""
+    as_function("fromfunction", "function", function)
     sizes = shape_tuple("fromfunction", shape)
     target = default_float() if dtype is None else dtypes.as_dtype(dtype, op="fromfunction")
     grid = indices(sizes, dtype=target, device=device)
@@ -212,7 +225,8 @@ def one_hot(x: Any, num_classes: int, /, *, axis: int = -1, dtype: Any = None) -
     if not dtypes.is_integer(places.dtype):
         raise DTypeError(f"one_hot: positions must be integers, got {places.dtype}")
     target = default_float() if dtype is None else dtypes.as_dtype(dtype, op="one_hot")
-    (count,) = shape_tuple("one_hot", num_classes)
+    count = as_integer("one_hot", "num_classes", num_classes, low=0)
+    shape_tuple("one_hot", (*places.shape, count))
     classes = arange(count, device=places.device)
     hot = cast(expand_dims(cast(places, dtypes.int64), -1) == classes, target)
     return moveaxis(hot, -1, axis)

@@ -16,6 +16,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_flag
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
@@ -181,7 +182,7 @@ def spread(x: Tensor, shape: Shape, axes: Shape) -> Tensor:
     core = tuple(1 if k - depth in axes else n for k, n in enumerate(shape[len(shape) - depth :]))
     full = shape[len(shape) - depth :]
     opened = call(reshape_op, (x,), {"rank": depth - len(axes), "shape": core})
-    return call(broadcast_op, (opened,), {"rank": depth, "shape": full})  # type: ignore[no-any-return]
+    return call(broadcast_op, (opened,), {"rank": depth, "shape": full})
 
 
 def _others(x: Tensor, axes: Shape) -> Tensor:
@@ -194,7 +195,8 @@ def _others(x: Tensor, axes: Shape) -> Tensor:
     along = {"axis": -1}
     before = delayed(call(cumprod_op, (row,), along), -1, 1)
     after = flip(delayed(call(cumprod_op, (flip(row, axis=-1),), along), -1, 1), axis=-1)
-    return moveaxis(reshape(before * after, moved.shape), last, axes)  # type: ignore[no-any-return]
+    result: Tensor = moveaxis(reshape(before * after, moved.shape), last, axes)
+    return result
 
 
 def reduce(
@@ -203,14 +205,18 @@ def reduce(
     """Perform a reduction over user-given axes; no axes at all is a copy."""
     axes = reduced_axes(name or op.name, axis, x.ndim)
     if not axes:
-        return FUNCTIONS["copy_of"](x)  # type: ignore[no-any-return]
+        found: Tensor = FUNCTIONS["copy_of"](x)
+        return found
     result: Tensor = call(op, (x,), {"axes": axes})
-    return with_axes(result, x.shape, axes) if keepdims else result
+    if keepdims is False or not as_flag(name or op.name, "keepdims", keepdims):
+        return result
+    return with_axes(result, x.shape, axes)
 
 
 def with_axes(x: Tensor, shape: Shape, axes: Shape) -> Tensor:
     """A reduction's result with the reduced axes (negative) put back as size 1."""
-    return FUNCTIONS["reshape"](x, kept_shape(shape, axes))  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["reshape"](x, kept_shape(shape, axes))
+    return result
 
 
 def kept_shape(shape: Shape, axes: Shape) -> Shape:
@@ -333,7 +339,8 @@ def _position(op: ReduceOperation, name: str, x: Any, axis: int | None, keepdims
         raise ShapeError(f"{name}: nothing to search along axis {axis} of shape {tensor.shape}")
     result = reduce(op, searched, along, keepdims, name)
     if axis is None and keepdims:
-        return FUNCTIONS["reshape"](result, (1,) * tensor.ndim)  # type: ignore[no-any-return]
+        found: Tensor = FUNCTIONS["reshape"](result, (1,) * tensor.ndim)
+        return found
     return result
 
 

@@ -15,6 +15,14 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.device import Device
+from weft.core.common.parameters import (
+    as_choice,
+    as_finite,
+    as_flag,
+    as_integer,
+    as_sequence,
+    shown,
+)
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
@@ -23,9 +31,9 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Operation, call
-from weft.ops.creation import arange, asarray, full, zeros
+from weft.ops.creation import arange, asarray, check_memory, full, zeros
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.families import as_tensors, cast
+from weft.ops.families import as_tensors, broadcast_shape, cast
 from weft.ops.gather import scatter_add_op
 from weft.ops.order import argsort, sort, take_along_axis
 from weft.ops.view.join import concat, stack
@@ -103,8 +111,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     >>> searchsorted(to_tensor([1, 3, 3, 7]), to_tensor([3, 8])).tolist()
     [1, 4]
     """
-    if side not in ("left", "right"):
-        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+    as_choice("searchsorted", "side", side, ("left", "right"))
     row, values = as_tensors("searchsorted", x1, x2)
     if row.ndim == 0:
         raise ShapeError("searchsorted: x1 has no axis to search along")
@@ -131,7 +138,7 @@ def digitize(x: Any, bins: Any, /, right: bool = False) -> Tensor:
     values, edges = as_tensors("digitize", x, bins)
     if edges.ndim != 1:
         raise ShapeError(f"digitize: bins must have one axis, got shape {edges.shape}")
-    side = "left" if right else "right"
+    side = "left" if as_flag("digitize", "right", right) else "right"
     rising = searchsorted(edges, values, side=side)
     if edges.shape[0] < 2:
         return rising
@@ -142,11 +149,12 @@ def digitize(x: Any, bins: Any, /, right: bool = False) -> Tensor:
 @public
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
     """For each element of `x1`, whether it is among the elements of `x2`; NaN never is."""
+    invert = as_flag("isin", "invert", invert)
     values, members = as_tensors("isin", x1, x2)
     dtype = dtypes.promote(values.dtype, members.dtype, op="isin")
     values, members = cast(values, dtype), reshape(cast(members, dtype), (-1,))
     if members.shape[0] == 0:
-        return full(values.shape, bool(invert), dtype=dtypes.bool_, device=values.device)
+        return full(values.shape, invert, dtype=dtypes.bool_, device=values.device)
     if dtypes.is_complex(dtype):
         found = reduction.any(expand_dims(values, -1) == members, -1)
     else:
@@ -159,7 +167,7 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
 @public
 def lexsort(keys: Any, /, axis: int = -1) -> Tensor:
     """Positions that sort by the last key, then by the one before it, and so on; stable."""
-    rows = [to_tensor(key, op="lexsort") for key in keys]
+    rows = [to_tensor(key, op="lexsort") for key in as_sequence("lexsort", "keys", keys)]
     if not rows:
         raise ArgumentError("lexsort: needs at least one key")
     i = normalize_axis("lexsort", axis, rows[0].ndim)
@@ -184,19 +192,19 @@ def nonzero(x: Any, /, *, size: int | None = None, fill_value: int = 0) -> tuple
         )
     if size is None:
         return tuple(_made(axis, tensor.device) for axis in np.nonzero(_plain(tensor.host())))
+    size = as_integer("nonzero", "size", size, low=0)
+    fill = as_integer("nonzero", "fill_value", fill_value)
     flat, count = _static_positions(tensor, size)
     outside = arange(size, device=tensor.device) >= count
     found = []
     for length in reversed(tensor.shape):
-        found.append(where(outside, fill_value, flat % max(length, 1)))
+        found.append(where(outside, fill, flat % max(length, 1)))
         flat = flat // max(length, 1)
     return tuple(reversed(found))
 
 
 def _static_positions(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The first `size` flat positions of elements that are not zero, and how many there are."""
-    if size < 0:
-        raise ArgumentError(f"nonzero: size is negative ({size})")
     mask = reshape(cast(x, dtypes.bool_), (-1,))
     order = argsort(mask, descending=True)[:size]
     if order.shape[0] < size:
@@ -315,21 +323,35 @@ def unique(
     """
     tensor = to_tensor(x, op="unique")
     i = None if axis is None else normalize_axis("unique", axis, tensor.ndim)
+    asked = [
+        as_flag("unique", name, value)
+        for name, value in (
+            ("return_index", return_index),
+            ("return_inverse", return_inverse),
+            ("return_counts", return_counts),
+        )
+    ]
+    merged = as_flag("unique", "equal_nan", equal_nan)
     values, indices, inverse, counts = np.unique(
-        _plain(tensor.host()), True, True, True, axis=i, equal_nan=equal_nan
+        _plain(tensor.host()), True, True, True, axis=i, equal_nan=merged
     )
     inverse = inverse.reshape(tensor.shape if i is None else (-1,))
     if size is not None:
-        along = 0 if i is None else i
-        values = _resized(values, size, along, fill_value)
-        indices, counts = (_resized(v, size, 0, 0) for v in (indices, counts))
-    wanted = ((return_index, indices), (return_inverse, inverse), (return_counts, counts))
-    extra = [_made(array, tensor.device) for asked, array in wanted if asked]
+        size, along = as_integer("unique", "size", size, low=0), 0 if i is None else i
+        check_memory(
+            "unique", (*values.shape[:along], size, *values.shape[along + 1 :]), tensor.dtype
+        )
+        fill = None if fill_value is None else to_tensor(fill_value, op="unique: fill_value")
+        filling = None if fill is None else _plain(cast(fill, tensor.dtype).host())
+        values = _resized(values, size, along, filling)
+        indices, counts = (_resized(v, size, 0, np.zeros((), v.dtype)) for v in (indices, counts))
+    wanted = zip(asked, (indices, inverse, counts), strict=True)
+    extra = [_made(array, tensor.device) for is_wanted, array in wanted if is_wanted]
     first = _made(values, tensor.device, tensor.dtype)
     return (first, *extra) if extra else first
 
 
-def _resized(array: Array, size: int, axis: int, fill: Any) -> Array:
+def _resized(array: Array, size: int, axis: int, fill: Array | None) -> Array:
     """Cut or padded along an axis."""
     kept = array[(slice(None),) * axis + (slice(0, size),)]
     missing = size - kept.shape[axis]
@@ -337,8 +359,10 @@ def _resized(array: Array, size: int, axis: int, fill: Any) -> Array:
         return kept
     if fill is None and array.shape[axis] == 0:
         raise ArgumentError(f"unique: nothing to fill size {size} with\nhint: give fill_value")
-    filling = np.take(array, [0], axis) if fill is None else np.asarray(fill, array.dtype)
+    filling = np.take(array, [0], axis) if fill is None else fill
     shape: Shape = (*kept.shape[:axis], missing, *kept.shape[axis + 1 :])
+    if broadcast_shape("unique", filling.shape, shape) != shape:
+        raise ShapeError(f"unique: fill_value of shape {filling.shape} does not fit {shape}")
     return np.concatenate([kept, np.broadcast_to(filling, shape)], axis)
 
 
@@ -346,7 +370,8 @@ def _resized(array: Array, size: int, axis: int, fill: Any) -> Array:
 def union1d(x1: Any, x2: Any, /) -> Tensor:
     """Distinct elements of both tensors, in order."""
     left, right = _flat_pair("union1d", x1, x2)
-    return unique(concat([left, right]))  # type: ignore[no-any-return]
+    result: Tensor = unique(concat([left, right]))
+    return result
 
 
 @public
@@ -354,7 +379,8 @@ def intersect1d(x1: Any, x2: Any, /) -> Tensor:
     """Distinct elements that both tensors have, in order."""
     left, right = _flat_pair("intersect1d", x1, x2)
     found = unique(left)
-    return found[isin(found, right)]  # type: ignore[no-any-return]
+    result: Tensor = found[isin(found, right)]
+    return result
 
 
 @public
@@ -362,7 +388,8 @@ def setdiff1d(x1: Any, x2: Any, /) -> Tensor:
     """Distinct elements of `x1` that `x2` does not have, in order."""
     left, right = _flat_pair("setdiff1d", x1, x2)
     found = unique(left)
-    return found[isin(found, right, invert=True)]  # type: ignore[no-any-return]
+    result: Tensor = found[isin(found, right, invert=True)]
+    return result
 
 
 @public
@@ -395,7 +422,9 @@ def bincount(
         known = tensor.host()
         if known.size and int(known.min()) < 0:
             raise ArgumentError(f"bincount: a number is negative ({int(known.min())})")
-        length = max(int(known.max()) + 1 if known.size else 0, minlength)
+        least = as_integer("bincount", "minlength", minlength, low=0)
+        length = max(int(known.max()) + 1 if known.size else 0, least)
+    length = as_integer("bincount", "length", length, low=0)
     counted = to_tensor(1) if weights is None else to_tensor(weights, op="bincount")
     if weights is not None and counted.shape != tensor.shape:
         raise ShapeError(
@@ -413,7 +442,7 @@ def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
     spare = zeros((length + 1,), dtype=weights.dtype, device=numbers.device)
     params = {"indexed": 1, "rest": 0, "picks": 1, "mode": "clip"}
     made = call(scatter_add_op, (spare, expand_dims(places, -1), updates), params)
-    return made[:length]  # type: ignore[no-any-return]
+    return made[:length]
 
 
 @public
@@ -427,29 +456,32 @@ def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
         if edges.ndim != 1:
             raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
         return edges
-    if bins < 1:
-        raise ArgumentError(f"histogram: needs at least one bin, got {bins}")
+    count = as_integer("histogram", "bins", bins, low=1)
     dtype = tensor.dtype if dtypes.is_floating(tensor.dtype) else default_float()
     low, high = _limits(tensor, range, dtype)
     flat = low == high
     low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
-    steps = cast(arange(int(bins) + 1, device=tensor.device), dtype) / int(bins)
+    steps = cast(arange(count + 1, device=tensor.device), dtype) / count
     inner = low + (high - low) * steps
     return where(steps == 1, high, inner)
 
 
 def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
     if given is not None:
-        low, high = given
+        ends = as_sequence("histogram", "range", given)
+        if len(ends) != 2:
+            raise ArgumentError(f"histogram: range must be (low, high), got {shown(given)}")
+        low, high = (
+            v if isinstance(v, Tensor) else as_finite("histogram", "range", v) for v in ends
+        )
         if not isinstance(low, Tensor) and not isinstance(high, Tensor) and low > high:
             raise ArgumentError(f"histogram: the range is empty ({low} to {high})")
     elif x.size == 0:
         low, high = 0.0, 1.0
     else:
         low, high = reduction.minmax(x)
-    return tuple(  # type: ignore[return-value]
-        cast(asarray(v, device=x.device), dtype) for v in (low, high)
-    )
+    first, last = (cast(asarray(v, device=x.device), dtype) for v in (low, high))
+    return first, last
 
 
 @public
@@ -469,7 +501,7 @@ def histogram(
         if weight.shape != tensor.shape:
             raise ShapeError(f"histogram: {weight.shape[0]} weights for {tensor.shape[0]} elements")
     counts = _tally(_bins(tensor, edges), weight, edges.shape[0] - 1)
-    if density:
+    if as_flag("histogram", "density", density):
         widths = edges[1:] - edges[:-1]
         counts = counts / widths / reduction.sum(counts)
     return counts, edges
@@ -491,7 +523,9 @@ def histogram2d(
     if first.shape != second.shape:
         raise ShapeError(f"histogram2d: x has {first.shape[0]} elements, y {second.shape[0]}")
     pair = bins if isinstance(bins, tuple | list) and len(bins) == 2 else (bins, bins)
-    ranges = (None, None) if range is None else range
+    ranges = (None, None) if range is None else as_sequence("histogram2d", "range", range)
+    if len(ranges) != 2:
+        raise ArgumentError(f"histogram2d: range must be a pair of ranges, got {shown(range)}")
     rows = histogram_bin_edges(first, pair[0], ranges[0])
     columns = histogram_bin_edges(second, pair[1], ranges[1])
     shape = (rows.shape[0] - 1, columns.shape[0] - 1)

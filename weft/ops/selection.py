@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_choice, as_integer, as_sequence
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
@@ -117,8 +118,7 @@ def scatter(
     `reduce` says how values meet what is there: None replaces (of several the last stays), `add`,
     `mul`, `min`, `max` combine.
     """
-    if reduce not in (None, "add", "mul", "min", "max"):
-        raise ArgumentError(f"scatter: reduce must be None, add, mul, min or max, got {reduce!r}")
+    as_choice("scatter", "reduce", reduce, (None, "add", "mul", "min", "max"))
     tensor, places, i = _fitting("scatter", x, axis, index)
     values = value_like("scatter", tensor, src)
     if values.ndim == tensor.ndim:  # a larger source is read from its beginning
@@ -169,7 +169,7 @@ def _segments(
         raise ShapeError(f"{name}: ids {ids.shape} do not lead the data's shape {values.shape}")
     if num_segments is None:
         num_segments = int(ids.host().max(initial=-1)) + 1
-    (count,) = shape_tuple(name, num_segments)
+    count = as_integer(name, "num_segments", num_segments, low=0)
     base = full((count, *values.shape[ids.ndim :]), start, dtype=values.dtype, device=values.device)
     # A negative id is a mistake here, not a position counted from the end.
     legal = where(ids < 0, count, ids)
@@ -225,14 +225,16 @@ def masked_fill(x: Any, mask: Any, value: Any, /) -> Tensor:
 @public
 def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
     """For each element the choice of the first condition that holds, else `default`."""
-    if not len(condlist) or len(condlist) != len(choicelist):
+    conditions = as_sequence("select", "condlist", condlist)
+    values = as_sequence("select", "choicelist", choicelist)
+    if not conditions or len(conditions) != len(values):
         raise ArgumentError(
-            f"select: {len(condlist)} conditions for {len(choicelist)} choices"
+            f"select: {len(conditions)} conditions for {len(values)} choices"
             "\nhint: one choice for each condition, and at least one"
         )
-    choices = as_tensors("select", *choicelist, default)
+    choices = as_tensors("select", *values, default)
     result = choices[-1]
-    for condition, choice in zip(condlist[::-1], choices[-2::-1], strict=True):
+    for condition, choice in zip(conditions[::-1], choices[-2::-1], strict=True):
         result = where(condition, choice, result)
     return result
 
@@ -240,9 +242,10 @@ def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
 @public
 def choose(index: Any, choices: Any, /, *, mode: str = "raise") -> Tensor:
     """For each element, the element of the choice that `index` names."""
-    if not len(choices):
+    listed = as_sequence("choose", "choices", choices)
+    if not listed:
         raise ArgumentError("choose: needs at least one choice")
-    options = broadcast_arrays(*as_tensors("choose", *choices))
+    options = broadcast_arrays(*as_tensors("choose", *listed))
     places = _integers("choose", index, options[0].device)
     shape = broadcast_shape("choose", places.shape, options[0].shape)
     table = stack([broadcast(option, shape) for option in options], axis=-1)
@@ -284,7 +287,8 @@ def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
 def ravel_multi_index(multi_index: Any, dims: Any, /, *, mode: str = "raise") -> Tensor:
     """Positions along each axis of `dims` as positions in the flattened tensor."""
     sizes = shape_tuple("ravel_multi_index", dims)
-    parts = [_integers("ravel_multi_index", part, None) for part in multi_index]
+    listed = as_sequence("ravel_multi_index", "multi_index", multi_index)
+    parts = [_integers("ravel_multi_index", part, None) for part in listed]
     if len(parts) != len(sizes):
         raise ShapeError(f"ravel_multi_index: {len(parts)} positions for {len(sizes)} axes {sizes}")
     checked_mode("ravel_multi_index", mode)

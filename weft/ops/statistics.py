@@ -13,9 +13,10 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.parameters import as_choice, as_flag, as_real
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import to_array, to_tensor
+from weft.core.tensor.convert import as_number, to_array, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -66,7 +67,7 @@ def var(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: floa
     """Variance over axes; the divisor is the count minus `correction` (1 for a sample)."""
     tensor, target = _float_of("var", x)
     centred = _squares(tensor - mean(tensor, axis, True))
-    left = _count("var", tensor, axis) - float(correction)
+    left = _count("var", tensor, axis) - as_real("var", "correction", correction)
     divisor = left if left > 0 else nan  # with nothing left there is no variance
     return cast(reduction.sum(centred, axis, keepdims) / divisor, dtypes.real_of(target))
 
@@ -83,15 +84,16 @@ def _squares(x: Tensor) -> Tensor:
     """|x|², a real tensor."""
     if dtypes.is_complex(x.dtype):
         real, imag = FUNCTIONS["real"](x), FUNCTIONS["imag"](x)
-        return real * real + imag * imag  # type: ignore[no-any-return]
-    return x * x  # type: ignore[no-any-return]
+        result: Tensor = real * real + imag * imag
+        return result
+    return x * x
 
 
 @public
 def ptp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest minus the smallest element over axes."""
     low, high = reduction.minmax(x, axis, keepdims)
-    return high - low  # type: ignore[no-any-return]
+    return high - low
 
 
 @public
@@ -149,6 +151,7 @@ def cov(
     scaled = table if weight is None else table * weight
     total = float(table.shape[1]) if weight is None else reduction.sum(weight)
     centred = table - reduction.sum(scaled, 1, True) / total
+    correction = as_number("cov", "correction", correction)
     divisor = total - correction
     if aweights is not None:
         squares = reduction.sum(weight * cast(to_tensor(aweights), table.dtype))
@@ -162,6 +165,7 @@ def cov(
 
 def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DType]:
     """Variables in rows, observations in columns."""
+    rowvar = as_flag(name, "rowvar", rowvar)
     parts = []
     for given in as_tensors(name, x) if y is None else as_tensors(name, x, y):
         part, _ = _float_of(name, given)
@@ -196,7 +200,8 @@ def _diagonal(x: Tensor) -> Tensor:
 
 
 def _missing(x: Tensor) -> Tensor:
-    return x != x  # type: ignore[no-any-return]
+    result: Tensor = x != x
+    return result
 
 
 def _filled(name: str, x: Any, value: Any) -> Tensor:
@@ -264,7 +269,7 @@ def nanvar(
     lost = _missing(tensor)
     centred = where(lost, 0, tensor) - nanmean(tensor, axis, True)
     total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
-    divisor = _present(tensor, axis, keepdims) - correction
+    divisor = _present(tensor, axis, keepdims) - as_number("nanvar", "correction", correction)
     found = where(divisor <= 0, np.nan, total / where(divisor <= 0, 1, divisor))
     return cast(found, dtypes.real_of(target))
 
@@ -282,7 +287,8 @@ def nanstd(
 def _level(x: Tensor, axis: Any) -> Tensor:
     """What exponents are measured from, held constant: the largest along the axes."""
     real = FUNCTIONS["real"](x) if dtypes.is_complex(x.dtype) else x
-    return FUNCTIONS["stop_gradient"](reduction.max(real, axis, True))  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["stop_gradient"](reduction.max(real, axis, True))
+    return result
 
 
 @public
@@ -300,7 +306,7 @@ def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     total = reduction.sum(exp(tensor - top), axis, True)
     empty = total == 0
     found = where(empty, -np.inf, log(where(empty, 1, total)) + top)
-    if not keepdims:
+    if not as_flag("logsumexp", "keepdims", keepdims):
         found = reshape(found, tuple(tensor.shape[i] for i in _others(axes, tensor.ndim)))
     return cast(found, target)
 
@@ -389,8 +395,7 @@ def nanmedian(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
 def _quantile(
     name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str, skip: bool
 ) -> Tensor:
-    if method not in _METHODS:
-        raise ArgumentError(f"{name}: method {method!r} is none of {', '.join(_METHODS)}")
+    as_choice(name, "method", method, _METHODS)
     tensor, target = _float_of(name, x)
     check_ordered(name, tensor)
     axes = reduced_axes(name, axis, tensor.ndim)
@@ -408,7 +413,7 @@ def _quantile(
     found = _between(ordered, place, method)
     invalid = absent == size if skip else absent > 0
     found = where(place != place, np.nan, where(invalid, np.nan, found))
-    kept = kept_shape(tensor.shape, axes) if keepdims else rest
+    kept = kept_shape(tensor.shape, axes) if as_flag(name, "keepdims", keepdims) else rest
     return cast(reshape(moveaxis(found, -1, 0), (*part.shape, *kept)), target)
 
 
@@ -438,11 +443,11 @@ def _between(ordered: Tensor, place: Tensor, method: str) -> Tensor:
         return take_along_axis(ordered, where(up, above, below))
     low, high = take_along_axis(ordered, below), take_along_axis(ordered, above)
     if method == "midpoint":
-        return low * 0.5 + high * 0.5  # type: ignore[no-any-return]
+        return low * 0.5 + high * 0.5
     gap = high - low
     # Where both neighbours are the same infinity, or nothing is added, the lower one stands.
     stays = where(over == 0, True, gap != gap)
-    return low + where(stays, 0, gap) * cast(over, ordered.dtype)  # type: ignore[no-any-return]
+    return low + where(stays, 0, gap) * cast(over, ordered.dtype)
 
 
 __all__ = [

@@ -66,7 +66,7 @@ def available_backends() -> tuple[str, ...]:
 
 def client(device: str | Device | None = None) -> RuntimeClient:
     """The client of a device (the default device when none is named): `client("cpu").add(a, b)`."""
-    found = _clients.get(device)  # type: ignore[arg-type]
+    found = _clients.get(device) if isinstance(device, Device) else None
     if found is None:
         where = current_device() if device is None else as_device(device)
         found = _clients.get(where)

@@ -10,8 +10,10 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
+from weft.core.common.parameters import as_function, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
+from weft.errors import ArgumentError
 from weft.ops.control.custom_op import call_custom_kernel
 
 
@@ -33,6 +35,7 @@ def callback(
     >>> callback(np.cumsum, ((2,), "float32"), FUNCTIONS["ones"](2)).tolist()
     [1.0, 2.0]
     """
+    as_function("callback", "function", function)
     return call_custom_kernel(
         function,
         *args,
@@ -47,8 +50,20 @@ def callback(
 def print_values(template: str, *args: Any) -> None:
     """Print values from inside transformed code: `wf.print("x = {}", x)`."""
 
+    if not isinstance(template, str):
+        raise ArgumentError(
+            f"print: template must be a string, got {shown(template)}"
+            '\nhint: wf.print("{}", x) prints a tensor alone'
+        )
+
     def show(*values: Array) -> tuple[()]:
-        builtins.print(template.format(*values))
+        try:
+            text = template.format(*values)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise ArgumentError(
+                f"print: template {template!r} does not fit {len(values)} values ({error})"
+            ) from None
+        builtins.print(text)
         return ()
 
     callback(show, (), *args)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from weft.core.common.parameters import as_function
 from weft.core.common.slots import public
 from weft.core.common.trees import tree_unflatten
-from weft.ops.base import call
+from weft.ops.base import call_multiple
 from weft.ops.control.graph_call import GraphCall, capture
 
 
@@ -26,11 +27,14 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     It trades time for memory: wrap the layers of a deep model. The function is traced, so Python
     may not read values inside.
     """
+    as_function("checkpoint", "function", function)
 
     @wraps(function)
     def recomputed(*args: Any, **keywords: Any) -> Any:
         trace, operands, shape = capture(function, args, keywords, label="checkpoint")
-        return tree_unflatten(shape, call(checkpoint_op, operands, {"trace": trace}))
+        if not operands:  # nothing to recompute from: a constant
+            return tree_unflatten(shape, trace.replay())
+        return tree_unflatten(shape, call_multiple(checkpoint_op, operands, {"trace": trace}))
 
     return recomputed
 

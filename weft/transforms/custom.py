@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
+from inspect import signature
 from typing import Any
 
+from weft.core.common import dtypes
+from weft.core.common.parameters import as_function, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DifferentiationError, MissingRuleError, TreeError
-from weft.ops.base import Tangents, Tensors, call
+from weft.errors import (
+    ArgumentError,
+    DifferentiationError,
+    DTypeError,
+    MissingRuleError,
+    ShapeError,
+    TreeError,
+)
+from weft.ops.base import Tangents, Tensors, call_multiple
 from weft.ops.control.graph_call import GraphCall, batched_trace, capture, inexact_places, scattered
 from weft.ops.creation import zeros_like
+from weft.ops.families import cast
 from weft.transforms.vjp import linear_transpose
+
+
+def _axes(hidden: Any, operands: Tensors) -> tuple[int | None, ...]:
+    """Which operands a batched rule maps over; constants at the end are not."""
+    mapped = tuple(0 if h else None for h in hidden)
+    return (*mapped, *(None,) * (len(operands) - len(mapped)))
 
 
 class CustomJvpCall(GraphCall):
@@ -38,11 +55,10 @@ class CustomJvpCall(GraphCall):
         return scattered(pulled, places, len(primals))
 
     def batch(self, size: int, args: Any, hidden: Any, /, *, trace: Any, rule: Any) -> Any:
-        axes = tuple(0 if h else None for h in hidden)
-        mapped = FUNCTIONS["vmap"](rule, in_axes=(axes, axes), axis_size=size)
-
-        params = {"trace": batched_trace(trace, args, hidden, size), "rule": mapped}
-        results = call(self, args, params)
+        mapped, operands = batched_trace(trace, args, hidden, size)
+        axes = _axes(hidden, operands)
+        batched_rule = FUNCTIONS["vmap"](rule, in_axes=(axes, axes), axis_size=size)
+        results = call_multiple(self, operands, {"trace": mapped, "rule": batched_rule})
         return results, (True,) * len(results)
 
 
@@ -75,8 +91,8 @@ class CustomVjpCall(GraphCall):
     def batch(
         self, size: int, args: Any, hidden: Any, /, *, trace: Any, ahead: Any, back: Any
     ) -> Any:
-        axes = tuple(0 if h else None for h in hidden)
-        vmap = FUNCTIONS["vmap"]
+        mapped, operands = batched_trace(trace, args, hidden, size)
+        axes, vmap = _axes(hidden, operands), FUNCTIONS["vmap"]
 
         def batched_ahead(*tensors: Tensor) -> Any:
             return vmap(ahead, in_axes=axes, axis_size=size)(*tensors)
@@ -89,8 +105,8 @@ class CustomVjpCall(GraphCall):
 
             return vmap(filled, in_axes=(0, 0, axes), axis_size=size)(saved, ct, primals)
 
-        mapped = batched_trace(trace, args, hidden, size)
-        results = call(self, args, {"trace": mapped, "ahead": batched_ahead, "back": batched_back})
+        params = {"trace": mapped, "ahead": batched_ahead, "back": batched_back}
+        results = call_multiple(self, operands, params)
         return results, (True,) * len(results)
 
 
@@ -101,12 +117,29 @@ class Custom:
     """A function with rules of its own; common part of `custom_jvp` and `custom_vjp`."""
 
     def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
-        self.function = function
-        self.nondiff = tuple(nondiff_argnums)
+        self.function = as_function(type(self).__name__, "function", function)
+        self.nondiff = as_integers(type(self).__name__, "nondiff_argnums", nondiff_argnums, low=0)
         wrapper: Any = self
         update_wrapper(wrapper, function)
 
+    def _positional(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in order: rules take no keywords."""
+        if not keywords:
+            return args
+        bound = signature(self.function).bind(*args, **keywords)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise ArgumentError(
+                f"{type(self).__name__}: rules take positional arguments only, got keyword"
+                f" {', '.join(bound.kwargs)}\nhint: make it positional"
+            )
+        return bound.args
+
     def _split(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        if any(i >= len(args) for i in self.nondiff):
+            raise DifferentiationError(
+                f"{type(self).__name__}: nondiff_argnums {self.nondiff} for {len(args)} arguments"
+            )
         fixed = [args[i] for i in self.nondiff]
         return fixed, [x for i, x in enumerate(args) if i not in self.nondiff]
 
@@ -148,14 +181,15 @@ class custom_jvp(Custom):
 
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Give the rule; works as a decorator."""
-        self.rule = rule
+        self.rule = as_function("defjvp", "rule", rule)
         return rule
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
         if self.rule is None:
             raise MissingRuleError(
                 "custom_jvp: no rule was given\nhint: decorate one with f.defjvp"
             )
+        args = self._positional(args, keywords)
         given, rest = self._split(args)
         trace, operands, shape = capture(
             self._of_rest(args), tuple(rest), {}, constants=False, label="custom_jvp"
@@ -167,12 +201,18 @@ class custom_jvp(Custom):
         def flat_rule(primals: Tensors, tangents: Tensors) -> Any:
             points = tree_unflatten(structure, primals[: len(leaves)])
             moves = tree_unflatten(structure, tangents[: len(leaves)])
-            out, tangent = rule(*given, points, moves)
-            if tree_flatten(out)[1] != tree_flatten(tangent)[1]:
-                raise TreeError("custom_jvp: the rule's result and tangent differ in structure")
-            return tuple(tree_leaves(tree_map(to_tensor, tangent)))
+            out, tangent = _pair("custom_jvp: the rule", rule(*given, points, moves))
+            if not shape == tree_flatten(out)[1] == tree_flatten(tangent)[1]:
+                raise TreeError(
+                    "custom_jvp: the rule's result and tangent must have the structure of the"
+                    f" function's result {shape}"
+                )
+            pairs = zip(tree_leaves(tangent), tree_leaves(tree_map(to_tensor, out)), strict=True)
+            return tuple(_alike("custom_jvp: a tangent", t, y) for t, y in pairs)
 
-        made = call(custom_jvp_op, operands, {"trace": trace, "rule": flat_rule})
+        if not operands:  # a constant, which no derivative can ask for
+            return tree_unflatten(shape, trace.replay())
+        made = call_multiple(custom_jvp_op, operands, {"trace": trace, "rule": flat_rule})
         return tree_unflatten(shape, made)
 
 
@@ -194,19 +234,25 @@ class custom_vjp(Custom):
 
     def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
         """Give the pair of rules."""
-        self.rules = (forward, backward)
+        as_function("defvjp", "forward", forward)
+        self.rules = (forward, as_function("defvjp", "backward", backward))
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
         if self.rules is None:
             raise MissingRuleError("custom_vjp: no rules were given\nhint: call f.defvjp(fwd, bwd)")
+        args = self._positional(args, keywords)
         given, rest = self._split(args)
         trace, operands, shape = capture(
             self._of_rest(args), tuple(rest), {}, constants=False, label="custom_vjp"
         )
         self._no_captures(trace, "custom_vjp")
         leaves, structure = tree_flatten(tuple(rest))
+        if not operands:  # a constant, which no derivative can ask for
+            return tree_unflatten(shape, trace.replay())
         ahead, back = self._flat_rules(args, given, structure, len(leaves), shape)
-        made = call(custom_vjp_op, operands, {"trace": trace, "ahead": ahead, "back": back})
+        made = call_multiple(
+            custom_vjp_op, operands, {"trace": trace, "ahead": ahead, "back": back}
+        )
         return tree_unflatten(shape, made)
 
     def _flat_rules(self, args: Any, given: Any, structure: Any, count: int, shape: Any) -> Any:
@@ -217,7 +263,12 @@ class custom_vjp(Custom):
         def ahead(*tensors: Tensor) -> Any:
             remaining = iter(tree_unflatten(structure, tensors[:count]))
             full = [args[i] if i in self.nondiff else next(remaining) for i in range(len(args))]
-            out, saved = forward(*full)
+            out, saved = _pair("custom_vjp: forward", forward(*full))
+            if tree_flatten(out)[1] != shape:
+                raise TreeError(
+                    "custom_vjp: forward's result must have the structure of the function's"
+                    f" result {shape}"
+                )
             leaves, residual = tree_flatten(saved)
             residual_structure[:] = [residual]
             return tuple(tree_leaves(tree_map(to_tensor, out))), tuple(map(to_tensor, leaves))
@@ -245,9 +296,37 @@ def _per_leaf(cotangents: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[T
         )
     found: list[Tensor | None] = []
     for ct, argument in zip(cotangents, arguments, strict=True):
-        leaves = tree_leaves(argument)
-        found += [None] * len(leaves) if ct is None else [to_tensor(x) for x in tree_leaves(ct)]
+        leaves, structure = tree_flatten(argument)
+        if ct is None:
+            found += [None] * len(leaves)
+            continue
+        given, other = tree_flatten(ct)
+        if other != structure:
+            raise TreeError(f"custom_vjp: a cotangent {other} for an argument {structure}")
+        pairs = zip(given, leaves, strict=True)
+        found += [_alike("custom_vjp: a cotangent", c, x) for c, x in pairs]
     return found
+
+
+def _pair(what: str, value: Any) -> Any:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TreeError(f"{what} must return a pair, got {type(value).__name__}")
+    return value
+
+
+def _alike(what: str, value: Any, model: Tensor) -> Tensor:
+    """A derivative as a tensor of the type of what it belongs to."""
+    if not dtypes.is_inexact(model.dtype):
+        return zeros_like(model)  # integers and bools carry no derivative
+    tensor = to_tensor(value)
+    if tensor.shape != model.shape:
+        raise ShapeError(f"{what} has shape {tensor.shape}, what it belongs to {model.shape}")
+    if isinstance(value, Tensor) and tensor.dtype != model.dtype:
+        raise DTypeError(
+            f"{what} has dtype {tensor.dtype}, what it belongs to {model.dtype}"
+            "\nhint: cast it with astype"
+        )
+    return cast(tensor, model.dtype)
 
 
 public(custom_jvp)

@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.parameters import as_function
 from weft.core.common.slots import public
 from weft.core.common.source import Position, describe, keeping_positions, user_position
 from weft.core.common.types import Array, TensorType
@@ -101,7 +102,7 @@ class Debug(Handler):
         if self.outer is None or x.owner is None or not dtypes.is_inexact(x.dtype):
             return x  # nobody outside could ask for a derivative
         tag = Tag(op.name, position, self.sink)
-        return call(probe_op, (x,), {"tag": tag})  # type: ignore[no-any-return]
+        return call(probe_op, (x,), {"tag": tag})
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +155,9 @@ def debug(
     """
     if function is None:
         return lambda f: debug(f, sink=sink)
-    tell: Sink = sink.append if isinstance(sink, list) else (sink or print)
+    as_function("debug", "function", function)
+    tell: Sink = sink.append if isinstance(sink, list) else print if sink is None else sink
+    as_function("debug", "sink", tell)
 
     @wraps(function)
     def watched(*args: Any, **keywords: Any) -> Any:

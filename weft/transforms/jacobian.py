@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag, as_function
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from weft.core.tensor.tensor import Tensor
@@ -91,6 +92,9 @@ def jacfwd(
     Complex inputs need `holomorphic=True`: only then one number says how a result follows them.
     """
 
+    as_function("jacfwd", "function", function)
+    has_aux = as_flag("jacfwd", "has_aux", has_aux)
+
     @wraps(function)
     def jacobian(*args: Any, **keywords: Any) -> Any:
         places, chosen = _split(args, argnums)
@@ -132,6 +136,9 @@ def jacrev(
 
     Complex results need `holomorphic=True`: only then one number says how they follow an input.
     """
+
+    as_function("jacrev", "function", function)
+    has_aux = as_flag("jacrev", "has_aux", has_aux)
 
     @wraps(function)
     def jacobian(*args: Any, **keywords: Any) -> Any:

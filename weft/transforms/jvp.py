@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.core.common import dtypes
 from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.parameters import as_flag, as_function
 from weft.core.common.slots import public
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
 from weft.core.tensor.convert import to_tensor
@@ -65,6 +66,8 @@ def jvp(
     >>> slope.item()
     6.0
     """
+    as_function("jvp", "function", function)
+    has_aux = as_flag("jvp", "has_aux", has_aux)
     primals = primals if isinstance(primals, tuple | list) else (primals,)
     tangents = tangents if isinstance(tangents, tuple | list) else (tangents,)
     points, structure = tree_flatten(differentiable_tree(tuple(primals), "jvp"))
@@ -121,6 +124,7 @@ def linearize(
     >>> push(2.0).item()
     12.0
     """
+    as_function("linearize", "function", function)
     leaves, structure = tree_flatten(tree_map(lambda x: differentiable(x, "linearize"), primals))
     with Recorder(partial=True) as recorder:
         assert isinstance(recorder, Recorder)

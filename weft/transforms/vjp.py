@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core.autograd.tape import Tape, pull_back
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag, as_function, as_sequence, shown
 from weft.core.common.slots import public
 from weft.core.common.trees import (
     tree_flatten,
@@ -40,6 +41,8 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     >>> pullback(1.0)[0].item()
     6.0
     """
+    as_function("vjp", "function", function)
+    has_aux = as_flag("vjp", "has_aux", has_aux)
     points = differentiable_tree(primals, "vjp")
     leaves, structure = tree_flatten(points)
     with Tape() as tape:
@@ -148,7 +151,10 @@ def value_and_grad(
     `argnums` chooses positional arguments, `argnames` keyword ones (the gradient is then a pair).
     A complex result needs `holomorphic=True`.
     """
-    names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
+    as_function("grad", "function", function)
+    has_aux = as_flag("grad", "has_aux", has_aux)
+    holomorphic = as_flag("grad", "holomorphic", holomorphic)
+    names = _names(argnames)
 
     @wraps(function)
     def both(*args: Any, **keywords: Any) -> Any:
@@ -177,8 +183,15 @@ def value_and_grad(
     return both
 
 
+def _names(argnames: Any) -> tuple[str, ...]:
+    names = (argnames,) if isinstance(argnames, str) else as_sequence("grad", "argnames", argnames)
+    if not all(isinstance(name, str) for name in names):
+        raise DifferentiationError(f"grad: argnames must be strings, got {shown(argnames)}")
+    return names
+
+
 def _places(argnums: int | Sequence[int], count: int, optional: bool) -> list[int]:
-    if optional and argnums == 0 and count == 0:
+    if optional and count == 0 and isinstance(argnums, int) and argnums == 0:
         return []
     return chosen_places(argnums, count, "grad")
 
@@ -188,7 +201,7 @@ def chosen_places(argnums: int | Sequence[int], count: int, name: str) -> list[i
     chosen = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
     if any(not isinstance(i, int) or isinstance(i, bool) for i in chosen):
         raise DifferentiationError(
-            f"{name}: argnums must be an integer or a tuple of integers, got {argnums!r}"
+            f"{name}: argnums must be an integer or a tuple of integers, got {shown(argnums)}"
             "\nhint: argnames chooses keyword arguments"
         )
     if any(not -count <= i < count for i in chosen):
@@ -266,5 +279,5 @@ def linear_transpose(function: Callable[..., Any], *primals: Any) -> Callable[..
         kind = x if isinstance(x, TensorType) else to_tensor(x).type
         return zeros(kind.shape, dtype=kind.dtype)
 
-    _, pullback = vjp(function, *tree_map(origin, primals, is_leaf=is_type))
-    return pullback  # type: ignore[no-any-return]
+    pullback: Callable[..., Any] = vjp(function, *tree_map(origin, primals, is_leaf=is_type))[1]
+    return pullback

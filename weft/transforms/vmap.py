@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from weft.core.common.handler import Handler, current, installed, perform
+from weft.core.common.parameters import as_flag, as_function, as_integer
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
@@ -92,7 +93,8 @@ class Vmap(Handler):
     def show(self, x: Tensor) -> Tensor:
         """`x` with its batch axis in front; a value that does not vary is repeated."""
         if x._impl.owner is self:
-            return x._impl.payload  # type: ignore[no-any-return]
+            result: Tensor = x._impl.payload
+            return result
         return broadcast(x, (self.size, *x.shape))
 
     def primal(self, payload: Tensor) -> Tensor:
@@ -142,6 +144,7 @@ def with_batch_dims(tree: Any, count: int) -> Any:
 
     For code inside mapped functions that builds batched tensors by hand.
     """
+    count = as_integer("with_batch_dims", "count", count, low=0)
     levels: list[Vmap] = []
     handler = current()
     while handler is not None and len(levels) < count:
@@ -194,7 +197,9 @@ def vmap(
             spmd_axis_name=spmd_axis_name,
             loop=loop,
         )
-    run = _run_slices if loop else _run_batched
+    as_function("vmap", "function", function)
+    run = _run_slices if as_flag("vmap", "loop", loop) else _run_batched
+    axis_size = None if axis_size is None else as_integer("vmap", "axis_size", axis_size, low=0)
 
     @wraps(function)
     def mapped(*args: Any, **keywords: Any) -> Any:

@@ -7,15 +7,17 @@ ambient tape, and the bottom of the handler stack hands ops on its tensors to th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from weft.core.autograd.tape import Tape, TapeNode, pull_back
 from weft.core.common import dtypes
 from weft.core.common.handler import current
+from weft.core.common.parameters import as_flag, as_function, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DifferentiationError, MutationError
+from weft.errors import ConversionError, DifferentiationError, MutationError, ShapeError
 
 Hook = Callable[[Tensor], Tensor | None]
 
@@ -28,13 +30,29 @@ class AmbientTape(Tape):
 
     def __init__(self) -> None:
         self.outer = None
-        self.leaves: WeakKeyDictionary[TapeNode, ref[Tensor]] = WeakKeyDictionary()
+        self.lock = RLock()  # threads share this tape
+        self.leaves: WeakKeyDictionary[TapeNode, list[tuple[int, ref[Tensor]]]]
+        self.leaves = WeakKeyDictionary()
 
     def attach(self, tensor: Tensor) -> None:
         """Make `tensor` a leaf: its uses are recorded from now on."""
         watched = self.watch(Tensor(tensor._impl))
         tensor._impl = watched._impl
-        self.leaves[watched._impl.payload[0]] = ref(tensor)
+        self.listen(tensor)
+
+    def listen(self, tensor: Tensor) -> None:
+        """Deliver what arrives at the place of `tensor`, a leaf or not."""
+        node, slot = tensor._impl.payload
+        with self.lock:
+            self.leaves.setdefault(node, []).append((slot, ref(tensor)))
+
+    def listeners(self) -> list[tuple[tuple[TapeNode, int], Tensor]]:
+        """The places where gradients are wanted, with the live tensors that want them."""
+        with self.lock:
+            every = [
+                (n, slot, handle()) for n, known in self.leaves.items() for slot, handle in known
+            ]
+        return [((n, slot), x) for n, slot, x in every if x is not None and x.requires_grad]
 
 
 AMBIENT = AmbientTape()
@@ -66,7 +84,8 @@ class GradStore(Mapping[int, Tensor]):
 @public
 def requires_grad(tensor: Tensor, flag: bool = True) -> Tensor:
     """Ask for gradients with respect to this tensor (or stop asking); returns the tensor."""
-    if not flag:
+    _check_tensor("requires_grad", tensor)
+    if not as_flag("requires_grad", "flag", flag):
         if tensor._impl.owner is AMBIENT:
             tensor._impl = AMBIENT.open(tensor)._impl
         tensor._wants_grad = False
@@ -75,10 +94,25 @@ def requires_grad(tensor: Tensor, flag: bool = True) -> Tensor:
         raise DifferentiationError(
             f"requires_grad: {tensor.type} has no derivative\nhint: only floats and complex do"
         )
-    if tensor._impl.owner is not AMBIENT:
+    owner = tensor._impl.owner
+    if owner is None:
         AMBIENT.attach(tensor)
+    elif owner is not AMBIENT:
+        raise DifferentiationError(
+            "requires_grad: the tensor belongs to a transform that is running"
+            "\nhint: use wf.grad inside transforms; requires_grad is for tensors outside"
+        )
+    elif not tensor.requires_grad:
+        AMBIENT.listen(tensor)
     tensor._wants_grad = True
     return tensor
+
+
+def _check_tensor(op: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise ConversionError(
+            f"{op}: expected a tensor, got {shown(value)}\nhint: make one with wf.tensor"
+        )
 
 
 @public
@@ -102,11 +136,9 @@ def backward(loss: Tensor, gradient: Any = None) -> GradStore:
 
     A loss with axes needs the `gradient` that flows into it.
     """
+    _check_tensor("backward", loss)
     if loss._impl.owner is not AMBIENT:
-        raise DifferentiationError(
-            "backward: nothing this tensor depends on requires a gradient"
-            "\nhint: call requires_grad(x) before computing with x"
-        )
+        raise _nothing_to_find(loss)
     if gradient is None:
         if loss.shape != ():
             raise DifferentiationError(
@@ -114,23 +146,39 @@ def backward(loss: Tensor, gradient: Any = None) -> GradStore:
                 "\nhint: sum it, or give gradient="
             )
         gradient = FUNCTIONS["ones_like"](AMBIENT.open(loss))
-    leaves = [(node, handle()) for node, handle in AMBIENT.leaves.items()]
-    alive = [(node, tensor) for node, tensor in leaves if tensor is not None]
-    start = FUNCTIONS["asarray"](gradient)
-    found = pull_back([AMBIENT.node(loss)], [start], [(node, 0) for node, _ in alive])
+    start = FUNCTIONS["asarray"](gradient, dtype=loss.dtype)
+    if start.shape != loss.shape:
+        raise ShapeError(f"backward: gradient of shape {start.shape} for a loss of {loss.shape}")
+    wanted = AMBIENT.listeners()
+    found = pull_back([AMBIENT.node(loss)], [start], [place for place, _ in wanted])
     store: dict[int, Tensor] = {}
-    for (_, tensor), ct in zip(alive, found, strict=True):
+    for (_, tensor), ct in zip(wanted, found, strict=True):
         if ct is not None:
             store[tensor.id] = _deliver(tensor, ct)
+    if not store:
+        raise _nothing_to_find(loss)
     return GradStore(store)
+
+
+def _nothing_to_find(loss: Tensor) -> DifferentiationError:
+    if loss._impl.owner not in (None, AMBIENT):
+        return DifferentiationError(
+            "backward: the tensor belongs to a transform that is running"
+            "\nhint: call backward outside of it, or use wf.grad inside"
+        )
+    return DifferentiationError(
+        "backward: nothing this tensor depends on requires a gradient"
+        "\nhint: call requires_grad(x) before computing with x, and compute outside `no_grad`"
+    )
 
 
 def _deliver(tensor: Tensor, ct: Tensor) -> Tensor:
     for hook in getattr(tensor, "_hooks", ()):
         replaced = hook(ct)
         ct = ct if replaced is None else replaced
-    before = tensor.grad
-    tensor.grad = ct if before is None else before + ct
+    with AMBIENT.lock:
+        before = tensor.grad
+        tensor.grad = ct if before is None else before + ct
     return ct
 
 
@@ -140,6 +188,8 @@ def register_hook(tensor: Tensor, hook: Hook) -> Callable[[], None]:
 
     Returns a function that removes the hook.
     """
+    _check_tensor("register_hook", tensor)
+    as_function("register_hook", "hook", hook)
     hooks = [*getattr(tensor, "_hooks", ()), hook]
     tensor._hooks = hooks
 

@@ -161,9 +161,12 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
     if op.selective:
         params = {**params, "needed": tuple(parent is not None for parent in node.parents)}
     with blamed(node.position):
-        if node.saved is not None:
-            return op.pull(node.primals, node.saved, cotangents, **params)  # type: ignore[no-any-return]
-        return op.vjp(node.primals, outs, cotangents, **params)  # type: ignore[no-any-return]
+        found: tuple[Tensor | None, ...] = (
+            op.vjp(node.primals, outs, cotangents, **params)
+            if node.saved is None
+            else op.pull(node.primals, node.saved, cotangents, **params)
+        )
+    return found
 
 
 def filled(outs: Sequence[Tensor], slots: Sequence[Tensor | None]) -> tuple[Tensor, ...]:

@@ -9,10 +9,14 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from weft.core.common import dtypes
 from weft.core.common.device import CPU, Device, as_device
+from weft.core.common.parameters import shown
+from weft.core.common.slots import place
 from weft.core.common.types import DType
-from weft.errors import DTypeError
+from weft.errors import ArgumentError, DTypeError
 
 T = TypeVar("T")
 
@@ -68,7 +72,9 @@ def default_dtype(dtype: Any) -> Setting[DType]:
 
 def default_device(device: Any) -> Setting[Device]:
     """Make `device` the default: from here on, or inside `with default_device(…):`."""
-    return Setting((_device, as_device(device)))
+    found = as_device(device)
+    place(np.empty(0, np.float32), found)  # there must be such a device
+    return Setting((_device, found))
 
 
 def defaults(dtype: Any = None, device: Any = None) -> tuple[DType, Device]:
@@ -81,9 +87,12 @@ def defaults(dtype: Any = None, device: Any = None) -> tuple[DType, Device]:
 
 def defaults_like(tensor: Any) -> Setting[Any]:
     """Create new tensors on `tensor`'s device, and with its dtype if that is a float."""
-    changes: list[tuple[ContextVar[Any], Any]] = [(_device, tensor.device)]
-    if dtypes.is_floating(tensor.dtype):
-        changes.append((_dtype, tensor.dtype))
+    if not (hasattr(tensor, "device") and hasattr(tensor, "dtype")):
+        raise ArgumentError(f"defaults_like: expected a tensor, got {shown(tensor)}")
+    changes: list[tuple[ContextVar[Any], Any]] = [(_device, as_device(tensor.device))]
+    found = dtypes.as_dtype(tensor.dtype, op="defaults_like")
+    if dtypes.is_floating(found):
+        changes.append((_dtype, found))
     return Setting(*changes)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ArgumentError, ConcretizationError, DTypeError
+from weft.errors import ArgumentError, ConcretizationError, DTypeError, OutOfMemoryError
 
+LARGEST = 2**47  # elements of a tensor, or a count of any kind
 _LONGEST = 256  # bits of an integer that a message spells out
 
 
@@ -71,6 +72,17 @@ def as_integers(
     return tuple(as_integer(op, name, each, low, high) for each in value)
 
 
+def check_elements(op: str, sizes: tuple[int, ...]) -> None:
+    """Refuse a shape of more elements than any memory has; sizes beside a 0 count as well."""
+    total = 1
+    for size in sizes:
+        total *= size or 1
+    if total > LARGEST:
+        raise OutOfMemoryError(
+            f"{op}: shape {shown(sizes)} has {shown(total)} elements, more than any memory"
+        )
+
+
 def as_real(
     op: str, name: str, value: Any, low: float | None = None, high: float | None = None
 ) -> float:
@@ -84,7 +96,8 @@ def as_real(
 
 def _float(op: str, name: str, value: Any) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating)
-    is_scalar = getattr(value, "shape", None) == () and value.dtype.kind in "iufV"
+    dtype = getattr(value, "dtype", None)
+    is_scalar = getattr(value, "shape", None) == () and getattr(dtype, "kind", "") in "iufV"
     if isinstance(value, bool) or not (is_number or is_scalar):
         raise DTypeError(f"{op}: {name} must be a real number, got {shown(value)}")
     try:

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from weft.core.common.device import Device, as_device
+from weft.core.common.parameters import as_integer, as_integers, as_sequence, shown
 from weft.core.common.types import Shape
 from weft.errors import ShardingError
 
@@ -28,6 +29,14 @@ class DeviceMesh:
     devices: tuple[Device, ...] = ()
 
     def __post_init__(self) -> None:
+        for field in ("axis_names", "devices"):
+            object.__setattr__(self, field, as_sequence("mesh", field, getattr(self, field)))
+        object.__setattr__(self, "shape", as_integers("mesh", "shape", self.shape))
+        if not all(isinstance(name, str) for name in (self.name, *self.axis_names)):
+            raise ShardingError(
+                f"mesh {shown(self.name)}: its name and axis names must be strings,"
+                f" got {shown(self.axis_names)}"
+            )
         if len(self.shape) != len(self.axis_names) or len(set(self.axis_names)) != len(self.shape):
             raise ShardingError(
                 f"mesh {self.name!r}: shape {self.shape} needs as many different axis names,"
@@ -35,7 +44,9 @@ class DeviceMesh:
             )
         if min(self.shape, default=1) < 1:
             raise ShardingError(f"mesh {self.name!r}: every axis needs a device ({self.shape})")
-        count = prod(self.shape)
+        count = as_integer(
+            f"mesh {self.name!r}", "the number of devices", prod(self.shape), 1, 2**24
+        )
         devices = self.devices or tuple(as_device(f"cpu:{i}") for i in range(count))
         if len(devices) != count:
             raise ShardingError(f"mesh {self.name!r}: {len(devices)} devices for {count} places")

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import optree
 from optree import PyTreeSpec
 
+from weft.core.common.parameters import as_function, as_sequence, shown
 from weft.core.common.slots import public
 from weft.errors import TreeError
 
@@ -21,12 +22,22 @@ PyTreeDef: TypeAlias = PyTreeSpec
 C = TypeVar("C", bound=type)
 
 
+def _predicate(op: str, is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool] | None:
+    """`is_leaf` such that it answers with a bool, whatever the user's function returns."""
+    if is_leaf is None:
+        return None
+    asked = as_function(op, "is_leaf", is_leaf)
+    return lambda node: bool(asked(node))
+
+
 @public
 def tree_flatten(
     tree: Any, is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[list[Any], PyTreeDef]:
     """The leaves of `tree` from left to right, and its structure."""
-    leaves, spec = optree.tree_flatten(tree, is_leaf, namespace=NAMESPACE)
+    leaves, spec = optree.tree_flatten(
+        tree, _predicate("tree_flatten", is_leaf), namespace=NAMESPACE
+    )
     return leaves, spec
 
 
@@ -35,7 +46,7 @@ def tree_unflatten(structure: PyTreeDef, leaves: Iterable[Any]) -> Any:
     """Build a tree of the given structure from its leaves."""
     if not isinstance(structure, PyTreeDef):
         raise TreeError(f"tree_unflatten: {type(structure).__name__} is no structure of a tree")
-    found = list(leaves)
+    found = list(as_sequence("tree_unflatten", "leaves", leaves))
     if structure.num_leaves != len(found):
         raise TreeError(
             f"tree_unflatten: the structure has {structure.num_leaves} leaves, got {len(found)}"
@@ -55,6 +66,7 @@ def tree_map(
     >>> tree_map(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, {"a": 10, "b": (20, 30)})
     {'a': 11, 'b': (22, 33)}
     """
+    as_function("tree_map", "function", function)
     leaves, structure = tree_flatten(tree, is_leaf)
     columns = [leaves]
     for number, other in enumerate(rest, 1):
@@ -68,13 +80,13 @@ def tree_map(
 @public
 def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of `tree` from left to right."""
-    return optree.tree_leaves(tree, is_leaf, namespace=NAMESPACE)
+    return optree.tree_leaves(tree, _predicate("tree_leaves", is_leaf), namespace=NAMESPACE)
 
 
 @public
 def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTreeDef:
     """The structure of `tree`, without its leaves."""
-    return optree.tree_structure(tree, is_leaf, namespace=NAMESPACE)
+    return optree.tree_structure(tree, _predicate("tree_structure", is_leaf), namespace=NAMESPACE)
 
 
 @public
@@ -91,6 +103,10 @@ def register_tree(
     unflatten: Callable[[Any, Iterable[Any]], Any],
 ) -> None:
     """Teach weft that instances of `cls` are trees: `flatten` gives (children, constant part)."""
+    if not isinstance(cls, type):
+        raise TreeError(f"register_tree: {shown(cls)} is no class")
+    as_function("register_tree", "flatten", flatten)
+    as_function("register_tree", "unflatten", unflatten)
 
     def rebuild(constant: Any, children: Any) -> Any:
         return unflatten(constant, tuple(children))
@@ -108,8 +124,8 @@ def register_dataclass(cls: C) -> C:
     A field is static when declared `field(metadata={"static": True})`; its value then belongs to
     the structure and must be hashable.
     """
-    if not dataclasses.is_dataclass(cls):
-        raise TreeError(f"register_dataclass: {cls.__name__} is no dataclass")
+    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
+        raise TreeError(f"register_dataclass: {shown(cls)} is no dataclass")
     fields = dataclasses.fields(cls)
     children = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.core.common.handler import perform
+from weft.core.common.parameters import shown
 from weft.core.common.source import describe
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import execute, get_operations_topological
@@ -104,6 +105,8 @@ class Trace:
 
 def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
     """A readable listing: one call a line, with shapes, dtypes, parameters and the user's line."""
+    if not isinstance(trace, Trace):
+        raise ArgumentError(f"print_trace_graph: expected a trace, got {shown(trace)}")
     names: dict[Ref, str] = {}
 
     def define(node: OutputRefs) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft.core.common.factors import Factors, Term
+from weft.core.common.parameters import shown
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
+from weft.errors import ShardingError
 
 _REDUCTIONS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 
@@ -35,6 +38,7 @@ def propagate(
     >>> print(result.outputs[0])
     [·, ·] pending sum over x
     """
+    _check_kinds(factors, sizes, specs, combine)
     mesh = next((spec.mesh for spec in specs if spec.mesh is not None), None)
     if mesh is None:
         return Propagation(
@@ -42,6 +46,19 @@ def propagate(
         )
     chosen = resolve(factors, sizes, mesh, collect(factors, sizes, mesh, specs))
     return update(factors, mesh, chosen, combine)
+
+
+def _check_kinds(factors: Any, sizes: Any, specs: Any, combine: Any) -> None:
+    if not isinstance(factors, Factors):
+        raise ShardingError(f"propagate: factors must be Factors, got {shown(factors)}")
+    if not isinstance(sizes, Mapping) or not sizes.keys() >= set(factors.names):
+        raise ShardingError(f"propagate: sizes must name every factor, got {shown(sizes)}")
+    is_list = isinstance(specs, Sequence) and len(specs) == len(factors.inputs)
+    if not is_list or not all(isinstance(spec, ShardingSpec) for spec in specs):
+        raise ShardingError(f"propagate: specs must be one for each operand, got {shown(specs)}")
+    if combine not in _REDUCTIONS:
+        legal = ", ".join(_REDUCTIONS)
+        raise ShardingError(f"propagate: combine must be one of {legal}, got {shown(combine)}")
 
 
 def collect(

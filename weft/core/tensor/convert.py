@@ -112,7 +112,7 @@ def to_array(value: Any, dtype: DType | None, op: str) -> Array:
     except OverflowError:
         raise _no_integer(value, op) from None
     if found.dtype.kind in "fO" and _only_integers(value):
-        raise _no_integer(value, op)
+        found = _wide_integers(value, dtype, op)
     if found.dtype.kind in "OSUmM":
         raise ConversionError(f"{op}: {_complaint(value, None)}")
     target = natural_dtype(found, value, op) if dtype is None else dtype
@@ -124,7 +124,7 @@ def converted(found: Array, target: DType, op: str) -> Array:
     source = found.dtype
     if source == target or not found.size:
         return found.astype(target, copy=False)
-    if source.kind not in "biufcV":
+    if source.kind not in "biufcV" or source.names is not None:
         raise ConversionError(f"{op}: {source} values are not numbers")
     if source.kind == "c" and not dtypes.is_complex(target):
         raise DTypeError(f"{op}: complex values do not fit {target}\nhint: take their .real first")
@@ -142,6 +142,15 @@ def _only_integers(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(map(_only_integers, value))
     return type(value) is int
+
+
+def _wide_integers(value: Any, dtype: DType | None, op: str) -> Array:
+    """Integers of which some need uint64: NumPy makes floats of them beside smaller ones."""
+    wanted = np.uint64 if dtype is None or dtype.kind in "iu" else np.float64
+    try:
+        return np.array(value, wanted)
+    except OverflowError:
+        raise _no_integer(value, op) from None
 
 
 def _no_integer(value: Any, op: str) -> CastError:

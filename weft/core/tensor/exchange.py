@@ -117,7 +117,8 @@ class Exchange:
     def __dlpack_device__(self) -> tuple[int, int]:
         if self.device.kind == "cpu":
             return (1, 0)
-        return self.data().dlpack_device()  # type: ignore[no-any-return]
+        result: tuple[int, int] = self.data().dlpack_device()
+        return result
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         if api_version not in (None, *_namespace.ARRAY_API_VERSIONS):

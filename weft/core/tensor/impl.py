@@ -195,7 +195,8 @@ def driver_tensor_type(value: Any) -> DriverTensorType:
 def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]) -> Device:
     """The device all operands live on; an op without operands names it in its parameters."""
     if not impls:
-        return params["device"]  # type: ignore[no-any-return]
+        result: Device = params["device"]
+        return result
     device = impls[0].device
     for position, impl in enumerate(impls):
         if impl.device is not device:

@@ -74,7 +74,8 @@ class Methods:
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Callable[[], None]:
         """Call `hook` with this tensor's gradient: see `wf.register_hook`."""
-        return FUNCTIONS["register_hook"](self, hook)  # type: ignore[no-any-return]
+        result: Callable[[], None] = FUNCTIONS["register_hook"](self, hook)
+        return result
 
     def expand(self, *shape: Any) -> Any:
         """Broadcast to a shape without copying."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,18 +17,19 @@ class Operators:
 
     __slots__ = ()
 
-    def _binary(self, name: str, other: Any, swapped: bool = False) -> Any:
-        if type(other) is not type(self) and not isinstance(other, _SCALARS):
-            return NotImplemented
-        function = FUNCTIONS[name]
-        return function(other, self) if swapped else function(self, other)
+    def _binary(self, name: str, other: Any, swapped: bool = False) -> Self:
+        result: Self = NotImplemented
+        if type(other) is type(self) or isinstance(other, _SCALARS):
+            function = FUNCTIONS[name]
+            result = function(other, self) if swapped else function(self, other)
+        return result
 
-    def _in_place(self, name: str, other: Any) -> Any:
+    def _in_place(self, name: str, other: Any) -> Self:
         result = self._binary(name, other)
         return result if result is NotImplemented else assign(self, result, f"in-place {name}")
 
-    def __getitem__(self, index: Any) -> Any:
-        result = FUNCTIONS["getitem"](self, index)
+    def __getitem__(self, index: Any) -> Self:
+        result: Self = FUNCTIONS["getitem"](self, index)
         if FUNCTIONS["is_basic_index"](index):
             link(self, result, index)
         return result
@@ -36,156 +37,164 @@ class Operators:
     def __setitem__(self, index: Any, value: Any) -> None:
         assign(self, FUNCTIONS["index_set"](self, index, value), "setitem")
 
-    def __pos__(self) -> Any:
-        return FUNCTIONS["positive"](self)
+    def __pos__(self) -> Self:
+        result: Self = FUNCTIONS["positive"](self)
+        return result
 
-    def __neg__(self) -> Any:
-        return FUNCTIONS["negative"](self)
+    def __neg__(self) -> Self:
+        result: Self = FUNCTIONS["negative"](self)
+        return result
 
-    def __abs__(self) -> Any:
-        return FUNCTIONS["abs"](self)
+    def __abs__(self) -> Self:
+        result: Self = FUNCTIONS["abs"](self)
+        return result
 
-    def __invert__(self) -> Any:
-        return FUNCTIONS["bitwise_invert"](self)
+    def __invert__(self) -> Self:
+        result: Self = FUNCTIONS["bitwise_invert"](self)
+        return result
 
-    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+    def __divmod__(self, other: Any) -> tuple[Self, Self]:
         return self // other, self % other
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Any) -> Self:
         if type(other) is type(self):
-            return FUNCTIONS["add"](self, other)
+            result: Self = FUNCTIONS["add"](self, other)
+            return result
         return self._binary("add", other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Any) -> Self:
         return self._binary("add", other, swapped=True)
 
-    def __iadd__(self, other: Any) -> Any:
+    def __iadd__(self, other: Any) -> Self:
         return self._in_place("add", other)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Any) -> Self:
         if type(other) is type(self):
-            return FUNCTIONS["subtract"](self, other)
+            result: Self = FUNCTIONS["subtract"](self, other)
+            return result
         return self._binary("subtract", other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: Any) -> Self:
         return self._binary("subtract", other, swapped=True)
 
-    def __isub__(self, other: Any) -> Any:
+    def __isub__(self, other: Any) -> Self:
         return self._in_place("subtract", other)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: Any) -> Self:
         if type(other) is type(self):
-            return FUNCTIONS["multiply"](self, other)
+            result: Self = FUNCTIONS["multiply"](self, other)
+            return result
         return self._binary("multiply", other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: Any) -> Self:
         return self._binary("multiply", other, swapped=True)
 
-    def __imul__(self, other: Any) -> Any:
+    def __imul__(self, other: Any) -> Self:
         return self._in_place("multiply", other)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: Any) -> Self:
         if type(other) is type(self):
-            return FUNCTIONS["divide"](self, other)
+            result: Self = FUNCTIONS["divide"](self, other)
+            return result
         return self._binary("divide", other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: Any) -> Self:
         return self._binary("divide", other, swapped=True)
 
-    def __itruediv__(self, other: Any) -> Any:
+    def __itruediv__(self, other: Any) -> Self:
         return self._in_place("divide", other)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: Any) -> Self:
         return self._binary("floor_divide", other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: Any) -> Self:
         return self._binary("floor_divide", other, swapped=True)
 
-    def __ifloordiv__(self, other: Any) -> Any:
+    def __ifloordiv__(self, other: Any) -> Self:
         return self._in_place("floor_divide", other)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: Any) -> Self:
         return self._binary("remainder", other)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: Any) -> Self:
         return self._binary("remainder", other, swapped=True)
 
-    def __imod__(self, other: Any) -> Any:
+    def __imod__(self, other: Any) -> Self:
         return self._in_place("remainder", other)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Any) -> Self:
         return self._binary("pow", other)
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: Any) -> Self:
         return self._binary("pow", other, swapped=True)
 
-    def __ipow__(self, other: Any) -> Any:
+    def __ipow__(self, other: Any) -> Self:
         return self._in_place("pow", other)
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: Any) -> Self:
         return self._binary("matmul", other)
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: Any) -> Self:
         return self._binary("matmul", other, swapped=True)
 
-    def __imatmul__(self, other: Any) -> Any:
+    def __imatmul__(self, other: Any) -> Self:
         return self._in_place("matmul", other)
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: Any) -> Self:
         return self._binary("bitwise_and", other)
 
-    def __rand__(self, other: Any) -> Any:
+    def __rand__(self, other: Any) -> Self:
         return self._binary("bitwise_and", other, swapped=True)
 
-    def __iand__(self, other: Any) -> Any:
+    def __iand__(self, other: Any) -> Self:
         return self._in_place("bitwise_and", other)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Any) -> Self:
         return self._binary("bitwise_or", other)
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: Any) -> Self:
         return self._binary("bitwise_or", other, swapped=True)
 
-    def __ior__(self, other: Any) -> Any:
+    def __ior__(self, other: Any) -> Self:
         return self._in_place("bitwise_or", other)
 
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: Any) -> Self:
         return self._binary("bitwise_xor", other)
 
-    def __rxor__(self, other: Any) -> Any:
+    def __rxor__(self, other: Any) -> Self:
         return self._binary("bitwise_xor", other, swapped=True)
 
-    def __ixor__(self, other: Any) -> Any:
+    def __ixor__(self, other: Any) -> Self:
         return self._in_place("bitwise_xor", other)
 
-    def __lshift__(self, other: Any) -> Any:
+    def __lshift__(self, other: Any) -> Self:
         return self._binary("bitwise_left_shift", other)
 
-    def __rlshift__(self, other: Any) -> Any:
+    def __rlshift__(self, other: Any) -> Self:
         return self._binary("bitwise_left_shift", other, swapped=True)
 
-    def __ilshift__(self, other: Any) -> Any:
+    def __ilshift__(self, other: Any) -> Self:
         return self._in_place("bitwise_left_shift", other)
 
-    def __rshift__(self, other: Any) -> Any:
+    def __rshift__(self, other: Any) -> Self:
         return self._binary("bitwise_right_shift", other)
 
-    def __rrshift__(self, other: Any) -> Any:
+    def __rrshift__(self, other: Any) -> Self:
         return self._binary("bitwise_right_shift", other, swapped=True)
 
-    def __irshift__(self, other: Any) -> Any:
+    def __irshift__(self, other: Any) -> Self:
         return self._in_place("bitwise_right_shift", other)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: Any) -> Self:
         return self._binary("less", other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: Any) -> Self:
         return self._binary("less_equal", other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: Any) -> Self:
         return self._binary("greater", other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: Any) -> Self:
         return self._binary("greater_equal", other)
 
     def __eq__(self, other: object) -> Any:

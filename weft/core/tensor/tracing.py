@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.core.common.context import current_device
 from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.parameters import as_function
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_leaves, tree_map, tree_unflatten
@@ -51,7 +52,8 @@ class Recorder(Handler):
         """`x` as an input of a recorded call; an outer tensor is captured."""
         impl = x._impl
         if impl.owner is self:
-            return impl.payload  # type: ignore[no-any-return]
+            result: Ref = impl.payload
+            return result
         if impl not in self.captures:
             self.captures[impl] = OutputRefs.leaf(None, x.type, x.device)
             self.captured.append(x)
@@ -124,6 +126,7 @@ def trace_tree(
     label: str = "trace",
 ) -> tuple[Trace, PyTreeDef]:
     """The trace of a function of trees, and the structure of its result."""
+    as_function(label, "function", function)
     leaves, structure = tree_flatten((args, keywords), is_leaf=is_type)
     with Recorder(label=label) as recorder:
         assert isinstance(recorder, Recorder)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_function, as_sequence
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_flatten, tree_paths, tree_unflatten
 from weft.core.common.types import Array, TensorType
@@ -17,7 +18,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MissingRuleError, ShapeError, TreeError
-from weft.ops.base import Cost, Tangents, call
+from weft.ops.base import Cost, Tangents, call_multiple
 from weft.ops.control.subgraphs import (
     Flags,
     Recording,
@@ -143,8 +144,7 @@ def perform_switch(
     if not branches[0].outputs and not any(branch.effects for branch in branches):
         return ()
     op = switch_with_effects_op if any(b.effects for b in branches) else switch_op
-    result: tuple[Tensor, ...] = call(op, (index, *captures, *operands), {"branches": branches})
-    return result
+    return call_multiple(op, (index, *captures, *operands), {"branches": branches})
 
 
 @public
@@ -181,6 +181,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     tensor = _choice("switch", "index", index)
     if not dtypes.is_integer(tensor.dtype):
         raise DTypeError(f"switch: the index must be an integer, got {tensor.type}")
+    branches = as_sequence("switch", "branches", branches)
     if not branches:
         raise ArgumentError("switch: no branches were given")
     labels = tuple(f"branch {i}" for i in range(len(branches)))
@@ -205,6 +206,8 @@ def _branch(
     labels: Sequence[str],
     operands: tuple[Any, ...],
 ) -> Any:
+    for function, label in zip(functions, labels, strict=True):
+        as_function(op, label, function)
     leaves, structure = tree_flatten(operands)
     tensors = as_operands(op, leaves)
 

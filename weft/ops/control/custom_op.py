@@ -16,6 +16,7 @@ from weft.core.common import dtypes
 from weft.core.common.context import current_device
 from weft.core.common.factors import Factors
 from weft.core.common.handler import installed
+from weft.core.common.parameters import as_flag, as_function, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import (
     PyTreeDef,
@@ -38,7 +39,7 @@ from weft.errors import (
     TreeError,
     WeftError,
 )
-from weft.ops.base import Cost, Operation, Tangents, call
+from weft.ops.base import Cost, Operation, Tangents, call_multiple
 from weft.ops.control.subgraphs import as_operands, repeat
 from weft.ops.creation import zeros_like
 
@@ -132,7 +133,7 @@ class CustomKernel(Operation):
         self, size: int, args: Any, hidden: Any, *, kernel: Kernel, lead: Shape, **params: Any
     ) -> Any:
         operands = tuple(x if h else repeat(x, size) for x, h in zip(args, hidden, strict=True))
-        results = call(self, operands, {"kernel": kernel, "lead": (size, *lead), **params})
+        results = call_multiple(self, operands, {"kernel": kernel, "lead": (size, *lead), **params})
         return results, (True,) * len(results)
 
     def jvp(
@@ -264,11 +265,19 @@ def call_custom_kernel(
     >>> call_custom_kernel(np.sort, np.ones(2), result_type=((2,), "float64")).tolist()
     [1.0, 1.0]
     """
+    as_function("call_custom_kernel", "kernel", kernel)
+    for rule, given in (("vjp", vjp), ("jvp", jvp)):
+        if given is not None:
+            as_function("call_custom_kernel", rule, given)
+    if not isinstance(name, str | None):
+        raise ArgumentError(f"call_custom_kernel: name must be a string, got {shown(name)}")
     label: str = name or getattr(kernel, "__name__", None) or type(kernel).__name__
     types, outputs = _result_types(label, result_type)
     leaves, inputs = tree_flatten(args)
     tensors = as_operands(label, leaves)
-    record = Kernel(kernel, label, inputs, outputs, types, vjp, jvp, bool(vectorized))
+    record = Kernel(
+        kernel, label, inputs, outputs, types, vjp, jvp, as_flag(label, "vectorized", vectorized)
+    )
     try:
         hash(record)
     except TypeError as error:
@@ -279,8 +288,8 @@ def call_custom_kernel(
     params: dict[str, Any] = {"kernel": record, "lead": ()}
     if not tensors:
         params["device"] = current_device()
-    op = custom_kernel_op if pure else custom_kernel_with_effects_op
-    return tree_unflatten(outputs, call(op, tuple(tensors), params))
+    op = custom_kernel_op if as_flag(label, "pure", pure) else custom_kernel_with_effects_op
+    return tree_unflatten(outputs, call_multiple(op, tuple(tensors), params))
 
 
 def _result_types(label: str, tree: Any) -> tuple[tuple[TensorType, ...], PyTreeDef]:

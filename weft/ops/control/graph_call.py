@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_function
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import trace_tree
-from weft.ops.base import Cost, Operation, Tangents, Tensors, call
+from weft.ops.base import Cost, Operation, Tangents, Tensors, call_multiple
 
 
 class GraphCall(Operation):
@@ -60,8 +61,8 @@ class GraphCall(Operation):
 
     def batch(self, *arguments: Any, **params: Any) -> Any:
         size, args, hidden = arguments
-        mapped = batched_trace(params["trace"], args, hidden, size)
-        results = call(self, args, {**params, "trace": mapped})
+        mapped, operands = batched_trace(params["trace"], args, hidden, size)
+        results = call_multiple(self, operands, {**params, "trace": mapped})
         return results, (True,) * len(results)
 
 
@@ -88,13 +89,15 @@ def _at_places(function: Callable[..., Any], args: Tensors, places: list[int]) -
     return run
 
 
-def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> Trace:
-    """The trace that maps another over the leading axes of the operands marked in `hidden`."""
+def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> tuple[Trace, Tensors]:
+    """The trace that maps another over the leading axes of the operands marked in `hidden`.
+
+    Gives its operands too: batching rules may make constants, which come last.
+    """
     axes = tuple(0 if h else None for h in hidden)
     mapped = FUNCTIONS["vmap_again"](trace.replay, axes, 0, size)
     made, _ = trace_tree(mapped, tuple(args), {})
-    assert not made.captures, "a replayed trace uses nothing but its operands"
-    return made
+    return made, (*args, *made.captures)
 
 
 _TENSOR_LIKE = (Tensor, np.ndarray, float, complex)
@@ -112,6 +115,7 @@ def capture(
     Gives the trace, its operands (arguments, then captures) and the result's structure. Without
     `constants` every leaf must be a tensor or a number.
     """
+    as_function(label, "function", function)
     leaves, structure = tree_flatten((args, keywords))
     places = [i for i, x in enumerate(leaves) if not constants or isinstance(x, _TENSOR_LIKE)]
     operands = tuple(FUNCTIONS["asarray"](leaves[i]) for i in places)

@@ -16,7 +16,7 @@ from weft.core.common.types import Array, TensorType
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
 from weft.errors import MissingRuleError, WeftError
-from weft.ops.base import Cost, Tangents, call
+from weft.ops.base import Cost, Tangents, call_multiple
 from weft.ops.control.branches import pick
 from weft.ops.control.subgraphs import (
     Flags,
@@ -361,8 +361,7 @@ def perform_while(
     op = while_loop_with_effects_op if effects else while_loop_op
     consts = len(captures) + len(constants)
     params = {"condition": condition, "body": body, "consts": consts}
-    result: tuple[Tensor, ...] = call(op, (*captures, *constants, *carry), params)
-    return result
+    return call_multiple(op, (*captures, *constants, *carry), params)
 
 
 def perform_scan(
@@ -381,5 +380,4 @@ def perform_scan(
     operands = (*captures, *constants, *carry, *xs)
     counts = {"consts": len(captures) + len(constants), "carries": len(carry)}
     device = {} if operands else {"device": current_device()}
-    result: tuple[Tensor, ...] = call(op, operands, {**params, "body": body, **counts, **device})
-    return result
+    return call_multiple(op, operands, {**params, "body": body, **counts, **device})

@@ -6,13 +6,13 @@ structure, shapes and dtypes.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag, as_function, as_integer
 from weft.core.common.slots import public
 from weft.core.common.trees import (
     tree_flatten,
@@ -184,6 +184,7 @@ def scan(
 def _scan(
     op: str, f: Callable[..., Any], init: Any, xs: Any, length: Any, reverse: bool, unroll: Any
 ) -> tuple[Any, Any]:
+    as_function(op, "f", f)
     leaves, structure = tree_flatten(xs)
     carry = Carry(op, init, leaves)
     sequences = as_operands(op, leaves, carry.leaves)
@@ -208,14 +209,14 @@ def _scan(
     for position in range(len(carry.leaves), len(body.outputs)):
         body.settle(position, None)
     captures, functions = close(body)
-    params = {"length": steps, "reverse": bool(reverse), "unroll": unroll}
+    params = {"length": steps, "reverse": as_flag(op, "reverse", reverse), "unroll": unroll}
     results = perform_scan(captures, functions, (), carry.tensors, sequences, params)
     count = len(carry.leaves)
     return carry.build(results[:count]), tree_unflatten(body.structure.child(1), results[count:])
 
 
 def _length(op: str, xs: Sequence[Tensor], paths: Sequence[str], given: Any) -> int:
-    sizes = {} if given is None else {"length": _whole(op, given)}
+    sizes = {} if given is None else {"length": as_integer(op, "length", given, low=0)}
     for x, path in zip(xs, paths, strict=True):
         if x.ndim == 0:
             raise ShapeError(f"{op}: xs{path} has no axis to go along ({x.type})")
@@ -226,16 +227,6 @@ def _length(op: str, xs: Sequence[Tensor], paths: Sequence[str], given: Any) -> 
         told = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise ShapeError(f"{op}: leading axes differ in size ({told})")
     return next(iter(sizes.values()))
-
-
-def _whole(op: str, length: Any) -> int:
-    try:
-        size = operator.index(length)
-    except TypeError:
-        raise ArgumentError(f"{op}: length must be an integer, got {length!r}") from None
-    if size < 0:
-        raise ArgumentError(f"{op}: length is negative ({size})")
-    return size
 
 
 def _name(function: Any, default: str) -> str:
@@ -252,6 +243,7 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:
     >>> map(lambda x: x * x, to_tensor([1.0, 2.0, 3.0])).tolist()
     [1.0, 4.0, 9.0]
     """
+    as_function("map", "f", f)
     return _scan("map", lambda _, x: ((), f(x)), (), xs, None, False, 1)[1]
 
 
@@ -267,15 +259,17 @@ def associative_scan(
     >>> associative_scan(lambda x, y: x + y, to_tensor([1.0, 2.0, 3.0, 4.0])).tolist()
     [1.0, 3.0, 6.0, 10.0]
     """
+    as_function("associative_scan", "fn", fn)
     leaves, structure = tree_flatten(elems)
     tensors = as_operands("associative_scan", leaves)
     if not tensors:
         raise ArgumentError("associative_scan: elems holds no tensors")
+    backward = as_flag("associative_scan", "reverse", reverse)
     axes = [normalize_axis("associative_scan", axis, t.ndim) for t in tensors]
     sizes = {t.shape[a] for t, a in zip(tensors, axes, strict=True)}
     if len(sizes) > 1:
         raise ShapeError(f"associative_scan: sizes along the axis differ ({sorted(sizes)})")
-    turned = [flip(t, axis=a) for t, a in zip(tensors, axes, strict=True)] if reverse else tensors
+    turned = [flip(t, axis=a) for t, a in zip(tensors, axes, strict=True)] if backward else tensors
 
     def combine(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
         result = fn(tree_unflatten(structure, left), tree_unflatten(structure, right))
@@ -291,7 +285,7 @@ def associative_scan(
         return made
 
     prefixes = _prefixes(combine, turned, axes)
-    if reverse:
+    if backward:
         prefixes = [flip(t, axis=a) for t, a in zip(prefixes, axes, strict=True)]
     return tree_unflatten(structure, prefixes)
 

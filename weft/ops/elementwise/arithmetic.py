@@ -292,7 +292,8 @@ class Cast(ElementwiseOperation):
     )
 
     def dtype(self, *found: DType, **params: Any) -> DType:
-        return params["dtype"]  # type: ignore[no-any-return]
+        result: DType = params["dtype"]
+        return result
 
     def eval(self, x: Array, *, dtype: DType) -> Array:
         if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
@@ -358,6 +359,10 @@ class Where(Operation):
 
     def eval(self, condition: Array, x: Array, y: Array) -> Array:
         return np.where(condition, x, y)
+
+    def write(self, out: Array, condition: Array, x: Array, y: Array) -> None:
+        out[...] = y
+        np.copyto(out, x, where=condition)
 
     def body(self, s: Any, condition: Any, x: Any, y: Any) -> Any:
         return s.select(condition, x, y)

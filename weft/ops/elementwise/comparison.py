@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError
 from weft.ops.base import Tangents
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import BinaryOperation, as_tensors, cast
@@ -179,8 +179,8 @@ def isclose(
     x1: Any, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether |x1 - x2| <= atol + rtol·|x2|, elementwise; equal infinities are close."""
-    if rtol < 0 or atol < 0:
-        raise ArgumentError(f"isclose: tolerances must not be negative (rtol={rtol}, atol={atol})")
+    rtol = as_number("isclose", "rtol", rtol, low=0)
+    atol = as_number("isclose", "atol", atol, low=0)
     x, y = as_tensors("isclose", x1, x2)
     dtype = dtypes.promote(x.dtype, y.dtype, op="isclose")
     if not dtypes.is_inexact(dtype):
@@ -189,7 +189,7 @@ def isclose(
     size = FUNCTIONS["abs"]
     near = size(x - y) <= atol + rtol * size(y)
     close: Tensor = (near & FUNCTIONS["isfinite"](y)) | (x == y)
-    if equal_nan:
+    if as_flag("isclose", "equal_nan", equal_nan):
         close = close | ((x != x) & (y != y))
     return close
 
@@ -200,7 +200,8 @@ def allclose(
 ) -> Tensor:
     """Whether `isclose` holds for every pair of elements, as a bool tensor with no axes."""
     close = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    return FUNCTIONS["all"](close)  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["all"](close)
+    return result
 
 
 @public
@@ -210,9 +211,10 @@ def array_equal(x1: Any, x2: Any, /, *, equal_nan: bool = False) -> Tensor:
     if x.shape != y.shape:
         return to_tensor(False, like=x.device)
     same = equal(x, y)
-    if equal_nan:
+    if as_flag("array_equal", "equal_nan", equal_nan):
         same = same | ((x != x) & (y != y))
-    return FUNCTIONS["all"](same)  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["all"](same)
+    return result
 
 
 clamp = clip

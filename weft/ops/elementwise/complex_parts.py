@@ -82,7 +82,8 @@ class Imag(ComplexPart):
         tensor = to_tensor(x, op=self.name)
         if dtypes.is_complex(tensor.dtype):
             return super().__call__(tensor)
-        return FUNCTIONS["zeros_like"](tensor)  # type: ignore[no-any-return]
+        result: Tensor = FUNCTIONS["zeros_like"](tensor)
+        return result
 
     def eval(self, x: Array) -> Array:
         return x.imag.copy()
@@ -193,13 +194,15 @@ def angle(x: Any, /) -> Tensor:
 @public
 def isposinf(x: Any, /) -> Tensor:
     """Whether x is +inf; x must be real."""
-    return FUNCTIONS["bitwise_and"](isinf(x), FUNCTIONS["greater"](x, 0))  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["bitwise_and"](isinf(x), FUNCTIONS["greater"](x, 0))
+    return result
 
 
 @public
 def isneginf(x: Any, /) -> Tensor:
     """Whether x is -inf; x must be real."""
-    return FUNCTIONS["bitwise_and"](isinf(x), FUNCTIONS["less"](x, 0))  # type: ignore[no-any-return]
+    result: Tensor = FUNCTIONS["bitwise_and"](isinf(x), FUNCTIONS["less"](x, 0))
+    return result
 
 
 @public

@@ -142,7 +142,8 @@ class Zeta(BinaryOperation):
     reasons = {"kernel": _SERIES}
 
     def eval(self, exponent: Array, x: Array) -> Array:
-        return special.zeta(exponent, x)  # type: ignore[no-any-return]
+        result: Array = special.zeta(exponent, x)
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         exponent, x = primals
@@ -200,7 +201,8 @@ class Betainc(Operation):
     reasons = {"kernel": _SERIES}
 
     def eval(self, a: Array, b: Array, x: Array) -> Array:
-        return special.betainc(a, b, x)  # type: ignore[no-any-return]
+        result: Array = special.betainc(a, b, x)
+        return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         return None if tangents[2] is None else tangents[2] * self.density(*primals)

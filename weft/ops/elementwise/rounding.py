@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
@@ -225,6 +226,8 @@ class Exponent(UnaryOperation):
         return s.select(usual, s.select(s.equal(size, s.const(0, x.dtype)), zero, found), zero)
 
 
+_DECIMALS = 308  # 10**308 is the last power of ten among the floats
+
 floor, ceil, trunc, rint = Floor(), Ceil(), Trunc(), Round()
 sign, signbit, copysign, nextafter = Sign(), Signbit(), Copysign(), Nextafter()
 ldexp_op, exponent_op = Ldexp(), Exponent()
@@ -237,6 +240,7 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
     >>> round([0.5, 1.5, 2.5]).tolist()
     [0.0, 2.0, 2.0]
     """
+    decimals = as_integer("round", "decimals", decimals, -_DECIMALS, _DECIMALS)
     if not decimals:
         return rint(x)
     tensor = to_tensor(x, op="round")
@@ -248,7 +252,11 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
             )
         return tensor
     scale = 10.0 ** abs(decimals)
-    result: Tensor = rint(tensor / scale) * scale if decimals < 0 else rint(tensor * scale) / scale
+    scaled = tensor / scale if decimals < 0 else tensor * scale
+    whole = rint(scaled)
+    rounded = whole * scale if decimals < 0 else whole / scale
+    # What the scale carries past the dtype's range has no digits there to round.
+    result: Tensor = FUNCTIONS["where"](FUNCTIONS["isfinite"](scaled), rounded, tensor)
     return result
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import public
@@ -146,10 +146,13 @@ class BesselI(OrderedFunction):
     )
 
     def eval(self, x: Array, *, order: int, scaled: bool) -> Array:
+        result: Array
         if order < 2:
             own = (special.i0, special.i1, special.i0e, special.i1e)[order + 2 * scaled]
-            return own(x)  # type: ignore[no-any-return]
-        return (special.ive if scaled else special.iv)(order, x)  # type: ignore[no-any-return]
+            result = own(x)
+        else:
+            result = (special.ive if scaled else special.iv)(order, x)
+        return result
 
     def derivative(self, x: Tensor, y: Tensor, **params: Any) -> Any:
         order, scaled = params["order"], params["scaled"]
@@ -160,35 +163,35 @@ class BesselI(OrderedFunction):
         return slope - sign(x) * y if scaled else slope
 
 
-class Xlogy(BinaryOperation):
-    """x1 * log(x2), and 0 where x1 is 0 unless x2 is NaN."""
+class TimesLogarithm(BinaryOperation):
+    """x1 times a logarithm of x2, and 0 where x1 is 0 unless x2 is NaN."""
 
-    ufunc = LazyAttribute("scipy.special", "xlogy")
     domain = "floating"
     direct = "fd"
     sample = "fp"
+    logarithm: ClassVar[str]
 
     def body(self, s: Any, x: Any, y: Any) -> Any:
         zero = s.const(0, x.dtype)
         silent = s.bit_and(s.equal(x, zero), s.equal(y, y))
-        return s.select(silent, zero, s.mul(x, s.call("log", y)))
+        return s.select(silent, zero, s.mul(x, s.call(self.logarithm, y)))
+
+
+class Xlogy(TimesLogarithm):
+    """x1 * log(x2), and 0 where x1 is 0 unless x2 is NaN."""
+
+    ufunc = LazyAttribute("scipy.special", "xlogy")
+    logarithm = "log"
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
         return log(y), x / where((x == 0) & (y == 0), 1, y)
 
 
-class Xlog1py(BinaryOperation):
+class Xlog1py(TimesLogarithm):
     """x1 * log1p(x2), and 0 where x1 is 0 unless x2 is NaN."""
 
     ufunc = LazyAttribute("scipy.special", "xlog1py")
-    domain = "floating"
-    direct = "fd"
-    sample = "fp"
-
-    def body(self, s: Any, x: Any, y: Any) -> Any:
-        zero = s.const(0, x.dtype)
-        silent = s.bit_and(s.equal(x, zero), s.equal(y, y))
-        return s.select(silent, zero, s.mul(x, s.call("log1p", y)))
+    logarithm = "log1p"
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
         return log1p(y), x / where((x == 0) & (y == -1), 1, 1 + y)

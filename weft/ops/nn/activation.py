@@ -26,7 +26,7 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
 
 
-def _real(op: str, x: Any) -> Any:
+def _real(op: str, x: Any) -> Tensor:
     """A real tensor."""
     tensor = to_tensor(x, op=op)
     if dtypes.is_complex(tensor.dtype) or dtypes.is_bool(tensor.dtype):
@@ -34,7 +34,7 @@ def _real(op: str, x: Any) -> Any:
     return tensor
 
 
-def _float(op: str, x: Any) -> Any:
+def _float(op: str, x: Any) -> Tensor:
     """A real tensor of floats; integers become the default float."""
     tensor = _real(op, x)
     return tensor if dtypes.is_floating(tensor.dtype) else cast(tensor, default_float())
@@ -112,7 +112,7 @@ def elu(x: Any, /, alpha: float = 1.0) -> Tensor:
 def selu(x: Any, /) -> Tensor:
     """Scaled `elu` that keeps mean 0 and variance 1 of its input."""
     alpha, scale = 1.6732632423543772, 1.0507009873554805
-    return scale * elu(x, alpha)  # type: ignore[no-any-return]
+    return scale * elu(x, alpha)
 
 
 @public
@@ -131,15 +131,15 @@ def gelu(x: Any, /, approximate: str = "none") -> Tensor:
     t = _float("gelu", x)
     if as_choice("gelu", "approximate", approximate, ("none", "tanh")) == "tanh":
         inner = (2 / pi) ** 0.5 * (t + 0.044715 * t * t * t)
-        return 0.5 * t * (1 + tanh(inner))  # type: ignore[no-any-return]
-    return 0.5 * t * (1 + FUNCTIONS["erf"](t * 0.5**0.5))  # type: ignore[no-any-return]
+        return 0.5 * t * (1 + tanh(inner))
+    return 0.5 * t * (1 + FUNCTIONS["erf"](t * 0.5**0.5))
 
 
 @public
 def silu(x: Any, /) -> Tensor:
     """x · sigmoid(x), also called swish."""
     t = _float("silu", x)
-    return t * FUNCTIONS["sigmoid"](t)  # type: ignore[no-any-return]
+    return t * FUNCTIONS["sigmoid"](t)
 
 
 @public
@@ -156,21 +156,21 @@ def softplus(x: Any, /, beta: float = 1.0) -> Tensor:
         raise ArgumentError("softplus: beta must not be 0")
     t = _float("softplus", x) * beta
     above = where(t > 0, t, 0)
-    return (above + FUNCTIONS["log1p"](exp(where(t > 0, -t, t)))) / beta  # type: ignore[no-any-return]
+    return (above + FUNCTIONS["log1p"](exp(where(t > 0, -t, t)))) / beta
 
 
 @public
 def mish(x: Any, /) -> Tensor:
     """x · tanh(softplus(x))."""
     t = _float("mish", x)
-    return t * tanh(softplus(t))  # type: ignore[no-any-return]
+    return t * tanh(softplus(t))
 
 
 @public
 def softsign(x: Any, /) -> Tensor:
     """x / (1 + |x|)."""
     t = _float("softsign", x)
-    return t / (1 + FUNCTIONS["abs"](t))  # type: ignore[no-any-return]
+    return t / (1 + FUNCTIONS["abs"](t))
 
 
 @public
@@ -191,7 +191,7 @@ def hard_swish(x: Any, /) -> Tensor:
 def tanhshrink(x: Any, /) -> Tensor:
     """x − tanh(x)."""
     t = _float("tanhshrink", x)
-    return t - tanh(t)  # type: ignore[no-any-return]
+    return t - tanh(t)
 
 
 @public
@@ -231,14 +231,14 @@ def _halves(op: str, x: Any, axis: int) -> tuple[Any, Any]:
 def glu(x: Any, /, axis: int = -1) -> Tensor:
     """First half of an axis times the sigmoid of the second half."""
     a, b = _halves("glu", x, axis)
-    return a * FUNCTIONS["sigmoid"](b)  # type: ignore[no-any-return]
+    return a * FUNCTIONS["sigmoid"](b)
 
 
 @public
 def swiglu(x: Any, /, axis: int = -1) -> Tensor:
     """`silu` of the first half of an axis times the second half."""
     a, b = _halves("swiglu", x, axis)
-    return silu(a) * b  # type: ignore[no-any-return]
+    return silu(a) * b
 
 
 __all__ = [

@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_choice, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import scalar
@@ -120,7 +121,7 @@ class Conv(Operation):
             high.append(size - ((count - 1) * step + 1))
         spread = padded(ct, tuple(low), tuple(high), tuple(step - 1 for step in strides))
         turned = _swap_features(_turned(kernel, rank), rank)
-        return call(self, (spread, turned), {"strides": (1,) * rank, "dilation": dilation})  # type: ignore[no-any-return]
+        return call(self, (spread, turned), {"strides": (1,) * rank, "dilation": dilation})
 
     def _by_kernel(
         self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape
@@ -168,13 +169,13 @@ def _columns(
 
 def _turned(kernel: Tensor, rank: int) -> Tensor:
     """The kernel with its window reversed."""
-    return call(flip_op, (kernel,), {"axes": tuple(range(-rank, 0))})  # type: ignore[no-any-return]
+    return call(flip_op, (kernel,), {"axes": tuple(range(-rank, 0))})
 
 
 def _swap_features(kernel: Tensor, rank: int) -> Tensor:
     """Exchange the output and input features of a kernel."""
     axes = (-rank - 1, -rank - 2, *range(-rank, 0))
-    return call(permute_op, (kernel,), {"axes": axes})  # type: ignore[no-any-return]
+    return call(permute_op, (kernel,), {"axes": axes})
 
 
 def padded(
@@ -185,7 +186,7 @@ def padded(
     if not any((*low, *high, *gaps)):
         return x
     widths = {"low": low, "high": high, "interior": gaps}
-    return call(pad_op, (x, scalar(fill, x.dtype, x.device)), widths)  # type: ignore[no-any-return]
+    return call(pad_op, (x, scalar(fill, x.dtype, x.device)), widths)
 
 
 conv_op = Conv()
@@ -269,6 +270,7 @@ def _conv(
 ) -> Tensor:
     image, weights, batched = _operands(op, x, kernel, rank)
     outputs, inputs = weights.shape[:2]
+    groups = as_integer(op, "groups", groups, low=1)
     _check_groups(op, groups, inputs * groups, image.shape[1], outputs)
     strides, spacing = (
         per_axis(op, what, value, rank)
@@ -306,7 +308,7 @@ def _operands(op: str, x: Any, kernel: Any, rank: int) -> tuple[Tensor, Tensor, 
 
 
 def _check_groups(op: str, groups: int, expected: int, found: int, split: int) -> None:
-    if groups < 1 or split % groups:
+    if split % groups:
         raise ArgumentError(f"{op}: {split} features cannot be split into {groups} groups")
     if expected != found:
         raise ShapeError(
@@ -365,14 +367,7 @@ def conv_transpose1d(
 ) -> Tensor:
     """The transpose of `conv1d`: `x` (N, C, L) and `kernel` (C, O/groups, K)."""
     return _conv_transpose(
-        "conv_transpose1d",
-        (x, kernel, bias),
-        1,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
+        "conv_transpose1d", (x, kernel, bias), 1, stride, padding, output_padding, dilation, groups
     )
 
 
@@ -390,14 +385,7 @@ def conv_transpose2d(
 ) -> Tensor:
     """The transpose of `conv2d`: `x` (N, C, H, W) and `kernel` (C, O/groups, KH, KW)."""
     return _conv_transpose(
-        "conv_transpose2d",
-        (x, kernel, bias),
-        2,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
+        "conv_transpose2d", (x, kernel, bias), 2, stride, padding, output_padding, dilation, groups
     )
 
 
@@ -415,14 +403,7 @@ def conv_transpose3d(
 ) -> Tensor:
     """The transpose of `conv3d`: `x` (N, C, D, H, W) and `kernel` (C, O/groups, KD, KH, KW)."""
     return _conv_transpose(
-        "conv_transpose3d",
-        (x, kernel, bias),
-        3,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
+        "conv_transpose3d", (x, kernel, bias), 3, stride, padding, output_padding, dilation, groups
     )
 
 
@@ -439,6 +420,7 @@ def _conv_transpose(
     x, kernel, bias = operands
     image, weights, batched = _operands(op, x, kernel, rank)
     inputs, outputs = weights.shape[:2]
+    groups = as_integer(op, "groups", groups, low=1)
     _check_groups(op, groups, inputs, image.shape[1], inputs)
     strides = per_axis(op, "stride", stride, rank)
     spacing = per_axis(op, "dilation", dilation, rank)
@@ -499,8 +481,7 @@ def _vectors(op: str, x1: Any, x2: Any, mode: str) -> tuple[Tensor, Tensor]:
     for operand, x in enumerate((a, b)):
         if x.ndim > 1 or x.size == 0:
             raise ShapeError(f"{op}: operand {operand}: expected a non-empty vector, got {x.shape}")
-    if mode not in ("full", "same", "valid"):
-        raise ArgumentError(f"{op}: mode is 'full', 'same' or 'valid', got {mode!r}")
+    as_choice(op, "mode", mode, ("full", "same", "valid"))
     return reshape(a, (a.size,)), reshape(b, (b.size,))
 
 

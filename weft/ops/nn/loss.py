@@ -28,15 +28,15 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 
 
-def _reduced(op: str, losses: Any, reduction: str, count: Any = None) -> Tensor:
+def _reduced(op: str, losses: Tensor, reduction: str, count: Any = None) -> Tensor:
     """Losses as they are, their sum, or their mean (over `count` where it is not their number)."""
     as_choice(op, "reduction", reduction, ("mean", "sum", "none"))
     if reduction == "none":
-        return losses  # type: ignore[no-any-return]
-    total: Any = reduce(reduce_sum_op, losses, None, False)
+        return losses
+    total: Tensor = reduce(reduce_sum_op, losses, None, False)
     if reduction == "sum":
-        return total  # type: ignore[no-any-return]
-    return total / (losses.size if count is None else count)  # type: ignore[no-any-return]
+        return total
+    return total / (losses.size if count is None else count)
 
 
 def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
@@ -255,7 +255,7 @@ def kl_div(
         terms = where(positive, y * (log(where(positive, y, 1)) - x), 0)
     as_choice("kl_div", "reduction", reduction, ("mean", "sum", "none", "batchmean"))
     if reduction == "batchmean":
-        return _reduced("kl_div", terms, "sum") / max(x.shape[0] if x.ndim else 1, 1)  # type: ignore[no-any-return]
+        return _reduced("kl_div", terms, "sum") / max(x.shape[0] if x.ndim else 1, 1)
     return _reduced("kl_div", terms, reduction)
 
 

@@ -46,7 +46,7 @@ def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Ten
     """Divide by the `p`-norm along an axis, or by `eps` where the norm is smaller."""
     t, eps = inexact("normalize", x), as_number("normalize", "eps", eps)
     size: Any = vector_norm(t, axis=axis, keepdims=True, ord=p)
-    return t / where(size > eps, size, eps)  # type: ignore[no-any-return]
+    return t / where(size > eps, size, eps)
 
 
 @public
@@ -102,7 +102,8 @@ def rms_norm(
 def _features(op: str, t: Any) -> int:
     if t.ndim < 2:
         raise ShapeError(f"{op}: expected (N, C, …), got shape {t.shape}")
-    return t.shape[1]  # type: ignore[no-any-return]
+    result: int = t.shape[1]
+    return result
 
 
 @public
@@ -191,7 +192,7 @@ def _moved(running: Any, found: Any, momentum: float) -> Tensor:
     """A running statistic moved toward the batch's; it carries no derivative."""
     old = inexact("batch_norm", running)
     new = cast(reshape(FUNCTIONS["stop_gradient"](found), old.shape), old.dtype)
-    return old + momentum * (new - old)  # type: ignore[no-any-return]
+    return old + momentum * (new - old)
 
 
 @public

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import is_sequence, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
+from weft.ops.creation import check_memory
 from weft.ops.gather import gather_op
 from weft.ops.nn.convolution import padded
 from weft.ops.reduction import reduce_max_op, reduce_sum_op
@@ -86,7 +88,7 @@ class _Windows:
     def of(self, x: Tensor, fill: Any) -> Tensor:
         """All windows of `x`, with their own axes last."""
         params = {"window": self.window, "strides": self.strides, "dilation": self.dilation}
-        return call(window_op, (padded(x, self.low, self.high, fill=fill),), params)  # type: ignore[no-any-return]
+        return call(window_op, (padded(x, self.low, self.high, fill=fill),), params)
 
     def counts(self, include_pad: bool) -> Any:
         """How many elements each window has; padding counts as far as it was asked for."""
@@ -116,7 +118,7 @@ def _max_pool(
     space = image.shape[image.ndim - rank :]
     windows = _Windows(op, space, window, stride, padding, dilation, ceil_mode)
     found = windows.of(image, _lowest(image))
-    return call(reduce_max_op, (found,), {"axes": tuple(range(-rank, 0))})  # type: ignore[no-any-return]
+    return call(reduce_max_op, (found,), {"axes": tuple(range(-rank, 0))})
 
 
 def _lowest(x: Tensor) -> Any:
@@ -141,8 +143,8 @@ def _avg_pool(
     total = call(reduce_sum_op, (windows.of(image, 0),), {"axes": tuple(range(-rank, 0))})
     counts = windows.counts(count_include_pad)
     if (counts == prod(windows.window)).all():
-        return total / prod(windows.window)  # type: ignore[no-any-return]
-    return total / wrap(counts.astype(image.dtype), image.device)  # type: ignore[no-any-return]
+        return total / prod(windows.window)
+    return total / wrap(counts.astype(image.dtype), image.device)
 
 
 def _floats(op: str, x: Tensor) -> Tensor:
@@ -240,7 +242,7 @@ def taken(x: Tensor, axis: int, positions: Any) -> Tensor:
         "picks": np.ndim(positions),
         "mode": "raise",
     }
-    return call(gather_op, (x, indices), params)  # type: ignore[no-any-return]
+    return call(gather_op, (x, indices), params)
 
 
 def _adaptive(
@@ -248,10 +250,13 @@ def _adaptive(
 ) -> Tensor:
     """Reduce each space axis to the wanted size, one after the other."""
     image = _image(op, x, rank)
-    listed = tuple(size) if np.iterable(size) else (size,) * rank
+    listed = tuple(size) if is_sequence(size) else (size,) * rank
+    if len(listed) != rank:
+        raise ShapeError(f"{op}: size must be one number or {rank}, got {shown(size)}")
     first = image.ndim - rank
     filled = [image.shape[first + k] if n is None else n for k, n in enumerate(listed)]
     wanted = per_axis(op, "size", filled, rank)
+    check_memory(op, (*image.shape[:first], *wanted), image.dtype)
     for k, count in enumerate(wanted):
         if image.shape[first + k] == 0:
             raise ShapeError(f"{op}: space axis {k} is empty (shape {image.shape})")
@@ -277,7 +282,7 @@ def _spans(size: int, count: int) -> tuple[Any, Any]:
 def _largest_along(x: Tensor, axis: int, count: int) -> Tensor:
     positions, _ = _spans(x.shape[axis], count)  # repeating an element does not change the maximum
     found = taken(x, axis, positions)
-    return call(reduce_max_op, (found,), {"axes": (axis + 1 - found.ndim,)})  # type: ignore[no-any-return]
+    return call(reduce_max_op, (found,), {"axes": (axis + 1 - found.ndim,)})
 
 
 def mean_along(x: Tensor, axis: int, count: int) -> Tensor:
@@ -286,14 +291,14 @@ def mean_along(x: Tensor, axis: int, count: int) -> Tensor:
     if size % count == 0:
         found = reshape(x, (*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]))
         total = call(reduce_sum_op, (found,), {"axes": (axis + 1 - found.ndim,)})
-        return total / (size // count)  # type: ignore[no-any-return]
+        return total / (size // count)
     positions, own = _spans(size, count)
     found = taken(x, axis, positions)
     rest = (1,) * (x.ndim - axis - 1)
     mask = wrap(own.reshape(own.shape + rest), x.device)
     masked = FUNCTIONS["where"](mask, found, 0)
     total = call(reduce_sum_op, (masked,), {"axes": (axis + 1 - found.ndim,)})
-    return total / wrap(own.sum(1).astype(x.dtype).reshape((count, *rest)), x.device)  # type: ignore[no-any-return]
+    return total / wrap(own.sum(1).astype(x.dtype).reshape((count, *rest)), x.device)
 
 
 def _adaptive_avg(op: str, rank: int, x: Any, size: Any) -> Tensor:

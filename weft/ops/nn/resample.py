@@ -13,12 +13,21 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import (
+    as_choice,
+    as_finite,
+    as_flag,
+    as_integer,
+    is_sequence,
+    shown,
+)
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape
 from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
+from weft.ops.creation import check_memory
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.gather import gather_op
@@ -48,15 +57,13 @@ def interpolate(
     """
     tensor: Any = to_tensor(x, op="interpolate")
     rank = tensor.ndim - 2
-    if mode not in (*_RANKS, *_ANY_RANK):
-        raise ArgumentError(
-            f"interpolate: mode {mode!r} is none of {', '.join((*_ANY_RANK, *_RANKS))}"
-        )
+    as_choice("interpolate", "mode", mode, (*_ANY_RANK, *_RANKS))
     if rank < 1 or _RANKS.get(mode, rank) != rank:
         raise ShapeError(
             f"interpolate: mode {mode!r} takes (N, C, space…) with {_RANKS.get(mode, 'some')} space"
             f" axes, got shape {tensor.shape}"
         )
+    align_corners = as_flag("interpolate", "align_corners", align_corners)
     if align_corners and mode in _ANY_RANK:
         raise ArgumentError(f"interpolate: align_corners has no meaning for mode {mode!r}")
     if not mode.startswith("nearest") and not dtypes.is_inexact(tensor.dtype):
@@ -64,6 +71,7 @@ def interpolate(
     if 0 in tensor.shape[2:]:
         raise ShapeError(f"interpolate: a space axis is empty (shape {tensor.shape})")
     wanted, scales = _sizes(tensor.shape[2:], size, scale_factor)
+    check_memory("interpolate", (*tensor.shape[:2], *wanted), tensor.dtype)
     for k, (count, scale) in enumerate(zip(wanted, scales, strict=True)):
         tensor = _resized(tensor, k + 2, count, scale, mode, align_corners)
     return tensor  # type: ignore[no-any-return]
@@ -77,12 +85,13 @@ def _sizes(space: Shape, size: Any, factor: Any) -> tuple[Shape, list[float]]:
     if size is not None:
         wanted = per_axis("interpolate", "size", size, rank)
         return wanted, [n / count for n, count in zip(space, wanted, strict=True)]
-    factors = [float(f) for f in factor] if np.iterable(factor) else [float(factor)] * rank
+    listed = tuple(factor) if is_sequence(factor) else (factor,) * rank
+    factors = [as_finite("interpolate", "scale_factor", f) for f in listed]
     if len(factors) != rank or min(factors) <= 0:
-        raise ArgumentError(f"interpolate: scale_factor {factor!r} for {rank} space axes")
+        raise ArgumentError(f"interpolate: scale_factor {shown(factor)} for {rank} space axes")
     wanted = tuple(floor(n * f) for n, f in zip(space, factors, strict=True))
     if min(wanted) < 1:
-        raise ArgumentError(f"interpolate: scale_factor {factor!r} leaves nothing of {space}")
+        raise ArgumentError(f"interpolate: scale_factor {shown(factor)} leaves nothing of {space}")
     return wanted, [1 / f for f in factors]
 
 
@@ -171,8 +180,7 @@ def _planes(op: str, x: Any, factor: int) -> Tensor:
     tensor = to_tensor(x, op=op)
     if tensor.ndim < 3:
         raise ShapeError(f"{op}: expected (…, C, H, W), got shape {tensor.shape}")
-    if factor < 1:
-        raise ArgumentError(f"{op}: factor must be at least 1, got {factor}")
+    as_integer(op, "factor", factor, low=1)
     return tensor
 
 
@@ -194,8 +202,8 @@ def grid_sample(
         raise ShapeError(f"grid_sample: (N, C, H, W), (N, H, W, 2): {image.shape}, {places.shape}")
     if image.shape[0] != places.shape[0]:
         raise ShapeError(f"grid_sample: batches {image.shape[0]} and {places.shape[0]} differ")
-    if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border", "reflection"):
-        raise ArgumentError(f"grid_sample: mode {mode!r}, padding_mode {padding_mode!r}")
+    as_choice("grid_sample", "mode", mode, ("bilinear", "nearest"))
+    as_choice("grid_sample", "padding_mode", padding_mode, ("zeros", "border", "reflection"))
     places = cast(places, image.dtype)
     bring = _BRING[padding_mode]
     column, row = (

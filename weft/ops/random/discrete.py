@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -15,7 +16,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.creation import arange, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import log
-from weft.ops.families import broadcast, cast
+from weft.ops.families import broadcast, broadcast_shape, cast
 from weft.ops.order import argsort, cumsum, take_along_axis
 from weft.ops.random.continuous import (
     draw_shape,
@@ -80,8 +81,8 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
 
 def _as_word(value: Any, key: Tensor, word: DType) -> Tensor:
     """An end of the range modulo 2^size."""
-    if isinstance(value, int):
-        number = np.asarray(value % (1 << 8 * word.itemsize)).astype(word)
+    if isinstance(value, int | np.integer):
+        number = np.asarray(int(value) % (1 << 8 * word.itemsize)).astype(word)
         return to_tensor(number, like=key.device)
     tensor = to_tensor(value, like=key.device, op="randint")
     if not dtypes.is_integer(tensor.dtype):
@@ -91,9 +92,17 @@ def _as_word(value: Any, key: Tensor, word: DType) -> Tensor:
 
 
 def _require_range(minval: Any, maxval: Any, dtype: DType) -> None:
+    for name, value in (("minval", minval), ("maxval", maxval)):
+        if not isinstance(value, Tensor | np.ndarray):
+            as_integer("randint", name, value)
     low, high = known(minval), known(maxval)
     if low is None or high is None:
         return
+    if low.dtype.kind not in "iuO" or high.dtype.kind not in "iuO":
+        raise DTypeError(
+            f"randint: minval and maxval must be integers, got {low.dtype}, {high.dtype}"
+        )
+    broadcast_shape("randint", low.shape, high.shape)
     if not np.all(low < high):
         raise ArgumentError(
             f"randint: minval must be below maxval, got {minval!r:.40} and {maxval!r:.40}"
@@ -139,6 +148,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> T
     Slices move as a whole; with `independent`, each line along the axis has an order of its own.
     """
     found = as_key("permutation", key)
+    independent = as_flag("permutation", "independent", independent)
     if isinstance(x, int):
         return _order(found, _population("permutation", x))
     tensor = to_tensor(x, like=found.device, op="permutation")
@@ -165,9 +175,7 @@ def _take(x: Tensor, positions: Tensor, axis: int) -> Tensor:
 
 
 def _population(op: str, size: int) -> int:
-    if size < 0:
-        raise ArgumentError(f"{op}: the number of elements must not be negative, got {size}")
-    return size
+    return shape_tuple(op, as_integer(op, "the number of elements", size, low=0))[0]
 
 
 def choice(
@@ -178,6 +186,7 @@ def choice(
     `p` gives each element's probability, up to a common factor; without it all are equal.
     """
     found, sizes = as_key("choice", key), shape_tuple("choice", shape)
+    replace = as_flag("choice", "replace", replace)
     tensor: Tensor | None = None
     if isinstance(a, int):
         size, place = _population("choice", a), 0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import check_elements
 from weft.core.common.slots import OPS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
@@ -83,6 +84,7 @@ def broadcast_to(x: Any, /, shape: Any) -> Tensor:
     )
     if min(sizes, default=0) < 0:
         raise ShapeError(f"broadcast_to: a size is negative ({sizes})")
+    check_elements("broadcast_to", sizes)
     new = len(sizes) - tensor.ndim
     for axis, (size, full) in enumerate(zip(tensor.shape, sizes[new:], strict=True)):
         if size not in (1, full):

@@ -8,6 +8,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_sequence
 from weft.core.common.slots import FUNCTIONS, OPS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.tensor import Tensor
@@ -170,7 +171,7 @@ def joined_tensors(op: str, arrays: Any) -> tuple[Tensor, ...]:
     """The operands of a join as tensors of one dtype."""
     if isinstance(arrays, Tensor):
         raise ArgumentError(f"{op}: expected a sequence of tensors, got one tensor")
-    tensors = as_tensors(op, *arrays)
+    tensors = as_tensors(op, *as_sequence(op, "arrays", arrays))
     if not tensors:
         raise ArgumentError(f"{op}: needs at least one tensor")
     dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=op)
@@ -198,7 +199,7 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Tensor:
                     f"concat: operand {operand}, axis {k}: size {size} here but {first} before"
                     f" (joining along axis {i})"
                 )
-    return call(concat_op, tensors, {"axis": i - rank})  # type: ignore[no-any-return]
+    return call(concat_op, tensors, {"axis": i - rank})
 
 
 @public

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core.common.factors import Factors, reshape_factors
 from weft.core.common.handler import current
+from weft.core.common.parameters import check_elements, is_sequence, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
@@ -108,7 +109,7 @@ def view(x: Any, /, shape: Any) -> Tensor:
 def _reshape(x: Tensor, shape: Shape) -> Tensor:
     if shape == x.shape:
         return alias(x)
-    return call(reshape_op, (x,), {"rank": x.ndim, "shape": shape})  # type: ignore[no-any-return]
+    return call(reshape_op, (x,), {"rank": x.ndim, "shape": shape})
 
 
 def sizes_of(op: str, shape: Any) -> Shape:
@@ -116,7 +117,7 @@ def sizes_of(op: str, shape: Any) -> Shape:
     try:
         return tuple(map(as_int, shape)) if np.iterable(shape) else (as_int(shape),)
     except TypeError:
-        raise ShapeError(f"{op}: sizes must be integers, got {shape!r}") from None
+        raise ShapeError(f"{op}: sizes must be integers, got {shown(shape)}") from None
 
 
 def checked_shape(op: str, old: Shape, shape: Any) -> Shape:
@@ -131,6 +132,8 @@ def checked_shape(op: str, old: Shape, shape: Any) -> Shape:
             f"{op}: {count} elements of shape {old} do not fit shape {sizes}"
             + ("\nhint: only one size may be -1" if unknown > 1 else "")
         )
+    if not count:
+        check_elements(op, sizes)
     return resolve(old, sizes)
 
 
@@ -152,8 +155,9 @@ def squeeze(x: Any, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
 def expand_dims(x: Any, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """Insert axes of size 1 at these positions of the result."""
     tensor = to_tensor(x, op="expand_dims")
-    count = len(axis) if isinstance(axis, tuple | list) else 1
-    axes = normalize_axes("expand_dims", axis, tensor.ndim + count)
+    listed = tuple(axis) if type(axis) is not int and is_sequence(axis) else (axis,)
+    count = len(listed)
+    axes = normalize_axes("expand_dims", listed, tensor.ndim + count)
     sizes = iter(tensor.shape)
     return _reshape(
         tensor, tuple(1 if i in axes else next(sizes) for i in range(tensor.ndim + count))

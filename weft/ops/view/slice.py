@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_integer
 from weft.core.common.slots import OPS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import scalar, to_tensor
@@ -180,7 +181,7 @@ def slice_axes(x: Tensor, starts: Shape, lengths: Shape, steps: Shape) -> Tensor
     if first == len(starts):
         return x
     params = {"starts": starts[first:], "lengths": lengths[first:], "steps": steps[first:]}
-    return call(slice_op, (x,), params)  # type: ignore[no-any-return]
+    return call(slice_op, (x,), params)
 
 
 @public
@@ -189,6 +190,7 @@ def narrow(x: Any, /, axis: int, start: int, length: int) -> Tensor:
     tensor = to_tensor(x, op="narrow")
     i = normalize_axis("narrow", axis, tensor.ndim)
     size = tensor.shape[i]
+    start, length = as_integer("narrow", "start", start), as_integer("narrow", "length", length)
     first = start + size if start < 0 else start
     if not (0 <= first <= size and 0 <= length <= size - first):
         raise IndexingError(

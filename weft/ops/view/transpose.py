@@ -68,7 +68,7 @@ def permute_dims(x: Any, /, axes: Any) -> Tensor:
     while order[kept] == kept:
         kept += 1
     moved = tuple(axis - tensor.ndim for axis in order[kept:])
-    return call(permute_op, (tensor,), {"axes": moved})  # type: ignore[no-any-return]
+    return call(permute_op, (tensor,), {"axes": moved})
 
 
 @public
@@ -85,7 +85,7 @@ def swapaxes(x: Any, /, axis1: int, axis2: int) -> Tensor:
 def transpose(x: Any, /, *axes: Any) -> Tensor:
     """Reverse the axes (none given), swap two, or reorder all."""
     tensor = to_tensor(x, op="transpose")
-    if not axes or axes == (None,):
+    if not axes or (len(axes) == 1 and axes[0] is None):
         return permute_dims(tensor, range(tensor.ndim - 1, -1, -1))
     if len(axes) == 1:
         return permute_dims(tensor, axes[0])

@@ -7,17 +7,17 @@ adding where they overlap. Each is the other's transpose.
 from __future__ import annotations
 
 from itertools import product
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import as_integers, shown
 from weft.core.common.slots import public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from weft.errors import ArgumentError, AxisError, ShapeError
 from weft.ops.axes import normalize_axes
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import LogicalShapeOperation
@@ -184,16 +184,13 @@ window_op, overlap_add_op = Window(), OverlapAdd()
 
 def per_axis(op: str, what: str, value: Any, rank: int, least: int = 1) -> Shape:
     """One integer for each space axis, from a single one or a sequence."""
-    try:
-        listed = tuple(map(as_int, value)) if np.iterable(value) else (as_int(value),) * rank
-    except TypeError:
-        raise DTypeError(f"{op}: {what} must be integers, got {value!r}") from None
+    listed = as_integers(op, what, value)
     if len(listed) == 1:
         listed *= rank
     if len(listed) != rank:
-        raise ArgumentError(f"{op}: {what}: {len(listed)} values for {rank} axes ({value!r})")
+        raise ArgumentError(f"{op}: {what}: {len(listed)} values for {rank} axes ({shown(value)})")
     if min(listed, default=least) < least:
-        raise ArgumentError(f"{op}: {what} must be at least {least}, got {value!r}")
+        raise ArgumentError(f"{op}: {what} must be at least {least}, got {shown(value)}")
     return listed
 
 

@@ -34,7 +34,8 @@ def quietly() -> Callable[..., Any]:
     if _is_quiet.get():
         return _call
     try:
-        return _thread.run  # type: ignore[no-any-return]
+        result: Callable[..., Any] = _thread.run
+        return result
     except AttributeError:
         context = contextvars.Context()
         context.run(np.seterr, all="ignore")
@@ -110,9 +111,12 @@ class CpuClient(NamedFunctions):
     ) -> tuple[Array, ...]:
         if op.widen and _some_narrow(arrays):
             arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
-        elif op.ufunc is not None and types[0].nbytes >= settings.cache_threshold:
+        elif types[0].nbytes >= settings.cache_threshold and (op.writes or op.ufunc is not None):
             out = self.allocator.empty(types[0].shape, types[0].dtype)
-            quietly()(op.ufunc, *arrays, out=out)
+            if op.writes:
+                quietly()(op.write, out, *arrays, **params)
+            else:
+                quietly()(op.ufunc, *arrays, out=out)
             return (out,)
         return _fitted(quietly()(op.eval, *arrays, **params), types)
 
@@ -141,7 +145,8 @@ def _fitted(results: Any, types: tuple[TensorType, ...]) -> tuple[Array, ...]:
 
 
 def _cast(array: Any, kind: TensorType) -> Array:
-    return quietly()(np.asarray, array, dtype=kind.dtype)  # type: ignore[no-any-return]
+    result: Array = quietly()(np.asarray, array, dtype=kind.dtype)
+    return result
 
 
 class CpuRuntime:

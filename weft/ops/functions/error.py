@@ -1,0 +1,55 @@
+"""The error function, its complement and its inverse."""
+
+from __future__ import annotations
+
+import math
+
+from weft.ops.functions.exponential import Exponential, exponential
+from weft.ops.functions.logarithm import Reduced, natural, reduce, reduce_one_plus
+from weft.ops.functions.number import Number, choose, evaluate
+from weft.ops.functions.split import two_product
+
+_ERF_END = {32: 4.0, 64: 6.0}  # from here on erf is 1
+_ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
+_ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
+
+
+def erf(x: Number) -> Number:
+    """2/√π times the integral of exp(-t²) from 0 to x."""
+    size = abs(x)
+    z = size.wrap("min", 1.0)
+    z = z * z
+    small = size + size * evaluate("ERF", z)
+    shifted = size.clamp(1.0, _ERF_END[x.format.width]) - 1.0
+    large = 1.0 - exponential(evaluate("LOG_ERFC", shifted)).collapse()
+    return choose(size < 1.0, small, large).signed_like(x)
+
+
+def erfc(x: Number) -> Number:
+    """1 - erf(x), precise for large x."""
+    size = abs(x).wrap("min", _ERFC_END[x.format.width])
+    square = two_product(size, size)
+    t = (size - 2.0) / (size + 2.0)
+    y, n = exponential(-square.high, -square.low)
+    value = Exponential(y * (evaluate("ERFC", t) / (1.0 + 2.0 * size)), n).collapse()
+    return choose(x < 0.0, 2.0 - value, value)
+
+
+def erfinv(x: Number) -> Number:
+    """The number whose error function is x; NaN outside [-1, 1]."""
+    size = abs(x)
+    inside = choose(size < 1.0, size, 0.0)
+    # w = -log(1 - x²); for large x the difference 1 - x is exact.
+    large = inside > 0.5
+    small = reduce_one_plus(-(inside * inside))
+    product = reduce((1.0 - inside) * (1.0 + inside))
+    w = -natural(
+        Reduced(choose(large, product.f, small.f), choose(large, product.k, small.k))
+    )
+    root = w.sqrt() - 3.0
+    ends = _ERFINV_ENDS[x.format.width]
+    ratio = evaluate("ERFINV_CENTER", w - 2.5)
+    for name, end in zip(("ERFINV_MIDDLE", "ERFINV_TAIL"), ends, strict=False):
+        ratio = choose(w > end, evaluate(name, root), ratio)
+    value = choose(size.equals(1.0), math.inf, inside * ratio)
+    return choose(size <= 1.0, value, math.nan).signed_like(x)

@@ -1,0 +1,69 @@
+"""Hyperbolic functions and their inverses, from exponentials and logarithms without cancellation."""
+
+from __future__ import annotations
+
+import math
+
+from weft.ops.functions.exponential import Exponential, exp, expm1_scaled, exponential
+from weft.ops.functions.logarithm import Reduced, log1p, natural, reduce, reduce_one_plus
+from weft.ops.functions.number import Number, choose, evaluate
+
+
+def sinh(x: Number) -> Number:
+    """The hyperbolic sine."""
+    half = expm1_scaled(abs(x), -1)  # (exp|x| - 1) / 2, finite where sinh is
+    value = choose(half.equals(math.inf), half, half + half / (2.0 * half + 1.0))
+    return choose(abs(x) < math.sqrt(x.format.smallest), x, value.signed_like(x))
+
+
+def cosh(x: Number) -> Number:
+    """The hyperbolic cosine."""
+    y, n = exponential(abs(x))
+    half = Exponential(y, n + -1).collapse()
+    return half + 0.25 / half
+
+
+def tanh(x: Number) -> Number:
+    """The hyperbolic tangent."""
+    size = abs(x)
+    z = size * size
+    small = size + size * z * evaluate("TANH", z)
+    large = 1.0 - 2.0 / (exp(2.0 * size) + 1.0)
+    return choose(size < 0.55, small, large).signed_like(x)
+
+
+def asinh(x: Number) -> Number:
+    """The inverse of sinh."""
+    size = abs(x)
+    # Beyond this x² + 1 is x², and asinh is log(2x).
+    large = size > math.ldexp(1.0, x.format.digits // 2 + 2)
+    z = choose(large, 1.0, size * size)
+    near = reduce_one_plus(size + z / (1.0 + (1.0 + z).sqrt()))
+    far = reduce(size)
+    value = natural(
+        Reduced(choose(large, far.f, near.f), choose(large, far.k + 1.0, near.k))
+    )
+    value = choose(size.equals(math.inf), size, value)
+    return choose(size < math.sqrt(x.format.smallest), x, value.signed_like(x))
+
+
+def acosh(x: Number) -> Number:
+    """The inverse of cosh; NaN below 1."""
+    large = x > math.ldexp(1.0, x.format.digits // 2 + 2)
+    t = choose(large, 1.0, x - 1.0)
+    near = reduce_one_plus(t + (2.0 * t + t * t).sqrt())
+    far = reduce(x)
+    value = natural(
+        Reduced(choose(large, far.f, near.f), choose(large, far.k + 1.0, near.k))
+    )
+    value = choose(x.equals(math.inf), x, value)
+    return choose(x >= 1.0, value, math.nan)
+
+
+def atanh(x: Number) -> Number:
+    """The inverse of tanh; infinite at ±1, NaN beyond."""
+    size = abs(x)
+    twice = 2.0 * size
+    argument = choose(size < 0.5, twice + twice * size / (1.0 - size), twice / (1.0 - size))
+    value = (0.5 * log1p(argument)).signed_like(x)
+    return choose(size < math.sqrt(x.format.smallest), x, value)

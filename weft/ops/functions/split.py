@@ -1,0 +1,101 @@
+"""Numbers of double length: unevaluated sums of two floats, for the steps that need more digits.
+
+`high + low` with |low| at most about a unit of `high`. Products split their factors by masking
+bits, which unlike the usual multiplication cannot overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple
+
+from weft.ops.functions.coefficients import CONSTANTS
+from weft.ops.functions.number import Format, Number
+
+
+class Double(NamedTuple):
+    """The sum of two floats."""
+
+    high: Number
+    low: Number
+
+    def collapse(self) -> Number:
+        """The nearest float."""
+        return self.high + self.low
+
+
+@cache
+def parts(name: str, *digits: int) -> tuple[float, ...]:
+    """A constant as a sum of floats, each rounded to so many binary digits."""
+    rest = Fraction(CONSTANTS[name])
+    found = []
+    for count in digits:
+        exponent = math.frexp(float(rest))[1]
+        unit = Fraction(2) ** (exponent - count)
+        part = round(rest / unit) * unit
+        found.append(float(part))
+        rest -= part
+    return tuple(found)
+
+
+def pair(name: str, form: Format) -> tuple[float, float]:
+    """A constant in double length."""
+    high, low = parts(name, form.digits, form.digits)
+    return high, low
+
+
+def constant(name: str, like: Number) -> Double:
+    """A constant in double length, as numbers."""
+    high, low = pair(name, like.format)
+    return Double(like.like(high), like.like(low))
+
+
+def two_sum(x: Number, y: Number) -> Double:
+    """x + y and its rounding error."""
+    total = x + y
+    part = total - x
+    return Double(total, (x - (total - part)) + (y - part))
+
+
+def fast_two_sum(x: Number, y: Number) -> Double:
+    """x + y and its rounding error, where |x| >= |y| or x is 0."""
+    total = x + y
+    return Double(total, y - (total - x))
+
+
+def halves(x: Number) -> Double:
+    """A leading part of half the digits, and the rest."""
+    high = (x.bits() & -(1 << (x.format.digits + 1) // 2)).from_bits()
+    return Double(high, x - high)
+
+
+def two_product(x: Number, y: Number) -> Double:
+    """x * y and its rounding error."""
+    product = x * y
+    a, b = halves(x), halves(y)
+    error = a.high * b.high - product
+    error = error + a.high * b.low + a.low * b.high + a.low * b.low
+    return Double(product, error)
+
+
+def add(x: Double, y: Double) -> Double:
+    """x + y, for terms that do not cancel."""
+    total = two_sum(x.high, y.high)
+    return fast_two_sum(total.high, total.low + (x.low + y.low))
+
+
+def multiply(x: Double, y: Double) -> Double:
+    """x * y."""
+    product = two_product(x.high, y.high)
+    return fast_two_sum(product.high, product.low + (x.high * y.low + x.low * y.high))
+
+
+def divide(x: Double, y: Double) -> Double:
+    """x / y, where 1 / y neither overflows nor is denormal."""
+    inverse = 1.0 / y.high
+    quotient = x.high * inverse
+    back = two_product(quotient, y.high)
+    rest = ((x.high - back.high) - back.low) + (x.low - quotient * y.low)
+    return fast_two_sum(quotient, rest * inverse)
