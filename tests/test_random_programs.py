@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -59,35 +61,40 @@ def points(program):
     return tuple(map(wf.asarray, program.inputs))
 
 
-def check_tiers(program: Program, rng) -> None:
-    """Recorded and run later, traced and replayed, or run at once: the same bits."""
-    expected = program(*points(program))
+@contextmanager
+def recording_everything():
     before = settings.small_elements
     settings.small_elements = 0
     try:
-        lazy = program(*(wf.asarray(a.copy()) * 1.0 for a in program.inputs))
-        same_bits(lazy, expected)
-        same_bits(wf.grad(total_of(program))(*points(program)), wf_grad(program, before))
+        yield
     finally:
         settings.small_elements = before
+
+
+def check_tiers(program: Program, rng) -> None:
+    """Recorded and run later, traced and replayed, or run at once: the same bits."""
+    expected = program(*points(program))
+    gradient = wf.grad(total_of(program))(*points(program))
+    with recording_everything():
+        same_bits(program(*(wf.tensor(a) for a in program.inputs)), expected)
+        same_bits(wf.grad(total_of(program))(*map(wf.tensor, program.inputs)), gradient)
     trace = wf.trace(program, *points(program))
     same_bits(trace.replay(*points(program)), expected)
     for found, want in zip(
         trace.run([*program.inputs, *(x.numpy() for x in trace.captures)]), expected, strict=True
     ):
         np.testing.assert_array_equal(found, want.numpy())
+    for dtype in (wf.float32, wf.bfloat16):
+        if program.inputs[0].dtype.kind == "f":
+            narrow = program(*(x.astype(dtype) for x in points(program)))
+            with recording_everything():
+                lazy = program(*(wf.tensor(a.astype(dtype)) for a in program.inputs))
+                same_bits(lazy, narrow)
+            assert {y.dtype for y in narrow} == {dtype}
 
 
 def total_of(program):
     return lambda *xs: sum((wf.sum(wf.real(wf.sin(y))) for y in program(*xs)), wf.tensor(0.0))
-
-
-def wf_grad(program, small):
-    lazily, settings.small_elements = settings.small_elements, small
-    try:
-        return wf.grad(total_of(program))(*points(program))
-    finally:
-        settings.small_elements = lazily
 
 
 def check_derivatives(program: Program, rng) -> None:
@@ -155,7 +162,7 @@ def in_scan(f):
 
 
 def in_cond(f):
-    return lambda *x: wf.cond(wf.sum(x[0]) > -1e9, f, lambda *x: tree_zeros(f(*x)), *x)
+    return lambda *x: wf.cond(wf.real(wf.sum(x[0])) > -1e9, f, lambda *x: tree_zeros(f(*x)), *x)
 
 
 def tree_zeros(tree):

@@ -148,9 +148,7 @@ def elementary(width: int) -> Iterator[Fit]:
         "EXP", "(exp(x) - 1 - x) / x²", lambda x: (mp.expm1(x) - x) / x**2,
         -half_log2, half_log2, abs, bits,
     )  # fmt: skip
-    yield Fit(
-        "EXP2", "(2**x - 1) / x", lambda x: mp.expm1(x * mp.log(2)) / x, -0.5, 0.5, abs, bits
-    )
+    yield Fit("EXP2", "(2**x - 1) / x", lambda x: mp.expm1(x * mp.log(2)) / x, -0.5, 0.5, abs, bits)
     atanh = in_square(lambda s: (2 * mp.atanh(s) - 2 * s) / s**3)
     yield Fit("LOG", "(2 atanh(s) - 2s) / s³ of s²", atanh, 0, 0.02945, square, bits)
     yield Fit(
@@ -187,28 +185,34 @@ def special(width: int) -> Iterator[Fit]:
     """Error functions, gamma functions."""
     narrow = width == 32
     bits = 27 if narrow else 57
-    yield Fit("ERF", "erf(x) / x - 1 of x²", in_square(lambda x: mp.erf(x) / x - 1), 0, 1, one, bits)
+    yield Fit(
+        "ERF", "erf(x) / x - 1 of x²", in_square(lambda x: mp.erf(x) / x - 1), 0, 1, one, bits
+    )
     yield Fit(
         "LOG_ERFC", "log(erfc(1 + x))", lambda x: mp.log(mp.erfc(1 + x)),
         0, 3.0 if narrow else 5.0, lambda x: mp.erfc(1 + x), bits,
     )  # fmt: skip
     end = 10.2 if narrow else 27.3
     yield Fit(
-        "ERFC", "exp(x²) erfc(x) (1 + 2x) of (x - 2) / (x + 2)", scaled_erfc(2),
-        -1, (end - 2) / (end + 2), one, bits,
+        "ERFC", "exp(x²) erfc(x) (1 + 2x) of (x - 4) / (x + 4)", scaled_erfc(4),
+        -3.5 / 4.5, (end - 4) / (end + 4), one, bits,
     )  # fmt: skip
     ends = (5.0, 16.2) if narrow else (6.25, 16.0, 36.2)
     yield Fit(
         "ERFINV_CENTER", "erfinv(x) / x of -log(1 - x²) - 2.5", lambda v: erfinv_ratio(v + 2.5),
         -2.5, ends[0] - 2.5, one, bits,
     )  # fmt: skip
-    for part, (low, high) in zip(("MIDDLE", "TAIL"), zip(ends, ends[1:], strict=False), strict=False):
+    for part, (low, high) in zip(
+        ("MIDDLE", "TAIL"), zip(ends, ends[1:], strict=False), strict=False
+    ):
         yield Fit(
             f"ERFINV_{part}", "erfinv(x) / x of sqrt(-log(1 - x²)) - 3",
             lambda v: erfinv_ratio((v + 3) ** 2),
             float(mp.sqrt(low)) - 3, float(mp.sqrt(high)) - 3, one, bits,
         )  # fmt: skip
-    yield Fit("LGAMMA", "lgamma(2 + x) / x", lambda x: mp.loggamma(2 + x) / x, -0.5, 0.5, one, bits)
+    yield Fit(
+        "LGAMMA", "lgamma(2 + x) / x", lambda x: mp.loggamma(2 + x) / x, -0.75, 0.5, one, bits
+    )
     yield Fit(
         "STIRLING", "(lgamma(x) - (x - ½) log(x) + x - ½ log(2π)) x of 1 / x²",
         in_square(
@@ -224,7 +228,7 @@ def special(width: int) -> Iterator[Fit]:
     yield Fit(
         "DIGAMMA_SERIES", "(log(x) - 1 / (2x) - digamma(x)) x² of 1 / x²",
         in_square(lambda r: (mp.log(1 / r) - r / 2 - mp.digamma(1 / r)) / r**2),
-        0, 1 / 64.0, lambda z: z, bits,
+        0, 1 / 25.0, lambda z: z, bits,
     )  # fmt: skip
 
 

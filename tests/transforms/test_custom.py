@@ -218,3 +218,15 @@ def test_arguments_may_be_given_by_keyword() -> None:
     strict.defvjp(lambda x: (x, None), lambda _, ct: (ct,))
     with pytest.raises(ArgumentError, match="keyword scale"):
         strict(1.0, scale=2.0)
+
+
+def test_rules_may_use_the_named_axes_of_a_map() -> None:
+    x = wf.tensor([1.0, 2.0, 3.0])
+    f = wf.custom_vjp(lambda v: wf.psum(v, "i") * v)
+    f.defvjp(lambda v: (wf.psum(v, "i") * v, v), lambda v, ct: (ct * wf.psum(v, "i"),))
+    g = wf.custom_jvp(lambda v: wf.psum(v, "i") * v)
+    g.defjvp(lambda p, t: (wf.psum(p[0], "i") * p[0], t[0] * wf.psum(p[0], "i")))
+    for function in (f, g):
+        total = lambda x, f=function: wf.vmap(f, axis_name="i")(x).sum()  # noqa: E731
+        assert wf.grad(total)(x).tolist() == [6.0, 6.0, 6.0]
+        assert wf.jvp(total, x, wf.ones(3))[1].item() == 18.0

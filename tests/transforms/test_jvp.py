@@ -132,3 +132,12 @@ def test_hvp_is_the_hessian_times_a_vector() -> None:
 def test_mismatched_tangents_are_refused(call, error, text) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+def test_auxiliary_results_of_jacobians_may_be_anything() -> None:
+    x = wf.tensor([1.0, 2.0])
+    for jac in (wf.jacfwd, wf.jacrev):
+        found, (name, doubled) = jac(lambda x: (x * x, ("square", x * 2)), has_aux=True)(x)
+        assert found.tolist() == [[2.0, 0.0], [0.0, 4.0]]
+        assert name == "square"
+        assert doubled.tolist() == [2.0, 4.0]

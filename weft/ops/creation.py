@@ -351,7 +351,7 @@ def _exact(op: str, value: Any, dtype: DType) -> Array:
     with np.errstate(over="ignore"):
         if kind == "i":
             return np.asarray(int(value), dtype)
-        return np.asarray(value).astype(dtype)
+        return np.asarray(float(value) if type(value) is int else value).astype(dtype)
 
 
 @public

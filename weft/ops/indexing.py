@@ -221,7 +221,7 @@ def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = Non
     `fill_value` (NaN for floats, else 0, when none is given).
     """
     tensor = x if type(x) is Tensor else to_tensor(x, op="getitem")
-    if not (isinstance(mode, str) and mode == "raise"):
+    if type(mode) is not str or mode != "raise":
         checked_mode("getitem", mode, _READS)
     if type(tensor._impl.data) is np.ndarray and current() is None and mode == "raise":
         direct = _direct if is_basic_index(index) else _direct_picks

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
-from weft.core.common.handler import Handler, current
+from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array, TensorType

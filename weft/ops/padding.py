@@ -72,13 +72,14 @@ def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     return x
 
 
-def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: str) -> Tensor:
+def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any) -> Tensor:
     for i, pair in enumerate(widths):
         if not any(pair):
             continue
         if not x.shape[i]:
             raise ShapeError(f"pad: axis {i} is empty: {mode!r} has nothing to repeat")
-        x = take(x, np.pad(np.arange(x.shape[i]), pair, mode=mode), axis=i)  # type: ignore[call-overload]
+        positions = np.pad(np.arange(x.shape[i]), pair, mode=mode)
+        x = take(x, positions, axis=i)
     return x
 
 

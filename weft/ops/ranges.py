@@ -55,7 +55,11 @@ def linspace(
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
     if is_complex and not dtypes.is_complex(target):
         raise DTypeError(f"linspace: complex numbers do not fit {dtypes.name_of(target)}")
-    check_memory("linspace", (count, *shape), dtypes.complex128 if is_complex else dtypes.float64)
+    check_memory(
+        "linspace",
+        (count, *(size or 1 for size in shape)),
+        dtypes.complex128 if is_complex else dtypes.float64,
+    )
     with np.errstate(all="ignore"):
         wide = np.linspace(low, high, count, endpoint=closed, axis=place_of_new)
         made: Array = np.floor(wide) if dtypes.is_integer(target) else wide

@@ -57,7 +57,7 @@ class CustomJvpCall(GraphCall):
     def batch(self, size: int, args: Any, hidden: Any, /, *, trace: Any, rule: Any) -> Any:
         mapped, operands = batched_trace(trace, args, hidden, size)
         axes = _axes(hidden, operands)
-        batched_rule = FUNCTIONS["vmap"](rule, in_axes=(axes, axes), axis_size=size)
+        batched_rule = FUNCTIONS["vmap_again"](rule, (axes, axes), 0, size)
         results = call_multiple(self, operands, {"trace": mapped, "rule": batched_rule})
         return results, (True,) * len(results)
 
@@ -92,20 +92,18 @@ class CustomVjpCall(GraphCall):
         self, size: int, args: Any, hidden: Any, /, *, trace: Any, ahead: Any, back: Any
     ) -> Any:
         mapped, operands = batched_trace(trace, args, hidden, size)
-        axes, vmap = _axes(hidden, operands), FUNCTIONS["vmap"]
+        axes, again = _axes(hidden, operands), FUNCTIONS["vmap_again"]
 
-        def batched_ahead(*tensors: Tensor) -> Any:
-            return vmap(ahead, in_axes=axes, axis_size=size)(*tensors)
+        def filled(saved: Any, ct: Tensors, primals: Tensors) -> Any:
+            found = back(saved, ct, primals)
+            pairs = zip(primals, found, strict=True)
+            return tuple(zeros_like(p) if f is None else f for p, f in pairs)
 
-        def batched_back(saved: Any, ct: Tensors, primals: Tensors) -> Any:
-            def filled(saved: Any, ct: Tensors, primals: Tensors) -> Any:
-                found = back(saved, ct, primals)
-                pairs = zip(primals, found, strict=True)
-                return tuple(zeros_like(p) if f is None else f for p, f in pairs)
-
-            return vmap(filled, in_axes=(0, 0, axes), axis_size=size)(saved, ct, primals)
-
-        params = {"trace": mapped, "ahead": batched_ahead, "back": batched_back}
+        params = {
+            "trace": mapped,
+            "ahead": again(ahead, axes, 0, size),
+            "back": again(filled, (0, 0, axes), 0, size),
+        }
         results = call_multiple(self, operands, params)
         return results, (True,) * len(results)
 

@@ -104,10 +104,12 @@ def jacfwd(
         def push(*tangents: Tensor) -> Any:
             moved = tree_unflatten(structure, tangents)
             run = lambda *values: function(*_with(args, places, values), **keywords)  # noqa: E731
-            return jvp(run, tree_unflatten(structure, leaves), moved, has_aux=has_aux)[1:]
+            _, pushed, *aux = jvp(run, tree_unflatten(structure, leaves), moved, has_aux=has_aux)
+            kept[:] = aux  # it does not depend on the tangents, so it does not vary over the map
+            return pushed
 
-        columns, *aux = vmap(push, out_axes=(-1, None) if has_aux else -1)(*_basis(leaves))
-
+        kept: list[Any] = []
+        columns = vmap(push, out_axes=-1)(*_basis(leaves))
         _check_results("jacfwd", tree_leaves(columns))
 
         def rows(column: Tensor) -> Any:
@@ -120,7 +122,7 @@ def jacfwd(
             return whole[0] if isinstance(argnums, int) else whole
 
         found = tree_map(rows, columns)
-        return (found, aux[0]) if has_aux else found
+        return (found, kept[0]) if has_aux else found
 
     return jacobian
 

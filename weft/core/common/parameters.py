@@ -39,11 +39,10 @@ def as_integer(
     >>> as_integer("tile", "count", 3, low=0)
     3
     """
-    if type(value) is not int:
-        value = _index(op, name, value)
-    if (low is not None and value < low) or (high is not None and value > high):
-        raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {shown(value)}")
-    return value  # type: ignore[no-any-return]
+    found: int = value if type(value) is int else _index(op, name, value)
+    if (low is not None and found < low) or (high is not None and found > high):
+        raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {shown(found)}")
+    return found
 
 
 def _index(op: str, name: str, value: Any) -> int:
@@ -87,11 +86,10 @@ def as_real(
     op: str, name: str, value: Any, low: float | None = None, high: float | None = None
 ) -> float:
     """A real number from `low` to `high`, as a float; NaN only where no limit is given."""
-    if type(value) is not float:
-        value = _float(op, name, value)
-    if not (low is None or value >= low) or not (high is None or value <= high):
-        raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {value}")
-    return value  # type: ignore[no-any-return]
+    found: float = value if type(value) is float else _float(op, name, value)
+    if not (low is None or found >= low) or not (high is None or found <= high):
+        raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {found}")
+    return found
 
 
 def _float(op: str, name: str, value: Any) -> float:
@@ -146,7 +144,8 @@ def as_function(op: str, name: str, value: Any) -> Callable[..., Any]:
     """Something that can be called."""
     if not callable(value):
         raise ArgumentError(f"{op}: {name} must be a function, got {shown(value)}")
-    return value
+    function: Callable[..., Any] = value
+    return function
 
 
 def is_sequence(value: Any) -> bool:

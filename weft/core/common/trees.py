@@ -124,7 +124,8 @@ def register_dataclass(cls: C) -> C:
     A field is static when declared `field(metadata={"static": True})`; its value then belongs to
     the structure and must be hashable.
     """
-    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
+    kind: Any = cls
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise TreeError(f"register_dataclass: {shown(cls)} is no dataclass")
     fields = dataclasses.fields(cls)
     children = tuple(f.name for f in fields if not f.metadata.get("static"))
@@ -140,7 +141,6 @@ def register_dataclass(cls: C) -> C:
             object.__setattr__(made, name, leaf)
         return made
 
-    kind: Any = cls
     try:
         optree.register_pytree_node(kind, flatten, rebuild, namespace=NAMESPACE)
     except ValueError as error:

@@ -12,10 +12,11 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.lazy import LazyAttribute, LazyModule
+from weft.core.common.parameters import as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, MissingRuleError
+from weft.errors import MissingRuleError
 from weft.ops.base import Example, Operation, Tangents, call
 from weft.ops.elementwise.elementary import exp
 from weft.ops.elementwise.special_functions import (
@@ -223,12 +224,14 @@ gammainc_op, gammaincc_op, betainc_op = Gammainc(), Gammaincc(), Betainc()
 gammaln, psi = lgamma, digamma
 
 
+_LARGEST_ORDER = 10_000  # far beyond, every value is zero or infinite
+
+
 @public
 def polygamma(n: Any, x: Any, /) -> Tensor:
     """The n-th derivative of digamma at x, for a whole number n >= 0."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise ArgumentError(f"polygamma: operand 0: expected a whole number >= 0, got {n!r}")
-    return digamma(x) if n == 0 else polygamma_op.apply(x, order=n)
+    order = as_integer("polygamma", "n", n, 0, _LARGEST_ORDER)
+    return digamma(x) if order == 0 else polygamma_op.apply(x, order=order)
 
 
 @public

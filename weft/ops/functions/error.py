@@ -14,12 +14,16 @@ _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
 
 
+def central(x: Number) -> Number:
+    """erf(x) for |x| up to 1; any number beyond."""
+    z = (x * x).wrap("min", 1.0)
+    return x + x * evaluate("ERF", z)
+
+
 def erf(x: Number) -> Number:
     """2/√π times the integral of exp(-t²) from 0 to x."""
     size = abs(x)
-    z = size.wrap("min", 1.0)
-    z = z * z
-    small = size + size * evaluate("ERF", z)
+    small = central(size)
     shifted = size.clamp(1.0, _ERF_END[x.format.width]) - 1.0
     large = 1.0 - exponential(evaluate("LOG_ERFC", shifted)).collapse()
     return choose(size < 1.0, small, large).signed_like(x)
@@ -29,10 +33,11 @@ def erfc(x: Number) -> Number:
     """1 - erf(x), precise for large x."""
     size = abs(x).wrap("min", _ERFC_END[x.format.width])
     square = two_product(size, size)
-    t = (size - 2.0) / (size + 2.0)
+    t = (size - 4.0) / (size + 4.0)
     y, n = exponential(-square.high, -square.low)
     value = Exponential(y * (evaluate("ERFC", t) / (1.0 + 2.0 * size)), n).collapse()
-    return choose(x < 0.0, 2.0 - value, value)
+    value = choose(x < 0.0, 2.0 - value, value)
+    return choose((x > -1.0) & (x < 0.5), 1.0 - central(x), value)
 
 
 def erfinv(x: Number) -> Number:
@@ -43,9 +48,7 @@ def erfinv(x: Number) -> Number:
     large = inside > 0.5
     small = reduce_one_plus(-(inside * inside))
     product = reduce((1.0 - inside) * (1.0 + inside))
-    w = -natural(
-        Reduced(choose(large, product.f, small.f), choose(large, product.k, small.k))
-    )
+    w = -natural(Reduced(choose(large, product.f, small.f), choose(large, product.k, small.k)))
     root = w.sqrt() - 3.0
     ends = _ERFINV_ENDS[x.format.width]
     ratio = evaluate("ERFINV_CENTER", w - 2.5)

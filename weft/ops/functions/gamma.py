@@ -10,8 +10,8 @@ import math
 
 from weft.ops.functions.logarithm import log
 from weft.ops.functions.number import Number, choose, evaluate
-from weft.ops.functions.split import pair
-from weft.ops.functions.trigonometric import sin_pi
+from weft.ops.functions.split import constant, divide, multiply, pair
+from weft.ops.functions.trigonometric import half_turn
 
 _LARGE = 8.5
 
@@ -20,8 +20,9 @@ def lgamma_positive(x: Number) -> Number:
     """log(gamma(x)) for x > 0."""
     large = x > _LARGE
     small = choose(large, 2.0, x)
-    # gamma(x) = gamma(v + 2) times or over a product of factors, |v| at most ½.
+    # gamma(x) = gamma(v + 2) times or over a product of factors, v between -¾ and ½.
     n = small.round().wrap("max", 0.0)
+    n = choose((small >= 1.25) & (small < 1.5), 2.0, n)
     v = small - n
     below = choose(n.equals(0.0), small * (small + 1.0), choose(n.equals(1.0), small, 1.0))
     above = x.like(1.0)
@@ -43,7 +44,7 @@ def lgamma(x: Number) -> Number:
     value = lgamma_positive(size)
     fraction = abs(size - size.round())
     # gamma(-x) gamma(x) = -π / (x sin(πx))
-    reflected = -log(size * sin_pi(fraction) * (1 / math.pi)) - value
+    reflected = -log(size * half_turn(fraction)[0].collapse() * (1 / math.pi)) - value
     reflected = choose(fraction.equals(0.0), math.inf, reflected)
     tiny = size < math.ldexp(1.0, -x.format.digits - 8)
     value = choose(x < 0.0, reflected, value)
@@ -53,12 +54,12 @@ def lgamma(x: Number) -> Number:
 
 def digamma_positive(x: Number) -> Number:
     """digamma(x) for x > 0."""
-    large = x >= 8.0
+    large = x >= 5.0
     base = choose(large, 1.5, x)
     # The sum of 1 / (x - 1), 1 / (x - 2), … as one fraction; -1 / x where x < 1.
     numerator, denominator = x.like(0.0), x.like(1.0)
     current = base
-    for _ in range(6):
+    for _ in range(3):
         shift = current >= 2.0
         lower = current - 1.0
         numerator = choose(shift, numerator * lower + denominator, numerator)
@@ -82,11 +83,12 @@ def digamma(x: Number) -> Number:
     negative = x < 0.0
     value = digamma_positive(choose(negative, 1.0 - x, x))
     # digamma(1 - x) - digamma(x) = π / tan(πx)
-    nearest = x.round()
-    r = x - nearest
-    size = abs(r)
-    cotangent = (sin_pi(0.5 - size) / sin_pi(size)).signed_like(r) * math.pi
-    reflected = choose(r.equals(0.0), math.nan, value - cotangent)
+    r = x - x.round()
+    sine, cosine = half_turn(abs(r))
+    cotangent = multiply(divide(cosine, sine), constant("PI", x))
+    signed = choose(r < 0.0, value + cotangent.high, value - cotangent.high)
+    reflected = choose(r < 0.0, signed + cotangent.low, signed - cotangent.low)
+    reflected = choose(r.equals(0.0), math.nan, reflected)
     value = choose(negative, reflected, value)
     tiny = abs(x) < math.ldexp(1.0, -x.format.digits - 8)
     return choose(tiny, -1.0 / x, value)

@@ -40,9 +40,7 @@ def asinh(x: Number) -> Number:
     z = choose(large, 1.0, size * size)
     near = reduce_one_plus(size + z / (1.0 + (1.0 + z).sqrt()))
     far = reduce(size)
-    value = natural(
-        Reduced(choose(large, far.f, near.f), choose(large, far.k + 1.0, near.k))
-    )
+    value = natural(Reduced(choose(large, far.f, near.f), choose(large, far.k + 1.0, near.k)))
     value = choose(size.equals(math.inf), size, value)
     return choose(size < math.sqrt(x.format.smallest), x, value.signed_like(x))
 
@@ -53,9 +51,7 @@ def acosh(x: Number) -> Number:
     t = choose(large, 1.0, x - 1.0)
     near = reduce_one_plus(t + (2.0 * t + t * t).sqrt())
     far = reduce(x)
-    value = natural(
-        Reduced(choose(large, far.f, near.f), choose(large, far.k + 1.0, near.k))
-    )
+    value = natural(Reduced(choose(large, far.f, near.f), choose(large, far.k + 1.0, near.k)))
     value = choose(x.equals(math.inf), x, value)
     return choose(x >= 1.0, value, math.nan)
 

@@ -127,7 +127,7 @@ def log2_double(x: Number) -> Double:
 
 def log_sigmoid(x: Number) -> Number:
     """log(sigmoid(x)), precise in both tails."""
-    return x.wrap("min", 0.0) - log1p(exp(-abs(x)))
+    return choose(x < 0.0, x, -0.0) - log1p(exp(-abs(x)))
 
 
 def logaddexp(x: Number, y: Number) -> Number:
@@ -140,6 +140,4 @@ def logaddexp2(x: Number, y: Number) -> Number:
     """log2(2**x + 2**y) without overflow."""
     smaller = -abs(choose(x.equals(y), 0.0, x - y))
     power = exp2(smaller)
-    return x.wrap("max", y) + guarded(
-        1.0 + power, based(reduce_one_plus(power), "LOG2_E", "")
-    )
+    return x.wrap("max", y) + guarded(1.0 + power, based(reduce_one_plus(power), "LOG2_E", ""))

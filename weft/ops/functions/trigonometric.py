@@ -74,9 +74,7 @@ def window(position: Number) -> list[Number]:
         step //= 2
     shift = position & (width - 1)
     # A shift by the whole width is no shift: the neighbour is first moved by one.
-    return [
-        (words[i] << shift) | ((words[i + 1] >> 1) >> ((width - 1) - shift)) for i in range(3)
-    ]
+    return [(words[i] << shift) | ((words[i + 1] >> 1) >> ((width - 1) - shift)) for i in range(3)]
 
 
 def far(x: Number) -> Angle:
@@ -110,9 +108,7 @@ def far(x: Number) -> Angle:
     angle = multiply(rest, constant("HALF_PI", x))
     return Angle(
         quadrant.cast(form.signed),
-        Double(
-            choose(negative, -angle.high, angle.high), choose(negative, -angle.low, angle.low)
-        ),
+        Double(choose(negative, -angle.high, angle.high), choose(negative, -angle.low, angle.low)),
     )
 
 
@@ -177,11 +173,16 @@ def tan(x: Number) -> Number:
     return choose(abs(x) < math.sqrt(x.format.smallest), x, value)
 
 
-def sin_pi(x: Number) -> Number:
-    """sin(πx) for 0 <= x <= ½."""
+def half_turn(x: Number) -> tuple[Double, Double]:
+    """sin(πx) and cos(πx) for 0 <= x <= ½."""
     beyond = x > 0.25
     r = multiply(Double(choose(beyond, 0.5 - x, x), x.like(0.0)), constant("PI", x))
-    return choose(beyond, cosine(r).collapse(), sine(r).collapse())
+    s, c = sine(r), cosine(r)
+    swapped = [
+        Double(choose(beyond, a.high, b.high), choose(beyond, a.low, b.low))
+        for a, b in ((c, s), (s, c))
+    ]
+    return swapped[0], swapped[1]
 
 
 def arc(y: Number, x: Number) -> Number:

@@ -14,13 +14,15 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice, as_real
-from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.slots import public
 from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.elementwise.elementary import exp, tanh
+from weft.ops.elementwise.complex_parts import abs as absolute
+from weft.ops.elementwise.elementary import exp, expm1, log1p, sigmoid, tanh
+from weft.ops.elementwise.special_functions import erf
 from weft.ops.families import UnaryOperation, cast
 from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
@@ -98,7 +100,7 @@ def prelu(x: Any, weight: Any, /) -> Tensor:
 
 def _exponential_below(t: Any, alpha: float = 1.0) -> Any:
     """alpha · (e^t − 1) where t ≤ 0; positive t are replaced by 0 so that nothing overflows."""
-    return alpha * FUNCTIONS["expm1"](where(t > 0, 0, t))
+    return alpha * expm1(where(t > 0, 0, t))
 
 
 @public
@@ -132,14 +134,14 @@ def gelu(x: Any, /, approximate: str = "none") -> Tensor:
     if as_choice("gelu", "approximate", approximate, ("none", "tanh")) == "tanh":
         inner = (2 / pi) ** 0.5 * (t + 0.044715 * t * t * t)
         return 0.5 * t * (1 + tanh(inner))
-    return 0.5 * t * (1 + FUNCTIONS["erf"](t * 0.5**0.5))
+    return 0.5 * t * (1 + erf(t * 0.5**0.5))
 
 
 @public
 def silu(x: Any, /) -> Tensor:
     """x · sigmoid(x), also called swish."""
     t = _float("silu", x)
-    return t * FUNCTIONS["sigmoid"](t)
+    return t * sigmoid(t)
 
 
 @public
@@ -156,7 +158,7 @@ def softplus(x: Any, /, beta: float = 1.0) -> Tensor:
         raise ArgumentError("softplus: beta must not be 0")
     t = _float("softplus", x) * beta
     above = where(t > 0, t, 0)
-    return (above + FUNCTIONS["log1p"](exp(where(t > 0, -t, t)))) / beta
+    return (above + log1p(exp(where(t > 0, -t, t)))) / beta
 
 
 @public
@@ -170,7 +172,7 @@ def mish(x: Any, /) -> Tensor:
 def softsign(x: Any, /) -> Tensor:
     """x / (1 + |x|)."""
     t = _float("softsign", x)
-    return t / (1 + FUNCTIONS["abs"](t))
+    return t / (1 + absolute(t))
 
 
 @public
@@ -206,7 +208,7 @@ def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
 def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x where |x| exceeds `threshold`, else 0."""
     t = _float("hardshrink", x)
-    inside = FUNCTIONS["abs"](t) <= as_number("hardshrink", "threshold", threshold)
+    inside = absolute(t) <= as_number("hardshrink", "threshold", threshold)
     return where(inside, 0, t)
 
 
@@ -218,7 +220,7 @@ def threshold(x: Any, /, level: float, value: float) -> Tensor:
     return where(t <= level, value, t)
 
 
-def _halves(op: str, x: Any, axis: int) -> tuple[Any, Any]:
+def _halves(op: str, x: Any, axis: int) -> tuple[Tensor, Tensor]:
     t = _float(op, x)
     i = normalize_axis(op, axis, t.ndim)
     if t.shape[i] % 2:
@@ -231,7 +233,7 @@ def _halves(op: str, x: Any, axis: int) -> tuple[Any, Any]:
 def glu(x: Any, /, axis: int = -1) -> Tensor:
     """First half of an axis times the sigmoid of the second half."""
     a, b = _halves("glu", x, axis)
-    return a * FUNCTIONS["sigmoid"](b)
+    return a * sigmoid(b)
 
 
 @public

@@ -55,7 +55,7 @@ def interpolate(
     Modes: nearest, nearest-exact, area (any number of space axes), linear, bilinear, bicubic,
     trilinear. With `align_corners` the first and last elements keep their places.
     """
-    tensor: Any = to_tensor(x, op="interpolate")
+    tensor = to_tensor(x, op="interpolate")
     rank = tensor.ndim - 2
     as_choice("interpolate", "mode", mode, (*_ANY_RANK, *_RANKS))
     if rank < 1 or _RANKS.get(mode, rank) != rank:
@@ -74,7 +74,7 @@ def interpolate(
     check_memory("interpolate", (*tensor.shape[:2], *wanted), tensor.dtype)
     for k, (count, scale) in enumerate(zip(wanted, scales, strict=True)):
         tensor = _resized(tensor, k + 2, count, scale, mode, align_corners)
-    return tensor  # type: ignore[no-any-return]
+    return tensor
 
 
 def _sizes(space: Shape, size: Any, factor: Any) -> tuple[Shape, list[float]]:
@@ -151,7 +151,8 @@ def _weighted(x: Any, axis: int, positions: Array, weights: Array) -> Any:
 @public
 def pixel_shuffle(x: Any, factor: int) -> Tensor:
     """Move features into space: (…, C·r², H, W) becomes (…, C, H·r, W·r)."""
-    t = _planes("pixel_shuffle", x, factor)
+    t = _planes("pixel_shuffle", x)
+    factor = as_integer("pixel_shuffle", "factor", factor, low=1)
     *lead, features, height, width = t.shape
     if features % factor**2:
         raise ShapeError(f"pixel_shuffle: {features} features are no multiple of {factor}²")
@@ -165,7 +166,8 @@ def pixel_shuffle(x: Any, factor: int) -> Tensor:
 @public
 def pixel_unshuffle(x: Any, factor: int) -> Tensor:
     """Move space into features: (…, C, H·r, W·r) becomes (…, C·r², H, W)."""
-    t = _planes("pixel_unshuffle", x, factor)
+    t = _planes("pixel_unshuffle", x)
+    factor = as_integer("pixel_unshuffle", "factor", factor, low=1)
     *lead, features, height, width = t.shape
     if height % factor or width % factor:
         raise ShapeError(f"pixel_unshuffle: {height} × {width} is no multiple of {factor}")
@@ -176,11 +178,10 @@ def pixel_unshuffle(x: Any, factor: int) -> Tensor:
     return reshape(permute_dims(split, order), (*lead, features * factor**2, rows, columns))
 
 
-def _planes(op: str, x: Any, factor: int) -> Tensor:
+def _planes(op: str, x: Any) -> Tensor:
     tensor = to_tensor(x, op=op)
     if tensor.ndim < 3:
         raise ShapeError(f"{op}: expected (…, C, H, W), got shape {tensor.shape}")
-    as_integer(op, "factor", factor, low=1)
     return tensor
 
 

@@ -155,7 +155,8 @@ def squeeze(x: Any, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
 def expand_dims(x: Any, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """Insert axes of size 1 at these positions of the result."""
     tensor = to_tensor(x, op="expand_dims")
-    listed = tuple(axis) if type(axis) is not int and is_sequence(axis) else (axis,)
+    given: Any = axis
+    listed = tuple(given) if type(given) is not int and is_sequence(given) else (given,)
     count = len(listed)
     axes = normalize_axes("expand_dims", listed, tensor.ndim + count)
     sizes = iter(tensor.shape)
