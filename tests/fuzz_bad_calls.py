@@ -181,7 +181,8 @@ def draw_any(rng: np.random.Generator) -> Any:
         return [draw_tensor(rng) for _ in range(rng.integers(0, 4))]
     if chance < 0.42:
         return {"a": draw_tensor(rng), "b": (draw_any(rng),)}
-    return copy.copy(ODD[rng.integers(len(ODD))])  # a call may keep a list, and append to it
+    value = ODD[rng.integers(len(ODD))]
+    return copy.copy(value) if isinstance(value, list) else value  # a call may append to a list
 
 
 def draw_arguments(

@@ -120,6 +120,7 @@ def f_jax(w, x):
         ),
     ],
 )
+@pytest.mark.slow
 def test_compositions_agree_with_jax(build) -> None:
     rng = np.random.default_rng(0)
     w, x = rng.normal(size=(3, 2)), rng.normal(size=3)

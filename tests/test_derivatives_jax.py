@@ -403,6 +403,7 @@ def weft_derivatives(row: Row) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.slow
 def test_values_and_derivatives_are_those_of_jax(row: Row) -> None:
     if row.differs:
         args = tuple(map(wf.asarray, row.args))

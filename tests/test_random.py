@@ -245,6 +245,7 @@ def _log_binomial(k, n, p):
 
 
 @pytest.mark.parametrize("name", ["gamma one", "binomial least", "poisson rejected"])
+@pytest.mark.slow
 def test_rejection_is_exact_where_most_candidates_are_refused(name):
     law = (CONTINUOUS | DISCRETE)[name][2]
     sample = draw(name, KEY, (150_000,)).numpy().astype(np.float64)
@@ -291,6 +292,7 @@ def test_categories_come_up_with_their_probabilities():
     assert random.categorical(KEY, table, axis=0, shape=(5, 2)).shape == (5, 2)
 
 
+@pytest.mark.slow
 def test_multinomial_counts_add_up_and_follow_their_law():
     p = np.array([0.2, 0.0, 0.5, 0.25, 0.05])
     sample = random.multinomial(KEY, 60, p, (N,)).numpy()

@@ -2,8 +2,8 @@
 
     python tools/fit_functions.py > weft/ops/functions/coefficients.py
 
-Each polynomial is the best one in the sense of Chebyshev: Remez' exchange algorithm in 40 digits, on
-a fine grid of points that crowd toward the ends of the interval. The degree is the lowest whose
+Each polynomial is the best one in the sense of Chebyshev: Remez' exchange algorithm in 40 digits,
+on a fine grid of points that crowd toward the ends of the interval. The degree is the lowest whose
 weighted error is below the target of its format.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import mpmath as mp
 import numpy as np
@@ -146,7 +147,7 @@ def elementary(width: int) -> Iterator[Fit]:
     square = abs
     yield Fit(
         "EXP", "(exp(x) - 1 - x) / x²", lambda x: (mp.expm1(x) - x) / x**2,
-        -half_log2, half_log2, abs, bits,
+        -half_log2, half_log2, abs, 26 if width == 32 else bits,
     )  # fmt: skip
     yield Fit("EXP2", "(2**x - 1) / x", lambda x: mp.expm1(x * mp.log(2)) / x, -0.5, 0.5, abs, bits)
     atanh = in_square(lambda s: (2 * mp.atanh(s) - 2 * s) / s**3)
@@ -202,17 +203,14 @@ def special(width: int) -> Iterator[Fit]:
         "ERFINV_CENTER", "erfinv(x) / x of -log(1 - x²) - 2.5", lambda v: erfinv_ratio(v + 2.5),
         -2.5, ends[0] - 2.5, one, bits,
     )  # fmt: skip
-    for part, (low, high) in zip(
-        ("MIDDLE", "TAIL"), zip(ends, ends[1:], strict=False), strict=False
-    ):
+    centers = {"MIDDLE": 3, "TAIL": 5}
+    for (part, center), (low, high) in zip(centers.items(), pairwise(ends), strict=False):
         yield Fit(
-            f"ERFINV_{part}", "erfinv(x) / x of sqrt(-log(1 - x²)) - 3",
-            lambda v: erfinv_ratio((v + 3) ** 2),
-            float(mp.sqrt(low)) - 3, float(mp.sqrt(high)) - 3, one, bits,
+            f"ERFINV_{part}", f"erfinv(x) / x of sqrt(-log(1 - x²)) - {center}",
+            lambda v, center=center: erfinv_ratio((v + center) ** 2),
+            float(mp.sqrt(low)) - center, float(mp.sqrt(high)) - center, one, bits,
         )  # fmt: skip
-    yield Fit(
-        "LGAMMA", "lgamma(2 + x) / x", lambda x: mp.loggamma(2 + x) / x, -0.75, 0.5, one, bits
-    )
+    yield Fit("LGAMMA", "lgamma(2 + x) / x", lambda x: mp.loggamma(2 + x) / x, -0.5, 0.5, one, bits)
     yield Fit(
         "STIRLING", "(lgamma(x) - (x - ½) log(x) + x - ½ log(2π)) x of 1 / x²",
         in_square(
@@ -221,6 +219,11 @@ def special(width: int) -> Iterator[Fit]:
         ), 0, 1 / 72.0, one, bits - 3,
     )  # fmt: skip
     zero = mp.findroot(mp.digamma, 1.46)
+    least = mp.loggamma(zero)
+    yield Fit(
+        "LGAMMA_VALLEY", "(lgamma(zero + x) - lgamma(zero)) / x², zero that of digamma",
+        lambda x: (mp.loggamma(zero + x) - least) / x**2, -0.27, 0.25, lambda x: x**2, bits + 3,
+    )  # fmt: skip
     yield Fit(
         "DIGAMMA", "digamma(x) / (x - zero) of x - 1.5",
         lambda v: mp.digamma(v + 1.5) / (v + 1.5 - zero), -0.5, 0.5, one, bits,
@@ -242,6 +245,7 @@ def constants() -> dict[str, mp.mpf]:
         "LOG10_2": mp.log10(2),
         "PI": +mp.pi,
         "HALF_PI": mp.pi / 2,
+        "LGAMMA_LEAST": mp.loggamma(mp.findroot(mp.digamma, 1.46)),
         "DIGAMMA_ZERO": mp.findroot(mp.digamma, 1.46),
     }
 

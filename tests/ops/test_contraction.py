@@ -209,3 +209,7 @@ def test_matmul_broadcasts_any_batches(data):
 
     a, b = draw((*lead(), m, k)), draw((*lead(), k, n), seed=1)
     same(wf.matmul(a, b), a @ b)
+
+
+def test_a_batch_of_rows_times_a_matrix_without_columns_is_empty():
+    same(wf.matmul(np.ones((3, 1, 2)), np.ones((2, 0))), np.ones((3, 1, 0)))

@@ -123,7 +123,7 @@ def test_meshgrid_agrees_with_numpy(indexing):
         want = np.meshgrid(*vectors[:count], indexing=indexing)
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a.numpy(), b)
-    with pytest.raises(ArgumentError, match="indexing must be 'xy' or 'ij'"):
+    with pytest.raises(ArgumentError, match="indexing must be one of 'xy', 'ij'"):
         wf.meshgrid([1], indexing="zz")
 
 
@@ -227,7 +227,7 @@ REFUSED = [
     (lambda: wf.arange(float("nan")), ArgumentError, "arange"),
     (lambda: wf.arange(3, dtype="complex64"), DTypeError, "no meaning for complex64"),
     (lambda: wf.arange("a"), DTypeError, "expected a real number"),
-    (lambda: wf.linspace(0, 1, -1), ArgumentError, "num is negative"),
+    (lambda: wf.linspace(0, 1, -1), ArgumentError, "num must be at least 0"),
     (lambda: wf.linspace(0, 1, 2.5), DTypeError, "num must be an integer"),
     (lambda: wf.zeros(2, dtype="float128x"), UnsupportedDTypeError, "names no dtype"),
     (lambda: wf.from_numpy([1]), ConversionError, "expected a NumPy array"),

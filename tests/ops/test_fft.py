@@ -115,6 +115,7 @@ CASES = (
 
 
 @pytest.mark.parametrize(("ours", "theirs", "x"), CASES)
+@pytest.mark.slow
 def test_derivatives_are_those_of_jax(ours, theirs, x):
     with jax.enable_x64(True):
         value, pullback = jax.vjp(theirs, jnp.asarray(x))

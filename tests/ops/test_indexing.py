@@ -182,9 +182,9 @@ def test_modes_say_what_a_position_out_of_range_means():
     assert x.at[[4, 0]].add(1.0, mode="wrap").tolist() == [2, 3, 3]
     grid2 = wf.zeros((2, 3))
     assert grid2.at[[0, 5], [1, 1]].add(1.0, mode="drop").tolist() == [[0, 1, 0], [0, 0, 0]]
-    with pytest.raises(ArgumentError, match="mode must be one of raise, clip, wrap, fill"):
+    with pytest.raises(ArgumentError, match="mode must be one of 'raise', 'clip', 'wrap', 'fill'"):
         x.at[0].get(mode="nearest")
-    with pytest.raises(ArgumentError, match="mode must be one of raise, clip, wrap, drop"):
+    with pytest.raises(ArgumentError, match="mode must be one of 'raise', 'clip', 'wrap', 'drop'"):
         x.at[0].set(1.0, mode="fill")
 
 

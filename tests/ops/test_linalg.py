@@ -119,11 +119,13 @@ def adjoint_solve(a, b):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.slow
 def test_complex_derivatives_are_those_of_jax(ours, theirs, arrays):
     agree_with_jax(ours, theirs, *arrays)
 
 
 @pytest.mark.parametrize("a", [SQUARE, TALL, WIDE_MATRIX], ids=["square", "tall", "wide"])
+@pytest.mark.slow
 def test_complex_derivatives_of_svd_are_those_of_jax(a):
     agree_with_jax(
         lambda x: L.svd(x, full_matrices=False),

@@ -295,7 +295,7 @@ def test_sliding_windows_show_every_place():
 
 ERRORS = [
     (lambda: wf.split(wf.ones(5), 2), ShapeError, "has no 2 equal parts"),
-    (lambda: wf.split(wf.ones(5), 0), ArgumentError, "number of parts must be positive"),
+    (lambda: wf.split(wf.ones(5), 0), ArgumentError, "number of parts must be from 1"),
     (lambda: wf.vsplit(wf.ones(5), 1), AxisError, "needs at least 2 axes"),
     (
         lambda: wf.concat([wf.ones((2, 3)), wf.ones((2, 4))]),
@@ -304,13 +304,13 @@ ERRORS = [
     ),
     (lambda: wf.concat([]), ArgumentError, "needs at least one tensor"),
     (lambda: wf.stack([wf.ones(2), wf.ones(3)]), ShapeError, "operand 1 has shape"),
-    (lambda: wf.repeat(wf.ones(3), -1), ArgumentError, "repeats are negative"),
+    (lambda: wf.repeat(wf.ones(3), -1), ArgumentError, "repeats must be at least 0"),
     (lambda: wf.repeat(wf.ones(3), [1, 2]), ShapeError, "repeat: repeats"),
     (lambda: wf.pad(wf.ones(3), -1), ArgumentError, "a width is negative"),
     (lambda: wf.pad(wf.ones(3), 1, mode="mean"), ArgumentError, "mode must be one of"),
     (lambda: wf.pad(wf.ones(0), 1, mode="edge"), ShapeError, "axis 0 is empty"),
     (lambda: wf.pad(wf.ones(3, dtype="int32"), 1, constant_values=0.5), DTypeError, "does not fit"),
-    (lambda: wf.pad(wf.ones((2, 2)), ((1, 1), (1, 1), (1, 1))), ShapeError, "do not fit 2 axes"),
+    (lambda: wf.pad(wf.ones((2, 2)), ((1, 1), (1, 1), (1, 1))), ShapeError, "does not fit 2 axes"),
     (lambda: wf.block([[wf.ones(1)], wf.ones(1)]), ArgumentError, "different depths"),
     (lambda: wf.delete(wf.ones(3), 7), IndexingError, "delete"),
     (

@@ -208,6 +208,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize("x", PRODUCTS, ids=str)
+@pytest.mark.slow
 def test_prod_has_exact_first_and_second_derivatives_at_zeros(x):
     close(wf.grad(wf.prod)(x), slope(jnp.prod)(x))
     step = np.cos(np.arange(len(x)))

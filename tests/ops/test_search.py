@@ -69,7 +69,7 @@ def test_searchsorted_takes_scalars_sorters_and_rows():
 
 
 def test_searchsorted_mistakes_are_named():
-    with pytest.raises(ArgumentError, match="searchsorted: side must be 'left' or 'right'"):
+    with pytest.raises(ArgumentError, match="searchsorted: side must be one of 'left', 'right'"):
         wf.searchsorted([1.0], [1.0], side="middle")
     with pytest.raises(DTypeError, match="searchsorted: complex"):
         wf.searchsorted([1j], [1.0])
@@ -247,7 +247,7 @@ def test_histograms_of_edge_cases():
     assert wf.histogram(np.zeros(0), 3)[0].tolist() == [0, 0, 0]
     assert wf.histogram(np.array([0.0, 1.0, np.nan]), 2, (0, 1))[0].tolist() == [1, 1]
     assert wf.histogram(np.array([1, 2, 2, 5]), 2)[0].tolist() == [3, 1]
-    with pytest.raises(ArgumentError, match="histogram: needs at least one bin"):
+    with pytest.raises(ArgumentError, match="histogram: bins must be at least 1"):
         wf.histogram(np.ones(3), 0)
     with pytest.raises(ArgumentError, match="histogram: bins must be a number or edges"):
         wf.histogram(np.ones(3), "auto")

@@ -406,6 +406,7 @@ def test_a_forked_child_starts_with_an_empty_cache_and_valid_leases():
     assert out == "parent and child agree\n"
 
 
+@pytest.mark.slow
 def test_leases_that_live_until_the_interpreter_exits_die_in_silence():
     out = run_python("""
         import json

@@ -150,6 +150,7 @@ def test_owned_memory_is_freed_exactly_when_the_last_view_drops():
         gc.enable()
 
 
+@pytest.mark.slow
 def test_gradients_leave_nothing_behind():
     x = large()
     wf.grad(lambda v: wf.sum(wf.sin(v) * v))(x).numpy()

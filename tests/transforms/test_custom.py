@@ -230,3 +230,43 @@ def test_rules_may_use_the_named_axes_of_a_map() -> None:
         total = lambda x, f=function: wf.vmap(f, axis_name="i")(x).sum()  # noqa: E731
         assert wf.grad(total)(x).tolist() == [6.0, 6.0, 6.0]
         assert wf.jvp(total, x, wf.ones(3))[1].item() == 18.0
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_each_level_of_maps_may_add_constants(kind) -> None:
+    def f(p, x):
+        return wf.cond(p > 0, wf.sin, wf.cos, x)
+
+    wrapped = getattr(wf, kind)(f)
+    if kind == "custom_vjp":
+        wrapped.defvjp(lambda p, x: (f(p, x), (p, x)), lambda s, ct: wf.vjp(f, *s)[1](ct))
+    else:
+        wrapped.defjvp(lambda p, t: wf.jvp(f, p, t))
+    p, x = wf.asarray(POINTS[:2]), wf.asarray(POINTS)
+
+    def total(f):
+        rows = wf.vmap(wf.vmap(f, in_axes=(None, 0)), in_axes=(0, None))
+        return lambda x: (rows(p, x) * x).sum()
+
+    for derive in (wf.grad, lambda f: lambda x: wf.jvp(f, x, x)[1]):
+        found, want = (derive(total(g))(x).numpy() for g in (wrapped, f))
+        np.testing.assert_allclose(found, want, rtol=1e-12)
+
+
+def test_cotangents_of_operands_that_one_map_leaves_out_are_summed_over_that_map() -> None:
+    f = wf.custom_vjp(lambda a, b: a * b)
+    f.defvjp(lambda a, b: (a * b, (a, b)), lambda s, ct: (ct * s[1], ct * s[0]))
+    a, b = wf.asarray(POINTS[:2]), wf.asarray(POINTS[:2] + 1)
+    weights = wf.asarray([[1.0, 10.0], [100.0, 1000.0]]).astype(wf.float64)
+
+    def table(f):
+        rows = wf.vmap(wf.vmap(f, in_axes=(None, 0)), in_axes=(0, None))
+        return lambda a, b: (rows(a, b) * weights).sum()
+
+    plain = lambda a, b: a * b  # noqa: E731
+    for mode in (
+        lambda g: wf.grad(g, argnums=(0, 1))(a, b),
+        lambda g: wf.jvp(g, (a, b), (b, a))[1:],
+    ):
+        for found, want in zip(mode(table(f)), mode(table(plain)), strict=True):
+            np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-12)

@@ -156,6 +156,7 @@ def test_a_leaked_tensor_is_refused_by_name() -> None:
         kept[0] + 1
 
 
+@pytest.mark.slow
 def test_ten_thousand_ops_differentiate_without_recursion() -> None:
     def f(x):
         for _ in range(10_000):

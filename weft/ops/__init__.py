@@ -5,6 +5,7 @@
 | `base`, `families`, `axes` | what an op is, what kinds of ops share, axis parameters |
 | `dispatch` | the bottom of the handler stack: run or record; `realize` |
 | `scalars` | the scalar instructions of kernels |
+| `functions/` | exp, sin, erf… in scalar instructions, for every backend |
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
 | `reduction`, `statistics`, `norms`, `order`, `search` | over axes: sums, spread, order, sets |
 | `contraction`, `einsum` | matrix products and what is spelled with them |

@@ -41,7 +41,7 @@ class Matmul(Operation):
     def write(self, out: Array, a: Array, b: Array) -> None:
         if a.shape[-1] == 1 == b.shape[-2]:
             np.multiply(a, b, out=out)  # an outer product, batched or not
-        elif b.ndim == 2 < a.ndim and a.flags.c_contiguous and a.size:
+        elif b.ndim == 2 < a.ndim and a.flags.c_contiguous and a.size and b.size:
             rows = out.reshape(-1, out.shape[-1])  # one product instead of one per batch
             np.matmul(a.reshape(-1, a.shape[-1]), b, out=rows)
         else:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from inspect import signature
+from itertools import zip_longest
 from typing import Any
 
+from weft.core.autograd.tape import fit
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_function, as_integers
 from weft.core.common.slots import FUNCTIONS, public
@@ -29,7 +31,11 @@ from weft.transforms.vjp import linear_transpose
 
 
 def _axes(hidden: Any, operands: Tensors) -> tuple[int | None, ...]:
-    """Which operands a batched rule maps over; constants at the end are not."""
+    """Which operands a batched rule maps over.
+
+    Constants that batching made come last: they are not mapped, and the rule inside, which knows
+    nothing of them, gets its own operands alone.
+    """
     mapped = tuple(0 if h else None for h in hidden)
     return (*mapped, *(None,) * (len(operands) - len(mapped)))
 
@@ -56,9 +62,16 @@ class CustomJvpCall(GraphCall):
 
     def batch(self, size: int, args: Any, hidden: Any, /, *, trace: Any, rule: Any) -> Any:
         mapped, operands = batched_trace(trace, args, hidden, size)
-        axes = _axes(hidden, operands)
-        batched_rule = FUNCTIONS["vmap_again"](rule, (axes, axes), 0, size)
-        results = call_multiple(self, operands, {"trace": mapped, "rule": batched_rule})
+        axes, count = _axes(hidden, operands), len(args)
+
+        def of_own(primals: Tensors, tangents: Tensors) -> Any:
+            return rule(primals[:count], tangents[:count])
+
+        params = {
+            "trace": mapped,
+            "rule": FUNCTIONS["vmap_again"](of_own, (axes, axes), 0, size),
+        }
+        results = call_multiple(self, operands, params)
         return results, (True,) * len(results)
 
 
@@ -83,7 +96,8 @@ class CustomVjpCall(GraphCall):
 
         def pull(*ct: Tensor) -> Any:
             found = back(saved, ct, primals)
-            return tuple(zeros_like(primals[i]) if found[i] is None else found[i] for i in places)
+            pairs = ((found[i], primals[i]) for i in places)
+            return tuple(zeros_like(p) if c is None else fit(c, p) for c, p in pairs)
 
         transposed = linear_transpose(pull, *out)
         return tuple(transposed(tuple(tangents[i] for i in places)))
@@ -92,18 +106,24 @@ class CustomVjpCall(GraphCall):
         self, size: int, args: Any, hidden: Any, /, *, trace: Any, ahead: Any, back: Any
     ) -> Any:
         mapped, operands = batched_trace(trace, args, hidden, size)
-        axes, again = _axes(hidden, operands), FUNCTIONS["vmap_again"]
+        axes, count, again = _axes(hidden, operands), len(args), FUNCTIONS["vmap_again"]
+
+        def of_own(*tensors: Tensor) -> Any:
+            return ahead(*tensors[:count])
 
         def filled(saved: Any, ct: Tensors, primals: Tensors) -> Any:
-            found = back(saved, ct, primals)
-            pairs = zip(primals, found, strict=True)
+            found = back(saved, ct, primals[:count])
+            pairs = zip_longest(primals, found)
             return tuple(zeros_like(p) if f is None else f for p, f in pairs)
 
-        params = {
-            "trace": mapped,
-            "ahead": again(ahead, axes, 0, size),
-            "back": again(filled, (0, 0, axes), 0, size),
-        }
+        batched = again(filled, (0, 0, axes), 0, size)
+
+        def fitted(saved: Any, ct: Tensors, primals: Tensors) -> Any:
+            # An operand that is not mapped gets one cotangent for each slice: their sum is due
+            # here, since an outer map would put its own axis before this one.
+            return tuple(map(fit, batched(saved, ct, primals), primals))
+
+        params = {"trace": mapped, "ahead": again(of_own, axes, 0, size), "back": fitted}
         results = call_multiple(self, operands, params)
         return results, (True,) * len(results)
 

@@ -151,6 +151,7 @@ def test_realize_inside_a_transform_computes_the_value_behind():
     assert seen == [True]
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_hundred_thousand_calls_runs_without_recursion(limits):
     limits.flush_limit = 1_000_000
     limits.small_elements = 0
@@ -161,6 +162,7 @@ def test_a_chain_of_a_hundred_thousand_calls_runs_without_recursion(limits):
     assert y.tolist() == [100_001.0] * 2
 
 
+@pytest.mark.slow
 def test_a_long_chain_that_nobody_reads_can_be_dropped(limits):
     limits.flush_limit = 1_000_000
     limits.small_elements = 0

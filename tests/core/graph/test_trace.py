@@ -82,6 +82,7 @@ def test_replay_works_on_tensors_of_a_transform():
 
 
 @pytest.mark.promise("S0.17")
+@pytest.mark.slow
 def test_replay_does_not_recurse():
     def long(x):
         for _ in range(20_000):

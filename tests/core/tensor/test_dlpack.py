@@ -415,6 +415,7 @@ def test_jax_and_weft_share_memory_both_ways(dtype):
     assert result.tobytes() == expected
 
 
+@pytest.mark.slow
 def test_capsules_and_views_that_live_until_the_interpreter_exits_are_harmless():
     program = """
         import sys

@@ -206,6 +206,7 @@ def batch_of(x):
 
 @pytest.mark.promise("S2.24")
 @pytest.mark.parametrize(("program", "points"), PROGRAMS)
+@pytest.mark.slow
 def test_control_flow_is_the_unrolled_program_in_every_transform(program, points) -> None:
     tensors = tuple(map(wf.asarray, points))
     moves = tuple(wf.cos(1 + 3 * x) for x in tensors)
@@ -220,6 +221,7 @@ def test_control_flow_is_the_unrolled_program_in_every_transform(program, points
 
 @pytest.mark.promise("S2.24")
 @pytest.mark.parametrize(("program", "points"), PROGRAMS)
+@pytest.mark.slow
 def test_control_flow_agrees_with_jax(program, points) -> None:
     places = tuple(range(len(points)))
 

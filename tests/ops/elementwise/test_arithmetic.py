@@ -209,6 +209,7 @@ W = Y - 0.9 + 1j * (X - 0.7)
 
 
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "pow", "remainder"])
+@pytest.mark.slow
 def test_derivatives_of_binary_operators_are_jaxs(name):
     agrees_with_jax(getattr(wf, name), getattr(jnp, name), X, Y)
     agrees_with_jax(getattr(wf, name), getattr(jnp, name), X, Y[0])

@@ -140,6 +140,7 @@ def points(name):
 
 
 @pytest.mark.parametrize("name", NUMPY)
+@pytest.mark.slow
 def test_derivatives_are_jaxs(name):
     ours, theirs = getattr(wf, name), getattr(jnp, name)
     agrees_with_jax(ours, theirs, points(name))

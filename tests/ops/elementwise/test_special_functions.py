@@ -96,7 +96,7 @@ def test_integers_become_floats_and_complex_numbers_raise():
 
 @pytest.mark.parametrize("order", [-1, 1.5, True, "2"])
 def test_polygamma_takes_a_whole_order(order):
-    with pytest.raises(wf.errors.ArgumentError, match="polygamma: operand 0"):
+    with pytest.raises((wf.errors.ArgumentError, wf.errors.DTypeError), match="polygamma: n must"):
         wf.polygamma(order, 1.0)
 
 
@@ -114,6 +114,7 @@ JAX_NAMES = {"lgamma": "gammaln"}
 
 
 @pytest.mark.parametrize("name", [n for n in UNARY if n != "erfcinv"])
+@pytest.mark.slow
 def test_derivatives_of_functions_of_one_float_are_jaxs(name):
     ours, points = getattr(wf, name), POINTS.get(name, ANY)
     theirs = getattr(jsp, JAX_NAMES.get(name, name))

@@ -123,10 +123,14 @@ def test_gated_units_are_torchs():
     ("call", "error", "message"),
     [
         (lambda: wf.glu(np.ones(3)), ShapeError, "glu: axis 0 of shape .* has no two halves"),
-        (lambda: wf.gelu(1.0, "erf"), ArgumentError, "gelu: approximate is 'none' or 'tanh'"),
-        (lambda: wf.hardtanh(1.0, 2, 1), ArgumentError, "hardtanh: low 2 is not below high 1"),
-        (lambda: wf.celu(1.0, 0), ArgumentError, "celu: alpha is 0"),
-        (lambda: wf.softplus(1.0, 0), ArgumentError, "softplus: beta is 0"),
+        (
+            lambda: wf.gelu(1.0, "erf"),
+            ArgumentError,
+            "gelu: approximate must be one of 'none', 'tanh'",
+        ),
+        (lambda: wf.hardtanh(1.0, 2, 1), ArgumentError, "hardtanh: low 2.0 is not below high 1.0"),
+        (lambda: wf.celu(1.0, 0), ArgumentError, "celu: alpha must not be 0"),
+        (lambda: wf.softplus(1.0, 0), ArgumentError, "softplus: beta must not be 0"),
         (lambda: wf.prelu(np.ones((2, 3)), np.ones(2)), ShapeError, "expected 1 or 3 slopes"),
         (lambda: wf.elu(1j), DTypeError, "elu: takes real numbers, got complex"),
         (lambda: wf.elu(True), DTypeError, "elu: takes real numbers, got bool"),

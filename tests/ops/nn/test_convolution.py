@@ -165,7 +165,7 @@ def test_an_empty_batch_is_allowed():
         ((2, 3, 5), (4, 3, 3), {"padding": -1}, ArgumentError, "padding must be at least 0"),
         ((2, 3, 5), (4, 3, 3), {"padding": "full"}, ArgumentError, "'same', 'valid' or widths"),
         ((2, 3, 5), (4, 3, 3), {"stride": (1, 2)}, ArgumentError, "stride: 2 values for 1 axes"),
-        ((2, 3, 5), (4, 3, 3), {"stride": 1.5}, DTypeError, "stride must be integers"),
+        ((2, 3, 5), (4, 3, 3), {"stride": 1.5}, DTypeError, "stride must be an integer"),
     ],
 )
 def test_mistakes_are_named(x, kernel, options, error, message):
@@ -214,5 +214,7 @@ def test_convolve_refuses_matrices_emptiness_and_unknown_modes():
         wf.convolve(np.ones((2, 2)), np.ones(2))
     with pytest.raises(ShapeError, match="correlate: operand 1: expected a non-empty vector"):
         wf.correlate(np.ones(2), np.ones(0))
-    with pytest.raises(ArgumentError, match="mode is 'full', 'same' or 'valid', got 'wrap'"):
+    with pytest.raises(
+        ArgumentError, match="mode must be one of 'full', 'same', 'valid', got 'wrap'"
+    ):
         wf.convolve(np.ones(2), np.ones(2), "wrap")

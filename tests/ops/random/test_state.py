@@ -134,7 +134,7 @@ MISTAKES = [
     (
         lambda: random.randint(KEY, (2,), 0.5, 3),
         errors.DTypeError,
-        "minval and maxval must be integers",
+        "m..val must be an integer",
     ),
     (
         lambda: random.bernoulli(KEY, 1.5),
@@ -168,7 +168,7 @@ MISTAKES = [
         "df must be above n - 1 = 2",
     ),
     (lambda: random.permutation(KEY, wf.zeros((3,)), axis=1), errors.AxisError, "out of range"),
-    (lambda: random.permutation(KEY, -1), errors.ArgumentError, "must not be negative"),
+    (lambda: random.permutation(KEY, -1), errors.ArgumentError, "must be at least 0"),
     (
         lambda: random.choice(KEY, 3, (4,), replace=False),
         errors.ArgumentError,

@@ -124,8 +124,8 @@ def register_dataclass(cls: C) -> C:
     A field is static when declared `field(metadata={"static": True})`; its value then belongs to
     the structure and must be hashable.
     """
-    kind: Any = cls
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+    is_class = isinstance(cls, type)  # a decorator may be put on anything
+    if not is_class or not dataclasses.is_dataclass(cls):
         raise TreeError(f"register_dataclass: {shown(cls)} is no dataclass")
     fields = dataclasses.fields(cls)
     children = tuple(f.name for f in fields if not f.metadata.get("static"))
@@ -141,6 +141,7 @@ def register_dataclass(cls: C) -> C:
             object.__setattr__(made, name, leaf)
         return made
 
+    kind: Any = cls
     try:
         optree.register_pytree_node(kind, flatten, rebuild, namespace=NAMESPACE)
     except ValueError as error:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 
-from weft.ops.functions.exponential import Exponential, exponential
+from weft.ops.functions.exponential import exponential, exponential_double
 from weft.ops.functions.logarithm import Reduced, natural, reduce, reduce_one_plus
-from weft.ops.functions.number import Number, choose, evaluate
-from weft.ops.functions.split import two_product
+from weft.ops.functions.number import Number, choose, coefficients, evaluate, polynomial, scale
+from weft.ops.functions.split import divide, fast_two_sum, multiply, two_product, two_sum
 
 _ERF_END = {32: 4.0, 64: 6.0}  # from here on erf is 1
 _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
+_ERFINV_PARTS = {"ERFINV_MIDDLE": 3.0, "ERFINV_TAIL": 5.0}
 
 
 def central(x: Number) -> Number:
@@ -34,8 +35,11 @@ def erfc(x: Number) -> Number:
     size = abs(x).wrap("min", _ERFC_END[x.format.width])
     square = two_product(size, size)
     t = (size - 4.0) / (size + 4.0)
-    y, n = exponential(-square.high, -square.low)
-    value = Exponential(y * (evaluate("ERFC", t) / (1.0 + 2.0 * size)), n).collapse()
+    y, n = exponential_double(-square.high, -square.low)
+    first, *others = coefficients("ERFC", t)
+    series = fast_two_sum(t.like(first), t * polynomial(t, tuple(others)))
+    quotient = divide(series, two_sum(t.like(1.0), 2.0 * size))
+    value = scale(multiply(y, quotient).collapse(), n)
     value = choose(x < 0.0, 2.0 - value, value)
     return choose((x > -1.0) & (x < 0.5), 1.0 - central(x), value)
 
@@ -49,10 +53,10 @@ def erfinv(x: Number) -> Number:
     small = reduce_one_plus(-(inside * inside))
     product = reduce((1.0 - inside) * (1.0 + inside))
     w = -natural(Reduced(choose(large, product.f, small.f), choose(large, product.k, small.k)))
-    root = w.sqrt() - 3.0
+    root = w.sqrt()
     ends = _ERFINV_ENDS[x.format.width]
     ratio = evaluate("ERFINV_CENTER", w - 2.5)
-    for name, end in zip(("ERFINV_MIDDLE", "ERFINV_TAIL"), ends, strict=False):
-        ratio = choose(w > end, evaluate(name, root), ratio)
+    for (name, center), end in zip(_ERFINV_PARTS.items(), ends, strict=False):
+        ratio = choose(w > end, evaluate(name, root - center), ratio)
     value = choose(size.equals(1.0), math.inf, inside * ratio)
     return choose(size <= 1.0, value, math.nan).signed_like(x)

@@ -37,11 +37,18 @@ def reduce(x: Number) -> tuple[Number, Number, Number]:
     return n, x - n * high, n * low
 
 
-def exponential(x: Number, low: Number | None = None) -> Exponential:
-    """exp(x + low), where low is a correction to x."""
+def exponential(x: Number) -> Exponential:
+    """exp(x)."""
     n, a, b = reduce(x.clamp(*_RANGE[x.format.width]))
-    r = a - b if low is None else a - (b - low)
+    r = a - b
     return Exponential(1.0 + (r + r * r * evaluate("EXP", r)), n.to_integer())
+
+
+def exponential_double(x: Number, low: Number) -> tuple[Double, Number]:
+    """(y, n): exp(x + low) = y * 2**n, where low is a correction to x and y has double length."""
+    n, a, b = reduce(x.clamp(*_RANGE[x.format.width]))
+    r = a - (b - low)
+    return fast_two_sum(r.like(1.0), r + r * r * evaluate("EXP", r)), n.to_integer()
 
 
 def exp(x: Number) -> Number:

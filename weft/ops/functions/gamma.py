@@ -1,7 +1,7 @@
 """The logarithm of the gamma function, and its derivative.
 
-A polynomial serves an interval of length 1; recurrences bring other small arguments there, Stirling's
-series serves large ones, and reflection the negative ones.
+A polynomial serves an interval of about length 1; recurrences bring other small arguments there,
+Stirling's series serves large ones, and reflection the negative ones.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from weft.ops.functions.trigonometric import half_turn
 _LARGE = 8.5
 
 
+def valley(x: Number) -> Number:
+    """log(gamma(x)) for x around its least value, between the zeros 1 and 2."""
+    high, low = pair("DIGAMMA_ZERO", x.format)
+    least, rest = pair("LGAMMA_LEAST", x.format)
+    u = (x - high) - low
+    return least + (u * u * evaluate("LGAMMA_VALLEY", u) + rest)
+
+
 def lgamma_positive(x: Number) -> Number:
     """log(gamma(x)) for x > 0."""
     large = x > _LARGE
     small = choose(large, 2.0, x)
-    # gamma(x) = gamma(v + 2) times or over a product of factors, v between -¾ and ½.
+    # gamma(x) = gamma(v + 2) times or over a product of factors, |v| at most ½.
     n = small.round().wrap("max", 0.0)
-    n = choose((small >= 1.25) & (small < 1.5), 2.0, n)
     v = small - n
     below = choose(n.equals(0.0), small * (small + 1.0), choose(n.equals(1.0), small, 1.0))
     above = x.like(1.0)
@@ -31,6 +38,7 @@ def lgamma_positive(x: Number) -> Number:
     logarithm = log(choose(large, x, choose(n < 1.5, below, above)))
     start = v * evaluate("LGAMMA", v)
     near = choose(n < 1.5, start - logarithm, start + logarithm)
+    near = choose((small > 1.2) & (small < 1.7), valley(small), near)
     inverse = 1.0 / choose(large, x, 16.0)
     series = inverse * evaluate("STIRLING", inverse * inverse)
     rest = 0.5 * math.log(2 * math.pi) - 0.5

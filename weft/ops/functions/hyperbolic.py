@@ -1,4 +1,4 @@
-"""Hyperbolic functions and their inverses, from exponentials and logarithms without cancellation."""
+"""Hyperbolic functions and their inverses: exponentials and logarithms without cancellation."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from weft.ops.functions.coefficients import COEFFICIENTS
 
+from weft.ops.functions.coefficients import COEFFICIENTS
 from weft.ops.scalars import Scalars
 
 
@@ -63,7 +63,8 @@ class Number:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the operand."""
-        return np.dtype(self.value.dtype)
+        dtype: np.dtype[Any] = np.dtype(self.value.dtype)
+        return dtype
 
     @property
     def format(self) -> Format:

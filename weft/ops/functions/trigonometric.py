@@ -1,7 +1,7 @@
 """Circular functions: sin, cos, tan, and their inverses.
 
-x = n π/2 + r with |r| at most π/4, r in double length. Up to a moderate |x| the multiples of π/2 are
-taken off in pieces that multiply n exactly (Cody and Waite); beyond, x is multiplied by the
+x = n π/2 + r with |r| at most π/4, r in double length. Up to a moderate |x| the multiples of π/2
+are taken off in pieces that multiply n exactly (Cody and Waite); beyond, x is multiplied by the
 binary digits of 2/π that matter, in integers (Payne and Hanek). Every finite x is served.
 """
 
@@ -98,7 +98,7 @@ def far(x: Number) -> Angle:
     ]
     negative = (words[0] >> (width - 1)).differs(0)
     half = width // 2
-    pieces = []
+    pieces: list[Number] = []
     for word in (choose(negative, ~word, word) for word in words):
         for piece in (word >> half, word & ((1 << half) - 1)):
             weight = math.ldexp(1.0, -half * (len(pieces) + 1))
