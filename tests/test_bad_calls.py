@@ -25,10 +25,12 @@ NAN = float("nan")
 
 
 @pytest.mark.promise("S0.4")
+@pytest.mark.slow
 def test_thousands_of_bad_calls_raise_only_errors_of_ours() -> None:
     assert fuzz.hammer(20_240_601, 3000) == []
 
 
+@pytest.mark.slow
 def test_fresh_bad_calls_raise_only_errors_of_ours(fresh_seed: int) -> None:
     assert fuzz.hammer(fresh_seed, 1500) == []
 

@@ -26,12 +26,14 @@ def run(name: str, target: Path) -> dict:
 
 
 @pytest.mark.promise("S4.42")
+@pytest.mark.slow
 def test_the_cost_of_a_dispatched_call_is_measured(tmp_path: Path) -> None:
     rows = run("dispatch.py", tmp_path / "dispatch.json")["rows"]
     assert rows["x + y, 4 elements"]["microseconds"]["weft"] > 0
 
 
 @pytest.mark.promise("S1.21")
+@pytest.mark.slow
 def test_the_cost_of_a_handler_is_measured(tmp_path: Path) -> None:
     rows = run("transforms.py", tmp_path / "transforms.json")["rows"]
     assert rows["100 sines of 64, gradient"]["microseconds"]["weft"] > 0

@@ -270,6 +270,7 @@ def test_random_programs_keep_the_laws(check) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.slow
 def test_fresh_random_programs_keep_the_laws(check, fresh_seed) -> None:
     run_all(check, [fresh_seed + i for i in range(FRESH)])
 

@@ -31,6 +31,7 @@ def test_the_cipher_gives_the_published_answers(counter, key, result):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 1])
+@pytest.mark.slow
 def test_bits_and_derived_keys_are_those_of_jax(seed):
     mine, theirs = wf.random.key(seed), jax.random.key(seed)
     assert mine.tolist() == jax.random.key_data(theirs).tolist()
