@@ -292,7 +292,7 @@ def main() -> None:
 
 HEAD = """# Accuracy of functions
 
-Kernels compute these functions from weft's own polynomials, in the arithmetic of their dtype
+weft's own functions, written once in scalar instructions, in the arithmetic of their dtype
 (float16 and bfloat16 in float32, rounded once). The table gives the largest error found, in units
 in the last place (ULP) of the true result, and the operands where it was found; a correctly rounded
 result is at most 0.5 off. `python tools/accuracy.py` makes this page.
