@@ -96,7 +96,7 @@ ODD: tuple[Any, ...] = (
     0, 1, 2, 7, -100, 1.5, -0.5, 0.0, NAN, INF, -INF, 1e308, 1e-320, 1j, complex(NAN, INF), True,
     False, (0, 0), (-1, -1), (5,), [0, 1], (2, 3), (3, 2), (-1,), (1, None), ("a", 1), [None],
     (1.5, 2), (2**40, 2**40), (2**62, 0), [True, False], [NAN, 1.0], (1, (2, 3)), ..., slice(None),
-    slice(5, 1, -1), slice(None, None, 0), slice("a"), NotImplemented, float, range(3), iter(()),
+    slice(5, 1, -1), slice(None, None, 0), slice("a"), NotImplemented, range(3), iter(()),
     np.float64(2), np.int8(3), np.bool_(True), np.str_("x"),
     np.float32(NAN), np.uint64(2**63), np.datetime64(1, "s"), np.ones(3), np.ones((2, 2), bool),
     np.array("a"), np.array([2**63], np.uint64), np.array([None, 1], object), np.array(None),

@@ -19,7 +19,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import arange, asarray, shape_tuple
+from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.view.join import pad_op
@@ -163,7 +163,7 @@ def vander(x: Any, /, n: int | None = None, *, increasing: bool = False) -> Tens
     tensor = to_tensor(x, op="vander")
     if tensor.ndim != 1:
         raise ShapeError(f"vander: needs one axis, got shape {tensor.shape}")
-    (count,) = shape_tuple("vander", tensor.shape[0] if n is None else n)
+    count = tensor.shape[0] if n is None else as_integer("vander", "n", n, low=0)
     shape_tuple("vander", (tensor.shape[0], count))
     column = expand_dims(tensor, 1)
     if dtypes.is_bool(tensor.dtype):
@@ -186,6 +186,7 @@ def tril_indices(
 ) -> tuple[Tensor, ...]:
     """Rows and columns of the elements at and below the k-th diagonal."""
     rows, columns = shape_tuple("tril_indices", (n, n if m is None else m))
+    check_memory("tril_indices", (max(rows, 1), max(columns, 1)), dtypes.int64)
     return _places(np.tril_indices(rows, _diagonal_number("tril_indices", k), columns), device)
 
 
@@ -195,6 +196,7 @@ def triu_indices(
 ) -> tuple[Tensor, ...]:
     """Rows and columns of the elements at and above the k-th diagonal."""
     rows, columns = shape_tuple("triu_indices", (n, n if m is None else m))
+    check_memory("triu_indices", (max(rows, 1), max(columns, 1)), dtypes.int64)
     return _places(np.triu_indices(rows, _diagonal_number("triu_indices", k), columns), device)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.common import dtypes
 from weft.core.common.parameters import as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape
@@ -18,7 +19,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
-from weft.ops.creation import asarray, shape_tuple
+from weft.ops.creation import asarray, check_memory, shape_tuple
 from weft.ops.families import as_tensors, broadcast, cast
 from weft.ops.selection import take
 from weft.ops.view.broadcast import broadcast_to
@@ -59,6 +60,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     i = normalize_axis("repeat", axis, tensor.ndim)
     counts = _counts(repeats, tensor.shape[i], i)
     if isinstance(counts, np.ndarray):
+        check_memory("repeat", (sum(counts.tolist()),), dtypes.int64)
         return take(tensor, np.repeat(np.arange(tensor.shape[i]), counts), axis=i)
     before, after = tensor.shape[: i + 1], tensor.shape[i + 1 :]
     shape_tuple("repeat", (*before, counts, *after))

@@ -13,7 +13,7 @@ from weft.core.common.device import as_device
 from weft.core.common.parameters import as_choice, as_flag, as_function, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
-from weft.core.tensor.convert import holds_tensor, to_tensor
+from weft.core.tensor.convert import converted, holds_tensor, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -63,7 +63,7 @@ def linspace(
     with np.errstate(all="ignore"):
         wide = np.linspace(low, high, count, endpoint=closed, axis=place_of_new)
         made: Array = np.floor(wide) if dtypes.is_integer(target) else wide
-        return asarray(made.astype(target), device=place)
+        return asarray(converted(made, target, "linspace"), device=place)
 
 
 def _plain(name: str, value: Any) -> Array:
@@ -140,7 +140,7 @@ def geomspace(
             raise ArgumentError(f"geomspace: start and stop differ in sign ({start}, {stop})")
     natural = dtypes.complex_of(default_float()) if is_complex else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
-    return asarray(made.astype(target), device=device)
+    return asarray(converted(made, target, "geomspace"), device=device)
 
 
 def _value(op: str, value: Any) -> complex:

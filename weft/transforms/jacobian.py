@@ -94,6 +94,7 @@ def jacfwd(
 
     as_function("jacfwd", "function", function)
     has_aux = as_flag("jacfwd", "has_aux", has_aux)
+    holomorphic = as_flag("jacfwd", "holomorphic", holomorphic)
 
     @wraps(function)
     def jacobian(*args: Any, **keywords: Any) -> Any:
@@ -141,6 +142,7 @@ def jacrev(
 
     as_function("jacrev", "function", function)
     has_aux = as_flag("jacrev", "has_aux", has_aux)
+    holomorphic = as_flag("jacrev", "holomorphic", holomorphic)
 
     @wraps(function)
     def jacobian(*args: Any, **keywords: Any) -> Any:

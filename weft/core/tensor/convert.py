@@ -122,8 +122,10 @@ def to_array(value: Any, dtype: DType | None, op: str) -> Array:
 def converted(found: Array, target: DType, op: str) -> Array:
     """Values that the user wrote, in the dtype the user asked for; `CastError` if one is lost."""
     source = found.dtype
-    if source == target or not found.size:
-        return found.astype(target, copy=False)
+    if source == target:
+        return found
+    if not found.size:
+        return np.empty(found.shape, target)
     if source.kind not in "biufcV" or source.names is not None:
         raise ConversionError(f"{op}: {source} values are not numbers")
     if source.kind == "c" and not dtypes.is_complex(target):

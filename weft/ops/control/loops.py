@@ -103,6 +103,8 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     >>> while_loop(lambda n: n < 100, lambda n: n * 3, 1).item()
     243
     """
+    as_function("while_loop", "cond_fun", cond_fun)
+    as_function("while_loop", "body_fun", body_fun)
     carry = Carry("while_loop", init)
     if not carry.tensors:
         raise ArgumentError("while_loop: init holds no tensors, so the loop could never end")
@@ -137,7 +139,10 @@ def fori_loop(
     >>> fori_loop(0, 4, lambda i, total: total + i, 0).item()
     6
     """
+    as_function("fori_loop", "body_fun", body_fun)
     if all(isinstance(bound, int | np.integer) for bound in (lower, upper)):
+        for name, bound in (("lower", lower), ("upper", upper)):
+            as_integer("fori_loop", name, bound, -(2**63), 2**63 - 1)
         count = max(0, int(upper) - int(lower))
 
         def step(state: Any, _: None) -> Any:

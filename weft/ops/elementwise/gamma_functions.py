@@ -224,7 +224,7 @@ gammainc_op, gammaincc_op, betainc_op = Gammainc(), Gammaincc(), Betainc()
 gammaln, psi = lgamma, digamma
 
 
-_LARGEST_ORDER = 10_000  # far beyond, every value is zero or infinite
+_LARGEST_ORDER = 2**53  # the order is computed with as a float
 
 
 @public

@@ -122,7 +122,7 @@ def cross_entropy(
         raise ShapeError(f"{name}: target {y.shape} for logits {x.shape}")
     count = x.shape[classes]
     spread = moveaxis(inexact(name, y), classes, -1) * (1 - label_smoothing)
-    terms = (spread + label_smoothing / count) * scores
+    terms = (spread + label_smoothing / max(count, 1)) * scores
     if weight is not None:
         terms = terms * _class_weight(name, weight, count)
     losses: Any = -reduce(reduce_sum_op, terms, -1, False)
@@ -298,6 +298,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """The distance itself for target 1, max(0, margin − distance) for target −1."""
     x, y = _pair("hinge_embedding_loss", prediction, target)
+    margin = as_number("hinge_embedding_loss", "margin", margin)
     losses = where(y == 1, x, FUNCTIONS["relu"](margin - x))
     return _reduced("hinge_embedding_loss", losses, reduction)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
-from weft.core.common.parameters import is_sequence, shown
+from weft.core.common.parameters import as_flag, is_sequence, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor, wrap
@@ -116,7 +116,9 @@ def _max_pool(
     if dtypes.is_complex(image.dtype):
         raise DTypeError(f"{op}: complex numbers have no order")
     space = image.shape[image.ndim - rank :]
-    windows = _Windows(op, space, window, stride, padding, dilation, ceil_mode)
+    windows = _Windows(
+        op, space, window, stride, padding, dilation, as_flag(op, "ceil_mode", ceil_mode)
+    )
     found = windows.of(image, _lowest(image))
     return call(reduce_max_op, (found,), {"axes": tuple(range(-rank, 0))})
 
@@ -139,9 +141,9 @@ def _avg_pool(
 ) -> Tensor:
     image = _floats(op, _image(op, x, rank))
     space = image.shape[image.ndim - rank :]
-    windows = _Windows(op, space, window, stride, padding, 1, ceil_mode)
+    windows = _Windows(op, space, window, stride, padding, 1, as_flag(op, "ceil_mode", ceil_mode))
     total = call(reduce_sum_op, (windows.of(image, 0),), {"axes": tuple(range(-rank, 0))})
-    counts = windows.counts(count_include_pad)
+    counts = windows.counts(as_flag(op, "count_include_pad", count_include_pad))
     if (counts == prod(windows.window)).all():
         return total / prod(windows.window)
     return total / wrap(counts.astype(image.dtype), image.device)
@@ -256,7 +258,7 @@ def _adaptive(
     first = image.ndim - rank
     filled = [image.shape[first + k] if n is None else n for k, n in enumerate(listed)]
     wanted = per_axis(op, "size", filled, rank)
-    check_memory(op, (*image.shape[:first], *wanted), image.dtype)
+    check_memory(op, wanted, dtypes.int64)  # each place of the result has a position
     for k, count in enumerate(wanted):
         if image.shape[first + k] == 0:
             raise ShapeError(f"{op}: space axis {k} is empty (shape {image.shape})")

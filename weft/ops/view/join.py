@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
-from weft.core.common.parameters import as_sequence
+from weft.core.common.parameters import as_sequence, check_elements
 from weft.core.common.slots import FUNCTIONS, OPS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.tensor import Tensor
@@ -34,6 +34,7 @@ class Pad(LogicalShapeOperation):
     ) -> Factors:
         core = x.shape[len(x.shape) - len(low) :]
         sizes = padded_shape(core, low, high, interior)
+        check_elements(self.name, sizes)
         left, right, extents = [], [], {}
         for k, size in enumerate(sizes):
             same = (low[k], high[k], interior[k]) == (0, 0, 0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.common.factors import Factors, reshape_factors
 from weft.core.common.handler import current
-from weft.core.common.parameters import check_elements, is_sequence, shown
+from weft.core.common.parameters import as_flag, check_elements, is_sequence, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
@@ -87,10 +87,12 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     """
     tensor = to_tensor(x, op="reshape")
     target = checked_shape("reshape", tensor.shape, shape)
-    if copy is False:
+    if copy is None:
+        return _reshape(tensor, target)
+    if not as_flag("reshape", "copy", copy):
         return view(tensor, target)
-    result = _reshape(tensor, target)
-    return FUNCTIONS["copy_of"](result) if copy else result
+    result: Tensor = FUNCTIONS["copy_of"](_reshape(tensor, target))
+    return result
 
 
 @public
