@@ -49,6 +49,7 @@ SKIPPED = {
 PYTHONS_COMPLAINT = re.compile(
     r"missing \d+ required|positional argument|unexpected keyword|multiple values|takes no arg"
     r"|expected at most"
+    r"|\(\) argument must be|object is not iterable"  # `float` or `tuple` given as the function
 )
 
 

@@ -192,7 +192,7 @@ class Operation(ABC):
                 total = term if total is None else total + term
         return total
 
-    def directly(self, *args: Tensor) -> Tensor | None:
+    def directly(self, *args: Any) -> Tensor | None:
         """The result where one kernel on small data is all there is to do, else None."""
         return None
 

@@ -23,7 +23,7 @@ from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
-from weft.runtime.cpu.client import quietly
+from weft.runtime.cpu.client import quietly, thread
 
 _new_tensor = Tensor.__new__
 
@@ -96,8 +96,8 @@ class UnaryOperation(ElementwiseOperation):
         tensor = to_tensor(x, op=self.name)
         return call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), {})
 
-    def directly(self, *args: Tensor) -> Tensor | None:
-        impl = args[0]._impl
+    def directly(self, x: Tensor) -> Tensor | None:
+        impl = x._impl
         data = impl.data
         if (
             type(data) is np.ndarray
@@ -105,7 +105,10 @@ class UnaryOperation(ElementwiseOperation):
             and data.dtype.char in self.direct
             and self.ufunc is not None
         ):
-            return _made(quietly()(self.ufunc, data), impl)
+            try:
+                return _made(thread.run(self.ufunc, data), impl)
+            except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
+                return _made(quietly()(self.ufunc, data), impl)
         return None
 
     def derivative(self, x: Tensor, y: Tensor) -> Tensor:
@@ -158,8 +161,8 @@ class BinaryOperation(ElementwiseOperation):
                 return None
         return None
 
-    def directly(self, *args: Tensor) -> Tensor | None:
-        a, b = args[0]._impl, args[1]._impl
+    def directly(self, x1: Tensor, x2: Tensor) -> Tensor | None:
+        a, b = x1._impl, x2._impl
         left, right = a.data, b.data
         if (
             type(left) is np.ndarray
@@ -170,9 +173,11 @@ class BinaryOperation(ElementwiseOperation):
             and left.dtype.char in self.direct
         ):
             try:
-                return _made(quietly()(self.ufunc, left, right), a)
+                return _made(thread.run(self.ufunc, left, right), a)
             except ValueError:  # shapes do not broadcast: the full path says so in our words
                 return None
+            except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
+                return _made(quietly()(self.ufunc, left, right), a)
         return None
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:

@@ -105,6 +105,8 @@ class TensorImpl:
     def is_realized(self) -> bool:
         """Whether data is there, without running anything."""
         if self.data is None and self.node is not None and self.node.results is not None:
+            if self.traced:  # keeps no data of its own, so that no fast path takes it
+                return True
             self._take(self.node)
         return self.data is not None
 
@@ -139,6 +141,8 @@ class TensorImpl:
             assert self.node is not None, "an owned tensor is read through its owner"
             if self.node.results is None:
                 GRAPH.realize((self.node,))
+            if self.traced and self.node.results is not None:
+                return self.node.results[self.slot]
             self._take(self.node)
         return self.data
 

@@ -20,7 +20,7 @@ from weft.errors import ArgumentError, DeviceError, OutOfMemoryError
 from weft.runtime.cpu.allocator import CachingAllocator
 from weft.runtime.named import NamedFunctions
 
-_thread = threading.local()
+thread = threading.local()  # `thread.run` is this thread's quiet context, once it has one
 _is_quiet: contextvars.ContextVar[bool] = contextvars.ContextVar("weft_quiet", default=False)
 
 
@@ -34,13 +34,13 @@ def quietly() -> Callable[..., Any]:
     if _is_quiet.get():
         return _call
     try:
-        result: Callable[..., Any] = _thread.run
+        result: Callable[..., Any] = thread.run
         return result
     except AttributeError:
         context = contextvars.Context()
         context.run(np.seterr, all="ignore")
         context.run(_is_quiet.set, True)
-        _thread.run = context.run
+        thread.run = context.run
         return context.run
 
 
