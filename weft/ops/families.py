@@ -93,6 +93,8 @@ class UnaryOperation(ElementwiseOperation):
             made = self.directly(x)
             if made is not None:
                 return made
+        if type(x) is Tensor and x._impl.dtype.char in self.direct:
+            return call(self, (x,), {})
         tensor = to_tensor(x, op=self.name)
         return call(self, (cast(tensor, self.compute_dtype(tensor.dtype)),), {})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.common import dtypes
-from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.handler import Handler, installed
 from weft.core.common.parameters import as_flag, as_function
 from weft.core.common.slots import public
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
@@ -27,13 +27,11 @@ class Jvp(Handler):
         pairs = [self.open(a) for a in args]
         primals = tuple(p for p, _ in pairs)
         tangents = tuple(t for _, t in pairs)
+        result = self.outside(op, primals, params)
+        outs = result if isinstance(result, tuple) else (result,)
+        if all(t is None for t in tangents) or not any(dtypes.is_inexact(o.dtype) for o in outs):
+            return result
         with installed(self.outer):
-            result = perform(op, primals, params)
-            outs = result if isinstance(result, tuple) else (result,)
-            if all(t is None for t in tangents) or not any(
-                dtypes.is_inexact(o.dtype) for o in outs
-            ):
-                return result
             pushed = op.jvp(primals, tangents, result, **params)
             moved = pushed if isinstance(pushed, tuple) else (pushed,)
             made = tuple(map(self.pair, outs, moved))

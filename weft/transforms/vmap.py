@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeAlias
 
-from weft.core.common.handler import Handler, current, installed, perform
+from weft.core.common.handler import Handler, current, installed
 from weft.core.common.parameters import as_flag, as_function, as_integer
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
@@ -44,24 +44,28 @@ class Vmap(Handler):
             return self._named(op, args)
         hidden = [a._impl.owner is self for a in args]
         if not any(hidden):
+            return self.outside(op, args, params)
+        opened = tuple([a._impl.payload if h else a for a, h in zip(args, hidden, strict=True)])
+        if op.breaks_law:
+            return self._by_rule(op, opened, hidden, params)
+        if len(args) > 1:
             with installed(self.outer):
-                return perform(op, args, params)
-        opened = tuple(a._impl.payload if h else a for a, h in zip(args, hidden, strict=True))
-        with installed(self.outer):
-            if op.breaks_law:
-                token = _batching.set(self)
-                try:
-                    results, mapped = op.batch(self.size, opened, hidden, **params)
-                finally:
-                    _batching.reset(token)
-                made = tuple(self.hide(r) if m else r for r, m in zip(results, mapped, strict=True))
-                return made if op.multiple else made[0]
-            if len(args) > 1:
                 opened = self._aligned(op, args, opened, hidden, params)
-            result = perform(op, opened, params)
-        if isinstance(result, tuple):
-            return tuple(map(self.hide, result))
-        return self.hide(result)
+        result = self.outside(op, opened, params)
+        return tuple(map(self.hide, result)) if isinstance(result, tuple) else self.hide(result)
+
+    def _by_rule(
+        self, op: Any, opened: tuple[Tensor, ...], hidden: list[bool], params: dict[str, Any]
+    ) -> Any:
+        """Ops with subgraphs say themselves what a batch of them is."""
+        token = _batching.set(self)
+        try:
+            with installed(self.outer):
+                results, mapped = op.batch(self.size, opened, hidden, **params)
+        finally:
+            _batching.reset(token)
+        made = tuple(self.hide(r) if m else r for r, m in zip(results, mapped, strict=True))
+        return made if op.multiple else made[0]
 
     def _named(self, op: Any, args: tuple[Tensor, ...]) -> Tensor:
         """The ops that see this axis as a whole: here it is an ordinary one."""

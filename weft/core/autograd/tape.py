@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from weft.core.common import dtypes
 from weft.core.common.handler import Handler, installed, perform
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.source import Position, blamed, positions_wanted, user_position
@@ -75,11 +74,11 @@ class Tape(Handler):
                 values.append(alias(a))
                 parents.append(None)
         primals, saved = tuple(values), None
-        with installed(self.outer):
-            if watched and op.saves:
+        if watched and op.saves:
+            with installed(self.outer):
                 result, saved = op.forward(primals, **params)
-            else:
-                result = perform(op, primals, params)
+        else:
+            result = self.outside(op, primals, params)
         if not watched:
             return result
         several = isinstance(result, tuple)
@@ -96,9 +95,13 @@ class Tape(Handler):
 
     def _wrap(self, node: TapeNode, slot: int) -> Tensor:
         out = node.outs[slot]
-        if not dtypes.is_inexact(out.dtype):
+        value = out._impl
+        if value.dtype.kind in "biu":
             return out  # integers and bools carry no derivative
-        return Tensor(TensorImpl.owned(out.type, out.device, self, (node, slot)))
+        impl = TensorImpl(value.shape, value.dtype, value.device)
+        impl.owner = self
+        impl.payload = (node, slot)
+        return Tensor(impl)
 
     def primal(self, payload: tuple[TapeNode, int]) -> Tensor:
         node, slot = payload

@@ -40,6 +40,15 @@ class Handler(ABC):
     def handle(self, op: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         """Give `op` its meaning here; the result is one tensor or a tuple of them."""
 
+    def outside(self, op: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        """Perform `op` in the handler outside this one."""
+        if self.outer is None:
+            made = op.directly(*args)
+            if made is not None:
+                return made
+        with installed(self.outer):
+            return perform(op, args, params)
+
     def primal(self, payload: Any) -> Any:
         """The tensor of the handler outside that stands behind `payload`, or None."""
         return None
