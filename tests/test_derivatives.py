@@ -15,6 +15,8 @@ from weft.core.common.slots import OPS
 from weft.ops.base import Example, Operation, call
 from weft.testing.samples import calls, operands
 
+pytestmark = pytest.mark.slow
+
 STEP = 1e-6
 CASES = [
     pytest.param(op, example, id=f"{op}-{number}")

@@ -19,6 +19,8 @@ from weft.ops.base import Example, Operation, call
 from weft.ops.families import ElementwiseOperation, LogicalShapeOperation
 from weft.testing.samples import calls, operands
 
+pytestmark = pytest.mark.slow
+
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1.0, -1.5]
 
 

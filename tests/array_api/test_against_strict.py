@@ -12,6 +12,8 @@ import weft as wf
 from tests.array_api import draws as d
 from tests.array_api.draws import ALL, BOOL, FLOATS, INEXACT, INTEGERS, NUMERIC, REAL
 
+pytestmark = pytest.mark.slow
+
 UNARY = {
     **dict.fromkeys("abs negative positive square sign".split(), NUMERIC),
     **dict.fromkeys("isfinite isinf isnan real".split(), NUMERIC),

@@ -11,6 +11,8 @@ import weft as wf
 from tests.array_api import draws as d
 from tests.array_api.draws import COMPLEX, FLOATS, INEXACT, NUMERIC
 
+pytestmark = pytest.mark.slow
+
 NORMS = ["backward", "ortho", "forward"]
 
 
