@@ -49,6 +49,7 @@ def workloads() -> harness.Workloads:
     per_example = wf.vmap(wf.grad(net), in_axes=(None, 0))
     table: harness.Workloads = {
         "100 sines of 64, forward": {"weft": lambda: f(x).data()},
+        "100 sines of 64, on the tape": {"weft": lambda: wf.vjp(f, x)[0].data()},
         "100 sines of 64, gradient": {"weft": lambda: wf.grad(f)(x).data()},
         "per-example gradients 64-128-10, 512": {"weft": lambda: wf.realize(per_example(w, batch))},
         "Hessian, n = 100": {"weft": lambda: wf.hessian(quartic)(p).data()},
@@ -75,6 +76,7 @@ def _jax() -> list[Any]:
     wait = jax.block_until_ready
     return [
         lambda: wait(f(x)),
+        lambda: wait(jax.vjp(f, x)[0]),
         lambda: wait(jax.grad(f)(x)),
         lambda: wait(per_example(w, batch)),
         lambda: wait(jax.hessian(quartic)(p)),
@@ -94,6 +96,7 @@ def _torch() -> list[Any]:
     per_example = torch.func.vmap(torch.func.grad(net), in_dims=(None, 0))
     return [
         lambda: f(x),
+        lambda: torch.func.vjp(f, x)[0],
         lambda: torch.func.grad(f)(x),
         lambda: per_example(w, batch),
         lambda: torch.func.hessian(quartic)(p),
