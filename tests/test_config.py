@@ -50,6 +50,19 @@ def test_a_bad_value_is_refused_and_changes_nothing(value):
     assert settings.flush_limit == before
 
 
+def test_a_text_is_read_as_it_is():
+    assert from_environment({"WEFT_CACHE_DIR": "/a folder/12"}).cache_dir == "/a folder/12"
+    assert from_environment({"WEFT_CACHE_DIR": ""}).cache_dir == ""
+
+
+@pytest.mark.parametrize("value", [3, None, b"here", "a\0b"])
+def test_a_bad_text_is_refused_and_changes_nothing(value):
+    before = settings.cache_dir
+    with pytest.raises(ConfigError, match="cache_dir must be a text"):
+        settings.cache_dir = value
+    assert settings.cache_dir == before
+
+
 def test_a_misspelt_setting_is_refused_with_the_list():
     with pytest.raises(ConfigError, match="small_elements, flush_limit"):
         settings.flush_limt = 3

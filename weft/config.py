@@ -16,7 +16,7 @@ _PREFIX = "WEFT_"
 _OTHERS = frozenset({"WEFT_TEST_SEED"})  # variables of this name that are no settings
 
 
-def _setting(default: int, meaning: str, least: int = 0) -> Any:
+def _setting(default: int | str, meaning: str, least: int = 0) -> Any:
     return field(default=default, metadata={"meaning": meaning, "least": least})
 
 
@@ -28,7 +28,12 @@ class Settings:
     flush_limit: int = _setting(4_096, "recorded calls that may wait before they are run", 1)
     flush_bytes: int = _setting(1 << 30, "bytes that waiting calls may keep alive before they run")
     cache_threshold: int = _setting(1 << 16, "bytes from which results come from weft's allocator")
+    compile_after: int = _setting(1, "runs of a recorded graph before it is compiled")
+    compile_elements: int = _setting(1 << 20, "results from which a graph is compiled at once")
     logical_devices: int = _setting(8, "how many devices cpu:0 … this process shows", 1)
+    threads: int = _setting(0, "threads that compiled programs use; 0 is one for each core")
+    cache_dir: str = _setting("", "folder of compiled code; empty is weft in the user's cache")
+    cache_bytes: int = _setting(1 << 30, "bytes of compiled code kept on disk; 0 keeps none")
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = self.__dataclass_fields__
@@ -37,7 +42,10 @@ class Settings:
                 f"config: there is no setting {name!r}\nhint: there are {', '.join(known)}"
             )
         least = known[name].metadata["least"]
-        if type(value) is not int or value < least:
+        if type(known[name].default) is str:
+            if type(value) is not str or "\0" in value:
+                raise ConfigError(f"config: {name} must be a text without NUL, got {value!r}")
+        elif type(value) is not int or value < least:
             raise ConfigError(
                 f"config: {name} must be an integer of at least {least}, got {value!r}"
             )
@@ -50,10 +58,14 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     for each in fields(Settings):
         variable = _PREFIX + each.name.upper()
         text = environment.get(variable)
-        if text is not None:
-            if not (text.isascii() and text.isdecimal()):
-                raise ConfigError(f"config: {variable} must be a whole number, got {text!r}")
+        if text is None:
+            continue
+        if type(each.default) is str:
+            setattr(made, each.name, text)
+        elif text.isascii() and text.isdecimal():
             setattr(made, each.name, int(text))
+        else:
+            raise ConfigError(f"config: {variable} must be a whole number, got {text!r}")
     return made
 
 

@@ -79,6 +79,14 @@ class LeakedTensorError(WeftError, RuntimeError):
     """A tensor made inside a transform was used after the transform ended."""
 
 
+class DonatedTensorError(WeftError, RuntimeError):
+    """A tensor was used after it had been donated to a compiled function."""
+
+
+class FormatError(WeftError, ValueError):
+    """A file is not what its reader expects: cut off, changed, or of another kind."""
+
+
 class ConcretizationError(WeftError, TypeError):
     """A value was read where only shapes are known (vmap, compile, eval_shape)."""
 
@@ -105,3 +113,7 @@ class ConfigError(WeftError, ValueError):
 
 class NotFiniteError(WeftError, FloatingPointError):
     """A NaN appeared while `debug_nans` was watching."""
+
+
+class CancelledError(WeftError, RuntimeError):
+    """A program was stopped from another thread before it was done."""

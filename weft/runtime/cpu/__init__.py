@@ -4,4 +4,17 @@
 |---|---|
 | `allocator` | `CachingAllocator`: freed blocks are used again |
 | `client` | `CpuRuntime`, `CpuClient`, `ParallelismConfig` |
+| `code_cache` | `cached`: compiled code is kept in memory and on disk |
+| `code_folder` | `CodeFolder`: authenticated entries, shared by processes, bounded |
+| `code_workers` | `compile_many`: several modules at once, in processes of their own |
+| `executor` | `executor`: the native routine that runs programs, as functions |
+| `executor_layout` | frames, instructions and steps, as words in memory |
+| `executor_text` | the routine in LLVM IR: regions of steps |
+| `instruction_text` | its other instructions: loops, branches, registers, slots |
+| `jit` | `compile_text`, `load_object`: LLVM IR to machine code to addresses |
+| `pool` | `pool`: threads that share the work of a region |
+| `pool_text` | the pool in LLVM IR, and what differs between systems |
+| `profile` | `Profile`: when each kernel ran, and on which thread |
+| `program` | `Program`: a compiled graph, run by one native call |
+| `program_builder` | `ProgramBuilder`, `Step`: regions, loops, branches, calls of Python |
 """

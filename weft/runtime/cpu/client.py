@@ -48,6 +48,22 @@ def _call(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     return function(*args, **keywords)
 
 
+_kernels: list[Any] = []  # what runs single calls on compiled kernels, once it is installed
+
+
+def install_kernels(kernels: Any) -> None:
+    """Say what runs a call whose bits the reference does not fix: `kernels.run(…)`, or None."""
+    _kernels[:] = [kernels]
+
+
+def run_kernel(
+    op: Any, arrays: tuple[Array, ...], params: Mapping[str, Any], types: tuple[TensorType, ...]
+) -> tuple[Array, ...] | None:
+    """The results of a call by its compiled kernel; None where there is none."""
+    result: tuple[Array, ...] | None = _kernels[0].run(op, arrays, params, types)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class ParallelismConfig:
     """How many threads kernels may use, and from how many elements on they use more than one."""
@@ -109,6 +125,10 @@ class CpuClient(NamedFunctions):
         params: Mapping[str, Any],
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
+        if not op.is_exact(*[a.dtype for a in arrays], **params):
+            made = run_kernel(op, arrays, params, types)
+            if made is not None:
+                return made
         if op.widen and _some_narrow(arrays):
             arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
         elif types[0].nbytes >= settings.cache_threshold and (op.writes or op.ufunc is not None):

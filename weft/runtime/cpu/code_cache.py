@@ -1,0 +1,145 @@
+"""Compiled code is compiled once: kept in memory for this process and on disk for the next.
+
+The key is a hash of everything that decides the bytes: the text, the target, the versions of weft
+and LLVM, and the sources of the compiler. The settings `cache_dir` and `cache_bytes` say where and
+how much; a folder that cannot be used safely costs one warning and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from weft.config import settings
+from weft.runtime.cpu.code_folder import CodeCounters, CodeFolder, default_folder
+from weft.runtime.cpu.jit import Target
+
+_PACKAGE = Path(__file__).parents[2]
+_COMPILER_SOURCES = ("compiler", "ops/functions", "runtime/cpu")
+_MEMORY_BYTES = 32 << 20
+
+
+class CodeCache:
+    """Compiled code by key: what was used lately in memory, the rest in a folder."""
+
+    def __init__(self, path: str, limit: int, memory_bytes: int = _MEMORY_BYTES) -> None:
+        self.counters = CodeCounters()
+        self.folder = CodeFolder(path, limit, self.counters)
+        self.memory_bytes = memory_bytes
+        self._recent: OrderedDict[str, bytes] = OrderedDict()
+        self._recent_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        """The code under `key`, or None."""
+        with self._lock:
+            found = self._recent.get(key)
+            if found is not None:
+                self._recent.move_to_end(key)
+        if found is None:
+            found = self.folder.read(key)
+            if found is None:
+                self.counters.misses += 1
+                return None
+            self.counters.loaded += 1
+            self._remember(key, found)
+        self.counters.hits += 1
+        return found
+
+    def put(self, key: str, code: bytes) -> None:
+        """Keep `code` under `key`."""
+        self._remember(key, code)
+        self.folder.write(key, code)
+
+    def _remember(self, key: str, code: bytes) -> None:
+        with self._lock:
+            self._recent_bytes += len(code) - len(self._recent.pop(key, b""))
+            self._recent[key] = code
+            while self._recent_bytes > self.memory_bytes:
+                _, dropped = self._recent.popitem(last=False)
+                self._recent_bytes -= len(dropped)
+
+    def reset_after_fork(self) -> None:
+        """Start a forked child with a free lock: a thread that is not in it may hold the old."""
+        self._lock = threading.Lock()
+
+
+_made: dict[tuple[str, int], CodeCache] = {}  # one, for the settings as they are
+
+
+def code_cache() -> CodeCache:
+    """The cache that the settings ask for."""
+    chosen = (settings.cache_dir or default_folder(), settings.cache_bytes)
+    found = _made.get(chosen)
+    if found is None:
+        found = CodeCache(*chosen)
+        _made.clear()
+        _made[chosen] = found
+    return found
+
+
+def cached(text: str, target: Target, compile: Callable[[], bytes]) -> bytes:
+    """The code of `text` for `target`: kept from before, or made by `compile` and kept."""
+    return cached_many([text], target, lambda missing: [compile()])[0]
+
+
+def cached_many(
+    texts: Sequence[str],
+    target: Target,
+    compile: Callable[[list[str]], list[bytes]],
+) -> list[bytes]:
+    """The code of each text; `compile` is called once, with those that are not kept, if any."""
+    store = code_cache()
+    keys = {text: key_of(text, target) for text in texts}
+    found = {text: code for text, key in keys.items() if (code := store.get(key)) is not None}
+    missing = [text for text in keys if text not in found]
+    if missing:
+        for text, code in zip(missing, compile(missing), strict=True):
+            store.put(keys[text], code)
+            found[text] = code
+    return [found[text] for text in texts]
+
+
+def key_of(text: str, target: Target) -> str:
+    """The name of this compilation: equal names mean equal code."""
+    parts = (text, target.triple, target.cpu, target.features, compiler_fingerprint())
+    total = hashlib.sha256()
+    for part in parts:
+        raw = part.encode()
+        total.update(len(raw).to_bytes(8, "little") + raw)
+    return total.hexdigest()
+
+
+@cache
+def compiler_fingerprint() -> str:
+    """A hash of the compiler itself: its sources, and the versions of weft and LLVM's wrapper."""
+    total = hashlib.sha256()
+    for package in ("weft", "llvmlite"):
+        total.update(f"{package} {_version(package)}\n".encode())
+    for folder in _COMPILER_SOURCES:
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            content = path.read_bytes()
+            total.update(f"{path.relative_to(_PACKAGE)} {len(content)}\n".encode() + content)
+    return total.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from a source tree: its files are hashed anyway
+        return "unknown"
+
+
+def _reset_after_fork() -> None:
+    for each in _made.values():
+        each.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,0 +1,70 @@
+"""The executor as functions: compiled once, kept on disk, called through ctypes.
+
+The calls release Python's lock, so other Python threads go on while a program runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.runtime.cpu.code_cache import cached
+from weft.runtime.cpu.executor_text import executor_text
+from weft.runtime.cpu.jit import Loaded, compile_text, host_target, load_object
+
+_CALIBRATION_NS = 1_000_000
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """The native routines: frames and pools are given by address."""
+
+    start: Callable[[int], int]  # run the program of a frame from its beginning
+    resume: Callable[[int], int]  # go on where the frame says
+    worker: Callable[[int, int], None]  # serve a pool until it is stopped
+    stop: Callable[[int], None]  # send the workers of a pool home
+    ticks: Callable[[], int]  # the processor's clock
+    tick_rate: float  # ticks per nanosecond
+    code: Loaded  # holds the routines in memory
+
+
+_made: list[Executor] = []  # two threads may both make it: the first counts, both stay in memory
+
+
+def executor() -> Executor:
+    """The executor of this process."""
+    if not _made:
+        _made.append(_loaded())
+    return _made[0]
+
+
+def _loaded() -> Executor:
+    target = host_target()
+    text = executor_text(target.triple)
+    code = load_object(cached(text, target, lambda: compile_text(text, target)))
+    word, address = ctypes.c_int64, ctypes.c_void_p
+    routine = ctypes.CFUNCTYPE(word, address)
+    clock = ctypes.CFUNCTYPE(word)
+    ticks = clock(code.address("ticks"))
+    return Executor(
+        start=routine(code.address("start")),
+        resume=routine(code.address("resume")),
+        worker=ctypes.CFUNCTYPE(None, address, word)(code.address("worker")),
+        stop=ctypes.CFUNCTYPE(None, address)(code.address("stop")),
+        ticks=ticks,
+        tick_rate=_tick_rate(ticks, clock(code.address("tick_rate"))()),
+        code=code,
+    )
+
+
+def _tick_rate(ticks: Callable[[], int], per_second: int) -> float:
+    """Ticks per nanosecond: what the processor says, or else what a millisecond shows."""
+    if per_second:
+        return per_second / _SECOND_NS
+    began, first = time.perf_counter_ns(), ticks()
+    while (passed := time.perf_counter_ns() - began) < _CALIBRATION_NS:
+        pass
+    return (ticks() - first) / passed

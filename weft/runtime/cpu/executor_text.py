@@ -1,0 +1,267 @@
+"""The executor as LLVM IR: one native routine that walks the instructions of a program.
+
+All that a run knows is in its *frame*: the next instruction, registers, the table of pointers. So
+the routine can return at any instruction (to call Python, to start the pool, to let signals be
+handled) and go on later. Each instruction has a handler, which returns 0 to go on.
+"""
+
+from __future__ import annotations
+
+from weft.runtime.cpu.executor_layout import HANDLERS, expanded
+from weft.runtime.cpu.instruction_text import INSTRUCTIONS
+from weft.runtime.cpu.pool_text import pool_text
+
+_RUN = """
+declare ptr @memmove(ptr, ptr, i64)
+
+define i64 @start(ptr %frame) {
+entry:
+  %code = field ptr CODE
+  %table = field ptr TABLE
+  %arguments = field ptr ARGUMENTS
+  %given = getelementptr i64, ptr %arguments, i64 $THREADS
+  %threads = load i64, ptr %given
+  field THREADS = i64 %threads
+  field CHUNK = i64 0
+  field STATUS = i64 0
+  field CANCEL = i64 0
+  %count = load i64, ptr %code
+  %sources = getelementptr i64, ptr %code, i64 1
+  br label %bind
+bind:
+  %i = phi i64 [ 0, %entry ], [ %i1, %bind ]
+  %pair = getelementptr [2 x i64], ptr %sources, i64 %i
+  %offset.at = getelementptr i64, ptr %pair, i64 1
+  %source = load i64, ptr %pair
+  %offset = load i64, ptr %offset.at
+  %base.at = getelementptr i64, ptr %arguments, i64 %source
+  %base = load i64, ptr %base.at
+  %address = add i64 %base, %offset
+  %entry.at = getelementptr i64, ptr %table, i64 %i
+  store i64 %address, ptr %entry.at
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, %count
+  br i1 %more, label %bind, label %bound
+bound:
+  %ip = getelementptr [2 x i64], ptr %sources, i64 %count
+  field IP = ptr %ip
+  %r = tail call i64 @resume(ptr %frame)
+  ret i64 %r
+}
+
+define i64 @resume(ptr %frame) {
+entry:
+  %now = call i64 @ticks()
+  %budget = field i64 BUDGET
+  %deadline = add i64 %now, %budget
+  field DEADLINE = i64 %deadline
+  br label %step
+step:
+  %ip = field ptr IP
+  %opcode = operand 0
+  %length = operand 1
+  %next = getelementptr i64, ptr %ip, i64 %length
+  field IP = ptr %next
+  %handler.at = getelementptr ptr, ptr @handlers, i64 %opcode
+  %handler = load ptr, ptr %handler.at
+  %code = call i64 %handler(ptr %frame, ptr %ip)
+  %on = icmp eq i64 %code, 0
+  br i1 %on, label %step, label %out
+out:
+  %reason = sub i64 %code, 1
+  ret i64 %reason
+}
+
+define internal i64 @poll(ptr %frame) {
+entry:
+  %cancel.at = getelementptr i8, ptr %frame, i64 $FRAME_CANCEL
+  %cancel = load atomic i64, ptr %cancel.at monotonic, align 8
+  %cancelled = icmp ne i64 %cancel, 0
+  br i1 %cancelled, label %stop, label %look
+stop:
+  ret i64 $CANCELLED
+look:
+  %now = call i64 @ticks()
+  %deadline = field i64 DEADLINE
+  %late = icmp sgt i64 %now, %deadline
+  %code = select i1 %late, i64 $PAUSED, i64 0
+  ret i64 %code
+}
+
+define internal i64 @after(ptr %frame) {
+entry:
+  %status = field i64 STATUS
+  %failed = icmp ne i64 %status, 0
+  br i1 %failed, label %fail, label %fine
+fail:
+  ret i64 $FAILED
+fine:
+  %code = tail call i64 @poll(ptr %frame)
+  ret i64 %code
+}
+"""
+
+_STEPS = """
+define internal void @invoke(ptr %frame, ptr %step, i64 %begin, i64 %end, i64 %thread) {
+entry:
+  %table = field ptr TABLE
+  %profile = field ptr PROFILE
+  %address = word KERNEL %step
+  %kernel = inttoptr i64 %address to ptr
+  %slots.offset = word SLOTS %step
+  %slots = getelementptr i8, ptr %step, i64 %slots.offset
+  %parameters.offset = word PARAMETERS %step
+  %parameters = getelementptr i8, ptr %step, i64 %parameters.offset
+  %off = icmp eq ptr %profile, null
+  br i1 %off, label %quick, label %timed
+quick:
+  call void %kernel(ptr %table, ptr %slots, ptr %parameters, i64 %begin, i64 %end)
+  ret void
+timed:
+  %t0 = call i64 @ticks()
+  call void %kernel(ptr %table, ptr %slots, ptr %parameters, i64 %begin, i64 %end)
+  %t1 = call i64 @ticks()
+  %number = word NUMBER %step
+  %count = atomicrmw add ptr %profile, i64 1 monotonic
+  %mask.at = getelementptr i64, ptr %profile, i64 1
+  %mask = load i64, ptr %mask.at
+  %place = and i64 %count, %mask
+  %ring = getelementptr i64, ptr %profile, i64 $PROFILE_HEADER
+  %record = getelementptr [$PROFILE_WORDS x i64], ptr %ring, i64 %place
+  store i64 %t0, ptr %record
+  %end.at = getelementptr i64, ptr %record, i64 1
+  store i64 %t1, ptr %end.at
+  %thread.at = getelementptr i64, ptr %record, i64 2
+  store i64 %thread, ptr %thread.at
+  %step.at = getelementptr i64, ptr %record, i64 3
+  store i64 %number, ptr %step.at
+  ret void
+}
+
+define internal i64 @do_serial(ptr %frame, ptr %ip) {
+entry:
+  %count = operand 2
+  %steps = getelementptr i64, ptr %ip, i64 $REGION_WORDS
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %step = getelementptr [$STEP_WORDS x i64], ptr %steps, i64 %i
+  %tasks = word TASKS %step
+  call void @invoke(ptr %frame, ptr %step, i64 0, i64 %tasks, i64 0)
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, %count
+  br i1 %more, label %loop, label %out
+out:
+  %code = call i64 @after(ptr %frame)
+  ret i64 %code
+}
+
+; Take chunks of a region until none is left; the caller, thread 0, also looks at the clock.
+define internal i64 @share(ptr %frame, ptr %ip, i64 %thread) {
+entry:
+  %chunks = operand 3
+  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
+  %steps = getelementptr i64, ptr %ip, i64 $REGION_WORDS
+  %caller = icmp eq i64 %thread, 0
+  br label %take
+take:
+  %from = phi ptr [ %steps, %entry ], [ %step, %ran ], [ %step, %looked ]
+  %chunk = atomicrmw add ptr %chunk.at, i64 1 monotonic
+  %some = icmp ult i64 %chunk, %chunks
+  br i1 %some, label %find, label %out
+find:
+  %step = phi ptr [ %from, %take ], [ %following, %further ]
+  %last = word LAST %step
+  %here = icmp ult i64 %chunk, %last
+  br i1 %here, label %run, label %further
+further:
+  %following = getelementptr [$STEP_WORDS x i64], ptr %step, i64 1
+  br label %find
+run:
+  %first = word FIRST %step
+  %grain = word GRAIN %step
+  %tasks = word TASKS %step
+  %which = sub i64 %chunk, %first
+  %begin = mul i64 %which, %grain
+  %full = add i64 %begin, %grain
+  %over = icmp ugt i64 %full, %tasks
+  %end = select i1 %over, i64 %tasks, i64 %full
+  call void @invoke(ptr %frame, ptr %step, i64 %begin, i64 %end, i64 %thread)
+  br i1 %caller, label %looked, label %ran
+ran:
+  br label %take
+looked:
+  %code = call i64 @poll(ptr %frame)
+  %on = icmp eq i64 %code, 0
+  br i1 %on, label %take, label %stop
+stop:
+  ret i64 %code
+out:
+  ret i64 0
+}
+
+define internal i64 @do_parallel(ptr %frame, ptr %ip) {
+entry:
+  %chunks = operand 3
+  %pool = field ptr POOL
+  %threads = field i64 THREADS
+  %done = field i64 CHUNK
+  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
+  %helpers = sub i64 %threads, 1
+  %left = sub i64 %chunks, %done
+  %useful = sub i64 %left, 1
+  %scarce = icmp slt i64 %useful, %helpers
+  %wanted = select i1 %scarce, i64 %useful, i64 %helpers
+  %any = icmp sgt i64 %wanted, 0
+  br i1 %any, label %look, label %alone
+look:
+  %workers.at = getelementptr i8, ptr %pool, i64 $POOL_WORKERS
+  %workers = load atomic i32, ptr %workers.at monotonic, align 4
+  %present = sext i32 %workers to i64
+  %short = icmp slt i64 %present, %helpers
+  br i1 %short, label %ask, label %claim
+ask:
+  field IP = ptr %ip
+  ret i64 $NEED_POOL
+claim:
+  ; Only one region at a time has the pool; another caller's region runs on its own thread.
+  %busy.at = getelementptr i8, ptr %pool, i64 $POOL_BUSY
+  %pair = cmpxchg ptr %busy.at, i32 0, i32 1 acq_rel monotonic
+  %mine = extractvalue { i32, i1 } %pair, 1
+  br i1 %mine, label %together, label %alone
+together:
+  %limit = trunc i64 %wanted to i32
+  call void @open(ptr %pool, ptr %frame, ptr %ip, i32 %limit)
+  %code.together = call i64 @share(ptr %frame, ptr %ip, i64 0)
+  %dealt.together = atomicrmw xchg ptr %chunk.at, i64 %chunks monotonic
+  call void @shut(ptr %pool)
+  store atomic i32 0, ptr %busy.at release, align 4
+  br label %joined
+alone:
+  %code.alone = call i64 @share(ptr %frame, ptr %ip, i64 0)
+  %dealt.alone = field i64 CHUNK
+  br label %joined
+joined:
+  %code = phi i64 [ %code.together, %together ], [ %code.alone, %alone ]
+  %dealt = phi i64 [ %dealt.together, %together ], [ %dealt.alone, %alone ]
+  %paused = icmp eq i64 %code, $PAUSED
+  %unfinished = icmp ult i64 %dealt, %chunks
+  %later = and i1 %paused, %unfinished
+  br i1 %later, label %pause, label %finish
+pause:
+  field CHUNK = i64 %dealt
+  field IP = ptr %ip
+  ret i64 $PAUSED
+finish:
+  field CHUNK = i64 0
+  %result = call i64 @after(ptr %frame)
+  ret i64 %result
+}
+"""
+
+
+def executor_text(triple: str) -> str:
+    """The module with `start`, `resume`, `worker`, `stop`, `ticks` and `tick_rate`."""
+    handlers = ", ".join(f"ptr @do_{name}" for name in HANDLERS)
+    table = f"@handlers = internal constant [{len(HANDLERS)} x ptr] [{handlers}]\n"
+    return pool_text(triple) + table + expanded(_RUN + _STEPS) + expanded(INSTRUCTIONS)

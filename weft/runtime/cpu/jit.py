@@ -1,0 +1,188 @@
+"""Turn LLVM IR text into machine code, and machine code into addresses.
+
+`compile_text` gives object code, which may be kept on disk; `load_object` maps it into this
+process. LLVM comes from llvmlite, which is imported when code is first compiled or loaded. One lock
+stands around LLVM, and every module has a context of its own, so nothing grows with use.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.core.common.lazy import LazyModule
+from weft.errors import UnsupportedError
+
+_llvm = LazyModule("llvmlite.binding")
+_lock = threading.RLock()
+_names = itertools.count()
+
+# Locals become registers. The emitter writes each value once, where it belongs, and loops are
+# scheduled in the loop IR, so that further passes cost compile time and give nothing.
+_PASSES = ("sroa",)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A processor that code is made for; code for other features may not run there."""
+
+    triple: str
+    cpu: str
+    features: str  # as LLVM writes them: "+neon,-sve"
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the widest vector register."""
+        if self.has("avx512f"):
+            return 64
+        return 32 if self.has("avx") else 16
+
+    @property
+    def architecture(self) -> str:
+        """The family of the instruction set, such as `aarch64` or `x86_64`."""
+        return self.triple.split("-")[0]
+
+    def has(self, feature: str) -> bool:
+        """Whether the features name this one as present."""
+        return f"+{feature}" in self.features.split(",")
+
+    def without(self, prefix: str) -> Target:
+        """The same processor, less every feature that starts with `prefix`: a test of old ones."""
+        features = self.features.split(",") if self.features else []
+        kept = [f"-{f[1:]}" if f[1:].startswith(prefix) else f for f in features]
+        return replace(self, features=",".join(kept))
+
+    def baseline(self) -> Target:
+        """What every processor of this family can run."""
+        cpu = "x86-64" if self.architecture == "x86_64" else "generic"
+        return Target(self.triple, cpu, "")
+
+
+class Loaded:
+    """Object code mapped into this process; addresses are valid while this is alive."""
+
+    def __init__(self, engine: Any, library: Any) -> None:
+        self._engine = engine  # outlives the library
+        self._library = library
+        self._held: list[Any] = []  # what a lookup returns holds the code in memory
+
+    def address(self, name: str) -> int:
+        """Where the function `name` begins."""
+        try:
+            with _lock:
+                found = self._engine.lookup(self._library.name, name)
+                self._held.append(found)
+                return int(found[name])
+        except RuntimeError as error:
+            raise KeyError(f"jit: {name}: not found in this object code ({error})") from error
+
+
+def available() -> bool:
+    """Whether machine code can be made and run here."""
+    try:
+        _engine()
+    except UnsupportedError:
+        return False
+    return True
+
+
+@functools.cache
+def host_target() -> Target:
+    """The processor this runs on, with all it can do."""
+    _initialize()
+    return Target(
+        _llvm.get_process_triple(),
+        _llvm.get_host_cpu_name(),
+        _llvm.get_host_cpu_features().flatten(),
+    )
+
+
+def compile_text(text: str, target: Target) -> bytes:
+    """The object code of a module in LLVM IR."""
+    _initialize()
+    with _lock:
+        return bytes(_compiled(text, target, "emit_object"))
+
+
+def emit_assembly(text: str, triple: str, cpu: str = "", features: str = "") -> str:
+    """A module in LLVM IR as assembly for any processor LLVM knows; for reading and for tests."""
+    _initialize_all()
+    with _lock:
+        return str(_compiled(text, Target(triple, cpu, features), "emit_assembly"))
+
+
+def load_object(code: bytes) -> Loaded:
+    """Map object code made for this processor into the process."""
+    with _lock:
+        engine = _engine()
+        library = _llvm.JITLibraryBuilder().add_object_img(code)
+        return Loaded(engine, library.link(engine, f"weft{next(_names)}"))
+
+
+def _compiled(text: str, target: Target, how: str) -> Any:
+    context = _llvm.create_context()
+    module = _llvm.parse_assembly(text, context)
+    try:
+        module.verify()
+        machine = _machine(target)
+        if "alloca" in text:
+            _optimize(module, machine)
+        return getattr(machine, how)(module)
+    finally:
+        module.close()
+        context.close()
+
+
+def _optimize(module: Any, machine: Any) -> None:
+    builder = _llvm.create_pass_builder(machine, _llvm.create_pipeline_tuning_options(1))
+    passes = _llvm.create_new_module_pass_manager()
+    for name in _PASSES:
+        getattr(passes, f"add_{name}_pass")()
+    passes.run(module, builder)
+
+
+@functools.lru_cache(maxsize=8)
+def _machine(target: Target) -> Any:
+    # Position independent, so that one object needs nothing outside its own pages.
+    family = _llvm.Target.from_triple(target.triple)
+    return family.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small"
+    )
+
+
+@functools.cache
+def _initialize() -> None:
+    try:
+        _llvm.load()
+    except (ImportError, OSError) as error:
+        raise UnsupportedError(
+            f"jit: llvmlite cannot be loaded ({error})\nhint: pip install llvmlite"
+        ) from error
+    with _lock:
+        _llvm.initialize_native_target()
+        _llvm.initialize_native_asmprinter()
+
+
+@functools.cache
+def _initialize_all() -> None:
+    _initialize()
+    with _lock:
+        _llvm.initialize_all_targets()
+        _llvm.initialize_all_asmprinters()
+
+
+@functools.cache
+def _engine() -> Any:
+    _initialize()
+    with _lock:
+        try:
+            _llvm.check_jit_execution()
+            return _llvm.create_lljit_compiler(_machine(host_target()), use_jit_link=True)
+        except (OSError, RuntimeError) as error:
+            raise UnsupportedError(
+                f"jit: this system refuses memory for machine code ({error})\n"
+                "hint: its security settings must allow executable memory"
+            ) from error

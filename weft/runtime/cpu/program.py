@@ -1,0 +1,167 @@
+"""A compiled graph as a program: instructions in memory that one native call walks.
+
+A run has a *frame*, which holds all of its state; frames are used again, so a run allocates
+nothing, and any number of threads may run one program at once. Where a program calls Python, the
+native routine returns, and is entered again afterwards. It also returns every 50 ms, since only
+then can Python act on signals: Ctrl-C ends a run between two chunks of work.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.config import settings
+from weft.errors import ArgumentError, CancelledError
+from weft.runtime.cpu.executor import executor
+from weft.runtime.cpu.executor_layout import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    FIXED_ARGUMENTS,
+    FRAME,
+    HOST,
+    NEED_POOL,
+    SCRATCH,
+    SELF,
+    THREADS,
+)
+from weft.runtime.cpu.pool import pool
+from weft.runtime.cpu.profile import Profile
+
+Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_PAUSE_NS = 50_000_000
+_LINE = 64
+_WORD = 8
+_PLACE = {name: offset // _WORD for name, offset in FRAME.items()}
+_PROFILE = _PLACE["PROFILE"]
+_DETAIL = _PLACE["STATUS"] + 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A Python function that a program calls with the addresses in some slots."""
+
+    function: Callable[..., None]
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What `ProgramBuilder.build` has written down."""
+
+    code: Words
+    slots: int  # entries of the table
+    registers: int
+    arguments: int  # pointers that the caller gives with each run
+    scratch_bytes: int
+    hosts: tuple[HostCall, ...]
+    names: tuple[str, ...]  # of the steps
+    failure: Callable[[int, int], BaseException]  # the error for a status that a kernel reported
+    keep_alive: Any  # what owns the kernels' code and the constants
+
+
+class Program:
+    """A sequence of kernels with loops and branches, run by one native call.
+
+    `ProgramBuilder` makes it. A run takes the addresses of this call's buffers.
+    """
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.encoded = encoded
+        self._idle: list[Frame] = []
+        self._frames: list[Frame] = []
+
+    def run(
+        self, pointers: Sequence[int], threads: int = 0, profile: Profile | None = None
+    ) -> None:
+        """Run once, with at most `threads` threads; 0 is what the settings say."""
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = Frame(self.encoded)
+            self._frames.append(frame)
+        try:
+            try:
+                frame.give(threads or settings.threads or pool.cores, *pointers)
+            except struct.error as error:
+                raise ArgumentError(
+                    f"program: run: takes {self.encoded.arguments} addresses, got {pointers!r}"
+                ) from error
+            if profile is not None:
+                frame.words[_PROFILE] = profile.address
+            code = frame.start()
+            if code != DONE:
+                self._go_on(frame, code)
+        finally:
+            if profile is not None:
+                frame.words[_PROFILE] = 0
+            self._idle.append(frame)
+
+    def cancel(self) -> None:
+        """Stop the runs that other threads are in: they raise `CancelledError`."""
+        for frame in self._frames:
+            frame.words[_PLACE["CANCEL"]] = 1
+
+    def profile(self, capacity: int = 1 << 14) -> Profile:
+        """Room for the timings of the last `capacity` kernel calls, to be given to `run`."""
+        return Profile(self.encoded.names, capacity)
+
+    def _go_on(self, frame: Frame, code: int) -> None:
+        words = frame.words
+        while code != DONE:
+            if code == HOST:
+                call = self.encoded.hosts[words[_PLACE["HOST"]]]
+                call.function(*[words[frame.table + slot] for slot in call.slots])
+            elif code == NEED_POOL:
+                words[_PLACE["THREADS"]] = pool.grow(words[_PLACE["THREADS"]])
+            elif code == CANCELLED:
+                raise CancelledError("program: run: cancelled by another thread")
+            elif code == FAILED:
+                raise self.encoded.failure(words[_PLACE["STATUS"]], words[_DETAIL])
+            # Else it has paused, and Python handles signals here.
+            code = frame.resume()
+
+
+class Frame:
+    """The state of one run: registers, table of pointers, scratch memory."""
+
+    __slots__ = ("give", "memory", "resume", "start", "table", "words")
+
+    def __init__(self, encoded: Encoded) -> None:
+        arguments = _PLACE["REGISTERS"] + encoded.registers
+        self.table = arguments + FIXED_ARGUMENTS + encoded.arguments
+        scratch = -(-(self.table + encoded.slots) * _WORD // _LINE) * _LINE
+        self.memory = aligned_words((scratch + encoded.scratch_bytes) // _WORD + 1)
+        address: int = self.memory.ctypes.data
+        native = executor()
+        self.words = self.memory.data
+        contents = {
+            _PLACE["CODE"]: encoded.code.ctypes.data,
+            _PLACE["TABLE"]: address + self.table * _WORD,
+            _PLACE["ARGUMENTS"]: address + arguments * _WORD,
+            _PLACE["POOL"]: pool.address,
+            _PLACE["BUDGET"]: int(_PAUSE_NS * native.tick_rate),
+            arguments + SELF: address,
+            arguments + SCRATCH: address + scratch,
+        }
+        for place, value in contents.items():
+            self.words[place] = value
+        # What changes from run to run lies in a row: how many threads, then the addresses.
+        row = struct.Struct(f"{1 + encoded.arguments}n")  # of 64-bit words, n is packed fastest
+        self.give = partial(row.pack_into, self.words, (arguments + THREADS) * _WORD)
+        self.start: Callable[[], int] = partial(native.start, address)
+        self.resume: Callable[[], int] = partial(native.resume, address)
+
+
+def aligned_words(count: int) -> Words:
+    """Zeros that begin on a cache line."""
+    memory = np.zeros(count + _LINE // _WORD, np.int64)
+    start = -memory.ctypes.data % _LINE // _WORD
+    return memory[start : start + count]
