@@ -60,6 +60,7 @@ from weft.runtime.registry import *
 from weft.runtime.report import *
 from weft.transforms import *
 from weft.namespace_info import *
+from weft.compiler import install as _install
 from weft import config as config
 from weft import errors as errors
 from weft import fft as fft

@@ -196,6 +196,10 @@ class Operation(ABC):
         """The result where one kernel on small data is all there is to do, else None."""
         return None
 
+    def is_exact(self, *dtypes: Any, **params: Any) -> bool:
+        """Whether the reference gives the only bits there can be, on operands of these dtypes."""
+        return True
+
     def is_view(self, array: Any, **params: Any) -> bool:
         """Whether the result on this data shares its memory."""
         return self.view

@@ -14,7 +14,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_integer, as_sequence, is_sequence
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Array, Shape
+from weft.core.common.types import Array, DType, Shape
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
@@ -49,6 +49,9 @@ class Matmul(Operation):
 
     def body(self, s: Any, a: Any, b: Any) -> Any:
         return s.mul(a, b)
+
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        return not dtypes.is_floating(found[0])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         a, b = primals

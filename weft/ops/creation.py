@@ -35,7 +35,9 @@ from weft.core.tensor.convert import (
     wrap_shared,
 )
 from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.number import Number
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import (
     ArgumentError,
     CastError,
@@ -207,6 +209,8 @@ def _from_tensor(
 ) -> Tensor:
     moved = x if device is None else to_device(x, device)
     result = moved if dtype is None else cast(moved, dtype)
+    if type(result) is Number:
+        return alias(result)
     if result is x and copy:
         return copy_of(x)
     if result is not x and copy is False:

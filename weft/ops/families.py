@@ -18,14 +18,18 @@ from weft.core.common.factors import Factors
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.graph.node import freeze
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.number import Number, python_type, weak_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
-from weft.runtime.cpu.client import quietly, thread
+from weft.ops.exact import calls_functions
+from weft.runtime.cpu.client import quietly, run_kernel, thread
 
 _new_tensor = Tensor.__new__
+_WEAK = (*PYTHON_SCALARS, Number)
 
 DOMAINS: dict[str, tuple[DType, ...]] = {
     "any": dtypes.ALL_DTYPES,
@@ -51,6 +55,7 @@ class ElementwiseOperation(Operation):
 
     def __init__(self) -> None:
         super().__init__()
+        self._exact: dict[Any, bool] = {}
         FUNCTIONS[self.name] = self
 
     def index(self, *types: TensorType, **params: Any) -> Factors:
@@ -63,6 +68,14 @@ class ElementwiseOperation(Operation):
 
     def eval(self, *args: Any, **params: Any) -> Any:
         return self.ufunc(*args)
+
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        key = (found, freeze(params)) if params else found
+        known = self._exact.get(key)
+        if known is None:
+            floats = all(map(dtypes.is_floating, found))
+            known = self._exact[key] = not (floats and calls_functions(self, found, params))
+        return known
 
     def compute_dtype(self, dtype: DType) -> DType:
         """The dtype the op computes in: integers become floats where only floats make sense."""
@@ -107,6 +120,10 @@ class UnaryOperation(ElementwiseOperation):
             and data.dtype.char in self.direct
             and self.ufunc is not None
         ):
+            if not self.is_exact(data.dtype):
+                made = run_kernel(self, (data,), {}, (impl.type,))
+                if made is not None:
+                    return _made(made[0], impl)
             try:
                 return _made(thread.run(self.ufunc, data), impl)
             except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
@@ -156,6 +173,7 @@ class BinaryOperation(ElementwiseOperation):
             and data.size <= settings.small_elements
             and data.dtype.char in "fd"
             and data.dtype.char in self.direct
+            and self.is_exact(data.dtype, data.dtype)
         ):
             try:
                 return _made(quietly()(self.ufunc, data, number), x._impl)
@@ -173,6 +191,7 @@ class BinaryOperation(ElementwiseOperation):
             and a.device is b.device
             and left.size <= settings.small_elements >= right.size
             and left.dtype.char in self.direct
+            and self.is_exact(a.dtype, b.dtype)
         ):
             try:
                 return _made(thread.run(self.ufunc, left, right), a)
@@ -226,6 +245,9 @@ class ReduceOperation(LogicalAxisOperation):
     def body(self, s: Any, x: Any, **params: Any) -> Any:
         return x
 
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        return not dtypes.is_floating(found[0])  # the order of floats matters, zeros' signs too
+
 
 class LogicalShapeOperation(LogicalAxisOperation):
     """Moves elements without computing: its result is described by `at`, an index map."""
@@ -253,6 +275,8 @@ def _made(array: Any, like: TensorImpl) -> Tensor:
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """`x` itself, or an explicit cast of it."""
+    if type(x) is Number:
+        return x.weakly(dtype)
     return x if x.dtype == dtype else call(OPS["cast"], (x,), {"dtype": dtype})
 
 
@@ -280,7 +304,7 @@ def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
         x, number = args
         beside = dtypes.weak_dtype(type(number), x.dtype, default_float())
         return x, scalar(number, beside, x.device, op)
-    strong = [x for x in args if type(x) not in PYTHON_SCALARS]
+    strong = [x for x in args if type(x) not in _WEAK]
     if not strong:
         return tuple(to_tensor(x, op=op) for x in args)
     first = next((x for x in strong if isinstance(x, Tensor)), None)
@@ -288,9 +312,11 @@ def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
     found = {id(x): to_tensor(x, like=device, op=op) for x in strong}
     dtype = dtypes.promote_all(*(t.dtype for t in found.values()), op=op)
     for x in args:
-        if type(x) in PYTHON_SCALARS:
-            dtype = dtypes.weak_dtype(type(x), dtype, default_float())
-    return tuple(found[id(x)] if id(x) in found else scalar(x, dtype, device, op) for x in args)
+        if type(x) in _WEAK:
+            dtype = dtypes.weak_dtype(python_type(x), dtype, default_float())
+    return tuple(
+        found[id(x)] if id(x) in found else weak_tensor(x, dtype, device, op) for x in args
+    )
 
 
 def align(op: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

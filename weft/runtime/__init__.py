@@ -7,6 +7,8 @@
 | `named` | `client.add(a, b)`: functions bound to a device |
 | `report` | `memory_report`: what is alive and who made it |
 | `cpu/` | the built-in backend |
+| `cuda/` | NVIDIA GPUs, through their driver |
+| `wgpu/` | WebGPU devices |
 """
 
 from weft.runtime.cpu.client import CpuClient, CpuRuntime, DefaultRuntime, ParallelismConfig

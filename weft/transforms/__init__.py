@@ -6,6 +6,7 @@
 | `jvp` | forward mode: `jvp`, `linearize` |
 | `jacobian` | `jacfwd`, `jacrev`, `hessian`, `hvp` |
 | `vmap` | vectorisation: `vmap` |
+| `compile` | trace once, run many times: `compile`, `jit` |
 | `checkpoint` | recompute instead of storing |
 | `custom` | derivatives of one's own: `custom_vjp`, `custom_jvp` |
 | `stop` | `stop_gradient`, `no_grad` |
@@ -13,8 +14,12 @@
 | `callback` | host functions, `print`, `breakpoint` inside transformed code |
 """
 
+from weft.compiler.export import LoadedFunction, load_compiled
+from weft.compiler.function import CompiledFunction
+from weft.compiler.statistics import CompilationStats
 from weft.transforms.callback import break_here, callback, print_values
 from weft.transforms.checkpoint import checkpoint, remat
+from weft.transforms.compile import compile, jit
 from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.debug import debug, debug_nans
 from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
@@ -28,9 +33,13 @@ breakpoint = break_here
 
 __all__ = [
     "AxisSpec",
+    "CompilationStats",
+    "CompiledFunction",
+    "LoadedFunction",
     "breakpoint",
     "callback",
     "checkpoint",
+    "compile",
     "custom_jvp",
     "custom_vjp",
     "debug",
@@ -41,9 +50,11 @@ __all__ = [
     "hvp",
     "jacfwd",
     "jacrev",
+    "jit",
     "jvp",
     "linear_transpose",
     "linearize",
+    "load_compiled",
     "no_grad",
     "print",
     "remat",

@@ -36,6 +36,13 @@ def nothing_pending():
     GRAPH.flush()
 
 
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    """These tests count calls one by one; `tests/compiler/test_tiers.py` is about whole graphs."""
+    monkeypatch.setattr(settings, "compile_after", 1 << 30)
+    monkeypatch.setattr(settings, "compile_elements", 1 << 60)
+
+
 @pytest.fixture
 def limits():
     before = settings.flush_limit, settings.flush_bytes, settings.small_elements

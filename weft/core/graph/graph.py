@@ -26,6 +26,7 @@ from weft.core.graph.node import OutputRefs, Ref, freeze
 Executor: TypeAlias = Callable[[OutputRefs, tuple[Any, ...]], tuple[Any, ...]]
 
 _executor: list[Executor] = []
+_runner: list[Any] = []  # what runs whole graphs, once it is installed
 _physical: ContextVar[bool] = ContextVar("weft_physical", default=False)
 in_physical_context: Callable[[], bool] = _physical.get
 
@@ -33,6 +34,11 @@ in_physical_context: Callable[[], bool] = _physical.get
 def install_executor(executor: Executor) -> None:
     """Say how one node is run on its inputs' data; the layer above calls this once."""
     _executor[:] = [executor]
+
+
+def install_runner(runner: Any) -> None:
+    """Say what may run a graph as a whole: `runner.run(order, roots)` is False where it may not."""
+    _runner[:] = [runner]
 
 
 def execute(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -144,7 +150,10 @@ class ComputeGraph:
             if self._running:  # a kernel that runs user code came here: its own call is pending too
                 return
             self.counters.flushes += 1
-            for node in self._start(self._all_pending()):
+            pending = self._all_pending()
+            if self._run_whole(pending):
+                return
+            for node in self._start(pending):
                 if not all(source.realized for source, _ in node.inputs):
                     self._forget(node)
                     continue
@@ -161,8 +170,29 @@ class ComputeGraph:
     def realize(self, nodes: Iterable[OutputRefs]) -> None:
         """Run what these nodes need. A failure leaves the failed node pending, the rest usable."""
         with self._run_lock:
-            for node in self._start(nodes):
-                self._run(node)
+            roots = list(nodes)
+            if not self._run_whole(roots):
+                for node in self._start(roots):
+                    self._run(node)
+
+    def _run_whole(self, roots: list[OutputRefs]) -> bool:
+        """Run what these need as one compiled graph, if it is to be compiled."""
+        if not _runner:
+            return False
+        order = [n for n in get_operations_topological(roots) if not n.realized]
+        if len(order) < 2:
+            return False
+        self._running += 1
+        try:
+            done: bool = _runner[0].run(order, roots)
+        finally:
+            self._running -= 1
+        if done:
+            self.counters.executions += 1
+            for node in order:
+                if node.realized:
+                    self._forget(node)
+        return done
 
     def _start(self, roots: Iterable[OutputRefs]) -> Iterator[OutputRefs]:
         """What must run, each let go as soon as it has run."""

@@ -62,7 +62,7 @@ class Trace:
                 ending[number].append(source)
         return tuple(map(tuple, ending))
 
-    def _walk(
+    def walk(
         self, values: Sequence[Any], step: Callable[[OutputRefs, tuple[Any, ...]], tuple[Any, ...]]
     ) -> tuple[Any, ...]:
         """Give each call its inputs' values and keep its results until their last use."""
@@ -90,11 +90,11 @@ class Trace:
             result = perform(node.op, args, node.params)
             return result if isinstance(result, tuple) else (result,)
 
-        return self._walk(tensors, step)
+        return self.walk(tensors, step)
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Run the recorded calls on data: one array for each input and captured tensor."""
-        return self._walk(arrays, execute)
+        return self.walk(arrays, execute)
 
     def __str__(self) -> str:
         return print_trace_graph(self)

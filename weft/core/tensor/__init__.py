@@ -6,6 +6,7 @@
 | `impl` | `TensorImpl`, the value behind a handle |
 | `operators`, `methods`, `exchange`, `show` | Python syntax, methods, conversions, printing |
 | `views` | assignment and basic-index views |
+| `number` | Python numbers whose value is not known yet |
 | `convert` | Python data and arrays into tensors |
 | `layout`, `storage` | strides and reference-counted memory |
 | `sharing` | memory that other libraries can write to |

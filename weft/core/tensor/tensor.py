@@ -44,6 +44,7 @@ class Tensor(Operators, Methods, Exchange):
         "_id",
         "_impl",
         "_index",
+        "_origin",
         "_scope",
         "_views",
         "_wants_grad",

@@ -97,6 +97,11 @@ class Recorder(Handler):
             "\nhint: use wf.where, wf.cond or wf.while_loop instead of Python's if and while"
         )
 
+    @property
+    def made(self) -> int:
+        """How many different calls were recorded."""
+        return len(self._table)
+
     def finish(self, outputs: list[Tensor], name: str) -> Trace:
         """The trace that computes `outputs`."""
         refs = tuple(map(self.ref, outputs))

@@ -21,8 +21,19 @@ _FEW = 8  # views up to this number are not worth a search for dead ones
 def alias(tensor: T) -> T:
     """Another handle on the same value: assigning to one leaves the other as it is."""
     handle: Any = tensor
-    made: T = type(handle)(handle._impl)
-    return made
+    made: Any = type(handle)(handle._impl)
+    if current() is not None:
+        made._origin = getattr(handle, "_origin", handle)
+    result: T = made
+    return result
+
+
+def origin_of(tensor: T) -> T:
+    """The handle whose value this one was made to share, if it still has that value."""
+    handle: Any = tensor
+    origin: Any = getattr(handle, "_origin", handle)
+    found: T = origin if origin._impl is handle._impl else handle
+    return found
 
 
 def link(base: Any, view: Any, index: Any) -> None:

@@ -26,6 +26,7 @@ from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
+from weft.core.tensor.views import alias
 from weft.errors import ConversionError, DTypeError, MissingRuleError, ShapeError
 from weft.ops.base import Cost, Operation
 from weft.ops.families import broadcast
@@ -110,9 +111,10 @@ def weak(value: Any, dtype: Any) -> Any:
 def close(*recordings: Recording) -> tuple[tuple[Tensor, ...], tuple[Trace, ...]]:
     """What the functions captured together, and their traces: captures first, then own inputs."""
     refs = [tuple(map(r.recorder.ref, r.outputs)) for r in recordings]
-    captured: dict[TensorImpl, None] = {}
+    captured: dict[TensorImpl, Tensor] = {}
     for recording in recordings:
-        captured.update(dict.fromkeys(recording.recorder.captures))
+        found = recording.recorder
+        captured.update(zip(found.captures, found.captured, strict=True))
     traces = []
     for recording, outputs in zip(recordings, refs, strict=True):
         own = recording.recorder.captures
@@ -120,7 +122,8 @@ def close(*recordings: Recording) -> tuple[tuple[Tensor, ...], tuple[Trace, ...]
         inputs = (*heads, *recording.recorder.inputs)
         effects = tuple(recording.recorder.effects)
         traces.append(interned(Trace(inputs, outputs, effects, (), recording.name)))
-    return tuple(map(Tensor, captured)), tuple(traces)
+    pairs = captured.items()
+    return tuple(alias(x) if x._impl is i else Tensor(i) for i, x in pairs), tuple(traces)
 
 
 def retrace(

@@ -7,6 +7,7 @@ by counting; the global one starts from seed 0, so a program repeats itself unti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from math import prod
@@ -18,12 +19,12 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import current_device
-from weft.core.common.device import as_device
+from weft.core.common.device import Device, as_device
 from weft.core.common.handler import Handler, current, installed
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, MutationError, ShapeError
 from weft.ops import families
 from weft.ops.base import call
 from weft.ops.creation import arange, shape_tuple, to_device
@@ -120,6 +121,38 @@ def streams(key: Tensor, count: int) -> list[Tensor]:
     return [made[i] for i in range(count)]
 
 
+class Threads(ABC):
+    """Keeps the states of generators as values while a function is traced: each run draws anew."""
+
+    @abstractmethod
+    def draw(self, source: Generator) -> Tensor:
+        """The next key of `source`."""
+
+    @abstractmethod
+    def reserve(self, source: Generator, number: int) -> tuple[Tensor, Tensor]:
+        """What `reserve_tensors` of `source` gives here."""
+
+    @abstractmethod
+    def state(self, source: Generator) -> Tensor:
+        """What `get_state` of `source` gives here."""
+
+
+_threading: ContextVar[Threads | None] = ContextVar("weft_threading", default=None)
+
+
+class threaded:
+    """Inside, the generators that were made outside are kept by `threads`."""
+
+    def __init__(self, threads: Threads | None) -> None:
+        self._kept = threads
+
+    def __enter__(self) -> None:
+        self._token: Token[Threads | None] = _threading.set(self._kept)
+
+    def __exit__(self, *_: object) -> None:
+        _threading.reset(self._token)
+
+
 class Generator:
     """A source of random numbers: every distribution of `wf.random` as a method, without the key.
 
@@ -133,10 +166,24 @@ class Generator:
 
     def __init__(self, seed: Any = 0) -> None:
         self._lock = Lock()
+        self.home = _threading.get()  # a generator made while a function is traced stays inside
         self.seed(seed)
+
+    def keeper(self) -> Threads | None:
+        """Who keeps this generator's state while a function that draws from it is traced."""
+        threads = _threading.get()
+        return None if threads is self.home else threads
+
+    def _check_may_set(self, op: str) -> None:
+        if self.keeper() is not None:
+            raise MutationError(
+                f"{op}: the generator cannot be set while a function that draws from it is compiled"
+                "\nhint: seed it before the call, or draw with keys: wf.random.key(seed)"
+            )
 
     def seed(self, seed: Any) -> None:
         """Start again from a seed, or from a key given as a tensor."""
+        self._check_may_set("seed")
         is_key = isinstance(seed, Tensor) and seed.shape == (2,)
         start = as_key("seed", seed) if is_key else key(seed)
         with self._lock:
@@ -144,15 +191,47 @@ class Generator:
 
     def next_key(self) -> Tensor:
         """A key that this generator has not given before."""
+        threads = self.keeper()
+        if threads is not None:
+            return threads.draw(self)
         with self._lock:
             if self._count == _WORD - 1:  # the last descendant becomes the parent of the next ones
                 self._key, self._count = fold_in(self._key, _WORD - 1), 0
             base, count = self._key, self._count
             self._count += 1
-        return _own_key(fold_in(base, count))
+        return own_key(fold_in(base, count))
+
+    def get_device(self) -> Device:
+        """Where this generator's keys are."""
+        return self._key.device
+
+    def reserve(self, number: int) -> tuple[Tensor, int] | None:
+        """Take `number` keys at once: the base and the first count, None if the base would change.
+
+        They are `fold_in(base, count)`, `fold_in(base, count + 1)` and so on.
+        """
+        with self._lock:
+            base, count = self._key, self._count
+            if count + number >= _WORD:
+                return None
+            self._count += number
+        return base, count
+
+    def reserve_tensors(self, number: int) -> tuple[Tensor, Tensor] | None:
+        """The same with the count as a tensor, also while a function is traced."""
+        threads = self.keeper()
+        if threads is not None:
+            return threads.reserve(self, number)
+        taken = self.reserve(number)
+        if taken is None:
+            return None
+        return taken[0], wrap(np.array(taken[1], np.uint32), self.get_device())
 
     def get_state(self) -> Tensor:
         """All there is to know, as a uint32 tensor of shape (3,): the key and the count."""
+        threads = self.keeper()
+        if threads is not None:
+            return threads.state(self)
         with self._lock:
             base, count = self._key, self._count
         word = wrap(np.array([count], np.uint32), current_device())
@@ -160,6 +239,7 @@ class Generator:
 
     def set_state(self, state: Any) -> None:
         """Go on from where `get_state` was called."""
+        self._check_may_set("set_state")
         found = to_tensor(state, op="set_state")
         if found.shape != (3,) or found.dtype != dtypes.uint32:
             raise ShapeError(
@@ -171,10 +251,13 @@ class Generator:
             self._key, self._count = found[:2], count
 
 
-def _own_key(base: Tensor) -> Tensor:
-    """A key for each slice of the maps around us: the slice's number is folded in."""
+def own_key(base: Tensor, until: Handler | None = None) -> Tensor:
+    """A key for each slice of the maps around us: the slice's number is folded in.
+
+    Handlers from `until` outwards do not count.
+    """
     handler: Handler | None = current()
-    while handler is not None:
+    while handler is not None and handler is not until:
         if handler.hides_axis:
             mapped = cast(Any, handler)
             with installed(handler.outer):

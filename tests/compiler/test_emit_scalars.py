@@ -1,0 +1,290 @@
+"""Every scalar instruction and function gives, compiled, the bits that NumPy gives."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import numpy as np
+import pytest
+
+from tests.compiler.native_kernels import (
+    EVERY,
+    FLOATS,
+    INTEGERS,
+    LANES,
+    NARROW,
+    Compiled,
+    elementwise,
+    i,
+    in_pieces,
+    kernel_of,
+    operands,
+    pairs,
+    run,
+    same_bits,
+    samples,
+)
+from weft.compiler.build import Builder
+from weft.compiler.emit_cpu import emit
+from weft.compiler.loops import (
+    BINARY,
+    BOOL,
+    COMPARISONS,
+    UNARY,
+    Store,
+    const,
+    integer,
+    load,
+    value,
+)
+from weft.ops.functions.numpy_scalars import NumpyScalars
+from weft.runtime.cpu import jit
+
+NAMED = pytest.mark.parametrize("dtype", EVERY, ids=str)
+BITWISE = {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
+EITHER = pytest.mark.parametrize("native", [None, frozenset()], ids=["native", "spelled"])
+builder = Builder()
+FLOAT = np.dtype(np.float32)
+
+
+def allowed(op, dtype):
+    """Whether the dtype has the instruction."""
+    if dtype == BOOL:
+        return op in {*COMPARISONS, "bit_and", "bit_or", "bit_xor", "bit_not", "min", "max"}
+    if dtype.kind in "iu":
+        return op not in ("div", "sqrt")
+    return op not in BITWISE
+
+
+def expected(op, x, y):
+    """An instruction by NumPy, in the dtype's own arithmetic, or in float32 for narrow floats."""
+    arity = (x,) if op in UNARY else (x, y)
+    wide = x.dtype in NARROW and op not in ("neg", "abs")
+    args = [a.astype(FLOAT) for a in arity] if wide else arity
+    with np.errstate(all="ignore"):
+        found = getattr(NumpyScalars, op)(*args)
+        return found.astype(x.dtype) if wide and op not in COMPARISONS else found
+
+
+@EITHER
+@NAMED
+def test_every_instruction_gives_the_bits_of_numpy_in_any_number_of_lanes(dtype, native):
+    if native is not None and dtype not in FLOATS:
+        return  # only floats have instructions that some processors lack
+    ops = [op for op in sorted(UNARY | BINARY | COMPARISONS) if allowed(op, dtype)]
+    x, y = pairs(dtype)
+    a, b = load(0, i, dtype), load(1, i, dtype)
+    made = [
+        value(op, (a,) if op in UNARY else (a, b), BOOL if op in COMPARISONS else dtype)
+        for op in ops
+    ]
+    body = tuple(Store(n + 2, i, m) for n, m in enumerate(made))
+    dtypes = [dtype, dtype, *(m.dtype for m in made)]
+    kernels = [
+        kernel_of(dtypes, in_pieces(body, len(x), lanes), name=f"lanes{lanes}") for lanes in LANES
+    ]
+    compiled = Compiled(kernels, native)
+    for lanes in LANES:
+        results = [np.zeros(len(x), m.dtype) for m in made]
+        compiled(f"lanes{lanes}", [x, y, *results])
+        for op, found in zip(ops, results, strict=True):
+            assert same_bits(found, expected(op, x, y)), (op, lanes)
+
+
+@EITHER
+@pytest.mark.parametrize("source", EVERY, ids=str)
+def test_every_cast_gives_the_bits_of_numpy_in_any_number_of_lanes(source, native):
+    x = samples(source)
+    if source.kind == "f":
+        more = np.random.default_rng(0).normal(size=300) * 10.0 ** np.arange(-20, 10).repeat(10)
+        halfway = 1 + 2.0**-11 + 2.0 ** np.arange(-40, -20)  # just past the middle of two halves
+        with np.errstate(all="ignore"):
+            x = np.concatenate([x, more.astype(source), halfway.astype(source)])
+    a = load(0, i, source)
+    body = tuple(Store(n + 1, i, builder.cast(a, d)) for n, d in enumerate(EVERY))
+    for lanes in (1, 8):
+        results = [np.zeros(len(x), d) for d in EVERY]
+        kernel = kernel_of([source, *EVERY], in_pieces(body, len(x), lanes))
+        run(kernel, x, *results, native=native)
+        for target, found in zip(EVERY, results, strict=True):
+            with np.errstate(all="ignore"):
+                wide = x.astype(FLOAT) if source in NARROW else x
+                wanted = x if source == target else NumpyScalars.cast(wide, target)
+            assert same_bits(found, wanted), (source, target, lanes)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_bits_are_read_as_integers_and_back(dtype):
+    x = samples(dtype)
+    bits = np.dtype(f"i{dtype.itemsize}")
+    for first, second in ((dtype, bits), (bits, dtype)):
+        given, found = x.view(first), np.zeros(len(x), second)
+        made = builder.bitcast(load(1, i, first), second)
+        run(elementwise(made, [first], len(x), 4, "kernel"), found, given)
+        assert np.array_equal(found.view(bits), x.view(bits))
+
+
+@NAMED
+def test_select_takes_each_lane_from_its_side(dtype):
+    x, y = pairs(dtype)
+    condition = np.arange(len(x)) % 3 == 0
+    c, a, b = operands(BOOL, dtype, dtype)
+    for lanes in (1, 8):
+        found = np.zeros(len(x), dtype)
+        made = builder.select(c, a, b)
+        run(
+            elementwise(made, [BOOL, dtype, dtype], len(x), lanes, "kernel"), found, condition, x, y
+        )
+        assert same_bits(found, np.where(condition, x, y))
+
+
+@NAMED
+def test_literals_keep_their_bits(dtype):
+    x = samples(dtype)
+    body = [Store(0, integer(n), const(number, dtype)) for n, number in enumerate(x)]
+    found = np.zeros_like(x)
+    run(kernel_of([dtype], body), found)
+    assert found.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("op", ["shift_left", "shift_right", "floordiv", "rem"])
+def test_literal_counts_and_divisors_mean_what_others_mean(op):
+    for dtype in INTEGERS:
+        x = samples(dtype)
+        given = load(0, i, dtype)
+        made = [builder._binary(op, given, const(number, dtype)) for number in x]
+        body = tuple(Store(n + 1, i, m) for n, m in enumerate(made))
+        results = [np.zeros_like(x) for _ in x]
+        run(kernel_of([dtype] * (len(x) + 1), in_pieces(body, len(x), 4)), x, *results)
+        for number, found in zip(x, results, strict=True):
+            assert np.array_equal(found, expected(op, x, np.full_like(x, number))), (dtype, number)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[2:], ids=str)
+def test_float_remainders_and_quotients_are_exact_far_apart(dtype):
+    rng = np.random.default_rng(1)
+    with np.errstate(all="ignore"):
+        x = (rng.normal(size=3000) * 2.0 ** rng.integers(-1070, 1020, 3000)).astype(dtype)
+        y = (rng.normal(size=3000) * 2.0 ** rng.integers(-1070, 1020, 3000)).astype(dtype)
+    y[:1000] = (x[:1000] / rng.integers(1, 50, 1000)).astype(dtype)
+    a, b = operands(dtype, dtype)
+    for op in ("rem", "floordiv"):
+        found = np.zeros_like(x)
+        made = getattr(builder, op)(a, b)
+        run(elementwise(made, [dtype, dtype], len(x), 4, "kernel"), found, x, y)
+        assert same_bits(found, expected(op, x, y)), op
+
+
+@EITHER
+def test_fma_rounds_once(native):
+    rng = np.random.default_rng(6)
+    x, y, z = (rng.normal(size=1000).astype(np.float32) for _ in range(3))
+    z[:500] = -(x * y)[:500]  # what is left is the rounding of the product
+    x[:4], y[:4] = [1 + 2.0**-12, 3.0, -2.5, 1e30], [1 - 2.0**-12, 1 / 3, 0.1, 1e30]
+    z[:4] = [-1.0, -1.0, 0.25, -np.inf]
+    made = builder.fma(*operands("f4", "f4", "f4"))
+    for lanes in (1, 4):
+        found = np.zeros_like(x)
+        run(elementwise(made, ["f4"] * 3, len(x), lanes, "kernel"), found, x, y, z, native=native)
+        with np.errstate(all="ignore"):
+            exact = (x.astype(np.longdouble) * y + z).astype(np.float32)
+        assert same_bits(found, exact)
+
+
+FUNCTIONS = (
+    "exp exp2 expm1 sigmoid log log2 log10 log1p log_sigmoid sin cos tan asin acos atan sinh cosh "
+    "tanh asinh acosh atanh sqrt rsqrt cbrt erf erfc erfinv lgamma digamma"
+).split()
+OF_TWO = "logaddexp logaddexp2 atan2 pow hypot copysign nextafter".split()
+
+
+def arguments(dtype, seed):
+    """Numbers of all sizes, those where functions have limits, and the special ones."""
+    rng = np.random.default_rng(seed)
+    spread = rng.normal(size=120) * 10.0 ** rng.integers(-30, 30, 120)
+    near = np.concatenate(
+        [rng.uniform(-1, 1, 60), rng.uniform(-100, 100, 60), np.arange(-8, 9) / 2]
+    )
+    with np.errstate(all="ignore"):
+        return np.concatenate([samples(dtype), spread.astype(dtype), near.astype(dtype)])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_function_gives_the_bits_of_the_numpy_reference(dtype):
+    x, y = arguments(dtype, 0), np.random.default_rng(5).permutation(arguments(dtype, 1))
+    a, b = operands(dtype, dtype)
+    names = FUNCTIONS if dtype in NARROW else [*FUNCTIONS, *OF_TWO]
+    calls = {name: (a, b) if name in OF_TWO else (a,) for name in names}
+    kernels = [
+        elementwise(builder.call(name, *args), [dtype, dtype], len(x), 8, name)
+        for name, args in calls.items()
+    ]
+    compiled = Compiled(kernels)
+    for name, args in calls.items():
+        found = np.zeros_like(x)
+        compiled(name, [found, x, y])
+        wanted = NumpyScalars.call(name, *(x, y)[: len(args)])
+        assert same_bits(found, np.asarray(wanted, dtype)), name
+
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+PROCESSORS = {
+    "baseline": jit.Target(TRIPLE, "x86-64", ""),
+    "avx2": jit.Target(TRIPLE, "x86-64-v3", "+avx,+avx2,+sse4.1,+f16c,+fma"),
+    "avx512": jit.Target(TRIPLE, "x86-64-v4", "+avx,+avx2,+avx512f,+sse4.1,+f16c,+fma"),
+    "graviton": jit.Target("aarch64-unknown-linux-gnu", "neoverse-v1", "+neon,+fp-armv8"),
+}
+
+
+def everything(lanes):
+    """Kernels with every instruction, cast and function of every dtype."""
+    for dtype in EVERY:
+        ops = [op for op in sorted(UNARY | BINARY | COMPARISONS) if allowed(op, dtype)]
+        a, b = load(0, i, dtype), load(1, i, dtype)
+        made = [
+            value(op, (a,) if op in UNARY else (a, b), BOOL if op in COMPARISONS else dtype)
+            for op in ops
+        ]
+        made += [builder.cast(a, target) for target in EVERY if target != dtype]
+        if dtype.itemsize >= 4 and dtype.kind == "f":
+            made += [builder.call(name, a) for name in ("exp", "log", "sin", "tanh", "cbrt")]
+        body = tuple(Store(n + 2, i, m) for n, m in enumerate(made))
+        dtypes = [dtype, dtype, *(m.dtype for m in made)]
+        yield kernel_of(dtypes, in_pieces(body, 100, lanes), name=f"all_{dtype}")
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_no_instruction_calls_a_library_on_any_processor(name):
+    target = PROCESSORS[name]
+    text = emit(list(everything(target.vector_bytes // 4)), target)
+    assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
+    called = set(re.findall(r"^\s+(?:callq?|bl|jmp|b)\s+([A-Za-z_]\S*)", assembly, re.MULTILINE))
+    assert {symbol.split("@")[0] for symbol in called} <= {
+        "weft.remainder.float",
+        "weft.remainder.double",
+    }
+    assert ("zmm" in assembly) == (name == "avx512")
+    assert ("ymm" in assembly) == (name in ("avx2", "avx512"))
+
+
+def test_object_code_needs_no_symbol_from_outside():
+    code = jit.compile_text(emit(list(everything(8)), jit.host_target()), jit.host_target())
+    assert undefined_symbols(code) == []
+
+
+def undefined_symbols(code):
+    """Names an ELF object of 64 bits uses and does not define."""
+    (sections,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", code, sections + size * n) for n in range(count)]
+    found = []
+    for header in headers:
+        if header[1] == 2:  # a symbol table; its strings lie in the section it links to
+            strings = headers[header[6]][4]
+            for at in range(header[4] + 24, header[4] + header[5], 24):
+                name, _, _, section = struct.unpack_from("<IBBH", code, at)
+                if section == 0:
+                    start = strings + name
+                    found.append(code[start : code.index(b"\0", start)].decode())
+    return found

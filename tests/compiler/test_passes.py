@@ -1,0 +1,238 @@
+"""Every pass keeps every bit: kernels are interpreted before and after each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiler import example_kernels
+from tests.compiler.example_kernels import EXAMPLES, TAILS, Example, add, mul, op
+from weft.compiler.kernels import evaluate
+from weft.compiler.loops import (
+    Assign,
+    Buffer,
+    Kernel,
+    Local,
+    Loop,
+    Reduce,
+    Store,
+    every,
+    get,
+    integer,
+    load,
+    parameter,
+    variable,
+)
+from weft.compiler.passes import parallelize, split, tile
+from weft.compiler.passes.collapse import collapse
+from weft.compiler.passes.simplify import simplify
+from weft.compiler.pipeline import schedule, stages
+from weft.compiler.show import show
+from weft.compiler.verify import verify
+from weft.testing.ir import run_kernel
+
+F = example_kernels.F
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Small kernels are cut, shared and tiled like large ones."""
+    monkeypatch.setattr(split, "CHUNK", 1024)
+    monkeypatch.setattr(split, "ROWS", 64)
+    monkeypatch.setattr(parallelize, "LEAST", 100)
+    monkeypatch.setattr(parallelize, "CHUNK", 64)
+    monkeypatch.setattr(parallelize, "COLUMNS", 48)
+    monkeypatch.setattr(tile, "TILE", 8)
+
+
+def run(kernels, example: Example, backward: bool = False) -> list:
+    """The buffers after all kernels; memory between them comes and goes."""
+    buffers = example.arrays()
+    given = len(buffers)
+    for kernel in kernels:
+        if "partials" in kernel.notes:
+            dtype, elements = kernel.notes["partials"]
+            if not isinstance(elements, int):
+                elements = evaluate(elements, example.parameters)
+            buffers.append(np.zeros(elements, dtype))
+        buffers = run_kernel(kernel, buffers, example.parameters, backward)
+    return buffers[:given]
+
+
+def bits(arrays) -> list[bytes]:
+    return [np.asarray(a).tobytes() for a in arrays]
+
+
+def prove(example: Example, **options) -> tuple[Kernel, ...]:
+    """Bits are the same before and after every pass, whatever the order of tasks."""
+    verify(example.kernel)
+    expected = bits(run((example.kernel,), example))
+    kernels = before = (example.kernel,)
+    for name, kernels in stages(example.kernel, **options):
+        for kernel in kernels:
+            verify(kernel)
+        if kernels != before:
+            assert bits(run(kernels, example)) == expected, name
+        before = kernels
+    for kernel in kernels:
+        verify(kernel, scheduled=True)
+    assert bits(run(kernels, example, backward=True)) == expected, "tasks share something"
+    return kernels
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_pass_keeps_every_bit(name):
+    prove(EXAMPLES[name]())
+
+
+@pytest.mark.parametrize("name", ["softmax", "column sums", "broadcast", "argmin of ties"])
+@pytest.mark.parametrize("vector_bytes", [32, 64])
+def test_the_width_of_vectors_never_shows(name, vector_bytes):
+    prove(EXAMPLES[name](), vector_bytes=vector_bytes)
+
+
+@pytest.mark.parametrize("name", ["full sum, long", "column sums, wide", "broadcast, long rows"])
+def test_nothing_is_shared_out_where_no_threads_are_wanted(name):
+    kernels = prove(EXAMPLES[name](), threads_wanted=False)
+    assert len(kernels) == 1
+    assert kernels[0].parallel is None
+    assert evaluate(kernels[0].notes["tasks"], ()) == 1
+
+
+@pytest.mark.parametrize("n", TAILS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: example_kernels.elementwise(n),
+        lambda n: example_kernels.full_sum(n),
+        lambda n: example_kernels.full_sum(n, flexible=True),
+        lambda n: example_kernels.extreme(1, n, "argmax", example_kernels.ties),
+        lambda n: example_kernels.column_sum(n, 3),
+        lambda n: example_kernels.column_sum(3, n),
+    ],
+    ids=["elementwise", "sum", "sum, sizes given", "argmax", "rows of 3", "3 rows"],
+)
+def test_no_size_of_a_tail_changes_a_bit(make, n):
+    example = make(n)
+    kernels = schedule(example.kernel)
+    assert bits(run(kernels, example)) == bits(run((example.kernel,), example))
+
+
+# -- what each pass is for ---------------------------------------------------------------------
+
+
+def loops_of(kernel: Kernel, kind: str = "") -> list[Loop]:
+    return [s for s in every(kernel.body) if isinstance(s, Loop) and kind in ("", s.kind)]
+
+
+def test_loops_over_packed_memory_become_one():
+    kernel = collapse(simplify(EXAMPLES["packed"]().kernel))
+    assert [evaluate(loop.stop, ()) for loop in loops_of(kernel)] == [105]
+
+
+def test_loops_collapse_where_strides_are_parameters():
+    i, j = variable("i"), variable("j")
+    at = add(mul(i, parameter(1)), j)
+    inner = Loop(j, integer(0), parameter(1), (Store(0, at, load(1, at, F)),))
+    body = (Loop(i, integer(0), parameter(0), (inner,)),)
+    buffers = example_kernels.buffers("write", "read")
+    (loop,) = loops_of(collapse(Kernel("copy", buffers, (), body, 2)))
+    assert evaluate(loop.stop, (6, 7)) == 42
+
+
+def test_loops_do_not_collapse_over_a_gap():
+    i, j = variable("i"), variable("j")
+    at = add(mul(i, 8), j)
+    inner = Loop(j, integer(0), integer(7), (Store(0, at, load(1, at, F)),))
+    body = (Loop(i, integer(0), integer(6), (inner,)),)
+    kernel = Kernel("copy", example_kernels.buffers("write", "read"), (), body)
+    assert len(loops_of(collapse(kernel))) == 2
+
+
+def test_axes_of_a_reduction_collapse():
+    r, k = variable("r"), variable("k")
+    x = load(1, add(mul(r, 20), k), F)
+    part = example_kernels.Part((0,), "add", (x,))
+    reduce = Reduce(((r, integer(30)), (k, integer(20))), 16, (part,))
+    body = (reduce, Store(0, integer(0), get(0, F)))
+    kernel = collapse(
+        Kernel("sum", example_kernels.buffers("write", "read"), (Local("s", F),), body)
+    )
+    (found,) = [s for s in kernel.body if isinstance(s, Reduce)]
+    assert [evaluate(extent, ()) for _, extent in found.axes] == [600]
+
+
+def test_simplify_folds_indices_and_drops_what_does_nothing():
+    i, j = variable("i"), variable("j")
+    index = add(mul(add(i, 0), 1), mul(j, 5))
+    unused = Assign(0, op("sqrt", load(1, i, F)))
+    once = Loop(j, integer(0), integer(1), (unused, Store(0, index, load(1, index, F))))
+    never = Loop(variable("n"), integer(3), integer(3), (Store(0, i, load(1, i, F)),))
+    body = (Loop(i, integer(0), integer(9), (once, never)),)
+    kernel = simplify(
+        Kernel("copy", example_kernels.buffers("write", "read"), (Local("t", F),), body)
+    )
+    assert kernel.body == (Loop(i, integer(0), integer(9), (Store(0, i, load(1, i, F)),)),)
+    assert kernel.locals == ()
+
+
+def test_a_long_sum_is_split_in_two_kernels_with_memory_between():
+    kernels = schedule(EXAMPLES["full sum, long"]().kernel)
+    first, second = kernels
+    assert first.buffers[-1] == Buffer("partials", F, "write")
+    assert second.buffers[-1] == Buffer("partials", F, "read")
+    assert first.notes["partials"] == (F, 4 * 16)
+    assert evaluate(first.notes["tasks"], ()) == 4
+
+
+def test_a_reduction_of_many_rows_is_not_split():
+    assert len(schedule(EXAMPLES["row sums, many"]().kernel)) == 1
+
+
+def test_elementwise_loops_are_shared_in_chunks():
+    (kernel,) = schedule(EXAMPLES["elementwise"]().kernel)
+    assert evaluate(kernel.notes["tasks"], ()) == 2
+    (kernel,) = schedule(EXAMPLES["elementwise, sizes given"]().kernel)
+    assert [evaluate(kernel.notes["tasks"], (n,)) for n in (1, 64, 65, 200)] == [1, 1, 2, 4]
+
+
+def test_a_scatter_keeps_the_order_of_its_updates():
+    for name in EXAMPLES:
+        if not name.startswith("scatter"):
+            continue
+        (kernel,) = schedule(EXAMPLES[name]().kernel)
+        assert kernel.parallel is None
+        outermost = kernel.body[0]
+        assert isinstance(outermost, Loop) and outermost.kind == "serial"
+
+
+def test_a_kernel_that_is_shared_already_stays_so():
+    (loop,) = EXAMPLES["scatter"]().kernel.body
+    marked = Loop(loop.variable, loop.start, loop.stop, loop.body, "parallel")
+    example = EXAMPLES["scatter"]().kernel
+    kernel = Kernel("scatter", example.buffers, (), (marked,))
+    (made,) = schedule(kernel)
+    assert made.parallel is not None
+    assert evaluate(made.notes["tasks"], ()) == 40
+
+
+def test_whole_rows_have_no_tails():
+    kernels = schedule(example_kernels.row_sum(300, 64).kernel)
+    (kernel,) = kernels
+    assert [loop.step for loop in loops_of(kernel, "vector")] == [16]
+    assert not loops_of(kernel, "serial")
+
+
+def test_a_transpose_reads_and_writes_rows():
+    (kernel,) = schedule(EXAMPLES["transpose, whole tiles"]().kernel)
+    copy, main = loops_of(kernel, "vector")
+    assert isinstance(copy.body[0], Assign)
+    assert isinstance(main.body[0], Store)
+
+
+def test_the_same_kernel_is_scheduled_the_same_way_each_time():
+    for name in ("softmax", "column sums, long", "permute"):
+        texts = {
+            "".join(show(kernel) for kernel in schedule(EXAMPLES[name]().kernel)) for _ in range(3)
+        }
+        assert len(texts) == 1

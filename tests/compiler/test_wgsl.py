@@ -1,0 +1,116 @@
+"""WGSL: golden files, refusals, and the bits of the CPU on whatever adapter is here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.compiler.gpu_results import different, on_cpu
+from tools import golden
+from weft.compiler.emit_wgsl import emit_wgsl
+from weft.compiler.gpu_program import plan
+from weft.compiler.loops import Buffer, Kernel, Loop, Store, integer, load, value, variable
+from weft.compiler.pipeline_gpu import WEBGPU, schedule_gpu
+from weft.compiler.run_wgpu import compile_for_webgpu
+from weft.core.tensor.tracing import trace
+from weft.errors import BackendError, UnsupportedDTypeError, UnsupportedError
+from weft.runtime.wgpu import device
+from weft.testing.gpu_programs import PROGRAMS
+
+FUNCTIONS = "exp expm1 log log1p sin cos tan tanh asinh atanh erf erfc lgamma sqrt rsqrt".split()
+HERE = [name for name in PROGRAMS if name != "counts"]  # sums of int32 are int64
+
+
+def missing() -> str:
+    """Why no shader can run here; empty where one can."""
+    try:
+        device.webgpu()
+    except BackendError as error:
+        return str(error)
+    return ""
+
+
+runs = pytest.mark.skipif(bool(missing()), reason=missing() or "an adapter is here")
+
+
+def shaders(function, *arrays) -> list[str]:
+    program = plan(trace(function, *map(wf.asarray, arrays)), WEBGPU)
+    return [emit_wgsl(kernel) for kernel in program.kernels]
+
+
+def test_shaders_are_what_the_golden_files_say():
+    lines = golden.differences("wgsl")
+    assert not lines, "\n".join([*lines[:40], "hint: python tools/golden.py --update wgsl"])
+
+
+@pytest.mark.parametrize("name", ["int64", "float64", "bfloat16", "int8", "uint16"])
+def test_dtypes_that_shaders_lack_are_refused_by_name(name):
+    x = wf.zeros((8,), dtype=getattr(wf, name))
+    program = plan(trace(lambda x: x + x, x), WEBGPU)
+    with pytest.raises(UnsupportedDTypeError, match=f"webgpu: {name}: shaders have no such type"):
+        emit_wgsl(program.kernels[0])
+
+
+def test_int64_inside_a_kernel_is_refused_too():
+    x = np.ones(8, np.int32)
+    with pytest.raises(UnsupportedDTypeError, match="webgpu: int64"):
+        shaders(lambda x: wf.astype(wf.astype(x, wf.int64) * 5, wf.int32), x)
+
+
+def test_an_exact_remainder_of_floats_is_refused():
+    i, dtype = variable("i"), np.dtype(np.float32)
+    x = value("rem", (load(1, i, dtype), load(1, i, dtype)), dtype)
+    buffers = (Buffer("out", dtype, "write"), Buffer("x", dtype))
+    kernel = Kernel("rem", buffers, (), (Loop(i, integer(0), integer(8), (Store(0, i, x),)),))
+    with pytest.raises(UnsupportedError, match="webgpu: rem: no exact instruction for float32"):
+        emit_wgsl(schedule_gpu(kernel, WEBGPU)[0])
+
+
+def test_half_floats_are_enabled():
+    (text,) = shaders(lambda x: x + x, np.ones(8, np.float16))
+    assert text.startswith("enable f16;") and "array<f16>" in text
+
+
+def test_bools_are_words_in_memory():
+    (text,) = shaders(lambda x, y: x & (y > 0), np.ones(8, bool), np.ones(8, np.float32))
+    assert text.count(": array<u32>") == 2 and "= u32(" in text
+
+
+@runs
+@pytest.mark.parametrize("name", HERE)
+def test_a_shader_gives_the_bits_of_the_cpu(name):
+    program = PROGRAMS[name]
+    arrays, made = program.arrays(special=name != "matmul"), program.trace()
+    for found, expected in zip(
+        compile_for_webgpu(made)(*arrays), on_cpu(made, arrays), strict=True
+    ):
+        if name == "matmul":  # WGSL has no fused multiply-add
+            scale = np.abs(arrays[0]) @ np.abs(arrays[1])
+            assert np.all(np.abs(found - expected) <= 2**-22 * scale)
+        else:
+            assert different(found, expected) == 0
+
+
+@runs
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_gives_the_bits_of_the_cpu(name):
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 2**32, 5000, np.uint32).view(np.float32)
+    x[2500:] = rng.standard_normal(2500) * 10
+    made = trace(getattr(wf, name), wf.asarray(x))
+    assert different(compile_for_webgpu(made)(x)[0], on_cpu(made, [x])[0]) == 0
+
+
+@runs
+def test_bools_and_integers_go_there_and_back():
+    rng = np.random.default_rng(2)
+    x, y = rng.integers(-9, 9, 300).astype(np.int32), rng.random(300) < 0.5
+
+    def function(x, y):
+        return (x // 4 > -2) & y, wf.where(y, x << 3, x % 7)
+
+    made = trace(function, wf.asarray(x), wf.asarray(y))
+    found = compile_for_webgpu(made)(x, y)
+    np.testing.assert_array_equal(found[0], (x // 4 > -2) & y)
+    np.testing.assert_array_equal(found[1], np.where(y, x << 3, x % 7))

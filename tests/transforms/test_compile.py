@@ -1,0 +1,620 @@
+"""`compile`: one trace for each kind of call, the same values as the plain function."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections import OrderedDict, defaultdict, namedtuple
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.core.graph.graph import GRAPH
+from weft.errors import (
+    ArgumentError,
+    CastError,
+    ConcretizationError,
+    ConversionError,
+    DonatedTensorError,
+    MutationError,
+    UnsupportedError,
+)
+
+Pair = namedtuple("Pair", "left right")
+
+
+@wf.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    weight: object
+    bias: object
+    size: int = dataclasses.field(default=1, metadata={"static": True})
+
+
+def counted(function):
+    """The function, and a list that grows each time its Python runs."""
+    runs = []
+
+    def counting(*args, **keywords):
+        runs.append(1)
+        return function(*args, **keywords)
+
+    return counting, runs
+
+
+@pytest.fixture
+def x():
+    return wf.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.promise("S3.18")
+def test_the_first_call_traces_and_later_calls_run_no_python(x):
+    function, runs = counted(lambda a: wf.sin(a) * 2)
+    compiled = wf.compile(function)
+    for value in (x, x + 1, x * 3):
+        np.testing.assert_array_equal(compiled(value).numpy(), (wf.sin(value) * 2).numpy())
+    assert len(runs) == 1
+    stats = compiled.stats
+    assert (stats.traces, stats.compilations, stats.misses, stats.hits) == (1, 1, 1, 2)
+
+
+@pytest.mark.promise("S3.19")
+def test_calls_that_nobody_needs_and_equal_calls_are_counted_and_dropped(x):
+    def f(a):
+        wf.exp(a)
+        return wf.sin(a) + wf.sin(a)
+
+    compiled = wf.compile(f)
+    compiled(x)
+    stats = compiled.stats
+    assert (stats.dead, stats.shared) == (1, 1)
+    assert stats.nodes_before == 4
+    assert [node.op.name for node in compiled.lower(x).nodes].count("sin") == 1
+
+
+@pytest.mark.promise("S3.20")
+def test_the_graph_that_was_simplified_is_what_is_compiled(x):
+    compiled = wf.compile(lambda a: (wf.exp(a), wf.sin(a))[1])
+    compiled(x)
+    assert [node.op.name for node in compiled.lower(x).nodes] == ["sin"]
+    assert compiled.stats.nodes_after == 1
+
+
+@pytest.mark.promise("S3.21")
+def test_shapes_dtypes_structure_statics_and_defaults_make_kinds_of_calls(x):
+    def f(a, n=1):
+        return wf.add(a["v"] if isinstance(a, dict) else a, n)
+
+    compiled = wf.compile(f, static_argnames="n")
+    kinds = [
+        lambda: compiled(x),
+        lambda: compiled(x[:2]),
+        lambda: compiled(x.astype("float64")),
+        lambda: compiled({"v": x}),
+        lambda: compiled(x, n=2),
+        lambda: compiled(x.to_device("cpu:1")),
+    ]
+    for count, kind in enumerate(kinds, 1):
+        kind()
+        kind()
+        assert compiled.stats.traces == count
+    with wf.default_dtype("float64"):
+        compiled(x)
+    assert compiled.stats.traces == len(kinds) + 1
+    assert compiled(x, 2).tolist() == compiled(x, n=2).tolist()
+
+
+@pytest.mark.promise("S3.22")
+def test_random_draws_differ_from_call_to_call_and_are_those_of_the_plain_function():
+    def f():
+        return wf.uniform((3,)), wf.random.generator().normal((2,))
+
+    compiled = wf.compile(f)
+    for seed in (3, 4):
+        wf.random.seed(seed)
+        plain = [[y.tolist() for y in f()] for _ in range(4)]
+        state = wf.random.get_state().tolist()
+        wf.random.seed(seed)
+        assert [[y.tolist() for y in compiled()] for _ in range(4)] == plain
+        assert wf.random.get_state().tolist() == state
+    assert compiled.stats.traces == 1
+
+
+@pytest.mark.promise("S3.23")
+def test_a_captured_tensor_is_looked_up_again_at_each_call(x):
+    weight = wf.tensor([1.0, 1.0, 1.0, 1.0])
+    compiled = wf.compile(lambda a: a * weight)
+    assert compiled(x).tolist() == [1, 2, 3, 4]
+    weight += 1
+    assert compiled(x).tolist() == [2, 4, 6, 8]
+    weight[0] = 10.0
+    assert compiled(x).tolist() == [10, 4, 6, 8]
+    weight = wf.zeros(4)
+    assert compiled(x).tolist() == [0, 0, 0, 0]
+    assert compiled.stats.traces == 1
+    weight = wf.tensor([[1.0], [2.0]])
+    assert compiled(x).tolist() == [[1, 2, 3, 4], [2, 4, 6, 8]]
+    assert compiled.stats.traces == 2
+    assert "captured tensor weight: was float32[4], now float32[2,1]" in compiled.why_recompiled()
+
+
+@pytest.mark.promise("S3.26")
+def test_the_promised_names_are_there():
+    assert wf.jit is wf.compile
+    assert isinstance(wf.compile(lambda: 1), wf.CompiledFunction)
+    assert isinstance(wf.compile(lambda: 1).stats, wf.CompilationStats)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        wf.compile(lambda: 1).stats.traces = 3
+
+
+GLOBAL = wf.tensor([1.0, 1.0])
+
+
+def test_a_global_tensor_bound_anew_is_seen_also_by_functions_that_are_called():
+    global GLOBAL
+
+    def helper(a):
+        return a + GLOBAL
+
+    compiled = wf.compile(lambda a: helper(a) * 2)
+    assert compiled(wf.ones(2)).tolist() == [4, 4]
+    GLOBAL = wf.tensor([2.0, 3.0])
+    assert compiled(wf.ones(2)).tolist() == [6, 8]
+
+
+def test_a_tensor_in_an_object_is_seen_when_it_is_assigned_to(x):
+    layer = Layer(wf.ones(4), None)
+    compiled = wf.compile(lambda a: a * layer.weight)
+    compiled(x)
+    layer.weight += 1
+    assert compiled(x).tolist() == [2, 4, 6, 8]
+
+
+def test_two_handles_on_one_value_stay_apart(x):
+    first = wf.ones(4)
+    second = wf.reshape(first, (4,))
+    compiled = wf.compile(lambda a: a * first + second)
+    compiled(x)
+    second += 10
+    assert compiled(x).tolist() == [12, 13, 14, 15]
+
+
+@pytest.mark.parametrize("inner", ["grad", "scan", "vmap", "jvp", "checkpoint", "cond"])
+def test_captures_inside_other_transforms_are_looked_up_again(inner, x):
+    weight = wf.ones(4)
+    functions = {
+        "grad": lambda a: wf.grad(lambda b: (b * b * weight).sum())(a),
+        "scan": lambda a: wf.scan(lambda c, _: (c * weight, None), a, None, length=2)[0],
+        "vmap": lambda a: wf.vmap(lambda b: b * weight)(wf.stack([a, a])),
+        "jvp": lambda a: wf.jvp(lambda b: b * weight, (a,), (a,))[1],
+        "checkpoint": lambda a: wf.checkpoint(lambda b: b * weight)(a),
+        "cond": lambda a: wf.cond(a.sum() > 0, lambda b: b * weight, lambda b: b, a),
+    }
+    compiled = wf.compile(functions[inner])
+    compiled(x)
+    weight += 2
+    np.testing.assert_allclose(compiled(x).numpy(), functions[inner](x).numpy())
+    assert compiled.stats.traces == 1
+
+
+def test_constants_of_the_function_are_no_captures(x):
+    compiled = wf.compile(lambda a: a + wf.tensor([1.0, 2.0, 3.0, 4.0]) * 2)
+    assert compiled(x).tolist() == [3, 6, 9, 12]
+    assert len(compiled.trace(x).inputs) - len(compiled.trace(x).captures) == 1
+
+
+def test_an_array_of_numpy_found_outside_is_compiled_in(x):
+    outside = np.ones(4, np.float32)
+    compiled = wf.compile(lambda a: a * outside)
+    compiled(x)
+    outside[:] = 5
+    assert compiled(x).tolist() == [1, 2, 3, 4]
+
+
+def test_assigning_to_an_outer_tensor_inside_is_refused(x):
+    outer = wf.ones(4)
+
+    def f(a):
+        outer[0] = 5.0
+        return a
+
+    with pytest.raises(MutationError, match="made outside compile"):
+        wf.compile(f)(x)
+    assert outer.tolist() == [1, 1, 1, 1]
+
+
+def test_a_changing_number_compiles_nothing_anew_and_stays_weak():
+    compiled = wf.compile(lambda a, rate: a * rate)
+    for dtype in ("float32", "bfloat16", "float64", "int32"):
+        a = wf.ones(3, dtype=dtype)
+        for rate in (0.1, 0.7, 1e-3):
+            expected = a * rate
+            found = compiled(a, rate)
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert compiled.stats.traces == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "float16"])
+def test_arithmetic_of_numbers_has_pythons_precision(dtype):
+    def f(a, rate, step):
+        scale = (1 - 0.9**step) / (1 - rate * 2) + -rate // 3 - abs(-rate) % 2
+        return a * scale + rate / step, wf.maximum(a, rate), wf.where(a > rate, rate, a)
+
+    a = wf.linspace(0, 1, 7).astype(dtype)
+    compiled = wf.compile(f)
+    for found, expected in zip(compiled(a, 0.3, 5), f(a, 0.3, 5), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_a_number_alone_has_the_dtype_asarray_gives_it():
+    compiled = wf.compile(lambda a, b, c: (a, wf.sqrt(b), wf.asarray(c), wf.full((2,), b)))
+    kinds = [y.dtype.name for y in compiled(1, 2.0, 3j)]
+    assert kinds == ["int64", "float32", "complex64", "float32"]
+    exact = wf.compile(lambda b: wf.full((), b, dtype="float64"))
+    assert exact(0.1).item() == 0.1
+
+
+def test_an_integer_past_the_dtype_it_meets_is_refused_at_every_call():
+    compiled = wf.compile(lambda a, n: a + n)
+    a = wf.zeros(2, dtype="int8")
+    assert compiled(a, 3).tolist() == [3, 3]
+    with pytest.raises(CastError, match="argument n: 300"):
+        compiled(a, 300)
+    with pytest.raises(CastError, match="argument n"):
+        wf.compile(lambda n: wf.asarray(n))(2**70)
+
+
+def test_static_arguments_are_values(x):
+    compiled = wf.compile(
+        lambda a, n, flag=False: a.reshape(n) if flag else a * n[0], static_argnums=(1, 2)
+    )
+    assert compiled(x, (2, 2), True).shape == (2, 2)
+    assert compiled(x, (2, 2)).tolist() == [2, 4, 6, 8]
+    assert compiled(x, (2, 2), flag=True).shape == (2, 2)
+    zero = wf.compile(lambda a, z: a * z, static_argnums=1)
+    assert np.signbit(zero(x, -0.0).numpy()).all() != np.signbit(zero(x, 0.0).numpy()).all()
+
+
+def test_mistakes_name_the_argument(x):
+    with pytest.raises(ArgumentError, match="static argument n cannot be hashed"):
+        wf.compile(lambda a, n: a, static_argnames="n")(x, [1])
+    with pytest.raises(ArgumentError, match="static argument n is an array"):
+        wf.compile(lambda a, n: a, static_argnames="n")(x, x)
+    with pytest.raises(ConversionError, match=r"argument mode\['k'\]: expected tensors.*'fast'"):
+        wf.compile(lambda a, mode: a)(x, {"k": "fast"})
+    with pytest.raises(ConversionError, match=r"compile: named: result\[1\]: expected tensors"):
+        wf.compile(lambda a: (a, "text"), name="named")(x)
+    with pytest.raises(ArgumentError, match="no parameter is called 'm'"):
+        wf.compile(lambda n: n, static_argnames="m")
+    with pytest.raises(ArgumentError, match="static_argnums -3"):
+        wf.compile(lambda n: n, static_argnums=-3)
+    with pytest.raises(ArgumentError, match="cannot be donated"):
+        wf.compile(lambda n: n, static_argnums=0, donate_argnames="n")
+    with pytest.raises(ArgumentError, match="cache_size"):
+        wf.compile(lambda n: n, cache_size=0)
+    with pytest.raises(UnsupportedError, match="dynamic_dims"):
+        wf.compile(lambda n: n, dynamic_dims={"n": 0})
+
+
+@pytest.mark.parametrize(
+    "read",
+    [bool, float, int, lambda a: a.item(), lambda a: a.numpy(), lambda a: a.tolist(), np.asarray],
+)
+def test_reading_a_value_names_the_function_the_line_and_a_way_out(read, x):
+    def careless(a):
+        read(a.sum())
+        return a
+
+    with pytest.raises(ConcretizationError) as caught:
+        wf.compile(careless)(x)
+    message = str(caught.value)
+    assert "compile: careless" in message
+    assert "test_compile.py" in message
+    assert "hint:" in message
+
+
+def test_reading_a_number_suggests_a_static_argument(x):
+    with pytest.raises(ConcretizationError, match="static_argnames"):
+        wf.compile(lambda a, n: wf.zeros(n))(x, 3)
+    with pytest.raises(ConcretizationError, match="static_argnames"):
+        wf.compile(lambda a, flag: a if flag else -a)(x, True)
+
+
+def test_python_may_look_at_shapes(x):
+    compiled = wf.compile(lambda a: a if a.shape[0] > 2 else -a)
+    assert compiled(x).tolist() == x.tolist()
+    assert compiled(x[:1]).tolist() == [-1]
+
+
+def test_trees_go_in_and_come_out(x):
+    def f(tree, *, extra=None):
+        found = wf.tree_leaves(tree)
+        return {
+            "sum": sum(found[1:], found[0]),
+            "z": Pair(found[0], [None, (found[-1],)]),
+            "a": extra,
+        }
+
+    compiled = wf.compile(f)
+    trees = [
+        (x, [x, x]),
+        {"b": x, "a": (x + 1,)},
+        Pair(x, x),
+        Layer(x, x + 1, 3),
+        OrderedDict(q=x, p=x),
+        defaultdict(list, k=x),
+        {1: x, 0: -x},
+        {"mixed": x, 3: x},
+        [],
+    ]
+    for tree in trees[:-1]:
+        for _ in range(2):
+            found, expected = compiled(tree, extra=x), f(tree, extra=x)
+            assert wf.tree_structure(found) == wf.tree_structure(expected)
+            assert list(found) == list(expected)
+            for a, b in zip(wf.tree_leaves(found), wf.tree_leaves(expected), strict=True):
+                assert a.tolist() == b.tolist()
+    assert compiled.stats.traces == len(trees) - 1
+    assert wf.compile(lambda t: wf.ones(2))(trees[-1]).tolist() == [1, 1]
+
+
+def test_a_static_field_of_a_dataclass_is_part_of_the_structure(x):
+    compiled = wf.compile(lambda layer: layer.weight * layer.size)
+    assert compiled(Layer(x, None, 2)).tolist() == [2, 4, 6, 8]
+    assert compiled(Layer(x, None, 3)).tolist() == [3, 6, 9, 12]
+    assert compiled(Layer(x, None, 2)).tolist() == [2, 4, 6, 8]
+    assert compiled.stats.traces == 2
+
+
+def test_decorators_methods_defaults_and_names(x):
+    @wf.compile
+    def doubled(a, factor=2):
+        """Doubles."""
+        return a * factor
+
+    @wf.compile(static_argnums=1, name="other")
+    def powered(a, n):
+        return a**n
+
+    class Model:
+        size = 3
+
+        @wf.compile(static_argnums=0)
+        def scaled(self, a):
+            return a * self.size
+
+    assert doubled.__name__ == "doubled" and doubled.__doc__ == "Doubles."
+    assert doubled(x).tolist() == [2, 4, 6, 8]
+    assert doubled(x, factor=3).tolist() == doubled(factor=3, a=x).tolist() == [3, 6, 9, 12]
+    assert powered(x, 2).tolist() == [1, 4, 9, 16]
+    assert repr(powered) == "<compiled other>"
+    assert Model().scaled(x).tolist() == [3, 6, 9, 12]
+
+
+def test_numpy_arrays_and_scalars_are_tensors_of_their_dtype(x):
+    compiled = wf.compile(lambda a, b: a * b)
+    assert compiled(np.ones(2, np.float32), np.float64(2)).dtype == wf.float64
+    assert compiled(np.ones(2, np.float32), np.float64(3)).tolist() == [3, 3]
+    assert compiled.stats.traces == 1
+
+
+def test_results_do_not_share_memory_that_others_write_to():
+    array = np.ones(4, np.float32)
+    compiled = wf.compile(lambda a: (a, a.reshape((2, 2)), a + 1))
+    for _ in range(2):
+        same, shaped, _ = compiled(array)
+        array[:] += 1
+        assert same.tolist() == (array - 1).tolist()
+        assert shaped.tolist() == (array - 1).reshape(2, 2).tolist()
+    shared = wf.asarray(array)
+    kept = compiled(shared)[0]
+    array[:] = 7
+    assert kept.tolist() == [3, 3, 3, 3]
+
+
+def test_a_result_that_is_an_argument_is_another_handle(x):
+    compiled = wf.compile(lambda a: (a, a))
+    first, second = compiled(x)
+    first[0] = 9.0
+    assert x.tolist() == second.tolist() == [1, 2, 3, 4]
+
+
+def test_pending_arguments_run_first():
+    big = wf.ones((300, 300)) * 2
+    pending = big + 1
+    assert wf.compile(lambda a: a.sum())(pending).item() == 3 * 300 * 300
+
+
+def test_why_recompiled_says_what_changed(x):
+    compiled = wf.compile(lambda a, n=0, **more: a + n, static_argnames="n")
+    calls = [
+        (lambda: compiled(x), None),
+        (lambda: compiled(x[:3]), "argument a: axis 0 was 4, now 3"),
+        (lambda: compiled(x[:3].astype("float64")), "argument a: dtype was float32, now float64"),
+        (lambda: compiled(x[:3], n=1), "argument a: dtype was float64, now float32"),
+        (lambda: compiled(x[:1], n=1), "argument a: axis 0 was 3, now 1"),
+        (lambda: compiled(x[:1], n=2), "static argument n: 1 -> 2"),
+        (lambda: compiled(x[:3], n=2, b=x), "structure: b is new"),
+        (lambda: compiled(x[:3], n=2, b=1.5), "argument b: was float32[4], now a Python float"),
+        (lambda: compiled(x.reshape(2, 2)), "structure: b is gone"),
+        (lambda: compiled(x[0]), "argument a: shape was (2, 2), now ()"),
+    ]
+    for call, reason in calls:
+        call()
+        assert reason is None or reason in compiled.why_recompiled(), compiled.why_recompiled()
+    with wf.default_dtype("float64"):
+        compiled(x[0])
+    assert compiled.why_recompiled()[-1] == "default dtype: was float32, now float64"
+
+
+def test_the_cache_is_bounded_and_the_oldest_kind_goes_first(x):
+    compiled = wf.compile(lambda a: a * 2, cache_size=2)
+    for size in (1, 2, 1, 3, 1, 2):
+        assert compiled(wf.ones(size)).tolist() == [2.0] * size
+    stats = compiled.stats
+    assert (stats.traces, stats.evictions, stats.hits) == (4, 2, 2)
+    assert "this kind of call had left the cache" not in compiled.why_recompiled()
+    compiled.clear_cache()
+    compiled(wf.ones(1))
+    assert compiled.stats.traces == 5
+
+
+def test_the_graph_counts_compilations(x):
+    before = GRAPH.counters.compilations
+    compiled = wf.compile(lambda a: a * 2)
+    compiled(x)
+    compiled(x)
+    assert GRAPH.counters.compilations == before + 1
+
+
+def test_trace_lower_and_explain_show_the_graph(x, capsys):
+    compiled = wf.compile(lambda a: wf.sin(a))
+    assert "sin" in str(compiled.trace(x))
+    assert "sin" in str(compiled.lower(x))
+    text = compiled.explain(x)
+    assert text and text in capsys.readouterr().out
+
+
+def test_effects_happen_at_every_call_in_order(x, capsys):
+    seen = []
+
+    def f(a):
+        wf.print("first {}", a[0])
+        wf.callback(lambda v: (seen.append(float(v[1])), ())[1], (), a * 2)
+        wf.print("second {}", a[1])
+        return a + 1
+
+    compiled = wf.compile(f)
+    compiled(x)
+    compiled(x + 1)
+    assert capsys.readouterr().out.split("\n")[:4] == [
+        "first 1.0",
+        "second 2.0",
+        "first 2.0",
+        "second 3.0",
+    ]
+    assert seen == [4.0, 6.0]
+
+
+def test_a_failure_while_tracing_leaves_everything_usable(x):
+    fail = [True]
+
+    def f(a):
+        if fail:
+            raise KeyError("mine")
+        return a + 1
+
+    compiled = wf.compile(f)
+    with pytest.raises(KeyError, match="mine"):
+        compiled(x)
+    fail.clear()
+    assert compiled(x).tolist() == [2, 3, 4, 5]
+    assert (x + 1).tolist() == [2, 3, 4, 5]
+
+
+def test_a_failure_while_running_names_the_line(x):
+    def broken(_):
+        raise RuntimeError("host")
+
+    compiled = wf.compile(lambda a: wf.callback(broken, ((), "float32"), a))
+    with pytest.raises(RuntimeError, match="host") as caught:
+        compiled(x)
+    assert any("test_compile.py" in note for note in caught.value.__notes__)
+
+
+def test_recursion_ends_with_static_arguments_or_says_that_it_would_not(x):
+    @wf.compile(static_argnums=1)
+    def power(a, n):
+        return a if n == 1 else a * power(a, n - 1)
+
+    assert power(x, 4).tolist() == [1, 16, 81, 256]
+
+    @wf.compile
+    def endless(a):
+        return endless(a)
+
+    with pytest.raises(ArgumentError, match="calls itself"):
+        endless(x)
+
+
+def test_threads_that_call_first_compile_once(x):
+    def slow(a):
+        runs.append(1)
+        time.sleep(0.05)
+        return a * 2
+
+    runs: list[int] = []
+    compiled = wf.compile(slow)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(compiled(x).tolist())) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[2, 4, 6, 8]] * 4
+    assert len(runs) == compiled.stats.compilations == 1
+
+
+def test_a_donated_tensor_is_gone_and_says_where(x):
+    compiled = wf.compile(lambda state, a: (state + a, a), donate_argnums=0)
+    for _ in range(3):
+        state = wf.ones(4)
+        new, _ = compiled(state, x)
+        assert new.tolist() == [2, 3, 4, 5]
+        for use in (
+            lambda s: s.tolist(),
+            lambda s: s + 1,
+            lambda s: wf.grad(lambda a: (a * s).sum())(x),
+            lambda s: compiled(s, x),
+        ):
+            with pytest.raises(DonatedTensorError, match=r"state was donated.*test_compile\.py"):
+                use(state)
+    assert x.tolist() == [1, 2, 3, 4]
+
+
+def test_donation_spares_what_others_see(x):
+    seen = []
+    compiled = wf.compile(lambda state: state + 1, donate_argnums=0)
+    compiled(wf.ones(4))
+    run = compiled._ready.run
+
+    def overwriting(arrays):
+        result = run(arrays)
+        arrays[0][...] = -1
+        seen.append(1)
+        return result
+
+    compiled._ready.run = overwriting
+    first = wf.ones(4)
+    other = wf.reshape(first, (4,))
+    compiled(first)
+    assert other.tolist() == [1, 1, 1, 1]
+    base = wf.ones((2, 4))
+    view = base[0]
+    compiled(view)
+    assert base.tolist() == [[1] * 4] * 2
+    array = np.ones(4, np.float32)
+    compiled(array)
+    compiled(wf.asarray(array))
+    assert array.tolist() == [1, 1, 1, 1]
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("size", [4, 100_000])
+def test_memory_that_nobody_else_sees_is_really_given(size):
+    compiled = wf.compile(lambda state: state + 1, donate_argnums=0)
+    state = compiled(wf.ones(size))
+    run, given = compiled._ready.run, []
+    compiled._ready.run = lambda arrays: given.append(arrays[0].ctypes.data) or run(arrays)
+    for gather in (False, True):
+        place = state.data().ctypes.data
+        with wf.no_grad() if gather else contextlib.nullcontext():
+            state = compiled(state)
+        assert given.pop() == place

@@ -1,0 +1,41 @@
+"""The compiler: from recorded calls to fused kernels in machine code.
+
+| file | what lives in it |
+|---|---|
+| `function` | `CompiledFunction`: what `compile` makes |
+| `signature` | kinds of calls: static arguments, cache keys, why two calls differ |
+| `capture`, `variables` | a function traced: inputs, captured tensors, random states |
+| `specialization` | one traced and compiled version of a function |
+| `flatten` | code made for one kind of call: arrays from arguments, tensors from arrays |
+| `donation` | arguments that a call may use up |
+| `executable` | `Executable`, `build`: a trace made ready to run |
+| `statistics` | `CompilationStats` |
+| `export`, `encoding` | compiled functions in files |
+| `rewrite` | `rewrite`: fewer calls, the same bits; `RewriteCounts` |
+| `calls` | `Calls`: a graph under construction, equal calls are one |
+| `algebra`, `movement` | the rules of `rewrite`: arithmetic, and ops that move elements |
+| `memory` | `plan`: offsets of temporaries, reuse of dead memory |
+| `loops` | the loop IR: what a fused kernel is |
+| `rebuild` | changed copies of kernels; fresh variables and locals |
+| `polynomial` | indices as polynomials: strides, equality, folding |
+| `lanes` | which loops may run as lanes, and which should |
+| `pipeline` | `schedule`: the passes in order |
+| `verify` | `verify`: the rules every kernel obeys |
+| `show` | `show`, `fingerprint`: kernels as text |
+| `build` | `Builder`: scalar instructions as values of the loop IR |
+| `affine` | `stride`, `depends`: how an index moves with a loop's variable |
+| `passes/` | kernels made of kernels: how loops, reductions and products run |
+| `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
+| `emit_cpu` | `emit`: the dialect of processors |
+| `emit_values` | expressions, scalar and vector, each written once |
+| `emit_scope` | where each value is computed, and how long it stays true |
+| `emit_lanes` | values combined, and the lanes of a vector |
+| `emit_scalars` | scalar instructions with one meaning on every target |
+| `emit_convert` | casts; narrow floats by integer arithmetic |
+| `emit_remainder` | exact remainders of floats |
+| `emit_text` | names, types and constants as LLVM writes them |
+| `pipeline_gpu` | `schedule_gpu`: the passes for blocks and threads |
+| `gpu_program` | `plan`: a trace as launches on a GPU |
+| `emit_ptx`, `run_cuda` | kernels in PTX; `compile_for_cuda` |
+| `emit_wgsl`, `wgsl_scalars`, `run_wgpu` | kernels as shaders; `compile_for_webgpu` |
+"""

@@ -1,0 +1,308 @@
+"""Put a graph together: kernels and host calls in order, and the memory they pass results in.
+
+A block is a list of steps; loops and branches have blocks of their own. `Memory` stands for one
+result: where it lies is decided later, when the whole program is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from weft.compiler.fuse import Fusion, Group
+from weft.compiler.kernels import STORE, Clock, Request, evaluate
+from weft.compiler.loops import INDEX
+from weft.compiler.lower import Lowered
+from weft.compiler.scatter import lower
+from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs, Ref
+from weft.core.graph.trace import Trace
+from weft.ops.control.branches import Switch
+from weft.ops.control.graph_call import GraphCall
+from weft.ops.control.loop_ops import Scan, WhileLoop
+
+
+@dataclass(eq=False)
+class Memory:
+    """One piece of memory: an input, an output, a constant, or a temporary of the program."""
+
+    kind: TensorType
+    role: str = "temporary"
+    position: int = 0  # among inputs or outputs
+    data: Any = None  # of a constant
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return self.kind.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One function of a kernel, on certain memory."""
+
+    name: str
+    request: Request
+    number: int
+    memory: tuple[Memory, ...]
+    written: tuple[Memory, ...]
+    points: int  # of its loops, for estimates
+    work: int  # instructions at each point
+    node: OutputRefs
+    in_place: tuple[tuple[Memory, Memory], ...] = ()  # (read, written) that may be one
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """A call that runs its reference in Python."""
+
+    node: OutputRefs
+    inputs: tuple[Memory, ...]
+    outputs: tuple[Memory, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """The bytes of one piece of memory in another."""
+
+    source: Memory
+    target: Memory
+
+
+@dataclass(frozen=True, eq=False)
+class ScanLoop:
+    """`length` runs of a body; carries are double buffered, slices move along."""
+
+    node: OutputRefs
+    length: int
+    reverse: bool
+    carries: tuple[tuple[Memory, Memory], ...]  # what a step reads, what it writes
+    slices: tuple[tuple[Memory, Memory], ...]  # a step's part, the whole
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Runs of a body while the condition's result holds."""
+
+    node: OutputRefs
+    carries: tuple[tuple[Memory, Memory], ...]
+    condition: tuple[Step, ...]
+    holds: Memory
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One of several blocks, chosen by an integer."""
+
+    node: OutputRefs
+    index: Memory
+    branches: tuple[tuple[Step, ...], ...]
+
+
+Step: TypeAlias = Call | HostCall | Copy | ScanLoop | Repeat | Choice
+Environment: TypeAlias = dict[Ref, Memory]
+
+
+@dataclass
+class Assembler:
+    """Collects what a program is made of."""
+
+    general: bool = False  # whether kernels are for all sizes from the start
+    strides: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
+    groups: int = 0
+    clock: Clock = field(default_factory=Clock)
+
+    def block(
+        self, nodes: Sequence[OutputRefs], outputs: Sequence[Ref], memory: Environment
+    ) -> tuple[Step, ...]:
+        """Steps that compute `outputs`; `memory` knows inputs, and where results must go."""
+        if is_small(nodes, outputs):
+            made = [ref for ref in dict.fromkeys(outputs) if ref[0].op is not None]
+            call = self._call(lower_small(nodes, made), nodes[-1], memory, 1, len(nodes))
+            reads = [place for place in call.memory if place not in call.written]
+            pairs = tuple((r, w) for w in call.written for r in reads)  # all is read before
+            return (replace(call, in_place=pairs),)
+        with self.clock("fuse"):
+            fusion = Fusion(nodes, outputs)
+        steps: list[Step] = []
+        for group in fusion.groups:
+            steps += self._steps(fusion, group, memory)
+        return tuple(steps)
+
+    def _steps(self, fusion: Fusion, group: Group, memory: Environment) -> list[Step]:
+        node = group.members[0]
+        if group.kind != "host":
+            return list(self._calls(fusion, group, memory))
+        inputs = tuple(self._operand(ref, memory) for ref in node.inputs)
+        outputs = tuple(
+            memory.setdefault((node, slot), Memory(kind)) for slot, kind in enumerate(node.types)
+        )
+        if isinstance(node.op, Scan):
+            return self._scan(node, inputs, outputs)
+        if isinstance(node.op, WhileLoop):
+            return self._while(node, inputs, outputs)
+        if isinstance(node.op, Switch):
+            return self._switch(node, inputs, outputs)
+        if isinstance(node.op, GraphCall):
+            return self._within(node.params["trace"], inputs, outputs)
+        return [HostCall(node, inputs, outputs)]
+
+    @staticmethod
+    def _operand(ref: Ref, memory: Environment) -> Memory:
+        return memory[ref]
+
+    def _calls(self, fusion: Fusion, group: Group, memory: Environment) -> list[Call]:
+        """A group's kernels as calls."""
+        with self.clock("lower"):
+            found = lower(fusion, group, self.strides)
+        self.groups += 1
+        made: list[Call] = []
+        for each in found:
+            made += self._split(each, group.members[-1], memory, group.size, group.work)
+        if group.kind == "loops" and len(made) == 1:
+            pairs = tuple(
+                (memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory
+            )
+            made[0] = replace(made[0], in_place=pairs)
+        return made
+
+    def _call(
+        self, lowered: Lowered, node: OutputRefs, memory: Environment, points: int, work: int
+    ) -> Call:
+        self.groups += 1
+        (call,) = self._split(lowered, node, memory, points, work)
+        return call
+
+    def _split(
+        self, lowered: Lowered, node: OutputRefs, memory: Environment, points: int, work: int
+    ) -> list[Call]:
+        """A kernel's functions: one, or two where a reduction over few rows is shared out."""
+        request = STORE.request(lowered.kernel, self.clock, self.general)
+        self.requests.append(request)
+        places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
+        written = [memory[ref] for ref in lowered.written]
+        if lowered.reports:
+            places.append(self.status)
+        partials: list[Memory] = []
+        first = request.compiled.kernels[0]
+        if "partials" in first.notes:
+            dtype, count = first.notes["partials"]
+            elements = count if isinstance(count, int) else evaluate(count, request.parameters)
+            partials = [Memory(TensorType((elements,), dtype))]
+        return [
+            Call(
+                lowered.kernel.name + ("" if number == 0 else "_end"),
+                request,
+                number,
+                (*places, *partials),
+                (*written, *partials) if number == 0 else tuple(written),
+                points if number == 0 else sum(m.kind.size for m in partials),
+                work,
+                node,
+            )
+            for number in range(len(request.compiled.kernels))
+        ]
+
+    # -- subgraphs -------------------------------------------------------------------------
+
+    def _within(
+        self, trace: Trace, inputs: Sequence[Memory], outputs: Sequence[Memory]
+    ) -> list[Step]:
+        """The steps of a subgraph that reads and writes given memory."""
+        memory: Environment = {
+            (node, 0): place for node, place in zip(trace.inputs, inputs, strict=True)
+        }
+        for node in leaves(trace):
+            memory[node, 0] = Memory(node.types[0], "constant", data=node.results[0])
+        copies: list[Step] = []
+        for ref, target in zip(trace.outputs, outputs, strict=True):
+            if ref in memory:
+                copies.append(Copy(memory[ref], target))
+            else:
+                memory[ref] = target
+        return [*self.block(trace.nodes, trace.outputs, memory), *copies]
+
+    def _scan(
+        self, node: OutputRefs, inputs: tuple[Memory, ...], outputs: tuple[Memory, ...]
+    ) -> list[Step]:
+        if is_small_scan(node):
+            memory = dict(zip(node.inputs, inputs, strict=True))
+            memory |= {(node, slot): place for slot, place in enumerate(outputs)}
+            work = len(node.params["body"].nodes)
+            return [self._call(lower_scan(node), node, memory, node.params["length"], work)]
+        body: Trace = node.params["body"]
+        consts, count = node.params["consts"], node.params["carries"]
+        fixed, init, xs = inputs[:consts], inputs[consts : consts + count], inputs[consts + count :]
+        pairs = tuple((Memory(m.kind), Memory(m.kind)) for m in outputs[:count])
+        kinds = [inner.types[0] for inner in body.inputs[consts + count :]]
+        rows = tuple((Memory(kind, "slice"), x) for kind, x in zip(kinds, xs, strict=True))
+        made = body.output_types[count:]
+        ys = tuple((Memory(k, "slice"), y) for k, y in zip(made, outputs[count:], strict=True))
+        arguments = (*fixed, *(now for now, _ in pairs), *(row for row, _ in rows))
+        results = (*(then for _, then in pairs), *(row for row, _ in ys))
+        steps = self._within(body, arguments, results)
+        loop = ScanLoop(
+            node, node.params["length"], node.params["reverse"], pairs, rows + ys, tuple(steps)
+        )
+        start = [Copy(x, now) for x, (now, _) in zip(init, pairs, strict=True)]
+        end = [Copy(now, y) for (now, _), y in zip(pairs, outputs[:count], strict=True)]
+        return [*start, loop, *end]
+
+    def _while(
+        self, node: OutputRefs, inputs: tuple[Memory, ...], outputs: tuple[Memory, ...]
+    ) -> list[Step]:
+        consts = node.params["consts"]
+        condition, body = node.params["condition"], node.params["body"]
+        fixed, init = inputs[:consts], inputs[consts:]
+        pairs = tuple((Memory(m.kind), Memory(m.kind)) for m in outputs)
+        now = (*fixed, *(first for first, _ in pairs))
+        holds = Memory(condition.output_types[0])
+        asked = self._within(condition, now, (holds,))
+        steps = self._within(body, now, tuple(then for _, then in pairs))
+        loop = Repeat(node, pairs, tuple(asked), holds, tuple(steps))
+        start = [Copy(x, first) for x, (first, _) in zip(init, pairs, strict=True)]
+        end = [Copy(first, y) for (first, _), y in zip(pairs, outputs, strict=True)]
+        return [*start, loop, *end]
+
+    def _switch(
+        self, node: OutputRefs, inputs: tuple[Memory, ...], outputs: tuple[Memory, ...]
+    ) -> list[Step]:
+        index, *operands = inputs
+        blocks = [
+            tuple(self._within(branch, operands, outputs)) for branch in node.params["branches"]
+        ]
+        return [Choice(node, index, tuple(blocks))]
+
+
+def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
+    """Operands that are read only where the kernel is about to write, with what is written."""
+    reads = [r for n in (*group.members, *fusion.pulled(group)) for r in fusion.reads[n]]
+    scattered = {r.ref for r in reads if r.step != 1}
+    size = group.size
+    found = []
+    for node in fusion.stored(group):
+        itemsize = node.types[0].dtype.itemsize
+        for r in reads:
+            same = r.node.types[r.ref[1]].dtype.itemsize == itemsize
+            whole = r.node.types[r.ref[1]].size == size == node.types[0].size
+            if r.ref not in scattered and same and whole and fusion.group.get(r.node) is not group:
+                found.append((r.ref, (node, 0)))
+    return found
+
+
+def _kind(ref: Ref) -> TensorType:
+    return ref[0].types[ref[1]]
+
+
+def leaves(trace: Trace) -> list[OutputRefs]:
+    """Constants inside a trace: nodes that hold data and are no inputs."""
+    inputs = set(trace.inputs)
+    refs = [ref for node in trace.nodes for ref in node.inputs] + list(trace.outputs)
+    found = {node: None for node, _ in refs if node.op is None and node not in inputs}
+    return list(found)

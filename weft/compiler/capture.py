@@ -1,0 +1,273 @@
+"""Trace a function for compilation: what it is given, what it captures, what it draws.
+
+Everything that may differ at the next call becomes an input of the trace: arguments, numbers, outer
+tensors (with the variable they were found in), and the states of random generators. What the
+function makes itself is constant; `Trace.captures` of such a trace holds constants alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.variables import Variable, find_variables
+from weft.core.common import dtypes
+from weft.core.common.device import Device
+from weft.core.common.handler import Handler, installed
+from weft.core.common.parameters import shown
+from weft.core.common.source import describe, user_position
+from weft.core.common.trees import PyTreeDef, tree_flatten, tree_paths
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs, Ref
+from weft.core.graph.trace import Trace
+from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor, wrap
+from weft.core.tensor.impl import TensorImpl, check_running
+from weft.core.tensor.number import WIDE, Number
+from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import Recorder
+from weft.core.tensor.views import origin_of
+from weft.errors import ConcretizationError, ConversionError
+from weft.ops.random.state import Generator, Threads, derive, generator, own_key, threaded
+from weft.ops.view.join import concat
+
+KEY = TensorType((2,), dtypes.uint32)
+COUNT = TensorType((), dtypes.uint32)
+
+
+class Compile(Recorder):
+    """Records a function; tells constants it makes from outer tensors it captures."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(label="compile")
+        self.name = name
+        self.handles: dict[tuple[Tensor, TensorImpl], OutputRefs] = {}
+        self.constants: dict[TensorImpl, tuple[OutputRefs, Tensor]] = {}
+        self.numbers: dict[OutputRefs, list[Any]] = {}
+        self.calls = 0
+
+    def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        self.calls += 1
+        return super().handle(op, args, params)
+
+    def number(self, kind: type, device: Any) -> Number:
+        """An input that stands for a Python number."""
+        wide = self.input(TensorType((), WIDE[kind]), device)
+        used: list[Any] = []
+        self.numbers[wide._impl.payload[0]] = used
+        return Number.of(kind, wide, used)
+
+    def ref(self, x: Tensor) -> Ref:
+        impl = x._impl
+        if impl.owner is self:
+            result: Ref = impl.payload
+            return result
+        handle = origin_of(x)
+        if self.made_inside(handle) and impl.owner is None:
+            if impl not in self.constants:
+                leaf = OutputRefs.leaf(None, impl.type, impl.device)
+                self.constants[impl] = leaf, _frozen(x)
+            return self.constants[impl][0], 0
+        key = (handle, impl)
+        if key not in self.handles:
+            self.handles[key] = OutputRefs.leaf(None, impl.type, impl.device)
+        return self.handles[key], 0
+
+    def made_inside(self, x: Tensor) -> bool:
+        """Whether a handle was made while this recorder ran."""
+        scope: Handler | None = getattr(x, "_scope", None)
+        while scope is not None and scope is not self:
+            scope = scope.outer
+        return scope is self
+
+    def read(self, payload: Ref) -> Any:
+        check_running(self)
+        node, slot = payload
+        is_number = any(source in self.numbers for source in (node, *(n for n, _ in node.inputs)))
+        hint = (
+            "mark the argument static (static_argnames=…) to use its value in Python"
+            if is_number
+            else "use wf.where, wf.cond or wf.while_loop instead of Python's if and while;"
+            " wf.print prints"
+        )
+        raise ConcretizationError(
+            f"compile: {self.name}: {node.name}: a value ({node.types[slot]}) was read where only"
+            f" shapes are known, at {describe(user_position(2))}\nhint: {hint}"
+        )
+
+
+def _frozen(x: Tensor) -> Tensor:
+    """A constant whose memory nobody else can change."""
+    data = x.data()
+    if x._impl.shared or is_shared(data):
+        return Tensor(TensorImpl.realized(np.array(data), x.type, x.device))
+    return x
+
+
+@dataclass
+class Slot:
+    """The state of one generator as inputs of a trace, and how many keys were drawn."""
+
+    source: Generator | None  # None: the one that is chosen where the compiled function is called
+    drawn: int = 0
+
+
+class Threaded(Threads):
+    """Gives generators traced states, made when first drawn from."""
+
+    def __init__(self, recorder: Compile) -> None:
+        self.recorder = recorder
+        self.chosen = generator()
+        self.slots: dict[Generator, Slot] = {}
+        self.inputs: dict[Generator, tuple[Tensor, Tensor]] = {}
+        self.draws: dict[OutputRefs, tuple[Generator, int]] = {}
+
+    def slot(self, source: Generator) -> Slot:
+        """The traced state of a generator."""
+        if source not in self.slots:
+            device = source.get_device()
+            with installed(self.recorder):
+                key = self.recorder.input(KEY, device)
+                self.inputs[source] = key, self.recorder.input(COUNT, device)
+            self.slots[source] = Slot(None if source is self.chosen else source)
+        return self.slots[source]
+
+    def reserve(self, source: Generator, number: int) -> tuple[Tensor, Tensor]:
+        slot = self.slot(source)
+        key, count = self.inputs[source]
+        with installed(self.recorder):
+            first = count + slot.drawn
+        slot.drawn += number
+        return key, first
+
+    def draw(self, source: Generator) -> Tensor:
+        slot = self.slot(source)
+        slot.drawn += 1
+        return self.key(source, slot.drawn - 1)
+
+    def key(self, source: Generator, number: int) -> Tensor:
+        """The key that is draw `number` of a run."""
+        # Made here, not inside the function's own loops and maps: each run draws it once, as the
+        # traced function does, and maps around the compiled function can find it (`draws`).
+        base, count = self.inputs[source]
+        with installed(self.recorder):
+            key = derive(base, count + number)
+        self.draws[key._impl.payload[0]] = source, number
+        return own_key(key, until=self.recorder)
+
+    def state(self, source: Generator) -> Tensor:
+        base, count = self.reserve(source, 0)
+        return concat([base, count.reshape((1,))])
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """An outer tensor the function uses, and the variable it was found in, if one was."""
+
+    handle: Tensor
+    type: TensorType
+    device: Device
+    variable: Variable | None
+
+    def current(self) -> Any:
+        """What the variable holds now."""
+        return self.handle if self.variable is None else self.variable.read()
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return "a captured tensor" if self.variable is None else self.variable.name
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A traced function: inputs are leaves, generator states, captures; then constants."""
+
+    trace: Trace
+    structure: PyTreeDef
+    captures: tuple[Capture, ...]
+    slots: tuple[Slot, ...]
+    draws: dict[OutputRefs, tuple[int, int]]  # keys drawn: which slot, which number
+    limits: tuple[tuple[int, int] | None, ...]  # for each leaf, the range an integer must be in
+    lasting: bool  # false if it captured tensors of a transform that will end
+    calls: int  # that the function made
+    shared: int  # of them, repetitions of an equal one
+
+
+def capture(function: Callable[..., Any], name: str, leaves: Sequence[Any], build: Any) -> Program:
+    """Run `function` once on abstract leaves: types of tensors, or Python's number types.
+
+    `build` puts leaves into positional and keyword arguments.
+    """
+    with Compile(name) as recorder:
+        assert isinstance(recorder, Compile)
+        threads = Threaded(recorder)
+        with threaded(threads):
+            inputs = [
+                recorder.number(kind, device)
+                if isinstance(kind, type)
+                else recorder.input(kind, device)
+                for kind, device in leaves
+            ]
+            args, keywords = build(inputs)
+            result = function(*args, **keywords)
+            outputs, structure = tree_flatten(result)
+            tensors = [_output(name, x, result, place) for place, x in enumerate(outputs)]
+    refs = tuple(map(recorder.ref, tensors))
+    return _program(recorder, threads, function, refs, structure, inputs)
+
+
+def _program(
+    recorder: Compile,
+    threads: Threaded,
+    function: Callable[..., Any],
+    refs: tuple[Ref, ...],
+    structure: PyTreeDef,
+    leaves: list[Tensor],
+) -> Program:
+    variables = find_variables(function, [handle for handle, _ in recorder.handles])
+    captures = tuple(
+        Capture(handle, impl.type, impl.device, variables.get(id(handle)))
+        for handle, impl in recorder.handles
+    )
+    constants = recorder.constants.values()
+    places = {source: place for place, source in enumerate(threads.slots)}
+    inputs = (*recorder.inputs, *recorder.handles.values(), *(leaf for leaf, _ in constants))
+    kept = tuple(tensor for _, tensor in constants)
+    trace = Trace(inputs, refs, tuple(recorder.effects), kept, recorder.name)
+    owners = [impl.owner for _, impl in recorder.handles]
+    return Program(
+        trace,
+        structure,
+        captures,
+        tuple(threads.slots.values()),
+        {node: (places[source], n) for node, (source, n) in threads.draws.items()},
+        tuple(_limits(x) for x in leaves),
+        all(owner is None or owner.ambient for owner in owners),
+        recorder.calls,
+        recorder.calls - recorder.made,
+    )
+
+
+def _limits(leaf: Tensor) -> tuple[int, int] | None:
+    """The integers that fit every dtype an integer argument was used as."""
+    if type(leaf) is not Number or leaf.python is not int:
+        return None
+    used = [np.iinfo(d) for d in (*(leaf.used or ()), WIDE[int]) if d.kind in "iu"]
+    return max(int(i.min) for i in used), min(int(i.max) for i in used)
+
+
+def _output(name: str, x: Any, result: Any, place: int) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    if type(x) in PYTHON_SCALARS or isinstance(x, np.ndarray | np.generic):
+        made = to_tensor(x, op="compile")
+        return wrap(np.array(made.data()), made.device)
+    path = tree_paths(result)[place]
+    raise ConversionError(
+        f"compile: {name}: result{path}: expected tensors and numbers, got {shown(x)}"
+        "\nhint: return what Python needs separately, outside the compiled function"
+    )

@@ -1,0 +1,55 @@
+"""Single calls on weft's own kernels: what the interpreted tier runs where IEEE 754 leaves a choice.
+
+A kernel serves every shape of its op and dtype: sizes are parameters. The compiled tier computes
+with the same instructions in the same order, so the two give the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from weft.compiler.native import Native
+from weft.compiler.point import kind_of
+from weft.core.common.device import CPU
+from weft.core.common.types import Array, TensorType
+from weft.core.graph.node import OutputRefs, freeze
+from weft.core.graph.trace import Trace
+from weft.runtime.cpu import jit
+
+MOST_CALLS = 1024  # kinds of calls that stay prepared
+
+_lock = threading.RLock()
+_prepared: OrderedDict[Any, Native | None] = OrderedDict()
+
+
+def run(
+    op: Any, arrays: tuple[Array, ...], params: dict[str, Any], types: tuple[TensorType, ...]
+) -> tuple[Array, ...] | None:
+    """The results of one call by its kernel; None where it has none."""
+    key = (op, tuple([(a.shape, a.dtype) for a in arrays]), freeze(params) if params else None)
+    found = _prepared.get(key, _prepared)
+    if found is _prepared:
+        found = _prepare(key, op, arrays, params, types)
+    return None if found is None else found.run(arrays)  # type: ignore[union-attr]
+
+
+def _prepare(
+    key: Any,
+    op: Any,
+    arrays: tuple[Array, ...],
+    params: dict[str, Any],
+    types: tuple[TensorType, ...],
+) -> Native | None:
+    inputs = tuple(OutputRefs.leaf(None, TensorType(a.shape, a.dtype), CPU) for a in arrays)
+    node = OutputRefs(op, tuple((x, 0) for x in inputs), params, types, CPU)
+    with _lock:
+        made = None
+        if kind_of(node) != "host" and jit.available():
+            trace = Trace(inputs, ((node, 0),), name=str(op))
+            made = Native(trace, (False,) * len(inputs), str(op), general=True)
+        _prepared[key] = made
+        if len(_prepared) > MOST_CALLS:
+            _prepared.popitem(last=False)
+        return made

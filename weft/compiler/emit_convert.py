@@ -1,0 +1,156 @@
+"""Conversions between dtypes in LLVM IR.
+
+bfloat16 is rounded by integer arithmetic; float16 by the target's instructions where it has them,
+else by integer arithmetic too: nothing here calls a library.
+"""
+
+from __future__ import annotations
+
+from weft.compiler.emit_text import NARROW, Code, float_constant, type_of
+from weft.compiler.loops import BOOL
+from weft.core.common.dtypes import bfloat16, float16, float32
+from weft.core.common.types import DType
+
+_WIDTH = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+
+def cast(c: Code, native: frozenset[str], x: str, source: DType, target: DType) -> str:
+    """`x` of dtype `source` as dtype `target`."""
+    if source == target:
+        return x
+    if source in NARROW:
+        return _from_narrow(c, native, x, source, target)
+    if target in NARROW:
+        return _to_narrow(c, native, x, source, target)
+    have, want = type_of(source), type_of(target)
+    if target == BOOL:
+        if source.kind == "f":
+            return c.compare("une", have, x, c.number(0.0, have))
+        return c.compare("ne", have, x, c.number(0, have))
+    if source.kind == "f":
+        if target.kind != "f":
+            return c.saturate(target.kind == "i", x, have, want)
+        return c.convert("fpext" if want == "double" else "fptrunc", x, have, want)
+    if target.kind == "f":
+        return c.convert("sitofp" if source.kind == "i" else "uitofp", x, have, want)
+    if _WIDTH[have] == _WIDTH[want]:
+        return x
+    if _WIDTH[have] > _WIDTH[want]:
+        return c.convert("trunc", x, have, want)
+    return c.convert("sext" if source.kind == "i" else "zext", x, have, want)
+
+
+def bitcast(c: Code, x: str, source: DType, target: DType) -> str:
+    """The bits of `x` read as another dtype of its width."""
+    have, want = type_of(source), type_of(target)
+    if have == want:
+        return x
+    if source == BOOL:
+        return c.convert("zext", x, have, want)
+    if target == BOOL:
+        return c.compare("ne", have, x, c.number(0, have))
+    return c.convert("bitcast", x, have, want)
+
+
+def widen(c: Code, native: frozenset[str], x: str, dtype: DType) -> str:
+    """A narrow float as a float32; exact."""
+    if dtype == bfloat16:
+        bits = c.op("shl", "i32", c.convert("zext", x, "i16", "i32"), c.number(16, "i32"))
+        return c.convert("bitcast", bits, "i32", "float")
+    if "half" in native:
+        return c.convert("fpext", c.convert("bitcast", x, "i16", "half"), "half", "float")
+    return _widen_half(c, x)
+
+
+def narrow(c: Code, native: frozenset[str], x: str, dtype: DType) -> str:
+    """A float32 rounded to a narrow float, ties to even."""
+    if dtype == bfloat16:
+        return _narrow_bfloat(c, x)
+    if "half" in native:
+        return c.convert("bitcast", c.convert("fptrunc", x, "float", "half"), "half", "i16")
+    return _narrow_half(c, x)
+
+
+def _from_narrow(c: Code, native: frozenset[str], x: str, source: DType, target: DType) -> str:
+    wide = widen(c, native, x, source)
+    if target in NARROW:
+        return narrow(c, native, wide, target)
+    return cast(c, native, wide, float32, target)
+
+
+def _to_narrow(c: Code, native: frozenset[str], x: str, source: DType, target: DType) -> str:
+    if source.itemsize == 8 and source.kind == "f" and target == float16:
+        return narrow(c, native, _round_to_odd(c, x), target)
+    return narrow(c, native, cast(c, native, x, source, float32), target)
+
+
+def _round_to_odd(c: Code, x: str) -> str:
+    """A double as a float that another rounding, to 22 digits or fewer, treats as the double.
+
+    Of the two floats around a double that is not a float, take the one whose last bit is set.
+    """
+    near = c.convert("fptrunc", x, "double", "float")
+    back = c.convert("fpext", near, "float", "double")
+    bits = c.convert("bitcast", near, "float", "i32")
+    even = c.compare("eq", "i32", c.op("and", "i32", bits, c.number(1, "i32")), c.number(0, "i32"))
+    move = c.op("and", "i1", c.compare("one", "double", back, x), even)
+    short = c.compare(
+        "olt", "double", c.intrinsic("fabs", "double", back), c.intrinsic("fabs", "double", x)
+    )
+    step = c.select(short, "i32", c.number(1, "i32"), c.number(-1, "i32"))
+    step = c.select(move, "i32", step, c.number(0, "i32"))
+    return c.convert("bitcast", c.op("add", "i32", bits, step), "i32", "float")
+
+
+def _narrow_bfloat(c: Code, x: str) -> str:
+    bits = c.convert("bitcast", x, "float", "i32")
+    high = c.op("lshr", "i32", bits, c.number(16, "i32"))
+    odd = c.op("and", "i32", high, c.number(1, "i32"))
+    rounded = c.op("add", "i32", c.op("add", "i32", bits, c.number(0x7FFF, "i32")), odd)
+    rounded = c.op("lshr", "i32", rounded, c.number(16, "i32"))
+    quiet = c.op("or", "i32", high, c.number(0x40, "i32"))
+    found = c.select(c.compare("uno", "float", x, x), "i32", quiet, rounded)
+    return c.convert("trunc", found, "i32", "i16")
+
+
+def _widen_half(c: Code, x: str) -> str:
+    """Move the exponent; denormals become normal by subtracting the digit they lack."""
+
+    def of(bits: int) -> str:
+        return c.number(bits, "i32")
+
+    wide = c.convert("zext", x, "i16", "i32")
+    bits = c.op("shl", "i32", c.op("and", "i32", wide, of(0x7FFF)), of(13))
+    exponent = c.op("and", "i32", bits, of(0x7C00 << 13))
+    normal = c.op("add", "i32", bits, of((127 - 15) << 23))
+    special = c.op("add", "i32", bits, of((255 - 31) << 23))
+    raised = c.convert("bitcast", c.op("add", "i32", bits, of(113 << 23)), "i32", "float")
+    one = c.literal(float_constant(113 << 23), "float")
+    tiny = c.convert("bitcast", c.op("fsub", "float", raised, one), "float", "i32")
+    found = c.select(c.compare("eq", "i32", exponent, of(0)), "i32", tiny, normal)
+    found = c.select(c.compare("eq", "i32", exponent, of(0x7C00 << 13)), "i32", special, found)
+    sign = c.op("shl", "i32", c.op("and", "i32", wide, of(0x8000)), of(16))
+    return c.convert("bitcast", c.op("or", "i32", found, sign), "i32", "float")
+
+
+def _narrow_half(c: Code, x: str) -> str:
+    """Round the significand; denormals are rounded by adding a number of their last digit."""
+
+    def of(bits: int) -> str:
+        return c.number(bits, "i32")
+
+    bits = c.convert("bitcast", x, "float", "i32")
+    size = c.op("and", "i32", bits, of(0x7FFFFFFF))
+    odd = c.op("and", "i32", c.op("lshr", "i32", size, of(13)), of(1))
+    normal = c.op("add", "i32", c.op("add", "i32", size, of(0xFFF - (112 << 23))), odd)
+    normal = c.op("lshr", "i32", normal, of(13))
+    half = c.literal(float_constant(126 << 23), "float")
+    shifted = c.op("fadd", "float", c.convert("bitcast", size, "i32", "float"), half)
+    tiny = c.op("sub", "i32", c.convert("bitcast", shifted, "float", "i32"), of(126 << 23))
+    found = c.select(c.compare("ult", "i32", size, of(113 << 23)), "i32", tiny, normal)
+    found = c.select(c.compare("uge", "i32", size, of(143 << 23)), "i32", of(0x7C00), found)
+    payload = c.op("lshr", "i32", c.op("and", "i32", size, of(0x7FFFFF)), of(13))
+    quiet = c.op("or", "i32", payload, of(0x7E00))
+    found = c.select(c.compare("uno", "float", x, x), "i32", quiet, found)
+    sign = c.op("and", "i32", c.op("lshr", "i32", bits, of(16)), of(0x8000))
+    return c.convert("trunc", c.op("or", "i32", found, sign), "i32", "i16")

@@ -1,0 +1,78 @@
+"""Kernels as functions a processor's threads call.
+
+    void kernel(ptr table, ptr slots, ptr parameters, i64 begin, i64 end)
+
+`table[slots[b]]` points to buffer b, `parameters` holds integers, and `begin` to `end` is the range
+of the parallel loop that this call runs. Buffers may share memory where each element is read before
+it is overwritten, so nothing is promised to LLVM about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.compiler.emit_llvm import Frame, emit_kernel
+from weft.compiler.emit_text import Writer
+from weft.compiler.loops import Kernel, Loop
+from weft.errors import UnsupportedError
+from weft.runtime.cpu.jit import Target
+
+
+def emit(kernels: Sequence[Kernel], target: Target) -> str:
+    """A module of these kernels, each a function of its name, in LLVM IR."""
+    writer, dialect = Writer(), Cpu(target)
+    for kernel in kernels:
+        emit_kernel(kernel, dialect, writer)
+    return f'target triple = "{target.triple}"\n{writer.text()}'
+
+
+def native_to(target: Target) -> frozenset[str]:
+    """The instructions a processor has that others must spell in several."""
+    if target.architecture != "x86_64":
+        return frozenset({"half", "round", "fma"})
+    has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
+    return frozenset(name for name, any_of in has.items() if any(map(target.has, any_of)))
+
+
+class Cpu:
+    """How a kernel becomes a function of a processor."""
+
+    pointer = "ptr"
+    aligned = False
+
+    def __init__(self, target: Target) -> None:
+        self.native = native_to(target)
+
+    def open(self, kernel: Kernel, writer: Writer) -> Frame:
+        """Write the function's header and load its pointers and parameters."""
+        writer.lines.append(
+            f"define void @{kernel.name}(ptr noalias readonly %table, ptr noalias readonly %slots, "
+            "ptr noalias readonly %parameters, i64 %begin, i64 %end) nounwind {\nentry:"
+        )
+        buffers = []
+        for number in range(len(kernel.buffers)):
+            slot = writer.let(f"getelementptr inbounds i32, ptr %slots, i64 {number}")
+            wide = writer.let(f"sext i32 {writer.let(f'load i32, ptr {slot}')} to i64")
+            entry = writer.let(f"getelementptr inbounds ptr, ptr %table, i64 {wide}")
+            buffers.append(writer.let(f"load ptr, ptr {entry}"))
+        parameters = []
+        for number in range(kernel.parameters):
+            place = writer.let(f"getelementptr inbounds i64, ptr %parameters, i64 {number}")
+            parameters.append(writer.let(f"load i64, ptr {place}"))
+        return Frame(tuple(buffers), tuple(parameters), "%begin", "%end")
+
+    def close(self, writer: Writer) -> None:
+        """Write the function's end."""
+        writer.lines.append("  ret void\n}")
+
+    def index(self, loop: Loop, writer: Writer) -> str:
+        """Refused: processors have no grid of threads."""
+        raise UnsupportedError(f"kernel: a {loop.kind} loop on a CPU")
+
+    def shared(self, name: str, kind: str, writer: Writer) -> str:
+        """Refused: processors have no memory of a block of threads."""
+        raise UnsupportedError(f"kernel: {name}: memory of a block of threads on a CPU")
+
+    def barrier(self, writer: Writer) -> None:
+        """Refused: threads of a processor run apart."""
+        raise UnsupportedError("kernel: a barrier on a CPU")

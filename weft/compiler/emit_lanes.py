@@ -1,0 +1,71 @@
+"""Values that meet: an element and what it is combined with, and the lanes of a vector."""
+
+from __future__ import annotations
+
+from weft.compiler.emit_scalars import instruction
+from weft.compiler.emit_text import Code, Writer, type_of
+from weft.compiler.loops import BOOL
+from weft.core.common.types import DType
+
+_INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
+
+
+def combine(c: Code, native: frozenset[str], how: str, x: str, y: str, dtype: DType) -> str:
+    """Two values met by the `combine` of a reduction or a store."""
+    if how == "last":
+        return y
+    return instruction(c, native, _INSTRUCTION.get(how, how), [x, y], dtype, dtype)
+
+
+def combine_lanes(
+    writer: Writer,
+    native: frozenset[str],
+    how: str,
+    texts: list[str],
+    dtypes: list[DType],
+    lanes: int,
+) -> list[str]:
+    """Each lane met with the one half the lanes away, until one is left.
+
+    `argmax` and `argmin` have two vectors, elements and their places; others have one.
+    """
+    while lanes > 1:
+        pairs = list(zip(texts, dtypes, strict=True))
+        low = [_half(writer, text, dtype, lanes, 0) for text, dtype in pairs]
+        high = [_half(writer, text, dtype, lanes, 1) for text, dtype in pairs]
+        lanes //= 2
+        code = Code(writer, lanes)
+        if how in ("argmax", "argmin"):
+            texts = _extreme(code, native, how, low, high, dtypes)
+        else:
+            texts = [combine(code, native, how, low[0], high[0], dtypes[0])]
+    return texts
+
+
+def _half(writer: Writer, text: str, dtype: DType, lanes: int, which: int) -> str:
+    kind, half = f"<{lanes} x {type_of(dtype)}>", lanes // 2
+    if half == 1:
+        return writer.let(f"extractelement {kind} {text}, i32 {which}")
+    mask = ", ".join(f"i32 {which * half + k}" for k in range(half))
+    return writer.let(f"shufflevector {kind} {text}, {kind} poison, <{half} x i32> <{mask}>")
+
+
+def _extreme(
+    c: Code, native: frozenset[str], how: str, low: list[str], high: list[str], dtypes: list[DType]
+) -> list[str]:
+    """The more extreme elements and their places; NaN is most extreme, ties go to the first."""
+
+    def test(op: str, x: str, y: str, dtype: DType) -> str:
+        return instruction(c, native, op, [x, y], dtype, BOOL)
+
+    (x, x_place), (y, y_place), (dtype, place) = low, high, dtypes
+    beyond = test("less", x, y, dtype) if how == "argmax" else test("less", y, x, dtype)
+    x_nan, y_nan = test("not_equal", x, x, dtype), test("not_equal", y, y, dtype)
+    only = c.op("and", "i1", y_nan, c.op("xor", "i1", x_nan, y_nan))
+    same = c.op("or", "i1", test("equal", x, y, dtype), c.op("and", "i1", x_nan, y_nan))
+    earlier = c.op("and", "i1", same, test("less", y_place, x_place, place))
+    wins = c.op("or", "i1", c.op("or", "i1", beyond, only), earlier)
+    return [
+        c.select(wins, type_of(kind), new, old)
+        for kind, old, new in zip(dtypes, low, high, strict=True)
+    ]

@@ -1,0 +1,350 @@
+"""A scheduled kernel as a function in LLVM IR.
+
+Statements become blocks here, expressions are written by `Values`. What differs between targets is
+a `Dialect`: how a function begins, where its buffers lie, which loops the hardware runs, and which
+instructions it has.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from weft.compiler.emit_lanes import combine
+from weft.compiler.emit_scope import Memory, Operand, Scope
+from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
+from weft.compiler.emit_values import VECTOR, Place, Values
+from weft.compiler.loops import (
+    INDEX,
+    Assign,
+    Kernel,
+    Loop,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    When,
+    every,
+    literal,
+)
+from weft.errors import UnsupportedError
+
+
+class Frame(NamedTuple):
+    """What a function's header gives its body, as text."""
+
+    buffers: tuple[str, ...]  # pointers to first elements
+    parameters: tuple[str, ...]
+    begin: str  # the range of the parallel loop
+    end: str
+
+
+class Dialect(Protocol):
+    """What a target decides of the functions made for it."""
+
+    native: frozenset[str]  # of `half`, `round` and `fma`: instructions it has
+    pointer: str  # the type of pointers to buffers
+    aligned: bool  # whether buffers begin where vectors of their elements may
+
+    def open(self, kernel: Kernel, writer: Writer) -> Frame:
+        """Write the function's header and what its entry block needs."""
+
+    def close(self, writer: Writer) -> None:
+        """Write the function's end."""
+
+    def index(self, loop: Loop, writer: Writer) -> str:
+        """The variable of a `block` or `thread` loop, which hardware runs."""
+
+    def shared(self, name: str, kind: str, writer: Writer) -> str:
+        """A pointer to memory of this type that the threads of a block share."""
+
+    def barrier(self, writer: Writer) -> None:
+        """Wait until every thread of the block is here."""
+
+
+def emit_kernel(kernel: Kernel, dialect: Dialect, writer: Writer) -> None:
+    """Write one kernel as a function of its name."""
+    writer.block = "entry"
+    frame = dialect.open(kernel, writer)
+    _Function(kernel, dialect, writer, frame).statements(kernel.body)
+    dialect.close(writer)
+
+
+def _written(statements: tuple[Statement, ...]) -> frozenset[Memory]:
+    found: set[Memory] = set()
+    for statement in every(statements):
+        if isinstance(statement, Store):
+            found.add(("buffer", statement.buffer))
+        elif isinstance(statement, Assign):
+            found.add(("local", statement.local))
+    return frozenset(found)
+
+
+def _is_shared_out(statement: Statement) -> bool:
+    return isinstance(statement, Loop) and statement.kind == "thread"
+
+
+class _Function:
+    """Writes the statements of one kernel."""
+
+    def __init__(self, kernel: Kernel, dialect: Dialect, writer: Writer, frame: Frame) -> None:
+        self.kernel = kernel
+        self.dialect = dialect
+        self.writer = writer
+        self.frame = frame
+        self.values = Values(kernel, writer, dialect.native, dialect.pointer, dialect.aligned)
+        self.values.buffers = frame.buffers
+        self.values.parameters = frame.parameters
+        self.scopes = self.values.scopes
+        for number, local in enumerate(kernel.locals):
+            if local.shared:
+                kind = f"[{local.length} x {stored_type(local.dtype)}]"
+                name = f"{kernel.name}_{local.name}{number}"
+                self.values.locals.append(dialect.shared(name, kind, writer))
+                continue
+            if local.length:
+                element = vector(stored_type(local.dtype), local.lanes)
+                kind = f"[{local.length} x {element}], align 64"
+            else:
+                kind = vector(type_of(local.dtype), local.lanes)
+            self.values.locals.append(writer.let(f"alloca {kind}"))
+
+    def statements(self, body: tuple[Statement, ...]) -> None:
+        """Write statements one after the other; stores that follow each other, together."""
+        stores: list[Store] = []
+        for statement in body:
+            if isinstance(statement, Store) and not statement.combine:
+                stores.append(statement)
+                continue
+            self._stores(stores)
+            stores = []
+            self._statement(statement)
+            if statement is not body[-1] and _is_shared_out(statement):
+                self.dialect.barrier(self.writer)
+        self._stores(stores)
+
+    def _statement(self, statement: Statement) -> None:
+        if isinstance(statement, Store):
+            self._accumulate(statement)
+        elif isinstance(statement, Assign):
+            self._assign(statement)
+        elif isinstance(statement, When):
+            self._when(statement)
+        elif isinstance(statement, Reduce):
+            raise AssertionError("a reduction reached the emitter: it was not scheduled")
+        else:
+            self._loop(statement)
+
+    def _stores(self, stores: list[Store]) -> None:
+        """All values are read before the first is stored.
+
+        A result may lie where an operand lies, if each element is read before it is overwritten.
+        """
+        ready: list[tuple[Store, Operand]] = []
+        written: set[Memory] = set()
+        for store in stores:
+            value = self.values.value(store.value)
+            if not written.isdisjoint(value.reads | self._reads(store.index)):
+                self._flush(ready, written)
+                ready, written = [], set()
+                value = self.values.value(store.value)
+            ready.append((store, value))
+            written.add(("buffer", store.buffer))
+        self._flush(ready, written)
+
+    def _reads(self, index: Value) -> frozenset[Memory]:
+        scalar = self.values.variable is not None and self.values.slope(index) is not None
+        return self.values.value(index, 0 if scalar else None).reads
+
+    def _flush(self, ready: list[tuple[Store, Operand]], written: set[Memory]) -> None:
+        for store, value in ready:
+            place = self.values.place_of(("buffer", store.buffer))
+            self._put(place, store.index, value)
+        self.scopes.forget(frozenset(written))
+
+    def _put(self, place: Place, index: Value, value: Operand) -> None:
+        """Write a value, or a vector of them, into memory at an index."""
+        values = self.values
+        if values.variable is None or values.lane != VECTOR or place.lanes > 1:
+            pointer, _ = values.address(place, values.scalar(index))
+            values.write(place, pointer, values.spread(value, place.lanes), place.lanes)
+            return
+        step = values.slope(index)
+        if step == 1:
+            pointer, _ = values.address(place, values.value(index, 0))
+            align = values.alignment(place, index)
+            values.write(place, pointer, values.spread(value, values.lanes), values.lanes, align)
+        elif step == 0 and value.lanes == 1:
+            pointer, _ = values.address(place, values.value(index, 0))
+            values.write(place, pointer, value.text, 1)
+        else:
+            for lane, pointer in enumerate(values.lane_addresses(place, index)):
+                values.write(place, pointer, self._in_lane(value, lane), 1)
+
+    def _in_lane(self, value: Operand, lane: int) -> str:
+        if value.lanes == 1:
+            return value.text
+        kind = vector(type_of(value.dtype), value.lanes)
+        return self.writer.let(f"extractelement {kind} {value.text}, i32 {lane}")
+
+    def _accumulate(self, store: Store) -> None:
+        """buffer[index] = combine(buffer[index], value); lanes one by one where they may meet."""
+        values = self.values
+        place = values.place_of(("buffer", store.buffer))
+        value = values.value(store.value)
+        scalar = values.variable is None or values.lane != VECTOR
+        if scalar or values.slope(store.index) == 1:
+            index = values.scalar(store.index) if scalar else values.value(store.index, 0)
+            lanes = 1 if scalar else values.lanes
+            pointer, _ = values.address(place, index)
+            old, new = values.read(place, pointer, lanes), values.spread(value, lanes)
+            made = self._combine(store, old, new, lanes)
+            values.write(place, pointer, made, lanes)
+        else:
+            for lane, pointer in enumerate(values.lane_addresses(place, store.index)):
+                old, new = values.read(place, pointer, 1), self._in_lane(value, lane)
+                made = self._combine(store, old, new, 1)
+                values.write(place, pointer, made, 1)
+        self.scopes.forget(frozenset({("buffer", store.buffer)}))
+
+    def _combine(self, store: Store, old: str, new: str, lanes: int) -> str:
+        dtype = self.kernel.buffers[store.buffer].dtype
+        code = Code(self.writer, lanes)
+        return combine(code, self.dialect.native, store.combine, old, new, dtype)
+
+    def _assign(self, statement: Assign) -> None:
+        values, memory = self.values, ("local", statement.local)
+        local = self.kernel.locals[statement.local]
+        value = values.value(statement.value)
+        if statement.position is not None:
+            self._put(values.place_of(memory), statement.position, value)
+        else:
+            name = vector(type_of(local.dtype), local.lanes)
+            pointer = values.locals[statement.local]
+            if local.lanes > 1 and values.lane != VECTOR:
+                old = self.writer.let(f"load {name}, ptr {pointer}")
+                one = f"{type_of(local.dtype)} {value.text}, i32 {values.lane}"
+                text = self.writer.let(f"insertelement {name} {old}, {one}")
+            else:
+                text = values.spread(value, local.lanes)
+            self.writer.do(f"store {name} {text}, ptr {pointer}")
+        self.scopes.forget(frozenset({memory}))
+
+    def _when(self, statement: When) -> None:
+        condition = self.values.value(statement.condition)
+        if condition.literal:
+            if condition.text == "true":
+                self.statements(statement.body)
+        elif condition.lanes == 1:
+            self._branch(condition.text, statement.body)
+        else:
+            for lane in range(condition.lanes):
+                self.values.lane = lane
+                self._branch(self._in_lane(condition, lane), statement.body)
+            self.values.lane = VECTOR
+
+    def _branch(self, condition: str, body: tuple[Statement, ...]) -> None:
+        then, after = self.writer.label("then"), self.writer.label("after")
+        self.writer.branch(condition, then, after)
+        self.writer.begin(then)
+        self.scopes.push(Scope("branch"))
+        self.statements(body)
+        self.scopes.pop()
+        self.writer.goto(after)
+        self.writer.begin(after)
+
+    def _loop(self, loop: Loop) -> None:
+        if loop.kind == "unroll":
+            self._unroll(loop)
+        elif loop.kind in ("block", "thread"):
+            self._hardware(loop)
+        elif loop.kind == "parallel":
+            begin, end = self.frame.begin, self.frame.end
+            self._run(loop, Operand(begin, INDEX, natural=True), Operand(end, INDEX))
+        else:
+            self._run(loop, self.values.scalar(loop.start), self.values.scalar(loop.stop))
+
+    def _unroll(self, loop: Loop) -> None:
+        start, stop = loop.start, loop.stop
+        if start.op != "const" or stop.op != "const":
+            raise UnsupportedError(f"kernel {self.kernel.name}: only fixed loops can be unrolled")
+        for i in range(int(literal(start)), int(literal(stop)), loop.step):
+            self.scopes.push(Scope("step"))
+            depth = self.scopes.top  # what follows from this number belongs to this turn
+            number = Operand(str(i), INDEX, depth=depth, literal=True, natural=i >= 0)
+            self.scopes.keep(loop.variable, number, depth)
+            self.statements(loop.body)
+            self.scopes.pop()
+
+    def _hardware(self, loop: Loop) -> None:
+        """A loop whose turns run side by side: its variable is an index the hardware gives."""
+        stop = self.values.scalar(loop.stop)
+        variable = self.dialect.index(loop, self.writer)
+        self.scopes.push(Scope("step"))
+        depth = self.scopes.top
+        made = Operand(variable, INDEX, depth=depth, natural=True)
+        self.scopes.keep(loop.variable, made, depth)
+        if loop.kind == "block" or stop.text == str(self.kernel.notes.get("threads")):
+            self.statements(loop.body)  # one turn for each block, or each thread, there is
+        else:
+            inside = self.writer.let(f"icmp slt i64 {variable}, {stop.text}")
+            self._branch(inside, loop.body)
+        self.scopes.pop()
+
+    def _run(self, loop: Loop, start: Operand, stop: Operand) -> None:
+        """A loop: a guard, a head that runs once, and a body that tests at its end."""
+        certain = start.literal and stop.literal
+        turns = -(-(int(stop.text) - int(start.text)) // loop.step) if certain else 2
+        if turns < 2:
+            self._once(loop, start, turns)
+            return
+        writer, written = self.writer, _written(loop.body)
+        self.scopes.forget(written)
+        labels = [writer.label(part) for part in ("head", "body", "done")]
+        head, body, done = labels
+        outer = Scope("head", certain=certain)
+        writer.lines.append(outer.before)
+        if certain:
+            writer.goto(head)
+        else:
+            writer.branch(writer.let(f"icmp slt i64 {start.text}, {stop.text}"), head, done)
+        writer.begin(head)
+        writer.lines.append(outer.inside)
+        self.scopes.push(outer)
+        self.scopes.push(Scope("body", writes=written))
+        writer.goto(body)
+        writer.begin(body)
+        phi: list[str] = []
+        writer.lines.append(phi)
+        name = writer.name()
+        self._enter(loop, Operand(name, INDEX, depth=self.scopes.top, natural=start.natural))
+        self.statements(loop.body)
+        self._leave(loop)
+        following = writer.let(f"add nsw i64 {name}, {loop.step}")
+        phi.append(
+            f"  {name} = phi i64 [ {start.text}, %{head} ], [ {following}, %{writer.block} ]"
+        )
+        writer.branch(writer.let(f"icmp slt i64 {following}, {stop.text}"), body, done)
+        self.scopes.pop()
+        self.scopes.pop()
+        writer.begin(done)
+
+    def _once(self, loop: Loop, start: Operand, turns: int) -> None:
+        """A loop of one turn, or none, is no loop."""
+        if turns > 0:
+            self.scopes.push(Scope("step"))
+            self._enter(loop, start._replace(depth=self.scopes.top))
+            self.statements(loop.body)
+            self._leave(loop)
+            self.scopes.pop()
+
+    def _leave(self, loop: Loop) -> None:
+        if loop.kind == "vector" and loop.step > 1:
+            self.values.vectorize(None, 1)
+
+    def _enter(self, loop: Loop, variable: Operand) -> None:
+        """Make a loop's variable known in its body."""
+        if loop.kind != "vector" or loop.step == 1:
+            self.scopes.keep(loop.variable, variable, self.scopes.top)
+            return
+        self.values.vectorize(loop.variable, loop.step, loop.start)
+        self.scopes.keep((loop.variable, 0), variable._replace(varies=True), self.scopes.top)

@@ -1,0 +1,86 @@
+"""Kernels as functions of an NVIDIA GPU: LLVM IR, and PTX made of it.
+
+    kernel(buffer 0, buffer 1, …, parameter 0, …)      buffers are pointers, parameters int64
+
+It is launched with the `blocks` and `threads` its notes name. Every operation is rounded by itself:
+PTX says `.rn`, so the driver fuses no product with a sum, and keeps subnormal numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.compiler.emit_llvm import Frame, emit_kernel
+from weft.compiler.emit_text import Writer
+from weft.compiler.loops import Kernel, Loop
+from weft.errors import UnsupportedError
+from weft.runtime.cpu.jit import Target, emit_assembly
+
+ALIGNED = 16  # bytes that every buffer's address divides by, at the least
+_INDEX = {"block": "ctaid", "thread": "tid"}
+
+
+def gpu_target(capability: tuple[int, int] = (9, 0)) -> Target:
+    """The target for a GPU of this compute capability; 7.0 is the oldest."""
+    major, minor = capability
+    if capability < (7, 0):
+        raise UnsupportedError(f"cuda: compute capability {major}.{minor}: 7.0 is the oldest")
+    if capability >= (9, 0):
+        return Target("nvptx64-nvidia-cuda", "sm_90", "+ptx80")
+    return Target("nvptx64-nvidia-cuda", f"sm_{'80' if major == 8 else '70'}", "+ptx70")
+
+
+def emit(kernels: Sequence[Kernel], target: Target) -> str:
+    """A module of these kernels, each a function of its name, in LLVM IR."""
+    writer = Writer()
+    for kernel in kernels:
+        emit_kernel(kernel, Ptx(), writer)
+    return f'target triple = "{target.triple}"\n{writer.text()}'
+
+
+def emit_ptx(kernels: Sequence[Kernel], target: Target) -> str:
+    """A module of these kernels in PTX."""
+    return emit_assembly(emit(kernels, target), target.triple, target.cpu, target.features)
+
+
+class Ptx:
+    """How a kernel becomes a function of a GPU."""
+
+    native = frozenset({"half", "round", "fma"})
+    pointer = "ptr addrspace(1)"
+    aligned = True
+
+    def open(self, kernel: Kernel, writer: Writer) -> Frame:
+        """Write the function's header."""
+        buffers = tuple(f"%b{number}" for number in range(len(kernel.buffers)))
+        parameters = tuple(f"%p{number}" for number in range(kernel.parameters))
+        given = [f"{self.pointer} align {ALIGNED} {name}" for name in buffers]
+        given += [f"i64 {name}" for name in parameters]
+        threads = kernel.notes["threads"]
+        writer.lines.append(
+            f"define ptx_kernel void @{kernel.name}({', '.join(given)}) "
+            f'nounwind "nvvm.reqntid"="{threads}" {{\nentry:'
+        )
+        return Frame(buffers, parameters, "0", "1")
+
+    def close(self, writer: Writer) -> None:
+        """Write the function's end."""
+        writer.lines.append("  ret void\n}")
+
+    def index(self, loop: Loop, writer: Writer) -> str:
+        """The number of this block, or of this thread in its block."""
+        name = f"@llvm.nvvm.read.ptx.sreg.{_INDEX[loop.kind]}.x"
+        writer.declarations[f"declare i32 {name}()"] = None
+        return writer.let(f"zext i32 {writer.let(f'call i32 {name}()')} to i64")
+
+    def shared(self, name: str, kind: str, writer: Writer) -> str:
+        """A variable of the module, one for each block that runs."""
+        declared = f"@{name} = internal addrspace(3) global {kind} undef, align {ALIGNED}"
+        writer.declarations[declared] = None
+        return f"@{name}"
+
+    def barrier(self, writer: Writer) -> None:
+        """Wait for the block's threads; what they wrote is seen after."""
+        name = "@llvm.nvvm.barrier.cta.sync.aligned.all"
+        writer.declarations[f"declare void {name}(i32)"] = None
+        writer.do(f"call void {name}(i32 0)")

@@ -1,0 +1,219 @@
+"""Scalar instructions in LLVM IR, each with one meaning on every target.
+
+Integers wrap and never trap, floats are not contracted or reassociated, and no instruction becomes
+a call of a library: what a target lacks is spelled in what it has.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from weft.compiler.emit_convert import bitcast, cast, narrow, widen
+from weft.compiler.emit_remainder import floor_divide, remainder
+from weft.compiler.emit_text import NARROW, Code, known_integer, type_of
+from weft.compiler.loops import BOOL, COMPARISONS
+from weft.core.common.dtypes import float32
+from weft.core.common.types import DType
+from weft.errors import UnsupportedDTypeError, UnsupportedError
+
+_PREDICATE = {"less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne"}
+_BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
+_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"} | _BITS
+
+
+def instruction(
+    c: Code, native: frozenset[str], op: str, args: list[str], source: DType, target: DType
+) -> str:
+    """One instruction on operands of dtype `source`; the result is of dtype `target`.
+
+    `native` names what the target does itself: `half` (conversions), `round`, `fma`.
+    """
+    if op == "cast":
+        return cast(c, native, args[0], source, target)
+    if op == "bitcast":
+        return bitcast(c, args[0], source, target)
+    if source in NARROW:
+        return _narrow(c, native, op, args, source)
+    if source.kind == "f":
+        return _floating(c, native, op, args, source)
+    if source == BOOL:
+        return _boolean(c, op, args)
+    return _integer(c, op, args, source)
+
+
+def _refuse(op: str, dtype: DType) -> UnsupportedDTypeError:
+    return UnsupportedDTypeError(f"{op}: no instruction for {dtype}")
+
+
+def _narrow(c: Code, native: frozenset[str], op: str, args: list[str], dtype: DType) -> str:
+    if op == "neg":
+        return c.op("xor", "i16", args[0], c.number(-0x8000, "i16"))
+    if op == "abs":
+        return c.op("and", "i16", args[0], c.number(0x7FFF, "i16"))
+    wide = [widen(c, native, x, dtype) for x in args]
+    found = _floating(c, native, op, wide, float32)
+    return found if op in COMPARISONS else narrow(c, native, found, dtype)
+
+
+def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: DType) -> str:
+    name = type_of(dtype)
+    if op in _FLOAT:
+        return c.op(_FLOAT[op], name, *args)
+    if op in _PREDICATE:
+        order = "u" if op == "not_equal" else "o"
+        return c.compare(order + _PREDICATE[op], name, *args)
+    if op in ("min", "max"):
+        return c.intrinsic(f"{op}imum", name, *args)
+    if op == "sqrt":
+        return c.intrinsic("sqrt", name, *args)
+    if op == "abs":
+        return c.intrinsic("fabs", name, *args)
+    if op in _ROUNDING:
+        return _whole(c, native, op, name, args[0])
+    if op == "fma":
+        return _fused(c, native, args, name)
+    if op == "rem":
+        return remainder(c, args[0], args[1], name)
+    if op == "floordiv":
+        whole = partial(_whole, c, native, "floor", name)
+        return floor_divide(c, args[0], args[1], name, whole)
+    raise _refuse(op, dtype)
+
+
+def _whole(c: Code, native: frozenset[str], op: str, name: str, x: str) -> str:
+    """A float rounded to a whole number."""
+    if "round" in native:
+        return c.intrinsic(_ROUNDING[op], name, x)
+    # Adding 2**digits rounds the fraction away, to the nearest; then step back where that is past.
+    large, one = c.number(2.0**23 if name == "float" else 2.0**52, name), c.number(1.0, name)
+    size = c.intrinsic("fabs", name, x)
+    near = c.op("fsub", name, c.op("fadd", name, size, large), large)
+    if op == "trunc":
+        past = c.compare("ogt", name, near, size)
+        near = c.select(past, name, c.op("fsub", name, near, one), near)
+    elif op != "round":
+        near = c.intrinsic("copysign", name, near, x)
+        past = c.compare("ogt" if op == "floor" else "olt", name, near, x)
+        back = c.op("fsub" if op == "floor" else "fadd", name, near, one)
+        near = c.select(past, name, back, near)
+    found = c.intrinsic("copysign", name, near, x)
+    return c.select(c.compare("olt", name, size, large), name, found, x)
+
+
+def _fused(c: Code, native: frozenset[str], args: list[str], name: str) -> str:
+    if "fma" in native:
+        return c.intrinsic("fma", name, *args)
+    if name == "double":
+        raise UnsupportedError("fma: this processor has no instruction for float64")
+    # The product of two floats is a double; its sum is rounded to odd, so that rounding again to a
+    # float is as if there had been one rounding.
+    x, y, z = (c.convert("fpext", a, "float", "double") for a in args)
+    product = c.op("fmul", "double", x, y)
+    total = c.op("fadd", "double", product, z)
+    part = c.op("fsub", "double", total, product)
+    left = c.op("fsub", "double", product, c.op("fsub", "double", total, part))
+    error = c.op("fadd", "double", left, c.op("fsub", "double", z, part))
+    bits = c.convert("bitcast", total, "double", "i64")
+    even = c.compare("eq", "i64", c.op("and", "i64", bits, c.number(1, "i64")), c.number(0, "i64"))
+    inexact = c.compare("one", "double", error, c.number(0.0, "double"))
+    outward = c.op(
+        "xor",
+        "i1",
+        c.compare("ogt", "double", error, c.number(0.0, "double")),
+        c.compare("slt", "i64", bits, c.number(0, "i64")),
+    )
+    step = c.select(outward, "i64", c.number(1, "i64"), c.number(-1, "i64"))
+    step = c.select(c.op("and", "i1", even, inexact), "i64", step, c.number(0, "i64"))
+    odd = c.convert("bitcast", c.op("add", "i64", bits, step), "i64", "double")
+    return c.convert("fptrunc", odd, "double", "float")
+
+
+def _boolean(c: Code, op: str, args: list[str]) -> str:
+    if op in _BOOL:
+        return c.op(_BOOL[op], "i1", *args)
+    if op == "bit_not":
+        return c.op("xor", "i1", args[0], c.literal("true", "i1"))
+    if op in _PREDICATE:
+        order = "" if op in ("equal", "not_equal") else "u"
+        return c.compare(order + _PREDICATE[op], "i1", *args)
+    if op == "abs" or op in _ROUNDING:
+        return args[0]
+    raise _refuse(op, BOOL)
+
+
+def _integer(c: Code, op: str, args: list[str], dtype: DType) -> str:
+    name, signed = type_of(dtype), dtype.kind == "i"
+    if op in ("add", "sub", "mul"):
+        return c.op(op, name, *args)
+    if op in _BITS:
+        return c.op(_BITS[op], name, *args)
+    if op in _PREDICATE:
+        order = "" if op in ("equal", "not_equal") else "s" if signed else "u"
+        return c.compare(order + _PREDICATE[op], name, *args)
+    if op in ("min", "max"):
+        return c.intrinsic(("s" if signed else "u") + op, name, *args)
+    if op == "neg":
+        return c.op("sub", name, c.number(0, name), *args)
+    if op == "abs" and signed:
+        return c.intrinsic("abs", name, *args, extra=", i1 false")
+    if op == "abs" or op in _ROUNDING:
+        return args[0]
+    if op == "bit_not":
+        return c.op("xor", name, args[0], c.number(-1, name))
+    if op in ("shift_left", "shift_right"):
+        return _shift(c, op, args, name, signed)
+    if op in ("floordiv", "rem"):
+        return _divide(c, op, args, name, signed)
+    raise _refuse(op, dtype)
+
+
+def _shift(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
+    """A shift; counts that are negative, or not less than the width, shift everything out."""
+    (x, y), width = args, int(name[1:])
+    how = "shl" if op == "shift_left" else "ashr" if signed else "lshr"
+    known = known_integer(y)
+    if known is not None and 0 <= known < width:
+        return c.op(how, name, x, y)
+    short = c.compare("ult", name, y, c.number(width, name))
+    if how == "ashr":
+        return c.op(how, name, x, c.select(short, name, y, c.number(width - 1, name)))
+    found = c.op(how, name, x, c.select(short, name, y, c.number(0, name)))
+    return c.select(short, name, found, c.number(0, name))
+
+
+def _divide(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
+    """A division that gives 0 over 0, and wraps for the least number over -1."""
+    (x, y), zero, one = args, c.number(0, name), c.number(1, name)
+    known = known_integer(y)
+    if known is not None and known > 0:
+        return _divide_by(c, op, args, name, signed)
+    none = c.compare("eq", name, y, zero)
+    if not signed:
+        safe = c.select(none, name, one, y)
+        found = c.op("udiv" if op == "floordiv" else "urem", name, x, safe)
+        return c.select(none, name, zero, found)
+    flips = c.compare("eq", name, y, c.number(-1, name))
+    safe = c.select(c.op("or", "i1", none, flips), name, one, y)
+    quotient = c.op("sdiv", name, x, safe)
+    rest = c.op("sub", name, x, c.op("mul", name, quotient, safe))
+    if op == "rem":
+        return rest  # over 1 nothing is left, which is the answer for 0 and -1 too
+    differ = c.compare("slt", name, c.op("xor", name, rest, safe), zero)
+    below = c.op("and", "i1", c.compare("ne", name, rest, zero), differ)
+    lowered = c.op("add", name, quotient, c.convert("sext", below, "i1", name))
+    turned = c.select(flips, name, c.op("sub", name, zero, x), lowered)
+    return c.select(none, name, zero, turned)
+
+
+def _divide_by(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
+    """A division by a positive literal."""
+    if op == "rem":
+        return c.op("srem" if signed else "urem", name, *args)
+    if not signed:
+        return c.op("udiv", name, *args)
+    quotient = c.op("sdiv", name, *args)
+    rest = c.op("sub", name, args[0], c.op("mul", name, quotient, args[1]))
+    below = c.compare("slt", name, rest, c.number(0, name))
+    return c.op("add", name, quotient, c.convert("sext", below, "i1", name))

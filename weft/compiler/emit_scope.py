@@ -1,0 +1,129 @@
+"""Where in a function each value is computed, and how long it may be used again.
+
+Every loop, branch and unrolled step is a `Scope`. A value is written in the outermost scope that
+has its operands: before a loop, if nothing in the loop changes it. Values that read memory are
+forgotten when it is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from weft.compiler.emit_text import Writer
+from weft.core.common.types import DType
+
+Memory: TypeAlias = tuple[str, int]  # ("buffer", position) or ("local", position)
+NOTHING: frozenset[Memory] = frozenset()
+
+
+class Operand(NamedTuple):
+    """A value that has been written: its text and what is known of it."""
+
+    text: str
+    dtype: DType
+    lanes: int = 1
+    depth: int = 0  # of the scope that computes it
+    reads: frozenset[Memory] = NOTHING
+    varies: bool = False  # from lane to lane of the vector loop
+    literal: bool = False
+    natural: bool = False  # an index that is not negative
+
+
+@dataclass(slots=True)
+class Scope:
+    """A region of a function; what it computes is known until it ends.
+
+    `branch`: may not run, so nothing leaves it. `head`: runs once before a loop's body, if the
+    body runs at all. `body`: a loop's body. `step`: a part of straight code.
+    """
+
+    kind: str
+    writes: frozenset[Memory] = NOTHING  # by any turn of the loop, for a body
+    certain: bool = False  # a head whose loop is known to run
+    before: list[Any] = field(default_factory=list)  # lines just before a head's loop is entered
+    inside: list[Any] = field(default_factory=list)  # lines of a head
+    known: dict[Any, Operand | list[Operand]] = field(default_factory=dict)
+    readers: dict[Memory, list[Any]] = field(default_factory=dict)  # keys of what reads memory
+
+
+class Scopes:
+    """The scopes around the point that is being written, outermost first."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.stack = [Scope("branch")]
+
+    @property
+    def top(self) -> int:
+        """The depth of the innermost scope."""
+        return len(self.stack) - 1
+
+    def push(self, scope: Scope) -> Scope:
+        """Enter a scope."""
+        self.stack.append(scope)
+        return scope
+
+    def pop(self) -> None:
+        """Leave the innermost scope, and forget what it computed."""
+        self.stack.pop()
+
+    def find(self, key: Any) -> Operand | list[Operand] | None:
+        """What is known under a key, in any scope; None if nothing is."""
+        for scope in reversed(self.stack):
+            found = scope.known.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def keep(self, key: Any, operand: Operand | list[Operand], depth: int) -> None:
+        """Remember what was computed in the scope at `depth`."""
+        scope = self.stack[depth]
+        scope.known[key] = operand
+        for memory in _reads(operand):
+            scope.readers.setdefault(memory, []).append(key)
+
+    def floor(self, depth: int) -> int:
+        """`depth`, or that of the innermost branch if it is deeper: values stay in branches."""
+        for level in range(self.top, depth, -1):
+            if self.stack[level].kind == "branch":
+                return level
+        return depth
+
+    def anchor(self, depth: int, memory: Memory) -> int:
+        """How far out memory may be read, at least at `depth`.
+
+        Not before a branch or a loop that may not run, where the place may not exist; not outside
+        a loop that writes it.
+        """
+        for level in range(self.top, depth, -1):
+            scope = self.stack[level]
+            if (
+                scope.kind == "branch"
+                or (scope.kind == "body" and memory in scope.writes)
+                or (scope.kind == "head" and not scope.certain)
+            ):
+                return level
+        return depth
+
+    def lines_at(self, depth: int) -> list[Any]:
+        """Where the text of a value of the scope at `depth` is written."""
+        if depth >= self.top:
+            return self.writer.lines
+        if self.stack[depth].kind == "head":
+            return self.stack[depth].inside
+        for scope in self.stack[depth + 1 :]:
+            if scope.kind == "head":
+                return scope.before
+        return self.writer.lines
+
+    def forget(self, written: frozenset[Memory]) -> None:
+        """Drop every value that reads memory which has been, or will be, written."""
+        for scope in self.stack:
+            for memory in written & scope.readers.keys():
+                for key in scope.readers.pop(memory):
+                    scope.known.pop(key, None)
+
+
+def _reads(x: Operand | list[Operand]) -> frozenset[Memory]:
+    return x.reads if isinstance(x, Operand) else NOTHING.union(*(part.reads for part in x))

@@ -1,0 +1,508 @@
+"""Expressions of the loop IR in LLVM IR.
+
+Inside a vector loop a value that depends on the loop's variable is a vector, and other values are
+scalars until an instruction needs them in every lane. An expression can also be asked for in one
+lane only: the address of a vector in memory is the address of its first lane.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft.compiler import affine
+from weft.compiler.emit_lanes import combine_lanes
+from weft.compiler.emit_scalars import instruction
+from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
+from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
+from weft.compiler.loops import BOOL, INDEX, Kernel, Local, Value, integer, literal, walk
+from weft.compiler.polynomial import Polynomial, polynomial, without
+from weft.core.common.types import DType
+
+VECTOR = -1  # all lanes, where a lane's number is asked for
+ASKING = -2  # the lane that a loop over lanes has come to
+_GROWS = frozenset({"add", "mul", "floordiv", "rem", "min", "shift_right", "bit_and"})
+
+
+class Place(NamedTuple):
+    """An array of elements in memory."""
+
+    memory: Memory
+    pointer: str
+    kind: str  # the pointer's type
+    dtype: DType
+    lanes: int  # of one element
+
+
+class Values:
+    """Writes expressions, each once as long as it stays true."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        writer: Writer,
+        native: frozenset[str],
+        kind: str,
+        aligned: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.writer = writer
+        self.native = native
+        self.kind = kind  # the type of pointers to buffers
+        self.aligned = aligned  # whether buffers begin where vectors may
+        self._whole = False  # whether the vector loop's variable counts whole vectors
+        self.scopes = Scopes(writer)
+        self.buffers: tuple[str, ...] = ()
+        self.parameters: tuple[str, ...] = ()
+        self.locals: list[str] = []
+        self.variable: Value | None = None  # of the vector loop around this point
+        self.lanes = 1
+        self.lane = VECTOR
+        self.asking = ""  # the number of the lane `ASKING`
+        self._literals: dict[Value, Operand] = {}
+        self._slopes: dict[Value, int | Value | None] = {}
+
+    def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
+        """Enter a vector loop, or leave it."""
+        assert variable is None or self.variable is None, "a vector loop inside a vector loop"
+        self._whole = start is not None and _is_multiple(polynomial(start), lanes)
+        self.variable, self.lanes = variable, lanes
+        self._slopes = {}
+
+    def value(self, root: Value, lane: int | None = None) -> Operand:
+        """A value, as a vector if lanes differ, or in one lane."""
+        lane = self.lane if lane is None else lane
+        stack = [(root, False)]
+        while stack:
+            x, ready = stack.pop()
+            if self._find(x, lane) is not None:
+                continue
+            missing = [] if ready else [a for a in _needs(x) if self._find(a, lane) is None]
+            if missing:
+                stack.append((x, True))
+                stack.extend((a, False) for a in reversed(missing))
+            else:
+                self._make(x, lane)
+        found = self._find(root, lane)
+        assert isinstance(found, Operand), root
+        return found
+
+    def scalar(self, root: Value) -> Operand:
+        """A value that is the same in all lanes."""
+        found = self.value(root)
+        assert found.lanes == 1, f"lanes differ in {root}"
+        return found
+
+    def spread(self, x: Operand, lanes: int) -> str:
+        """A value in every one of `lanes` lanes."""
+        if x.lanes == lanes:
+            return x.text
+        assert x.lanes == 1, f"{x.lanes} lanes where {lanes} are needed"
+        name = type_of(x.dtype)
+        if x.literal:
+            return f"splat ({name} {x.text})"
+        key = ("spread", x.text, lanes)
+        found = self.scopes.find(key)
+        if found is None:
+            depth, kind = self.scopes.floor(x.depth), vector(name, lanes)
+            one = self._let(f"insertelement {kind} poison, {name} {x.text}, i32 0", depth)
+            mask = f"<{lanes} x i32> zeroinitializer"
+            text = self._let(f"shufflevector {kind} {one}, {kind} poison, {mask}", depth)
+            found = Operand(text, x.dtype, lanes, depth, x.reads)
+            self.scopes.keep(key, found, depth)
+        assert isinstance(found, Operand)
+        return found.text
+
+    def slope(self, index: Value) -> int | Value | None:
+        """How an index moves from lane to lane: 0, 1, another step, or None if it is not even."""
+        if index in self._slopes:
+            return self._slopes[index]
+        found: int | Value | None = None
+        if self.variable is not None and not self._has_lanes(index):
+            step = affine.stride(index, self.variable)
+            found = int(literal(step)) if step is not None and step.op == "const" else step
+        self._slopes[index] = found
+        return found
+
+    def place_of(self, memory: Memory) -> Place:
+        """A buffer or an array among the locals."""
+        kind, position = memory
+        if kind == "buffer":
+            dtype = self.kernel.buffers[position].dtype
+            return Place(memory, self.buffers[position], self.kind, dtype, 1)
+        local = self.kernel.locals[position]
+        pointer = "ptr addrspace(3)" if local.shared else "ptr"
+        return Place(memory, self.locals[position], pointer, local.dtype, local.lanes)
+
+    def alignment(self, place: Place, index: Value) -> int:
+        """The bytes that the address of a vector, adjacent elements from `index`, divides by."""
+        size = place.dtype.itemsize
+        if not (self.aligned and self._whole and self.variable is not None):
+            return size
+        others = without(polynomial(index), (self.variable,))
+        return size * self.lanes if _is_multiple(others, self.lanes) else size
+
+    def address(self, place: Place, index: Operand, step: int | str = 0) -> tuple[str, int]:
+        """A pointer to an element, `step` elements past `index`; and the depth it is known at."""
+        key = ("address", place.memory, index.text, step)
+        found = self.scopes.find(key)
+        if found is None:
+            depth = self.scopes.floor(index.depth)
+            element = vector(stored_type(place.dtype), place.lanes)
+            how = f"getelementptr inbounds {element}, {place.kind}"
+            text = self._let(f"{how} {place.pointer}, i64 {index.text}", depth)
+            if step:
+                text = self._let(f"{how} {text}, i64 {step}", depth)
+            found = Operand(text, INDEX, 1, depth, index.reads)
+            self.scopes.keep(key, found, depth)
+        assert isinstance(found, Operand)
+        return found.text, found.depth
+
+    def lane_addresses(self, place: Place, index: Value) -> list[str]:
+        """Pointers to the elements of all lanes."""
+        step = self.slope(index)
+        if step is None:
+            many = self.value(index, VECTOR)
+            each = [self._extract(many, lane) for lane in range(self.lanes)]
+            return [self.address(place, x)[0] for x in each]
+        if isinstance(step, Value):
+            bases = [
+                affine.add(index, affine.mul(step, integer(lane))) for lane in range(self.lanes)
+            ]
+            return [self.address(place, self.value(x, 0))[0] for x in bases]
+        first = self.value(index, 0)
+        return [self.address(place, first, step * lane)[0] for lane in range(self.lanes)]
+
+    def read(self, place: Place, pointer: str, lanes: int, align: int = 0) -> str:
+        """The elements at a pointer; a bool is a byte that is not 0."""
+        name = vector(stored_type(place.dtype), lanes)
+        align = align or place.dtype.itemsize
+        text = self.writer.let(f"load {name}, {place.kind} {pointer}, align {align}")
+        if place.dtype != BOOL:
+            return text
+        return Code(self.writer, lanes).compare(
+            "ne", "i8", text, "zeroinitializer" if lanes > 1 else "0"
+        )
+
+    def write(self, place: Place, pointer: str, text: str, lanes: int, align: int = 0) -> None:
+        """Store elements at a pointer."""
+        if place.dtype == BOOL:
+            text = Code(self.writer, lanes).convert("zext", text, "i1", "i8")
+        name = vector(stored_type(place.dtype), lanes)
+        align = align or place.dtype.itemsize
+        self.writer.do(f"store {name} {text}, {place.kind} {pointer}, align {align}")
+
+    def _has_lanes(self, index: Value) -> bool:
+        locals_ = self.kernel.locals
+        return any(x.op == "get" and locals_[x.data].lanes > 1 for x in walk(index))
+
+    def _find(self, x: Value, lane: int) -> Operand | list[Operand] | None:
+        if x.op == "const":
+            return self._literals.get(x) or self._literal(x)
+        found = self.scopes.find(x)
+        if lane == VECTOR:
+            return found
+        special = self.scopes.find((x, lane))
+        if special is not None:
+            return special
+        if isinstance(found, Operand):
+            return found if found.lanes == 1 else self._extract(found, lane)
+        return None
+
+    def _literal(self, x: Value) -> Operand:
+        number = literal(x)
+        natural = bool(x.dtype == INDEX and number >= 0)
+        found = Operand(constant(number, x.dtype), x.dtype, literal=True, natural=natural)
+        self._literals[x] = found
+        return found
+
+    def _extract(self, x: Operand, lane: int) -> Operand:
+        key = ("lane", x.text, lane)
+        found = self.scopes.find(key)
+        if found is None:
+            depth = self.scopes.floor(x.depth)
+            kind = vector(type_of(x.dtype), x.lanes)
+            which = self.asking if lane == ASKING else str(lane)
+            text = self._let(f"extractelement {kind} {x.text}, i64 {which}", depth)
+            found = Operand(text, x.dtype, 1, depth, x.reads, x.varies)
+            self.scopes.keep(key, found, depth)
+        assert isinstance(found, Operand)
+        return found
+
+    def _let(self, instruction: str, depth: int) -> str:
+        """Write one instruction in the scope at `depth`."""
+        lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
+        name = self.writer.let(instruction)
+        self.writer.lines = lines
+        return name
+
+    def _make(self, x: Value, lane: int) -> None:
+        if x.op == "load":
+            made = self._load(x, lane, self.place_of(("buffer", x.data)))
+        elif x.op == "get":
+            made = self._get(x, lane)
+        elif x.op == "rarely":
+            self._keep(x, lane, self._rarely(x, lane))
+            return
+        elif x.op == "item":
+            both = self._find(x.args[0], lane)
+            assert isinstance(both, list)
+            made = both[x.data]
+        elif x.op == "across":
+            self._across(x, lane)
+            return
+        elif x.op == "variable":
+            made = self._variable(x, lane)
+        elif x.op == "parameter":
+            made = Operand(self.parameters[x.data], INDEX)
+        else:
+            made = self._instruction(x, lane)
+        self._keep(x, lane, made)
+
+    def _keep(self, x: Value, lane: int, made: Operand | list[Operand]) -> None:
+        if isinstance(made, Operand):
+            depth, varies = made.depth, made.varies
+        else:
+            depth, varies = max(part.depth for part in made), any(part.varies for part in made)
+        self.scopes.keep((x, lane) if varies and lane != VECTOR else x, made, depth)
+
+    def _variable(self, x: Value, lane: int) -> Operand:
+        """The vector loop's variable; others are known from the start of their loop."""
+        assert x is self.variable, f"{x} outside its loop"
+        first = self.scopes.find((x, 0))
+        assert isinstance(first, Operand)
+        depth = self.scopes.floor(first.depth)
+        if lane != VECTOR:
+            if first.literal and lane != ASKING:
+                return first._replace(text=str(int(first.text) + lane))
+            step = self.asking if lane == ASKING else str(lane)
+            text = self._let(f"add i64 {first.text}, {step}", depth)
+            return first._replace(text=text, depth=depth, literal=False)
+        lanes = self.lanes
+        steps = ", ".join(f"i64 {k}" for k in range(lanes))
+        start = self.spread(first, lanes)
+        text = self._let(f"add <{lanes} x i64> {start}, <{steps}>", depth)
+        return first._replace(text=text, lanes=lanes, depth=depth, literal=False)
+
+    def _instruction(self, x: Value, lane: int) -> Operand:
+        operands: list[Operand] = []
+        lanes, depth, varies, reads = 1, 0, False, NOTHING
+        for arg in x.args:
+            a = self._find(arg, lane)
+            assert isinstance(a, Operand), x
+            operands.append(a)
+            lanes = max(lanes, a.lanes)
+            depth = max(depth, a.depth)
+            varies = varies or a.varies
+            if a.reads and a.reads is not reads:
+                reads = reads | a.reads
+        natural = False
+        if x.dtype == INDEX and operands[0].dtype == INDEX:
+            folded = _fold(x.op, operands) if lanes == 1 else None
+            if folded is not None:
+                return folded
+            natural = x.op in _GROWS and all(a.natural for a in operands)
+            natural = natural or (x.op == "max" and any(a.natural for a in operands))
+        decides = x.op == "select" and operands[0].lanes == 1
+        texts = [
+            a.text if a.lanes == lanes or (decides and a is operands[0]) else self.spread(a, lanes)
+            for a in operands
+        ]
+        depth = self.scopes.floor(depth)
+        lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
+        text = self._write(x, texts, operands, lanes)
+        self.writer.lines = lines
+        return Operand(text, x.dtype, lanes, depth, reads, varies, False, natural)
+
+    def _write(self, x: Value, texts: list[str], operands: list[Operand], lanes: int) -> str:
+        code = Code(self.writer, lanes)
+        if x.op == "select":
+            kind = code.type(type_of(x.dtype))
+            condition = vector("i1", operands[0].lanes)
+            return self.writer.let(
+                f"select {condition} {texts[0]}, {kind} {texts[1]}, {kind} {texts[2]}"
+            )
+        if x.op in ("floordiv", "rem") and x.dtype == INDEX:
+            known = operands[1].literal and int(operands[1].text) > 0
+            if known and operands[0].natural:
+                return code.op("udiv" if x.op == "floordiv" else "urem", "i64", *texts)
+        return instruction(code, self.native, x.op, texts, x.args[0].dtype, x.dtype)
+
+    def _load(self, x: Value, lane: int, place: Place) -> Operand:
+        (index,) = x.args
+        step = self.slope(index) if lane == VECTOR and self.variable is not None else 0
+        align = 0
+        if step == 0 or place.lanes > 1:
+            position = self.value(index, lane)
+            assert position.lanes == 1, f"lanes differ in {index}"
+            pointer, depth = self.address(place, position)
+            lanes, varies = place.lanes, position.varies
+        elif step == 1:
+            position = self.value(index, 0)
+            pointer, depth = self.address(place, position)
+            lanes, varies, align = self.lanes, True, self.alignment(place, index)
+        else:
+            return self._gather(x, place)
+        depth = self.scopes.anchor(depth, place.memory)
+        lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
+        text = self.read(place, pointer, lanes, align)
+        self.writer.lines = lines
+        made = Operand(text, x.dtype, lanes, depth, position.reads | {place.memory}, varies)
+        if place.lanes > 1 and lane != VECTOR:
+            return self._extract(made, lane)
+        return made
+
+    def _gather(self, x: Value, place: Place) -> Operand:
+        pointers = self.lane_addresses(place, x.args[0])
+        name, made = vector(type_of(x.dtype), self.lanes), "poison"
+        for lane, pointer in enumerate(pointers):
+            one = self.read(place, pointer, 1)
+            made = self.writer.let(
+                f"insertelement {name} {made}, {type_of(x.dtype)} {one}, i32 {lane}"
+            )
+        return Operand(made, x.dtype, self.lanes, self.scopes.top, _reads(x), True)
+
+    def _get(self, x: Value, lane: int) -> Operand:
+        local: Local = self.kernel.locals[x.data]
+        memory = ("local", x.data)
+        if x.args:
+            return self._load(x, lane, self.place_of(memory))
+        depth = self.scopes.anchor(0, memory)
+        name = vector(type_of(local.dtype), local.lanes)
+        lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
+        text = self.writer.let(f"load {name}, ptr {self.locals[x.data]}")
+        self.writer.lines = lines
+        made = Operand(text, x.dtype, local.lanes, depth, frozenset({memory}))
+        if local.lanes == 1 or lane == VECTOR:
+            return made
+        return self._extract(made, lane)
+
+    def _rarely(self, x: Value, lane: int) -> list[Operand]:
+        """Slow values in a block that is skipped where nobody asks for them."""
+        count, writer = x.data, self.writer
+        condition = self.value(x.args[0], lane)
+        slow, fast = x.args[1 : 1 + count], [self.value(a, lane) for a in x.args[1 + count :]]
+        lanes = condition.lanes
+        if lane == VECTOR and self.variable is not None:
+            lanes = self.lanes  # slow values may differ from lane to lane
+        usual = [self.spread(many, lanes) for many in fast]
+        kinds = [vector(type_of(many.dtype), lanes) for many in fast]
+        branch, join = writer.label("slow"), writer.label("join")
+        asked = condition.text if condition.lanes == 1 else self._any(condition)
+        start = writer.block
+        writer.branch(asked, branch, join)
+        writer.begin(branch)
+        varies = lanes > 1 or any(a.varies for a in (condition, *fast))
+        if condition.lanes == 1:
+            self.scopes.push(Scope("branch"))
+            operands = [self.value(a, lane) for a in slow]
+            found = [self.spread(few, lanes) for few in operands]
+            varies = varies or any(few.varies for few in operands)
+            self.scopes.pop()
+        else:
+            found = self._lane_by_lane(condition, slow, usual, kinds)
+        end = writer.block
+        writer.goto(join)
+        writer.begin(join)
+        reads, made = _reads(x), []
+        for kind, few, plain, many in zip(kinds, found, usual, fast, strict=True):
+            text = writer.let(f"phi {kind} [ {few}, %{end} ], [ {plain}, %{start} ]")
+            made.append(Operand(text, many.dtype, lanes, self.scopes.top, reads, varies))
+        return made
+
+    def _any(self, condition: Operand) -> str:
+        kind = f"<{condition.lanes} x i1>"
+        name = f"@llvm.vector.reduce.or.v{condition.lanes}i1"
+        self.writer.declarations[f"declare i1 {name}({kind})"] = None
+        return self.writer.let(f"call i1 {name}({kind} {condition.text})")
+
+    def _lane_by_lane(
+        self, condition: Operand, slow: tuple[Value, ...], usual: list[str], kinds: list[str]
+    ) -> list[str]:
+        """The usual vectors with the slow values put into the lanes that ask, in a loop.
+
+        A scalar's instructions are few to compile, and those that run them are few too.
+        """
+        writer, before = self.writer, self.writer.block
+        loop, asks, after, done = (writer.label(n) for n in ("lane", "asks", "after", "done"))
+        self.asking, following = writer.name(), writer.name()
+        olds, news = [writer.name() for _ in usual], [writer.name() for _ in usual]
+        writer.goto(loop)
+        writer.begin(loop)
+        count = f"phi i64 [ 0, %{before} ], [ {following}, %{after} ]"
+        writer.lines.append(f"  {self.asking} = {count}")
+        for kind, old, first, new in zip(kinds, olds, usual, news, strict=True):
+            writer.lines.append(f"  {old} = phi {kind} [ {first}, %{before} ], [ {new}, %{after} ]")
+        which = f"i64 {self.asking}"
+        flag = writer.let(f"extractelement <{condition.lanes} x i1> {condition.text}, {which}")
+        writer.branch(flag, asks, after)
+        writer.begin(asks)
+        self.scopes.push(Scope("branch"))
+        found = [self.value(a, ASKING) for a in slow]
+        self.scopes.pop()
+        put = [
+            writer.let(f"insertelement {kind} {old}, {type_of(a.dtype)} {a.text}, {which}")
+            for kind, old, a in zip(kinds, olds, found, strict=True)
+        ]
+        end = writer.block
+        writer.goto(after)
+        writer.begin(after)
+        for kind, old, one, new in zip(kinds, olds, put, news, strict=True):
+            writer.lines.append(f"  {new} = phi {kind} [ {old}, %{loop} ], [ {one}, %{end} ]")
+        writer.lines.append(f"  {following} = add nuw nsw i64 {self.asking}, 1")
+        more = writer.let(f"icmp ult i64 {following}, {condition.lanes}")
+        writer.branch(more, loop, done)
+        writer.begin(done)
+        return news
+
+    def _across(self, x: Value, lane: int) -> None:
+        """Combine lanes: each with the one half the lanes away, until one is left."""
+        parts = [self.value(a, VECTOR) for a in x.args]
+        lanes = parts[0].lanes
+        texts = [self.spread(part, lanes) for part in parts]
+        depth = self.scopes.floor(max(part.depth for part in parts))
+        lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
+        found = combine_lanes(
+            self.writer, self.native, x.data, texts, [part.dtype for part in parts], lanes
+        )
+        self.writer.lines = lines
+        reads = frozenset().union(*(part.reads for part in parts))
+        made = [Operand(t, p.dtype, 1, depth, reads) for t, p in zip(found, parts, strict=True)]
+        self._keep(x, lane, made if len(made) > 1 else made[0])
+
+
+_MEMORY = {"load": "buffer", "get": "local"}
+
+
+def _reads(x: Value) -> frozenset[Memory]:
+    """The memory that a value needs."""
+    return frozenset((_MEMORY[a.op], a.data) for a in walk(x) if a.op in _MEMORY)
+
+
+def _needs(x: Value) -> tuple[Value, ...]:
+    """Operands that are written before a value; memory is asked for by lane, branches inside."""
+    if x.op in ("load", "get", "across"):
+        return ()
+    return (x.args[0], *x.args[1 + x.data :]) if x.op == "rarely" else x.args
+
+
+def _is_multiple(p: Polynomial, by: int) -> bool:
+    return all(count % by == 0 for count in p.values())
+
+
+def _fold(op: str, args: list[Operand]) -> Operand | None:
+    """Index arithmetic whose result needs no instruction."""
+    if op not in ("add", "sub", "mul") or not (args[0].literal or args[1].literal):
+        return None
+    x, y = args
+    # A literal may be an unrolled variable, which is one for a turn, or a lane of a vector's.
+    depth, varies = max(x.depth, y.depth), x.varies or y.varies
+    if x.literal and y.literal:
+        a, b = int(x.text), int(y.text)
+        number = affine.wrapped(a + b if op == "add" else a - b if op == "sub" else a * b)
+        return Operand(str(number), INDEX, 1, depth, NOTHING, varies, True, number >= 0)
+    unit = "1" if op == "mul" else "0"
+    if y.literal and y.text == unit:
+        return x._replace(depth=depth, varies=varies)
+    if x.literal and x.text == unit and op != "sub":
+        return y._replace(depth=depth, varies=varies)
+    return None

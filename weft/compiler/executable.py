@@ -1,0 +1,68 @@
+"""`Executable`: a trace made ready to run on data, many times and from many threads.
+
+`build` takes a trace whose `captures` are constants: `run` gets one array for each of the other
+inputs and gives one for each output. A result may be one of the arrays given, or a view of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from weft.compiler.statistics import BuildCounts
+from weft.core.common.source import describe
+from weft.core.graph.graph import execute
+from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace
+from weft.core.common.lazy import LazyModule
+from weft.runtime.cpu import jit
+
+_native = LazyModule("weft.compiler.native")
+
+
+class Executable(ABC):
+    """What a compiled function runs."""
+
+    counts: BuildCounts
+
+    @abstractmethod
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs for these inputs; effects happen in program order."""
+
+    @abstractmethod
+    def explain(self) -> str:
+        """What runs, in words: kernels, loops, memory."""
+
+
+class Interpreted(Executable):
+    """Runs the calls of a trace one by one, on their reference kernels."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._constants = tuple(x.data() for x in trace.captures)
+        self.counts = BuildCounts(kernels=len(trace.nodes))
+
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        return self._trace.walk((*arrays, *self._constants), _step)
+
+    def explain(self) -> str:
+        return f"{len(self._trace.nodes)} calls, each on its reference kernel\n{self._trace}"
+
+
+def _step(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return execute(node, arrays)
+    except BaseException as error:
+        note = f"in {node.name}, recorded at {describe(node.position)}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def build(trace: Trace, *, donated: tuple[bool, ...], name: str) -> Executable:
+    """Make a trace ready to run; memory of `donated` inputs may be used for results."""
+    if not jit.available() or any(node.device.kind != "cpu" for node in trace.nodes):
+        return Interpreted(trace)
+    made: Executable = _native.Native(trace, donated, name)
+    return made

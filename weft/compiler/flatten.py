@@ -1,0 +1,348 @@
+"""Code made for one kind of call: `make_enter` takes arguments apart, `make_leave` builds results.
+
+The code checks, leaf by leaf, that a call is of the kind it was made for, and collects the arrays;
+on anything else it gives None and the general path decides. Its text holds names of ours alone:
+whatever comes from the user (keys, shapes, classes) is bound to such a name.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from weft.compiler.capture import Program
+from weft.compiler.donation import give
+from weft.compiler.signature import Call, Leaf
+from weft.core.common.context import current_device, default_float
+from weft.core.common.device import CPU
+from weft.core.common.source import user_position
+from weft.core.common.trees import NAMESPACE, PyTreeDef, tree_unflatten
+from weft.core.graph.node import freeze
+from weft.core.graph.trace import Trace
+from weft.core.tensor.impl import WORTH_A_LINE, TensorImpl
+from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.tensor import Tensor
+from weft.ops.random.state import generator
+
+Enter = Callable[[tuple[Any, ...], dict[str, Any]], "list[Any] | None"]
+Leave = Callable[[Sequence[Any]], Any]
+
+_MOST_LEAVES = 2_000  # beyond that, general code is no slower than a function of this length
+_PLAIN = (int, str, bool, type(None))  # static values that `==` compares exactly
+_DISPLAYED = ("LEAF", "NONE", "TUPLE", "LIST", "DICT", "NAMEDTUPLE")
+
+
+class _Unwritable(Exception):
+    """A tree that only optree can take apart."""
+
+
+class _Text:
+    """A function as it is written: lines, and what its names stand for."""
+
+    def __init__(self, head: str) -> None:
+        self.lines = [head]
+        self.names: dict[str, Any] = {
+            "Tensor": Tensor,
+            "Impl": TensorImpl,
+            "array": np.array,
+            "ndarray": np.ndarray,
+            "is_shared": is_shared,
+            "new": Tensor.__new__,
+            "line": user_position,
+        }
+        self._bound: dict[int, str] = {}
+        self._count = 0
+
+    def name(self, value: Any) -> str:
+        """A name for a value that the code refers to."""
+        if id(value) not in self._bound:
+            made = self._bound[id(value)] = f"c{len(self._bound)}"
+            self.names[made] = value
+        return self._bound[id(value)]
+
+    def fresh(self, letter: str = "v") -> str:
+        """A new local name."""
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def add(self, line: str, depth: int = 1) -> None:
+        """One line, indented."""
+        self.lines.append("    " * depth + line)
+
+    def refuse_if(self, condition: str, depth: int = 1) -> None:
+        """Leave the call to the general path if `condition` holds."""
+        self.add(f"if {condition}: return None", depth)
+
+    def function(self, name: str) -> Any:
+        """The function that the lines define."""
+        code = builtins.compile("\n".join(self.lines), f"{__file__}:{name}", "exec")
+        exec(code, self.names)
+        return self.names[name]
+
+
+def make_enter(
+    call: Call,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    program: Program,
+    kept: frozenset[int],
+    donations: Sequence[tuple[int, str]],
+) -> Enter | None:
+    """The function that gives a call's arrays, or None if it differs from `call`.
+
+    Memory of the `kept` inputs may become part of a result; `donations` are leaves, with names.
+    """
+    if len(call.leaves) > _MOST_LEAVES:
+        return None
+    text = _Text("def enter(args, keywords):")
+    try:
+        values = _write_arguments(text, call, *arguments)
+    except _Unwritable:
+        return None
+    arrays = []
+    rows = zip(values, call.signature.leaves, program.limits, strict=True)
+    for position, (value, leaf, limits) in enumerate(rows):
+        if isinstance(leaf.kind, type):
+            arrays.append(_write_number(text, value, leaf.kind, limits))
+        else:
+            from_numpy = leaf.device is CPU
+            arrays.append(_write_tensor(text, value, leaf, position in kept, from_numpy))
+    first = len(values) + 2 * len(program.slots)
+    held = []
+    for position, capture in enumerate(program.captures, first):
+        handle = _write_capture(text, capture.variable, capture.handle)
+        leaf = Leaf(capture.type, capture.handle.device, capture.handle._impl.spec)
+        held.append(_write_tensor(text, handle, leaf, position in kept, False))
+    for slot in program.slots:
+        arrays += _write_draws(text, slot)
+    text.add(f"found = [{', '.join((*arrays, *held))}]")
+    if donations:
+        # What is given away must be held by nobody else: these names would count.
+        for i, _ in donations:
+            text.add(f"i{arrays[i][1:]} = {arrays[i]} = None")
+        rows_text = "".join(f"({i}, {values[i]}, {text.name(label)}), " for i, label in donations)
+        text.add(f"{text.name(give)}(found, ({rows_text}))")
+    text.add("return found")
+    made: Enter = text.function("enter")
+    return made
+
+
+def _write_arguments(
+    text: _Text, call: Call, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> list[str]:
+    """Check everything but the leaves; the names of the leaves."""
+    text.refuse_if(f"len(args) != {len(args)} or len(keywords) != {len(keywords)}")
+    for function, value in (
+        (default_float, call.signature.dtype),
+        (current_device, call.signature.device),
+    ):
+        text.refuse_if(f"{text.name(function)}() is not {text.name(value)}")
+    names = [text.fresh() for _ in args]
+    if names:
+        text.add(f"{', '.join(names)}, = args")
+    order = sorted(keywords)
+    named = [text.fresh() for _ in order]
+    _write_lookups(text, "keywords", order, named)
+    leaves: list[str] = []
+    places = (*enumerate(args), *((key, keywords[key]) for key in order))
+    for name, (place, value) in zip((*names, *named), places, strict=True):
+        if place in call.statics:
+            _write_static(text, name, value)
+        else:
+            _write_tree(text, name, value, leaves)
+    return leaves
+
+
+def _write_lookups(text: _Text, container: str, keys: Sequence[Any], names: list[str]) -> None:
+    if keys:
+        text.add("try:")
+        for key, name in zip(keys, names, strict=True):
+            text.add(f"{name} = {container}[{text.name(key)}]", 2)
+        text.add("except KeyError: return None")
+
+
+def _write_static(text: _Text, name: str, value: Any) -> None:
+    held = text.name(value)
+    if type(value) in _PLAIN:
+        text.refuse_if(f"type({name}) is not {text.name(type(value))} or {name} != {held}")
+    elif type(value) in (tuple, float):
+        frozen, freezer = text.name(freeze(value)), text.name(freeze)
+        text.refuse_if(f"{name} is not {held} and {freezer}({name}) != {frozen}")
+    else:
+        text.refuse_if(f"{name} is not {held}")
+
+
+def _write_tree(text: _Text, name: str, value: Any, leaves: list[str]) -> None:
+    """Take one value apart; the names of its leaves are added to `leaves`."""
+    kind = type(value)
+    if value is None:
+        text.refuse_if(f"{name} is not None")
+        return
+    if optree.tree_is_leaf(value, namespace=NAMESPACE):
+        leaves.append(name)
+        return
+    is_dict = kind is dict
+    children: Sequence[Any]
+    if is_dict:
+        order = sorted(value) if _sortable(value) else _refused()
+        children = [value[key] for key in order]
+    elif issubclass(kind, tuple) or kind is list:
+        children = list(value)
+    else:
+        entry = optree.register_pytree_node.get(kind, namespace=NAMESPACE)
+        if entry is None:
+            _refused()
+        text.refuse_if(f"type({name}) is not {text.name(kind)}")
+        found, constant = entry.flatten_func(value)[:2]
+        children = list(found)
+        opened = text.fresh()
+        text.add(f"{opened} = {text.name(entry.flatten_func)}({name})")
+        text.refuse_if(f"{opened}[1] != {text.name(constant)}")
+        text.add(f"{opened} = tuple({opened}[0])")
+        name = opened
+    names = [text.fresh() for _ in children]
+    kind_check = f"type({name}) is not {text.name(kind)} or "
+    own = name.startswith("v") and (is_dict or issubclass(kind, tuple) or kind is list)
+    text.refuse_if(f"{kind_check if own else ''}len({name}) != {len(children)}")
+    if is_dict:
+        _write_lookups(text, name, order, names)
+    elif names:
+        text.add(f"{', '.join(names)}, = {name}")
+    for child_name, child in zip(names, children, strict=True):
+        _write_tree(text, child_name, child, leaves)
+
+
+def _refused() -> Any:
+    raise _Unwritable
+
+
+def _sortable(keys: dict[Any, Any]) -> bool:
+    """Whether optree orders these keys as `sorted` does: all of one type."""
+    return len(set(map(type, keys))) < 2 and all(isinstance(k, str | int) for k in keys)
+
+
+def _write_tensor(text: _Text, name: str, leaf: Leaf, kept: bool, from_numpy: bool) -> str:
+    """Check one tensor (or NumPy array) and get its data.
+
+    `kept` data may become part of a result, so it must not be memory that others write to.
+    """
+    data = text.fresh("d")
+    impl = f"i{data[1:]}"
+    shape, dtype = text.name(leaf.kind.shape), text.name(leaf.kind.dtype)
+    spec = "is not None" if leaf.spec is None else f"!= {text.name(leaf.spec)}"
+    text.add(f"if type({name}) is Tensor:")
+    text.add(f"{impl} = {name}._impl", 2)
+    text.refuse_if(
+        f"{impl}.shape != {shape} or {impl}.dtype is not {dtype} or {impl}.owner is not None"
+        f" or {impl}.device is not {text.name(leaf.device)} or {impl}.spec {spec}",
+        2,
+    )
+    text.add(f"{data} = {impl}.data", 2)
+    text.add(f"if {data} is None: {data} = {impl}.realize()", 2)
+    if kept:
+        text.add(f"if {impl}.shared or is_shared({data}): {data} = array({data})", 2)
+    if from_numpy:
+        text.add(f"elif type({name}) is ndarray:")
+        text.refuse_if(f"{name}.shape != {shape} or {name}.dtype is not {dtype}", 2)
+        text.add(f"{data} = array({name})" if kept else f"{data} = {name}", 2)
+    text.add("else: return None")
+    return data
+
+
+def _write_number(text: _Text, name: str, kind: type, limits: tuple[int, int] | None) -> str:
+    data = text.fresh("d")
+    inside = "" if limits is None else f" or not {limits[0]} <= {name} <= {limits[1]}"
+    text.refuse_if(f"type({name}) is not {text.name(kind)}{inside}")
+    text.add(f"{data} = array({name})")
+    return data
+
+
+def _write_capture(text: _Text, variable: Any, handle: Tensor) -> str:
+    """Read a captured tensor where the function would find it."""
+    if variable is None:
+        return text.name(handle)
+    name = text.fresh()
+    if variable.namespace is not None:
+        held = text.name(variable.namespace)
+        text.add(f"{name} = {held}.get({text.name(variable.name)})")
+        return name
+    text.add(f"try: {name} = {text.name(variable.cell)}.cell_contents")
+    text.add("except ValueError: return None")
+    return name
+
+
+def _write_draws(text: _Text, slot: Any) -> list[str]:
+    """Take keys from a generator; the names of its base key's data and of the first count."""
+    taken, key, count = text.fresh(), text.fresh("d"), text.fresh("d")
+    source = f"{text.name(generator)}()" if slot.source is None else text.name(slot.source)
+    text.add(f"{taken} = {source}.reserve({slot.drawn})")
+    text.refuse_if(f"{taken} is None")
+    text.add(f"{key} = {taken}[0].data()")
+    text.add(f"{count} = array({taken}[1], {text.name(np.dtype(np.uint32))})")
+    return [key, count]
+
+
+def passed_through(trace: Trace) -> frozenset[int]:
+    """Inputs whose memory a result may be: nothing but views lies between them."""
+    waiting = [node for node, _ in trace.outputs]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if node.op is not None and node.op.leaf and not node.op.view:
+            continue
+        for source, _ in node.inputs:
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return frozenset(i for i, node in enumerate(trace.inputs) if node in seen)
+
+
+def make_leave(trace: Trace, structure: PyTreeDef) -> Leave:
+    """The function that makes the result's tree of tensors from arrays."""
+    text = _Text("def leave(arrays):")
+    names = [text.fresh() for _ in trace.outputs]
+    if names:
+        text.add(f"{', '.join(names)}, = arrays")
+    tensors = []
+    for name, (node, slot) in zip(names, trace.outputs, strict=True):
+        kind = node.types[slot]
+        made = text.fresh("t")
+        text.add(f"{made} = new(Tensor)")
+        parts = ", ".join(map(text.name, (kind.shape, kind.dtype, node.device)))
+        text.add(f"{made}._impl = Impl({parts}, {name})")
+        if kind.nbytes >= WORTH_A_LINE:
+            text.add(f"{made}._impl.position = line(2)")
+        tensors.append(made)
+    if _is_displayed(structure) and len(tensors) <= _MOST_LEAVES:
+        sample = tree_unflatten(structure, range(len(tensors)))
+        text.add(f"return {_display(text, sample, tensors)}")
+    else:
+        rebuild, held = text.name(tree_unflatten), text.name(structure)
+        text.add(f"return {rebuild}({held}, [{', '.join(tensors)}])")
+    made_leave: Leave = text.function("leave")
+    return made_leave
+
+
+def _is_displayed(structure: PyTreeDef) -> bool:
+    if structure.kind.name not in _DISPLAYED:
+        return False
+    return all(map(_is_displayed, structure.children()))
+
+
+def _display(text: _Text, sample: Any, tensors: list[str]) -> str:
+    """An expression for a tree; `sample` has positions as leaves."""
+    kind = type(sample)
+    if kind is int:
+        return tensors[sample]
+    if sample is None:
+        return "None"
+    if kind is dict:
+        pairs = (f"{text.name(k)}: {_display(text, v, tensors)}" for k, v in sample.items())
+        return f"{{{', '.join(pairs)}}}"
+    inner = "".join(f"{_display(text, each, tensors)}, " for each in sample)
+    if kind is list:
+        return f"[{inner}]"
+    return f"({inner})" if kind is tuple else f"{text.name(kind)}({inner})"

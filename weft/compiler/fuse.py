@@ -1,0 +1,366 @@
+"""Decide what runs together: recorded calls become groups, each one loop nest over one space.
+
+A group is a set of rows of `inner` elements each (or, without a reduction, just elements). Its
+members compute either every element of the space (*full*) or one value for each row (*row*: a
+reduction over the row, or what is made of such). A call joins the group of its operands when it
+reads them at its own point, or its own row, and when nothing in between would have to wait. Views
+belong to no group: whoever reads one reads through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from weft.compiler.index import Index, axis, flat
+from weft.compiler.loops import Value, load
+from weft.compiler.point import Point, Pull, kind_of, reduced_axes, reduced_size, weight
+from weft.core.common.types import Shape
+from weft.core.graph.node import OutputRefs, Ref
+
+MOST_WORK = 400  # instructions for one element beyond which a kernel is not made larger
+FEW_ROWS = 8  # rows that are too few to share among threads,
+LONG_ROW = 32_768  # where they are long
+CHEAP = 6  # instructions that are rather computed again than written and read
+_LOOPS = ("map", "reduce")
+
+
+@dataclass(frozen=True)
+class Read:
+    """One operand of a call, through views: a result and the index it is read at."""
+
+    ref: Ref
+    point: Point
+    step: int  # elements of the reader's space for each element read; 0: not in order
+
+    @property
+    def node(self) -> OutputRefs:
+        """The call that is read."""
+        return self.ref[0]
+
+
+@dataclass(eq=False)
+class Group:
+    """Calls that become one kernel."""
+
+    kind: str
+    space: Shape
+    members: list[OutputRefs] = field(default_factory=list)
+    inner: int = 0  # elements in a row; 0 while nothing is reduced
+    columns: tuple[int, ...] = ()  # reduced axes, where they are not the last ones
+    rows: set[OutputRefs] = field(default_factory=set)  # members that have one value for each row
+    needs: set[Group] = field(default_factory=set)
+    work: int = 0
+    position: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many elements the space has."""
+        return prod(self.space)
+
+    def is_closed(self, inner: int) -> bool:
+        """Whether a row's result can only be used when all rows are done: too few, too long."""
+        return inner > LONG_ROW and self.size // max(inner, 1) < FEW_ROWS
+
+
+class Fusion:
+    """The groups of a graph, in an order in which they can run."""
+
+    def __init__(self, nodes: Sequence[OutputRefs], kept: Iterable[Ref]) -> None:
+        self.kept = {node for node, _ in kept}
+        self.kinds = {node: kind_of(node) for node in nodes}
+        for node in nodes:
+            if self.kinds[node] == "host":  # Python reads its operands from memory
+                self.kept.update(source for source, _ in node.inputs if source in self.kinds)
+        self.order = {node: position for position, node in enumerate(nodes)}
+        self.group: dict[OutputRefs, Group] = {}
+        self.reads: dict[OutputRefs, tuple[Read, ...]] = {}
+        self.inline: set[OutputRefs] = set()
+        self.groups: list[Group] = []
+        for node in nodes:
+            self._place(node)
+        self._choose_inline(nodes)
+        self._wanted = self._find_wanted()
+        self.groups = self._sorted()
+
+    # -- placing one call ------------------------------------------------------------------
+
+    def _place(self, node: OutputRefs) -> None:
+        kind = self.kinds[node]
+        if kind == "view":
+            if node in self.kept:
+                self.kinds[node] = kind = "map"
+            else:
+                return
+        self.reads[node] = reads = self._reads_of(node)
+        group = self._join(node, reads) if kind in _LOOPS else None
+        if group is None:
+            group = self._open(node, kind)
+        self._add(group, node, reads)
+        if kind in _LOOPS:
+            self._unite(group, reads)
+
+    def _open(self, node: OutputRefs, kind: str) -> Group:
+        group = Group("loops" if kind in _LOOPS else kind, self.space_of(node))
+        group.position = len(self.groups)
+        self.groups.append(group)
+        return group
+
+    def _add(self, group: Group, node: OutputRefs, reads: tuple[Read, ...]) -> None:
+        group.members.append(node)
+        group.work += weight(node) if self.kinds[node] == "map" else 4
+        if self.kinds[node] == "reduce":
+            group.rows.add(node)
+            axes = reduced_axes(node)
+            trailing = axes == tuple(range(len(group.space) - len(axes), len(group.space)))
+            if group.inner == 0:
+                group.inner = reduced_size(node)
+                group.columns = () if trailing else axes
+        elif group.inner and prod(self.space_of(node)) != group.size:
+            group.rows.add(node)
+        elif group.columns and group.rows.intersection(r.node for r in reads):
+            group.rows.add(node)
+        self.group[node] = group
+        group.needs |= {self.group[r.node] for r in reads if r.node in self.group} - {group}
+
+    def space_of(self, node: OutputRefs) -> Shape:
+        """The shape of the loops a call runs over."""
+        if self.kinds[node] == "reduce":
+            source, slot = node.inputs[0]
+            return source.types[slot].shape
+        return node.types[0].shape if node.types else ()
+
+    def _reads_of(self, node: OutputRefs) -> tuple[Read, ...]:
+        """What a call reads, through views, and whether it reads in order."""
+        if self.kinds[node] not in _LOOPS:
+            return tuple(Read(ref, (), 0) for ref in self.roots(node.inputs))
+        space = self.space_of(node)
+        point = tuple(axis(f"p{k}", size) for k, size in enumerate(space))
+        here = flat(point, space)
+        found: dict[tuple[Ref, Point], Read] = {}
+
+        def source(ref: Ref, index: Point) -> Value | None:
+            if self.kinds.get(ref[0]) == "view":
+                return None
+            found[ref, index] = Read(ref, index, in_order(ref, index, here, prod(space)))
+            kind = ref[0].types[ref[1]]
+            return load(self.order.get(ref[0], -1), flat(index, kind.shape).value, kind.dtype)
+
+        pull = Pull(source)
+        if self.kinds[node] == "reduce":
+            pull.at(node.inputs[0], point)
+        else:
+            pull.compute(node, point)
+        return tuple(found.values())
+
+    def roots(self, refs: Iterable[Ref]) -> list[Ref]:
+        """The results behind views that these refer to."""
+        found: dict[Ref, None] = {}
+        stack = list(refs)
+        while stack:
+            ref = stack.pop()
+            if self.kinds.get(ref[0]) == "view":
+                stack.extend(ref[0].inputs)
+            else:
+                found[ref] = None
+        return list(found)
+
+    # -- joining ---------------------------------------------------------------------------
+
+    def _join(self, node: OutputRefs, reads: tuple[Read, ...]) -> Group | None:
+        """The latest group of the operands that the call fits, if there is one."""
+        near = {self.group[r.node] for r in reads if r.node in self.group}
+        for group in sorted(near, key=lambda g: -g.position):
+            if group.kind in ("loops", "dot") and self._fits(node, reads, group):
+                others = near - {group}
+                if not any(depends(other, group) for other in others):
+                    return group
+        return None
+
+    def _fits(self, node: OutputRefs, reads: tuple[Read, ...], group: Group) -> bool:
+        if group.work > MOST_WORK:
+            return False
+        size = prod(self.space_of(node))
+        mine = [r for r in reads if self.group.get(r.node) is group]
+        if group.kind == "dot":
+            plain = self.kinds[node] == "map" and size == group.size
+            return plain and all(r.step == 1 for r in mine)
+        if self.kinds[node] == "reduce":
+            return self._fits_reduction(node, mine, group, size)
+        if size == group.size and not (group.columns and any(r.node in group.rows for r in mine)):
+            return self._reads_full(mine, group, group.inner)
+        if group.inner and size * group.inner == group.size:
+            return all(r.node in group.rows and r.step == 1 for r in mine)
+        return False
+
+    def _fits_reduction(
+        self, node: OutputRefs, mine: list[Read], group: Group, size: int
+    ) -> bool:
+        space, axes = self.space_of(node), reduced_axes(node)
+        trailing = axes == tuple(range(len(space) - len(axes), len(space)))
+        inner = reduced_size(node)
+        if size != group.size or not trailing or group.columns:
+            return False
+        return group.inner in (0, inner) and self._reads_full(mine, group, inner)
+
+    def _reads_full(self, mine: list[Read], group: Group, inner: int) -> bool:
+        """Whether these reads are of the reader's own element, or of its own row's result."""
+        if group.inner and group.inner != inner:
+            return False
+        for r in mine:
+            if r.node in group.rows:
+                if r.step != inner or group.is_closed(inner):
+                    return False
+            elif r.step != 1:
+                return False
+        return True
+
+    def _unite(self, group: Group, reads: tuple[Read, ...]) -> None:
+        """Take over the groups of other operands where that is possible."""
+        for other in sorted({self.group[r.node] for r in reads if r.node in self.group} - {group},
+                            key=lambda g: g.position):
+            if self._can_unite(group, other):
+                self._merge(group, other)
+
+    def _can_unite(self, group: Group, other: Group) -> bool:
+        if "dot" in (group.kind, other.kind) or other.kind != "loops" or group.columns or other.columns or group.size != other.size:
+            return False
+        if group.inner and other.inner and group.inner != other.inner:
+            return False
+        inner = group.inner or other.inner
+        if group.work + other.work > MOST_WORK or (inner and group.is_closed(inner)):
+            return False
+        for members, theirs in ((group, other), (other, group)):
+            for node in members.members:
+                mine = [r for r in self.reads[node] if self.group.get(r.node) is theirs]
+                ok = node not in members.rows or self.kinds[node] == "reduce"
+                if mine and not (ok and self._reads_across(mine, theirs, inner)):
+                    return False
+        between = (group.needs | other.needs) - {group, other}
+        return not any(depends(g, group) or depends(g, other) for g in between)
+
+    @staticmethod
+    def _reads_across(mine: list[Read], theirs: Group, inner: int) -> bool:
+        return all(r.step == (inner if r.node in theirs.rows else 1) for r in mine)
+
+    def _merge(self, group: Group, other: Group) -> None:
+        nodes = sorted({*group.members, *other.members}, key=self.order.__getitem__)
+        group.members, group.inner = nodes, group.inner or other.inner
+        group.rows |= other.rows
+        group.work += other.work
+        group.needs = (group.needs | other.needs) - {group, other}
+        if len(other.space) > len(group.space):
+            group.space = other.space
+        for node in other.members:
+            self.group[node] = group
+        for each in self.groups:
+            if other in each.needs:
+                each.needs = each.needs - {other} | {group}
+        self.groups.remove(other)
+
+    # -- what is written and what is computed again ----------------------------------------
+
+    def _choose_inline(self, nodes: Sequence[OutputRefs]) -> None:
+        """Cheap calls that other groups use are computed there again instead of being stored."""
+        users: dict[OutputRefs, set[Group]] = {}
+        fused = [node for node in nodes if node in self.group]
+        for node in fused:
+            for r in self.reads[node]:
+                users.setdefault(r.node, set()).add(self.group[node])
+        again = self._again(fused)
+        for node in reversed(fused):
+            outside = users.get(node, set()) - {self.group[node]}
+            loops = all(g.kind != "host" for g in outside)
+            if node in again and outside and loops and node not in self.kept:
+                self.inline.add(node)
+                for r in self.reads[node]:
+                    users.setdefault(r.node, set()).update(outside)
+
+    def _again(self, nodes: Sequence[OutputRefs]) -> dict[OutputRefs, int]:
+        """What computing a call again would take, with all that goes into it: instructions."""
+        found: dict[OutputRefs, int] = {}
+        large: dict[OutputRefs, set[Ref]] = {}
+        for node in nodes:
+            if self.kinds[node] != "map" or node not in self.group:
+                continue
+            cost, loads = weight(node), set[Ref]()
+            for r in self.reads[node]:
+                if r.node in found:
+                    cost += found[r.node]
+                    loads |= large[r.node]
+                elif r.node.types[r.ref[1]].size > 1:
+                    loads.add(r.ref)
+            if cost <= CHEAP and len(loads) <= 1:
+                found[node], large[node] = cost, loads
+        return found
+
+    def stored(self, group: Group) -> list[OutputRefs]:
+        """Members whose results other groups or the caller need in memory."""
+        return [node for node in group.members if node in self._wanted]
+
+    def _find_wanted(self) -> set[OutputRefs]:
+        wanted = set(self.kept)
+        for group in self.groups:
+            for node in (*group.members, *self.pulled(group)):
+                wanted |= {
+                    r.node
+                    for r in self.reads[node]
+                    if self.group.get(r.node) is not group and r.node not in self.inline
+                }
+        return wanted
+
+    def pulled(self, group: Group) -> list[OutputRefs]:
+        """Calls of other groups that this one computes for itself."""
+        found: dict[OutputRefs, None] = {}
+        stack = list(group.members)
+        while stack:
+            for r in self.reads[stack.pop()]:
+                if r.node in self.inline and self.group[r.node] is not group:
+                    if r.node not in found:
+                        found[r.node] = None
+                        stack.append(r.node)
+        return list(found)
+
+    def _sorted(self) -> list[Group]:
+        """Groups that compute something needed, operands first."""
+        needs = {g: {self.group[r.node] for n in (*g.members, *self.pulled(g))
+                     for r in self.reads[n] if r.node in self.group} - {g} for g in self.groups}
+        made: list[Group] = []
+        state: dict[Group, bool] = {}
+        for root in sorted(self.groups, key=lambda g: self.order[g.members[-1]]):
+            stack = [(root, False)]
+            while stack:
+                group, ready = stack.pop()
+                if ready:
+                    made.append(group)
+                elif group not in state:
+                    state[group] = True
+                    stack.append((group, True))
+                    stack.extend((g, False) for g in sorted(needs[group], key=lambda g: -g.position))
+        self.groups = made
+        return [g for g in made if g.kind != "loops" or self.stored(g)]
+
+
+def in_order(ref: Ref, index: Point, here: Index, size: int) -> int:
+    """How many elements of the reader's space go with each element read; 0 if out of order."""
+    shape = ref[0].types[ref[1]].shape
+    count = prod(shape)
+    if not count or size % count:
+        return 0
+    step = size // count
+    return step if flat(index, shape) == here // step else 0
+
+
+def depends(group: Group, on: Group) -> bool:
+    """Whether a group needs another one, directly or through others."""
+    seen = {group}
+    stack = [group]
+    while stack:
+        here = stack.pop()
+        if here is on:
+            return True
+        fresh = here.needs - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return False

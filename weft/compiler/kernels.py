@@ -1,0 +1,175 @@
+"""The kernels of this process: each form is scheduled, emitted and compiled once, and shared.
+
+`Request`s are collected while a graph is lowered; `ready` compiles what is new in one module, or
+takes it from the disk. Kernels of one form whose sizes differ become one with parameters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from weft.compiler.emit_cpu import emit
+from weft.compiler.lift import Form, Versions, form_of, lift
+from weft.compiler.loops import Kernel, Value, literal, walk
+from weft.compiler.passes.contract import contract, plain
+from weft.compiler.pipeline import schedule
+from weft.runtime.cpu.code_cache import cached
+from weft.runtime.cpu.jit import Loaded, Target, compile_text, host_target, load_object
+
+MOST_KERNELS = 4096  # that are kept though no program uses them
+_numbers = itertools.count()
+
+
+@dataclass(eq=False)
+class Compiled:
+    """One form's kernel, scheduled: usually one function, two where a reduction was split."""
+
+    kernels: tuple[Kernel, ...]
+    code: Loaded | None = None
+    addresses: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel for certain sizes: what is compiled, and the parameters it is called with."""
+
+    compiled: Compiled
+    parameters: tuple[int, ...]
+
+    def tasks(self, number: int) -> int:
+        """How many iterations the parallel loop of one of the functions has."""
+        return evaluate(self.compiled.kernels[number].notes["tasks"], self.parameters)
+
+
+@dataclass
+class Clock:
+    """Milliseconds spent by phase."""
+
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            spent = 1e3 * (perf_counter() - start)
+            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
+
+
+class KernelStore:
+    """All kernels, by form; the least recently used go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._versions: OrderedDict[Any, Versions] = OrderedDict()
+        self._made: OrderedDict[Any, Compiled] = OrderedDict()
+        self.compilations = 0
+
+    def request(self, kernel: Kernel, clock: Clock, general: bool = False) -> Request:
+        """The compiled kernel for this one, made ready by `ready`; a general one for all sizes."""
+        form = form_of(kernel)
+        with self._lock:
+            lifted = frozenset(range(len(form.literals)))
+            if not general:
+                lifted = self._kept(self._versions, form.key, Versions).choose(form.literals)
+            fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
+            key = (form.key, lifted, fixed)
+            general, parameters = lift(kernel, form, lifted)
+            found = self._made.get(key)
+            if found is None:
+                with clock("lower"):
+                    found = self._schedule(general)
+                self._made[key] = found
+                if len(self._made) > MOST_KERNELS:
+                    self._made.popitem(last=False)
+            else:
+                self._made.move_to_end(key)
+            return Request(found, parameters)
+
+    @staticmethod
+    def _schedule(kernel: Kernel) -> Compiled:
+        target = host_target()
+        product = contract(kernel, target.vector_bytes, _registers(target))
+        if product is not kernel:
+            made: tuple[Kernel, ...] = (product,)
+        else:
+            made = schedule(plain(kernel), vector_bytes=target.vector_bytes)
+        return Compiled(tuple(replace(k, name=f"k{next(_numbers)}") for k in made))
+
+    @staticmethod
+    def _kept(table: OrderedDict[Any, Versions], key: Any, make: type[Versions]) -> Versions:
+        found = table.get(key)
+        if found is None:
+            found = table[key] = make()
+            if len(table) > MOST_KERNELS:
+                table.popitem(last=False)
+        else:
+            table.move_to_end(key)
+        return found
+
+    def ready(self, requests: Sequence[Request], clock: Clock) -> int:
+        """Compile what has no code yet; gives the number of new functions."""
+        with self._lock:
+            new = list({r.compiled: None for r in requests if r.compiled.code is None})
+            if not new:
+                return 0
+            self.compilations += 1
+            # Names are by position, so that the same graph finds its code on disk again.
+            names = iter(f"kernel{i}" for i in range(sum(len(c.kernels) for c in new)))
+            for each in new:
+                each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
+            target = host_target()
+            with clock("emit"):
+                text = emit([k for c in new for k in c.kernels], target)
+            with clock("compile"):
+                code = cached(text, target, lambda: compile_text(text, target))
+            with clock("link"):
+                loaded = load_object(code)
+                for each in new:
+                    each.code = loaded
+                    each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
+            return sum(len(c.kernels) for c in new)
+
+
+def _registers(target: Target) -> int:
+    """Vector registers of a processor that its vectors' size does not tell; 0: as usual."""
+    return 16 if target.architecture == "x86_64" and target.vector_bytes == 16 else 0
+
+
+STORE = KernelStore()
+
+
+def evaluate(x: Value, parameters: Sequence[int]) -> int:
+    """An index of literals and parameters as a number."""
+    found: dict[Value, int] = {}
+    for v in walk(x):
+        args = [found[a] for a in v.args]
+        if v.op == "const":
+            found[v] = int(literal(v))
+        elif v.op == "parameter":
+            found[v] = parameters[v.data]
+        else:
+            found[v] = _ARITHMETIC[v.op](*args)
+    return found[x]
+
+
+_ARITHMETIC: dict[str, Any] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "floordiv": lambda x, y: x // y,
+    "rem": lambda x, y: x % y,
+    "min": min,
+    "max": max,
+    "neg": lambda x: -x,
+}
+
+__all__ = ["STORE", "Clock", "Compiled", "Form", "KernelStore", "Request", "evaluate"]

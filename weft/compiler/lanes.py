@@ -1,0 +1,319 @@
+"""Which loops may run their steps as lanes of a vector, and which of them should.
+
+Steps may run side by side if none reads what another wrote. Locals that a loop alone uses are
+private to each step: a step never reads them before it assigns them. Of buffers, lowering promises
+that plain stores of different steps meet different elements; indices that were loaded promise
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import TypeVar
+
+from weft.compiler.loops import (
+    INDEX,
+    LANES,
+    Assign,
+    Kernel,
+    Loop,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    children,
+    every,
+    expressions,
+    walk,
+)
+from weft.compiler.polynomial import hides, known, number, polynomial, stride
+from weft.compiler.rebuild import (
+    Scope,
+    Statements,
+    assigned_locals,
+    bound,
+    rebuild,
+    rename_locals,
+    values_of,
+)
+
+_S = TypeVar("_S", bound=Statement)
+
+FEWEST = 4  # lanes that pay
+UNIT, SAME, APART = 5, 2, 20  # what an access costs: adjacent, one for all lanes, others
+
+
+def touches(statements: Statements) -> Counter[int]:
+    """How often statements read or assign each local."""
+    found: Counter[int] = Counter()
+    for statement in every(statements):
+        found.update({x.data for x in walk(*expressions(statement)) if x.op == "get"})
+        if isinstance(statement, Assign):
+            found[statement.local] += 1
+        elif isinstance(statement, Reduce):
+            found.update(t for part in statement.parts for t in part.targets)
+    return found
+
+
+class Lanes:
+    """Judges loops of one kernel; what it found of a statement it remembers."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.total = touches(kernel.body)
+        self._costs: dict[tuple[str, int], tuple[float, Statement]] = {}
+
+    def varying(
+        self, variable: Value, body: Statements, results: frozenset[int] = frozenset()
+    ) -> set[int] | None:
+        """The locals that differ between lanes; None if the steps may not run side by side.
+
+        `results` are targets of a reduction whose own points are the steps.
+        """
+        if any(isinstance(s, Loop) and s.kind in ("vector", "parallel") for s in every(body)):
+            return None
+        spread = self._spread_arrays(variable, body)
+        if spread is None:
+            return None
+        differing = _differing(variable, body, spread)
+        if not self._locals_fit(body, spread | results):
+            return None
+        if not _control_fits(variable, body, differing):
+            return None
+        return differing - results if stores_fit(variable, body) else None
+
+    def varying_points(self, reduce: Reduce, variable: Value) -> set[int] | None:
+        """Like `varying`, for the points of a reduction along its last axis."""
+        results = frozenset(t for part in reduce.parts for t in part.targets)
+        return self.varying(variable, (*reduce.body, replace(reduce, axes=(), body=())), results)
+
+    def _spread_arrays(self, variable: Value, body: Statements) -> set[int] | None:
+        """Arrays whose elements belong to one lane each; None if lanes share elements."""
+        written: dict[int, set[Value]] = {}
+        for s in every(body):
+            if isinstance(s, Assign) and s.position is not None and hides(s.position, variable):
+                written.setdefault(s.local, set()).add(s.position)
+        for local, positions in written.items():
+            slope = number(stride(next(iter(positions)), variable))
+            if len(positions) > 1 or not slope or self.kernel.locals[local].lanes > 1:
+                return None
+            reads = [x for x in values_of(body) if x.op == "get" and x.data == local]
+            if any(x.args[0] not in positions for x in reads):
+                return None
+            if any(
+                isinstance(s, Assign) and s.local == local and s.position not in positions
+                for s in every(body)
+            ):
+                return None
+        return set(written)
+
+    def _locals_fit(self, body: Statements, exempt: set[int]) -> bool:
+        inside = touches(body)
+        for local in assigned_locals(body) - exempt:
+            if inside[local] != self.total[local] or self.kernel.locals[local].lanes > 1:
+                return False
+        for x in values_of(body):
+            if x.op == "get" and self.kernel.locals[x.data].lanes > 1:
+                return False
+        return True
+
+    # -- what pays -------------------------------------------------------------------------
+
+    def cost(self, statement: Statement) -> float:
+        """What a statement costs at its best, in accesses to memory."""
+        if isinstance(statement, Loop | Reduce):
+            return min(self.as_lanes(statement), self.inside(statement))
+        if children(statement):
+            return sum(map(self.cost, children(statement)))
+        return _direct(statement)
+
+    def _once(self, kind: str, statement: _S, find: Callable[[_S], float]) -> float:
+        key = (kind, id(statement))
+        if key not in self._costs:
+            self._costs[key] = find(statement), statement  # held, so that its id stays its own
+        return self._costs[key][0]
+
+    def as_lanes(self, statement: Loop | Reduce) -> float:
+        """What a loop costs when its own steps are lanes; infinite where they may not be."""
+        return self._once("lanes", statement, self._as_lanes)
+
+    def inside(self, statement: Loop | Reduce) -> float:
+        """What a loop costs when its steps run one by one."""
+        return self._once("inside", statement, self._inside)
+
+    def _as_lanes(self, statement: Loop | Reduce) -> float:
+        if isinstance(statement, Reduce):
+            if statement.lanes != LANES or not statement.axes:
+                return inf
+            variable = statement.axes[-1][0]
+            fits = self.varying_points(statement, variable) is not None
+            return price(variable, (statement,), by_rows=True) if fits else inf
+        if statement.kind == "vector":
+            return UNIT
+        start, stop = known(statement.start), known(statement.stop)
+        short = start is not None and stop is not None and stop - start < FEWEST
+        if statement.kind != "serial" or short:
+            return inf
+        fits = self.varying(statement.variable, statement.body) is not None
+        return price(statement.variable, (statement,)) if fits else inf
+
+    def _inside(self, statement: Loop | Reduce) -> float:
+        nested = [s for s in statement.body if not isinstance(s, Store | Assign)]
+        cost = sum(map(self.cost, nested))
+        return cost + _direct(statement) if not nested or isinstance(statement, Reduce) else cost
+
+    def runs_as_lanes(self, statement: Loop | Reduce) -> bool:
+        """Whether a loop's own steps are best run as lanes."""
+        here = self.as_lanes(statement)
+        return here < inf and here < self.inside(statement)
+
+
+def _differing(variable: Value, body: Statements, spread: set[int]) -> set[int]:
+    """Locals that are given values that depend on the variable, directly or through others."""
+    found: set[int] = set()
+    while True:
+        before = len(found)
+        for s in every(body):
+            if isinstance(s, Assign):
+                if s.local not in spread and depends(s.value, variable, found):
+                    found.add(s.local)
+            elif isinstance(s, Reduce):
+                for part in s.parts:
+                    if any(depends(x, variable, found) for x in part.values):
+                        found.update(part.targets)
+        if len(found) == before:
+            return found
+
+
+def depends(x: Value, variable: Value, differing: set[int]) -> bool:
+    """Whether a value is another one in each lane."""
+    return any(p is variable or (p.op == "get" and p.data in differing) for p in walk(x))
+
+
+def _control_fits(variable: Value, body: Statements, differing: set[int]) -> bool:
+    """Whether all lanes take the same way: bounds, conditions and positions are one for all."""
+    for s in every(body):
+        if isinstance(s, Assign):
+            own = [s.position] if s.position is not None and s.local in differing else []
+        elif isinstance(s, Store):
+            own = []
+        elif isinstance(s, Reduce):
+            own = [extent for _, extent in s.axes]
+        else:
+            own = list(expressions(s))
+        if any(depends(x, variable, differing) for x in own):
+            return False
+    positions = [
+        x.args[0] for x in values_of(body) if x.op == "get" and x.args and x.data in differing
+    ]
+    return not any(depends(x, variable, differing) for x in positions)
+
+
+def stores_fit(variable: Value, body: Statements) -> bool:
+    """Whether no step stores what another one stores or loads."""
+    inner = {v for s in every(body) for v in bound(s)}
+    stores = [s for s in every(body) if isinstance(s, Store)]
+    loads = [x for x in values_of(body) if x.op == "load"]
+    assigned = assigned_locals(body)
+    for store in stores:
+        if any(x.op == "get" and x.data in assigned for x in walk(store.index)):
+            return False
+        step = stride(store.index, variable)
+        if not step and (step is not None or store.combine or _is_loaded(store.index)):
+            return False
+        same = [x.args[0] for x in loads if x.data == store.buffer]
+        same += [s.index for s in stores if s.buffer == store.buffer]
+        if not all(_is_own(store.index, index, variable, inner) for index in same):
+            return False
+    return True
+
+
+def _is_loaded(index: Value) -> bool:
+    return any(x.op in ("load", "get") for x in walk(index))
+
+
+def _is_own(stored: Value, other: Value, variable: Value, inner: set[Value]) -> bool:
+    """Whether another access in the same buffer meets elements of its own step alone."""
+    if stored is other:
+        return True
+    if stride(stored, variable) != stride(other, variable) or not stride(stored, variable):
+        return False
+    p, q = polynomial(stored), polynomial(other)
+    apart = [term for term in {**p, **q} if p.get(term) != q.get(term)]
+    return bool(apart) and all(any(a in inner for a in term) for term in apart)
+
+
+def accesses(statements: Statements) -> list[Value]:
+    """The indices at which statements, and those inside them, load and store."""
+    found = [x.args[0] for x in values_of(statements) if x.op == "load"]
+    return found + [s.index for s in every(statements) if isinstance(s, Store)]
+
+
+def positions(statements: Statements) -> list[Value]:
+    """The places in arrays that statements, and those inside them, read and assign."""
+    found = [x.args[0] for x in values_of(statements) if x.op == "get" and x.args]
+    assigned = [s.position for s in every(statements) if isinstance(s, Assign)]
+    return found + [place for place in assigned if place is not None]
+
+
+def price(variable: Value, statements: Statements, by_rows: bool = False) -> float:
+    """What the accesses of statements cost when the variable's values are lanes.
+
+    Lanes none of whose accesses are adjacent gain nothing. `by_rows`: lanes are taken so that a
+    quotient is one for all of them.
+    """
+    total, adjacent = 0, False
+    for index in accesses(statements) + positions(statements):
+        if by_rows:
+            index = _in_row(index, variable)
+        if not hides(index, variable):
+            total += SAME
+        elif number(stride(index, variable)) == 1:
+            total, adjacent = total + UNIT, True
+        else:
+            total += APART
+    return total if adjacent else inf
+
+
+def _in_row(index: Value, variable: Value) -> Value:
+    """An index as it is inside a row: quotients stand still, remainders move on."""
+
+    def change(x: Value) -> Value:
+        if x.op in ("floordiv", "rem") and number(stride(x.args[0], variable)) == 1:
+            return x.args[1] if x.op == "floordiv" else x.args[0]
+        return x
+
+    return rebuild(index, change, {})
+
+
+def _direct(statement: Statement) -> float:
+    """What a statement's accesses cost one by one, without loops inside it."""
+    total = 0
+    seen: set[Value] = set()
+    for s in (statement, *(s for s in children(statement) if isinstance(s, Store | Assign))):
+        seen.update(x for x in walk(*expressions(s)) if x.op in ("load", "get") and x.args)
+        total += isinstance(s, Store) or (isinstance(s, Assign) and s.position is not None)
+    return APART * (len(seen) + total)
+
+
+def widen(statements: Statements, differing: set[int], lanes: int, scope: Scope) -> Statements:
+    """Statements as one vector step runs them: locals that differ between lanes hold them all."""
+    numbers: dict[int, int] = {}
+    for number_ in sorted(differing):
+        old = scope.locals[number_]
+        numbers[number_] = scope.local(old.name, old.dtype, lanes, old.length)
+    return rename_locals(statements, numbers) if numbers else statements
+
+
+def widest(statements: Statements) -> int:
+    """Bytes of the widest element that is computed in lanes, indices aside."""
+    sizes = [s.value.dtype.itemsize for s in every(statements) if isinstance(s, Store)]
+    for s in every(statements):
+        roots = expressions(s)
+        sizes += [x.dtype.itemsize for x in walk(*roots) if x.op == "load"]
+        if isinstance(s, Assign) and s.value.dtype != INDEX:
+            sizes.append(s.value.dtype.itemsize)
+    return max(sizes, default=4)

@@ -1,0 +1,135 @@
+"""Kernels for many sizes: literals that change from call to call become parameters.
+
+The first kernel of a form is compiled for its very sizes. When the same form comes again with other
+sizes, the literals that differ are lifted out, and one kernel serves both and all that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from weft.compiler.loops import (
+    INDEX,
+    Assign,
+    Kernel,
+    Loop,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    children,
+    expressions,
+    literal,
+    parameter,
+)
+from weft.compiler.rebuild import changer, revise
+
+SMALL = frozenset({-1, 0, 1})  # strides and offsets that decide how memory is read stay as they are
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kernel without its sizes."""
+
+    key: tuple[object, ...]
+    literals: tuple[int, ...]  # in order of first appearance, each once
+
+
+@dataclass
+class Versions:
+    """The kernels made of one form: which literals each has lifted."""
+
+    lifted: frozenset[int] = frozenset()
+    first: tuple[int, ...] = ()
+    count: int = 0
+    seen: dict[tuple[int, ...], frozenset[int]] = field(default_factory=dict)
+
+    def choose(self, literals: tuple[int, ...]) -> frozenset[int]:
+        """Which literals the kernel for these sizes lifts: none for the first one."""
+        if not self.count:
+            self.first, self.count = literals, 1
+            return self.lifted
+        differ = {i for i, pair in enumerate(zip(literals, self.first, strict=True)) if _other(pair)}
+        if not differ:
+            return frozenset()
+        if not differ <= self.lifted:
+            self.lifted |= differ
+            self.count += 1
+        return self.lifted
+
+
+def _other(pair: tuple[int, int]) -> bool:
+    return pair[0] != pair[1]
+
+
+def form_of(kernel: Kernel) -> Form:
+    """The form of a kernel and the sizes it has."""
+    numbers: dict[Value, int] = {}
+    literals: dict[int, int] = {}
+    key = (
+        tuple((b.dtype, b.mode) for b in kernel.buffers),
+        tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),
+        tuple(_text(kernel.body, numbers, literals)),
+    )
+    return Form(key, tuple(literals))
+
+
+def _text(
+    statements: tuple[Statement, ...], numbers: dict[Value, int], literals: dict[int, int]
+) -> Iterator[object]:
+    """Statements as a flat sequence; each value is spelled once and then named by number."""
+    for statement in statements:
+        yield type(statement).__name__
+        if isinstance(statement, Loop):
+            numbers.setdefault(statement.variable, len(numbers))
+            yield statement.kind, statement.step
+        elif isinstance(statement, Reduce):
+            for variable, _ in statement.axes:
+                numbers.setdefault(variable, len(numbers))
+            yield statement.lanes, tuple((p.targets, p.combine) for p in statement.parts)
+        elif isinstance(statement, Store):
+            yield statement.buffer, statement.combine
+        elif isinstance(statement, Assign):
+            yield statement.local
+        for x in expressions(statement):
+            yield from _spell(x, numbers, literals)
+        yield "{"
+        yield from _text(children(statement), numbers, literals)
+        yield "}"
+
+
+def _spell(x: Value, numbers: dict[Value, int], literals: dict[int, int]) -> Iterator[object]:
+    stack: list[tuple[Value, bool]] = [(x, False)]
+    while stack:
+        here, ready = stack.pop()
+        if here in numbers:
+            continue
+        if not ready:
+            stack.append((here, True))
+            stack.extend((a, False) for a in here.args)
+            continue
+        numbers[here] = len(numbers)
+        args = tuple(numbers[a] for a in here.args)
+        if is_size(here):
+            yield "size", literals.setdefault(int(literal(here)), len(literals))
+        else:
+            yield here.op, args, here.dtype, here.data
+    yield numbers[x]
+
+
+def is_size(x: Value) -> bool:
+    """Whether a value is a literal that another call of the same form may have otherwise."""
+    return x.op == "const" and x.dtype == INDEX and int(literal(x)) not in SMALL
+
+
+def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel with these literals as parameters, and what they are."""
+    places = sorted(lifted)
+    given = {form.literals[i]: k for k, i in enumerate(places)}
+
+    def change(x: Value) -> Value:
+        return parameter(given[int(literal(x))]) if is_size(x) and int(literal(x)) in given else x
+
+    made = replace(kernel, body=revise(kernel.body, changer(change)), parameters=len(places))
+    return made, tuple(form.literals[i] for i in places)

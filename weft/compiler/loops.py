@@ -1,0 +1,276 @@
+"""The loop IR: what a fused kernel is, on every backend.
+
+    kernel    := name, buffers, locals, statements
+    buffer    := name dtype mode                  memory given by the caller: read, write or update
+    local     := name dtype lanes length          a register, a vector of lanes, or a small array;
+                                                  or an array that the threads of a block share
+    statement := loop | reduce | store | assign | when
+    loop      := for variable in start .. stop by step, kind: statements
+    kind      := serial | parallel | vector | unroll | block | thread
+    reduce    := over (variable < extent)…, lanes: statements, then local = combine(value)…
+    store     := buffer[index] = value            met by `combine`, if it has one
+    assign    := local[position] = value
+    when      := if value: statements
+    value     := instruction(values…) of a dtype  a point of a hash-consed graph
+    index     := a value of dtype int64           counted in elements from the buffer's first
+
+Instructions are the closed set of `weft.ops.scalars` and, for memory and structure: `variable`,
+`parameter` (an integer that the caller gives), `load`, `get` (of a local), `fma`, `across` (lanes
+combined by a balanced tree), `rarely` and `item` (a branch that few lanes need). Buffers and locals
+are named by position. A `reduce` over n points has one meaning, whatever splits it: see
+`weft.compiler.passes.reduce`. `dot` is the combination of products: target = fma(x, y, target) for
+each point in order, from 0; integers wrap.
+
+A `block` loop runs its turns on groups of threads, in any order; a `thread` loop inside it runs one
+turn on each thread, and everything it wrote is there for what follows the loop. What stands beside
+thread loops is done by every thread alike, so it only assigns registers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.core.common.types import DType
+
+INDEX = np.dtype(np.int64)
+BOOL = np.dtype(np.bool_)
+LANES = 16  # lanes of a reduction along the last axis
+LEAF = 32  # points each lane adds up before the balanced tree begins
+
+COMPARISONS = frozenset({"less", "less_equal", "equal", "not_equal"})
+UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "trunc", "round", "bit_not"})
+BINARY = frozenset(
+    "add sub mul div floordiv rem min max bit_and bit_or bit_xor shift_left shift_right".split()
+)
+CONVERSIONS = frozenset({"cast", "bitcast"})
+COMBINES = frozenset({"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last", "dot"})
+KINDS = frozenset({"serial", "parallel", "vector", "unroll", "block", "thread"})
+
+_values: weakref.WeakValueDictionary[Any, Value] = weakref.WeakValueDictionary()
+
+
+class Value:
+    """One point of an expression; equal expressions are one object."""
+
+    __slots__ = ("__weakref__", "args", "data", "dtype", "op")
+
+    def __init__(self, op: str, args: tuple[Value, ...], dtype: DType, data: Any) -> None:
+        self.op = op
+        self.args = args
+        self.dtype = dtype
+        self.data = data  # a literal, or the number of a variable, parameter, buffer or local
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"
+
+
+def value(op: str, args: tuple[Value, ...], dtype: DType, data: Any = None) -> Value:
+    """The expression `op(args)`, the one object that stands for it."""
+    key = (op, args, dtype, data)
+    found = _values.get(key)
+    if found is None:
+        found = _values[key] = Value(op, args, dtype, data)
+    return found
+
+
+def const(number: Any, dtype: DType) -> Value:
+    """A literal; numbers that print alike but differ in their bits stay apart."""
+    exact = np.asarray(number).astype(dtype)
+    return value("const", (), dtype, exact.tobytes())
+
+
+def literal(x: Value) -> Any:
+    """The number of a `const`, as a NumPy scalar."""
+    return np.frombuffer(x.data, x.dtype)[0]
+
+
+def integer(number: int) -> Value:
+    """A literal index."""
+    return const(number, INDEX)
+
+
+def variable(name: str) -> Value:
+    """A loop's variable; its name is unique in the kernel."""
+    return value("variable", (), INDEX, name)
+
+
+def parameter(position: int) -> Value:
+    """An integer that the caller gives with each call."""
+    return value("parameter", (), INDEX, position)
+
+
+def load(buffer: int, index: Value, dtype: DType) -> Value:
+    """The element of a buffer at `index`, of the buffer's dtype."""
+    return value("load", (index,), dtype, buffer)
+
+
+def get(local: int, dtype: DType, position: Value | None = None) -> Value:
+    """A local as it is at this statement: its register, or one element of its array."""
+    return value("get", () if position is None else (position,), dtype, local)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory the caller gives: `read`, `write`, or `update` (read and written)."""
+
+    name: str
+    dtype: DType
+    mode: str = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Memory of one task: a register of `lanes` elements, or an array of `length` of them."""
+
+    name: str
+    dtype: DType
+    lanes: int = 1
+    length: int = 0  # 0: a register
+    shared: bool = False  # an array that all threads of a block see
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Runs its statements for each value of `variable`, from `start` up to `stop`."""
+
+    variable: Value
+    start: Value
+    stop: Value
+    body: tuple[Statement, ...]
+    kind: str = "serial"
+    step: int = 1  # a vector loop's lanes; every vector loop runs whole steps only
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One result of a reduction: `target` becomes all `values` met by `combine`.
+
+    argmax and argmin have two targets and two values: the element and its place. dot has two
+    values, the factors of each product.
+    """
+
+    targets: tuple[int, ...]
+    combine: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Combines values over the points of an index space; `body` runs at each point before."""
+
+    axes: tuple[tuple[Value, Value], ...]  # (variable, extent), the last one running fastest
+    lanes: int  # LANES where the last axis of the tensor is among them, else 1; 0: in plain order
+    parts: tuple[Part, ...]
+    body: tuple[Statement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value, or buffer[index] = combine(buffer[index], value)."""
+
+    buffer: int
+    index: Value
+    value: Value
+    combine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """local = value, or local[position] = value."""
+
+    local: int
+    value: Value
+    position: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Runs its statements where the condition holds."""
+
+    condition: Value
+    body: tuple[Statement, ...]
+
+
+Statement: TypeAlias = Loop | Reduce | Store | Assign | When
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A fused kernel: at most one parallel loop, which is then its only outermost statement."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    locals: tuple[Local, ...]
+    body: tuple[Statement, ...]
+    parameters: int = 0
+    notes: dict[str, Any] = field(default_factory=dict, compare=False)  # for `explain`, never a key
+
+    @property
+    def parallel(self) -> Loop | None:
+        """The loop whose range the caller may split, if there is one."""
+        (first, *others) = self.body or (None,)
+        return first if isinstance(first, Loop) and first.kind == "parallel" and not others else None
+
+
+def walk(*roots: Value) -> Iterator[Value]:
+    """Every value these need, operands before users, each once."""
+    seen: set[Value] = set()
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            x, ready = stack.pop()
+            if ready:
+                yield x
+            elif x not in seen:
+                seen.add(x)
+                stack.append((x, True))
+                stack.extend((a, False) for a in reversed(x.args) if a not in seen)
+
+
+def children(statement: Statement) -> tuple[Statement, ...]:
+    """The statements directly inside one."""
+    return () if isinstance(statement, Store | Assign) else statement.body
+
+
+def expressions(statement: Statement) -> tuple[Value, ...]:
+    """The values a statement itself names; not those of statements inside it."""
+    if isinstance(statement, Loop):
+        return (statement.start, statement.stop)
+    if isinstance(statement, Reduce):
+        extents = tuple(extent for _, extent in statement.axes)
+        return extents + tuple(v for part in statement.parts for v in part.values)
+    if isinstance(statement, Store):
+        return (statement.index, statement.value)
+    if isinstance(statement, Assign):
+        return (statement.value, *(() if statement.position is None else (statement.position,)))
+    return (statement.condition,)
+
+
+def every(statements: tuple[Statement, ...]) -> Iterator[Statement]:
+    """All statements, outer before inner, in order."""
+    for statement in statements:
+        yield statement
+        yield from every(children(statement))
+
+
+def identity_of(combine: str, dtype: DType) -> Value:
+    """The value that `combine` leaves others as they are with: -0.0 for a sum of floats."""
+    if combine in ("and", "or"):
+        return const(combine == "and", dtype) if dtype == BOOL else const(-(combine == "and"), dtype)
+    floating = dtype.kind not in "biu"
+    if combine == "add":
+        return const(-0.0 if floating else 0, dtype)
+    if combine == "mul":
+        return const(1, dtype)
+    least = combine in ("max", "argmax")
+    if dtype == BOOL:
+        return const(not least, dtype)
+    if floating:
+        return const(-np.inf if least else np.inf, dtype)
+    limits = np.iinfo(dtype)
+    return const(limits.min if least else limits.max, dtype)

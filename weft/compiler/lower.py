@@ -1,0 +1,447 @@
+"""Lower a group of calls to a kernel: loops over its space, stage by stage.
+
+A row's work is a sequence of stages. Each stage runs over the row once: it computes what full
+members and reductions of that stage need, stores what must be stored, and leaves the reductions'
+results in registers for the next. A value that several stages need is computed again if that is
+cheap, read back if it was stored, and otherwise kept in an array the size of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.fuse import CHEAP, Fusion, Group
+from weft.compiler.index import Index, axis, flat, strided, unflat
+from weft.compiler.loops import (
+    INDEX,
+    LANES,
+    Assign,
+    Buffer,
+    Kernel,
+    Local,
+    Loop,
+    Part,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    get,
+    identity_of,
+    integer,
+    load,
+)
+from weft.compiler.point import Point, Pull, reduced_axes, weight
+from weft.core.common import dtypes
+from weft.core.common.types import DType, Shape
+from weft.core.graph.node import OutputRefs, Ref
+
+KEPT_BYTES = 32_768  # the longest row that is kept in a task's own array
+_FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel and the results its buffers hold, in order."""
+
+    kernel: Kernel
+    refs: tuple[Ref, ...]
+    written: tuple[Ref, ...]
+    reports: bool = False  # whether one more buffer follows: the program's status
+
+
+@dataclass
+class Frame:
+    """What a kernel is being put together from."""
+
+    fusion: Fusion
+    group: Group
+    strides: dict[Ref, tuple[int, ...]]  # of inputs that are not packed row by row
+    buffers: dict[Ref, int] = field(default_factory=dict)
+    modes: list[str] = field(default_factory=list)
+    locals: list[Local] = field(default_factory=list)
+    registers: dict[OutputRefs, Value] = field(default_factory=dict)
+    arrays: dict[OutputRefs, int] = field(default_factory=dict)
+    readable: set[OutputRefs] = field(default_factory=set)  # stored in an earlier stage
+    axes: int = 0
+
+    def buffer(self, ref: Ref, mode: str) -> int:
+        """The number of the buffer that holds a result."""
+        number = self.buffers.setdefault(ref, len(self.buffers))
+        if number == len(self.modes):
+            self.modes.append(mode)
+        elif self.modes[number] != mode:
+            self.modes[number] = "update"
+        return number
+
+    def local(self, dtype: DType, length: int = 0) -> int:
+        """A new register, or an array."""
+        self.locals.append(Local(f"t{len(self.locals)}", dtype, 1, length))
+        return len(self.locals) - 1
+
+    def variables(self, shape: Shape) -> Point:
+        """Fresh loop variables for axes of these sizes."""
+        self.axes += len(shape)
+        return tuple(axis(f"i{self.axes - len(shape) + k}", n) for k, n in enumerate(shape))
+
+    def load(self, ref: Ref, point: Point) -> Value:
+        """An element from memory."""
+        kind = ref[0].types[ref[1]]
+        steps = self.strides.get(ref)
+        place = flat(point, kind.shape) if steps is None else strided(point, steps)
+        return load(self.buffer(ref, "read"), place.value, kind.dtype)
+
+    def store(self, node: OutputRefs, position: Index, x: Value) -> Store:
+        """Write an element of a member."""
+        return Store(self.buffer((node, 0), "write"), position.value, x)
+
+    def source(self, ref: Ref, point: Point) -> Value | None:
+        """What holds an element already; None where it is to be computed."""
+        node = ref[0]
+        if node in self.registers:
+            return self.registers[node]
+        if node in self.arrays:
+            position = flat(point, node.types[0].shape) % self.group.inner
+            return get(self.arrays[node], node.types[0].dtype, position.value)
+        if self.fusion.kinds.get(node) == "view":
+            return None
+        if node in self.fusion.group and node not in self.readable:
+            if self.fusion.group[node] is self.group or node in self.fusion.inline:
+                return None
+        return self.load(ref, point)
+
+    def finish(self, name: str, body: tuple[Statement, ...]) -> Lowered:
+        """The kernel."""
+        made = tuple(
+            Buffer(f"b{number}", node.types[slot].dtype, self.modes[number])
+            for (node, slot), number in self.buffers.items()
+        )
+        refs = tuple(self.buffers)
+        written = tuple(r for r, mode in zip(refs, self.modes, strict=True) if mode != "read")
+        kernel = Kernel(name, made, tuple(self.locals), body, notes={"name": name})
+        return Lowered(kernel, refs, written)
+
+
+def lower_group(frame: Frame) -> Lowered:
+    """The kernel of a group of calls that are computed point by point."""
+    group, stored = frame.group, frame.fusion.stored(frame.group)
+    if group.kind == "ordered":
+        body = _ordered(frame, group.members[0])
+    elif group.kind == "dot":
+        body = _product(frame, stored)
+    elif group.columns:
+        body = _columns(frame, stored)
+    elif group.inner:
+        body = _rows(frame, stored)
+    else:
+        body = _points(frame, stored)
+    return frame.finish(name_of(group), body)
+
+
+def name_of(group: Group) -> str:
+    """What a kernel is called: its calls, shortened."""
+    names = [node.name for node in group.members]
+    return "_".join(names[:4]) + (f"_and_{len(names) - 4}" if len(names) > 4 else "")
+
+
+def nest(variables: Point, shape: Shape, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Loops over axes, the first one outermost."""
+    for variable, size in zip(reversed(variables), reversed(shape), strict=True):
+        body = (Loop(variable.value, integer(0), integer(size), body),)
+    return body
+
+
+def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
+    """Every element on its own."""
+    space = _plain_space(frame)
+    point = frame.variables(space)
+    here = flat(point, space)
+    pull = Pull(frame.source)
+    body = []
+    for node in frame.group.members:  # in order, so that no chain is followed all at once
+        at = point if node.types[0].shape == space else unflat(here, node.types[0].shape)
+        x = pull.at((node, 0), at)
+        if node in stored:
+            body.append(frame.store(node, here, x))
+    return nest(point, space, tuple(body))
+
+
+def _plain_space(frame: Frame) -> Shape:
+    """One axis, where everything is read in order: then no quotient is ever needed."""
+    group, fusion = frame.group, frame.fusion
+    nodes = (*group.members, *fusion.pulled(group))
+    in_order = all(
+        r.step == 1 or r.node.types[r.ref[1]].size == 1 for n in nodes for r in fusion.reads[n]
+    )
+    dense = not any(r.ref in frame.strides for n in nodes for r in fusion.reads[n])
+    return (group.size,) if in_order and dense else group.space
+
+
+# -- reductions along the last axes ------------------------------------------------------------
+
+
+@dataclass
+class _Stages:
+    """When each member of a row group is computed."""
+
+    level: dict[OutputRefs, int]  # the stage in which a full member can first be computed
+    at: dict[OutputRefs, set[int]]  # the stages that need a full member
+
+    @property
+    def count(self) -> int:
+        """How many stages there are."""
+        return 1 + max(self.level.values())
+
+
+def _stages(frame: Frame, stored: list[OutputRefs]) -> _Stages:
+    group, fusion = frame.group, frame.fusion
+    level: dict[OutputRefs, int] = {}
+    for node in group.members:
+        own = [level[r.node] for r in fusion.reads[node] if r.node in level]
+        level[node] = max(own, default=0) + (fusion.kinds[node] == "reduce")
+    at: dict[OutputRefs, set[int]] = {n: set() for n in group.members if n not in group.rows}
+    for node in reversed(group.members):
+        if node in at and node in stored:
+            at[node].add(level[node])
+        needed = at[node] if node in at else ({level[node] - 1} if _reduces(frame, node) else set())
+        for r in fusion.reads[node]:
+            if r.node in at:
+                at[r.node] |= needed
+    return _Stages(level, at)
+
+
+def _reduces(frame: Frame, node: OutputRefs) -> bool:
+    return frame.fusion.kinds[node] == "reduce"
+
+
+def _row_space(group: Group) -> tuple[Shape, Shape]:
+    """(rows, row): the axes of the space before and after the cut, or one axis each."""
+    for cut in range(len(group.space) + 1):
+        if prod(group.space[cut:]) == group.inner:
+            return group.space[:cut], group.space[cut:]
+    return (group.size // group.inner,), (group.inner,)
+
+
+def _rows(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
+    """One row after another, each in stages."""
+    group = frame.group
+    stages = _stages(frame, stored)
+    outer, inner = _row_space(group)
+    row = frame.variables(outer)
+    body: list[Statement] = []
+    for stage in range(stages.count):
+        body += _row_members(frame, stages, stage, flat(row, outer), stored)
+        body += _stage_loop(frame, stages, stage, (row, outer), inner, stored)
+    return nest(row, outer, tuple(body))
+
+
+def _row_members(
+    frame: Frame, stages: _Stages, stage: int, here: Index, stored: list[OutputRefs]
+) -> list[Statement]:
+    """Values for each row that are known now: kept in registers, stored where needed."""
+    made: list[Statement] = []
+    for node in frame.group.members:
+        if node not in frame.group.rows or stages.level[node] != stage:
+            continue
+        if not _reduces(frame, node):
+            x = Pull(frame.source).compute(node, unflat(here, node.types[0].shape))
+            register = frame.local(x.dtype)
+            made.append(Assign(register, x))
+            frame.registers[node] = get(register, x.dtype)
+        if node in stored:
+            made.append(frame.store(node, here, frame.registers[node]))
+    return made
+
+
+def _stage_loop(
+    frame: Frame,
+    stages: _Stages,
+    stage: int,
+    outer: tuple[Point, Shape],
+    inner: Shape,
+    stored: list[OutputRefs],
+) -> list[Statement]:
+    """One run over the row."""
+    group = frame.group
+    along = frame.variables(inner)
+    row, rows = outer
+    here = flat((*row, *along), (*rows, *inner))
+    point = (*row, *along)
+    pull = Pull(frame.source)
+    body: list[Statement] = []
+    for node, needed in stages.at.items():
+        if stage not in needed:
+            continue
+        at = point if node.types[0].shape == rows + inner else unflat(here, node.types[0].shape)
+        x = pull.at((node, 0), at)
+        if min(needed) != stage:
+            continue
+        if node in stored:
+            body.append(frame.store(node, here, x))
+        elif max(needed) > stage and _worth_keeping(frame, node, stages):
+            array = frame.local(x.dtype, 1 << (group.inner - 1).bit_length())
+            body.append(Assign(array, x, flat(along, inner).value))
+            frame.arrays[node] = array
+    reduced = [n for n in group.members if _reduces(frame, n) and stages.level[n] == stage + 1]
+    parts = [_part(frame, pull, node, along, inner, here) for node in reduced]
+    for node in stages.at:
+        if node in stored and stages.level[node] == stage and weight(node) > 0:
+            frame.readable.add(node)
+    if parts:
+        axes = tuple((v.value, integer(n)) for v, n in zip(along, inner, strict=True))
+        made = [Reduce(axes, LANES, tuple(p for p, _ in parts), tuple(body))]
+        return [*made, *_finished(frame, reduced, [local for _, local in parts])]
+    return list(nest(along, inner, tuple(body))) if body else []
+
+
+def _worth_keeping(frame: Frame, node: OutputRefs, stages: _Stages) -> bool:
+    """Whether a row of a member is better kept than computed again."""
+    total, stack, seen = 0, [node], {node}
+    while stack:
+        here = stack.pop()
+        total += weight(here)
+        for r in frame.fusion.reads[here]:
+            if r.node in stages.at and r.node not in frame.arrays and r.node not in seen:
+                seen.add(r.node)
+                stack.append(r.node)
+    nbytes = frame.group.inner * node.types[0].dtype.itemsize
+    return total > 2 * CHEAP and nbytes <= KEPT_BYTES
+
+
+def _part(
+    frame: Frame, pull: Pull, node: OutputRefs, along: Point, inner: Shape, here: Index
+) -> tuple[Part, int]:
+    """What one reduction adds up, and the register it ends in."""
+    source, slot = node.inputs[0]
+    x = pull.at((source, slot), unflat(here, source.types[slot].shape))
+    return reduction(frame, node, x, flat(along, inner))
+
+
+def reduction(frame: Frame, node: OutputRefs, x: Value, place: Index) -> tuple[Part, int]:
+    """A reduction's part for the element `x` at `place` along the axis, and its register."""
+    pull = Pull(frame.source)
+    if dtypes.is_narrow(x.dtype):
+        x = pull.cast(x, _FLOAT)
+    target = frame.local(x.dtype)
+    better = getattr(node.op, "better", "")
+    if better:
+        where = frame.local(INDEX)
+        return Part((target, where), better, (x, place.value)), where
+    return Part((target,), node.op.combine, (x,)), target
+
+
+def _finished(frame: Frame, nodes: list[OutputRefs], locals_: list[int]) -> list[Statement]:
+    """Reductions' results in the dtype of their calls."""
+    pull = Pull(frame.source)
+    for node, local in zip(nodes, locals_, strict=True):
+        found = get(local, frame.locals[local].dtype)
+        frame.registers[node] = pull.fit(found, node.types[0].dtype)
+    return []
+
+
+# -- reductions along other axes ---------------------------------------------------------------
+
+
+def _columns(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
+    """One result after another: the last axes first, if they are among the reduced ones."""
+    group = frame.group
+    node = group.members[0]
+    space, axes = frame.fusion.space_of(node), reduced_axes(node)
+    kept = tuple(i for i in range(len(space)) if i not in axes)
+    outer = tuple(space[i] for i in kept)
+    row = frame.variables(outer)
+    run = len(space)
+    while run - 1 in axes:
+        run -= 1
+    early, late = (tuple(i for i in axes if (i >= run) == last) for last in (False, True))
+    first, last = (frame.variables(tuple(space[i] for i in each)) for each in (early, late))
+    places = dict(zip((*kept, *early, *late), (*row, *first, *last), strict=True))
+    point = tuple(places[i] for i in range(len(space)))
+    x = Pull(frame.source).at(node.inputs[0], point)
+    body: tuple[Statement, ...] = ()
+    if late:
+        part, register = reduction(frame, node, x, Index({}, 0))
+        body = (Reduce(_spans(last, space, late), LANES, (part,)),)
+        x = get(register, frame.locals[register].dtype)
+    part, register = reduction(frame, node, x, flat(first, tuple(space[i] for i in early)))
+    made: list[Statement] = [Reduce(_spans(first, space, early), 1, (part,), body)]
+    _finished(frame, [node], [register])
+    here = flat(row, outer)
+    for member in group.members:
+        if member is not node:
+            value = Pull(frame.source).compute(member, unflat(here, member.types[0].shape))
+            target = frame.local(value.dtype)
+            made.append(Assign(target, value))
+            frame.registers[member] = get(target, value.dtype)
+        if member in stored:
+            made.append(frame.store(member, here, frame.registers[member]))
+    return nest(row, outer, tuple(made))
+
+
+def _spans(variables: Point, space: Shape, axes: Any) -> tuple[tuple[Value, Value], ...]:
+    return tuple((v.value, integer(space[i])) for v, i in zip(variables, axes, strict=True))
+
+
+# -- matrix products ---------------------------------------------------------------------------
+
+
+def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
+    """A product of matrices and what is made of it, element by element."""
+    node = frame.group.members[0]
+    shape = node.types[0].shape
+    point = frame.variables(shape)
+    source, slot = node.inputs[0]
+    count = source.types[slot].shape[-1]
+    (k,) = frame.variables((count,))
+    *lead, m, n = point
+    pull = Pull(frame.source)
+    factors = (pull.at(node.inputs[0], (*lead, m, k)), pull.at(node.inputs[1], (*lead, k, n)))
+    a, b = (pull.cast(x, _FLOAT) if dtypes.is_narrow(x.dtype) else x for x in factors)
+    total = frame.local(a.dtype)
+    part = Part((total,), "dot", (a, b))
+    frame.registers[node] = pull.fit(get(total, a.dtype), node.types[0].dtype)
+    here = flat(point, shape)
+    after = Pull(frame.source)
+    body: list[Statement] = [Reduce(((k.value, integer(count)),), 0, (part,))]
+    for member in stored:
+        at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)
+        body.append(frame.store(member, here, after.at((member, 0), at)))
+    return nest(point, shape, tuple(body))
+
+
+# -- running reductions ------------------------------------------------------------------------
+
+
+def _ordered(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
+    """A running combination along one axis: the carried value stays in a register."""
+    shape = node.types[0].shape
+    position = len(shape) + node.params["axis"]
+    point = frame.variables(shape)
+    pull = Pull(frame.source)
+    x = pull.at(node.inputs[0], point)
+    if dtypes.is_narrow(x.dtype):
+        x = pull.cast(x, _FLOAT)
+    register = frame.local(x.dtype)
+    total = combined(pull, node.op.combine, get(register, x.dtype), x)
+    along: tuple[Statement, ...] = (
+        Assign(register, total),
+        frame.store(node, flat(point, shape), pull.fit(get(register, x.dtype), node.types[0].dtype)),
+    )
+    others = [i for i in range(len(shape)) if i != position]
+    body = (
+        Assign(register, identity_of(node.op.combine, x.dtype)),
+        *nest((point[position],), (shape[position],), along),
+    )
+    return nest(tuple(point[i] for i in others), tuple(shape[i] for i in others), body)
+
+
+_COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min", "and": "bit_and", "or": "bit_or"}
+
+
+def combined(pull: Pull, combine: str, x: Value, y: Value) -> Value:
+    """Two values met by `combine`."""
+    made: Value = getattr(pull, _COMBINE[combine])(x, y)
+    return made

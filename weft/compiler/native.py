@@ -1,0 +1,173 @@
+"""`Native`: a trace as machine code — kernels, one program that calls them, and planned memory.
+
+Inputs are used where they lie; results come from the caching allocator; everything in between lives
+in one arena whose parts are used again. A graph whose kernels report a mistake (an index out of
+range) is run again by its references, which say what it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.assemble import Assembler, Environment, Memory, Step, leaves
+from weft.compiler.executable import Executable, Interpreted
+from weft.compiler.kernels import STORE
+from weft.compiler.place import Placement, place
+from weft.compiler.statistics import BuildCounts
+from weft.compiler.translate import Translator
+from weft.core.common.types import Array
+from weft.core.graph.node import Ref
+from weft.core.graph.trace import Trace
+from weft.runtime.cpu.allocator import CachingAllocator
+from weft.errors import WeftError
+from weft.runtime.cpu.program_builder import ProgramBuilder
+from weft.runtime.registry import client
+
+_OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
+_HEADER = object.__basicsize__
+_word = ctypes.c_int64.from_address
+
+
+def _data_follows_header() -> bool:
+    """Whether an array's first field is the address of its data, as NumPy's ABI says."""
+    probe = np.empty(1)
+    return bool(_word(id(probe) + _HEADER).value == probe.ctypes.data)
+
+
+address_of: Callable[[Array], int] = (
+    (lambda array: _word(id(array) + _HEADER).value)
+    if _data_follows_header()
+    else (lambda array: int(array.ctypes.data))
+)
+
+
+class KernelFailure(WeftError):
+    """A kernel reported what the calls it was made of would have raised."""
+
+
+class Native(Executable):
+    """A trace compiled for this machine."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        donated: tuple[bool, ...],
+        name: str,
+        *,
+        general: bool = False,
+        strides: dict[Ref, tuple[int, ...]] | None = None,
+    ) -> None:
+        self._trace = trace
+        self._assembler = assembler = Assembler(general, strides or {})
+        self._strided = [(node, 0) in assembler.strides for node in trace.inputs]
+        self._inputs = [Memory(node.types[0], "input", i) for i, node in enumerate(trace.inputs)]
+        memory: Environment = {
+            (node, 0): place for node, place in zip(trace.inputs, self._inputs, strict=True)
+        }
+        for node in leaves(trace):
+            assert node.results is not None
+            memory[node, 0] = Memory(node.types[0], "constant", data=np.array(node.results[0]))
+        self._outputs: list[Memory] = []
+        self._given: list[int | Memory] = []  # for each result: which output, or input, it is
+        for ref in trace.outputs:
+            if ref not in memory:
+                memory[ref] = Memory(ref[0].types[ref[1]], "output", len(self._outputs))
+                self._outputs.append(memory[ref])
+            self._given.append(memory[ref])
+        self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
+        STORE.ready(assembler.requests, assembler.clock)
+        self.placement = place(self.steps, self._inputs, self._outputs, donated)
+        self._prepare(name)
+
+    def _prepare(self, name: str) -> None:
+        large = self.placement.arena > _OWN_BYTES
+        builder = ProgramBuilder(len(self._inputs) + len(self._outputs) + large)
+        slots: dict[Memory, int] = {}
+        kept: list[Array] = []
+        slots[self._assembler.status] = 0
+        for number, each in enumerate((*self._inputs, *self._outputs)):
+            slots[each] = builder.argument(number)
+        self._reused = {m.position: home.position for m, home in self._reuse()}
+        for each in self.placement.memories:
+            if each.role == "constant":
+                kept.append(np.array(each.data, order="C"))
+                slots[each] = builder.constant(kept[-1].ctypes.data)
+            elif each.role == "slice":
+                slots[each] = builder.pointer()
+            elif each in self.placement.homes:
+                slots[each] = slots[self.placement.homes[each]]
+            elif each.role == "temporary":
+                offset = self.placement.offsets[each]
+                slots[each] = (
+                    builder.argument(len(self._inputs) + len(self._outputs), offset)
+                    if large
+                    else builder.scratch_at(offset, each.nbytes)
+                )
+        translator = Translator(builder, slots)
+        translator.write(self.steps)
+        code = [r.compiled for r in self._assembler.requests]
+        self.program = builder.build(self._failure, (kept, code))
+        self.counts = BuildCounts(
+            kernels=self._assembler.groups,
+            regions=translator.regions,
+            bytes_planned=self.placement.arena,
+            milliseconds=self._assembler.clock.milliseconds,
+        )
+        self._kinds = [(m.kind.shape, m.kind.dtype, m.kind.nbytes) for m in self._outputs]
+        self._arena = self.placement.arena if large else 0
+        self._constants = tuple(x.data() for x in self._trace.captures)
+        self._places = [(m.role == "output", m.position) for m in self._given_memories()]
+        self._allocator: CachingAllocator = client("cpu").allocator
+
+    def _reuse(self) -> list[tuple[Memory, Memory]]:
+        """Outputs that take over the buffer of a donated input."""
+        return [(m, home) for m, home in self.placement.homes.items() if m.role == "output"]
+
+    def _given_memories(self) -> list[Memory]:
+        return [m for m in self._given if isinstance(m, Memory)]
+
+    def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
+        inputs = [
+            a if a.flags.c_contiguous or kept else np.array(a, order="C")
+            for a, kept in zip((*arrays, *self._constants), self._strided, strict=True)
+        ]
+        empty = self._allocator.empty
+        outputs = [
+            empty(shape, dtype) if nbytes >= 65_536 else np.empty(shape, dtype)
+            for shape, dtype, nbytes in self._kinds
+        ]
+        for output, source in self._reused.items():
+            shape, dtype, _ = self._kinds[output]
+            given = inputs[source]
+            same = given.dtype == dtype and given.shape == shape
+            outputs[output] = given if same else given.view(dtype).reshape(shape)
+        pointers = [*map(address_of, inputs), *map(address_of, outputs)]
+        if self._arena:
+            arena = empty((self._arena,), np.dtype(np.uint8))
+            pointers.append(address_of(arena))
+        try:
+            self.program.run(pointers, threads)
+        except KernelFailure:
+            Interpreted(self._trace).run(arrays)  # says what is wrong, and where
+            raise
+        return tuple([outputs[i] if made else inputs[i] for made, i in self._places])
+
+    def _failure(self, code: int, detail: int) -> KernelFailure:
+        return KernelFailure(f"{self._trace.name}: a kernel reported status {code} ({detail})")
+
+    def explain(self) -> str:
+        rows = [f"{self.counts.kernels} kernels in {self.counts.regions} regions"]
+        return "\n".join(rows)
+
+
+def build(trace: Trace, *, donated: tuple[bool, ...], name: str) -> Executable:
+    """Make a trace ready to run natively; memory of `donated` inputs may be used for results."""
+    return Native(trace, donated, name)
+
+
+__all__ = ["Interpreted", "Native", "Placement", "address_of", "build", "prod"]

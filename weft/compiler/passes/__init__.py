@@ -1,0 +1,22 @@
+"""Passes: each makes one kernel of another, and none changes a bit of its results.
+
+| file | what lives in it |
+|---|---|
+| `unfold` | loops over quotients and remainders become nested ones |
+| `simplify` | folded indices, no loops of one step, no unused locals |
+| `collapse` | nested loops that walk memory as one become one |
+| `split` | long reductions of few results become two kernels |
+| `tile` | loops in the order memory likes; tiles where two orders meet |
+| `parallelize` | the outermost loop, long enough to share between threads |
+| `reduce` | reductions become loops; what a reduction is, bit for bit |
+| `reduce_lanes` | a reduction whose points are lanes |
+| `accumulate` | running values of reductions, and the tree that joins them |
+| `blocks` | kernels for the blocks and threads of a GPU |
+| `cooperate` | one reduction by all threads of a block |
+| `items` | runs over elements, shared out among threads; `Limits` |
+| `share` | arrays in shared memory, or in scratch buffers |
+| `points` | the points of a reduction, and what holds at one of them |
+| `sink` | loops of columns move inside loops of rows |
+| `vectorize` | steps of loops run as lanes of vectors |
+| `unroll` | short loops are written out |
+"""

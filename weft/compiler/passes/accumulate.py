@@ -1,0 +1,263 @@
+"""Running values of a reduction, and the balanced tree that joins those of blocks.
+
+`Accumulators` holds one running value per part: in a register, or in one with a lane for each of
+LANES. The tree is a binary counter: `partials[k]` holds the value of 2^k blocks, the carry joins
+equal ones, and what is left at the end is joined from the latest, smallest one to the first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    LANES,
+    Assign,
+    Loop,
+    Part,
+    Reduce,
+    Value,
+    When,
+    const,
+    get,
+    identity_of,
+    integer,
+    value,
+)
+from weft.compiler.polynomial import add, known, most_of
+from weft.compiler.rebuild import Scope, Statements
+from weft.core.common.types import DType
+
+_INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
+_DOUBLE = np.dtype(np.float64)
+_MANTISSA, _BIAS = 52, 1023
+_MOST_LEVELS = 48  # blocks of an extent that only the caller knows: fewer than 2^48
+
+
+def dtypes_of(part: Part) -> tuple[DType, ...]:
+    """The dtypes of a part's results."""
+    return tuple(x.dtype for x in part.values[: len(part.targets)])
+
+
+def joined(combine: str, first: Value, second: Value) -> Value:
+    """Two values met by a combine, the earlier one first."""
+    return value(_INSTRUCTION.get(combine, combine), (first, second), first.dtype)
+
+
+def is_better(combine: str, x: Value, y: Value) -> Value:
+    """Whether `y` replaces the earlier `x` under argmax or argmin: ties stay, NaN is extreme."""
+    low, high = (x, y) if combine == "argmax" else (y, x)
+    if x.dtype.kind in "biu":
+        return value("less", (low, high), BOOL)
+    beyond = value("bit_not", (value("less_equal", (high, low), BOOL),), BOOL)
+    return value("bit_and", (beyond, value("equal", (x, x), BOOL)), BOOL)
+
+
+def select(condition: Value, x: Value, y: Value) -> Value:
+    """`x` where the condition holds, else `y`."""
+    return value("select", (condition, x, y), x.dtype)
+
+
+def exponent(x: Value) -> Value:
+    """The place of the highest set bit of a positive integer below 2^53."""
+    bits = value("bitcast", (value("cast", (x,), _DOUBLE),), INDEX)
+    return add(value("shift_right", (bits, integer(_MANTISSA)), INDEX), -_BIAS)
+
+
+class Accumulators:
+    """One running value for each result of a reduction."""
+
+    def __init__(self, parts: tuple[Part, ...], scope: Scope, lanes: int) -> None:
+        self.parts = parts
+        self.scope = scope
+        self.lanes = lanes
+        self.held = [
+            tuple(scope.local("total", dtype, lanes) for dtype in dtypes_of(part)) for part in parts
+        ]
+
+    def now(self, k: int) -> tuple[Value, ...]:
+        """The running values of a part."""
+        return tuple(get(n, self.scope.locals[n].dtype) for n in self.held[k])
+
+    def everywhere(self, statements: Statements) -> Statements:
+        """Statements on running values, for all their lanes."""
+        if self.lanes == 1:
+            return statements
+        lane = self.scope.variable("lane")
+        stop = integer(self.lanes)
+        return (Loop(lane, integer(0), stop, statements, "vector", self.lanes),)
+
+    def start(self, places: list[Value | None]) -> Statements:
+        """Running values before the first point; `places` is where each part's lanes begin."""
+        made: list[Assign] = []
+        for part, held, place in zip(self.parts, self.held, places, strict=True):
+            first = part.values[0].dtype
+            empty = const(0, first) if part.combine == "dot" else identity_of(part.combine, first)
+            made.append(Assign(held[0], empty))
+            if place is not None:
+                made.append(Assign(held[1], place))
+        return tuple(made)
+
+    def meet(self, k: int, values: tuple[Value, ...]) -> Statements:
+        """The running values of a part, met by those of one point."""
+        part, held, now = self.parts[k], self.held[k], self.now(k)
+        if part.combine == "dot":
+            return (Assign(held[0], value("fma", (*values, now[0]), now[0].dtype)),)
+        return self.joined(k, now, values)
+
+    def joined(
+        self, k: int, first: tuple[Value, ...], second: tuple[Value, ...]
+    ) -> tuple[Assign, ...]:
+        """The running values of a part become two values met by each other."""
+        held, combine = self.held[k], self.parts[k].combine
+        if len(held) == 1:
+            return (Assign(held[0], joined(combine, first[0], second[0])),)
+        better = is_better(combine, first[0], second[0])
+        # The place first: the choice reads the running value, which changes last.
+        return (
+            Assign(held[1], select(better, second[1], first[1])),
+            Assign(held[0], select(better, second[0], first[0])),
+        )
+
+    def before(self, k: int, earlier: tuple[Value, ...]) -> Statements:
+        """The running values of a part, met by a value from before them."""
+        return self.joined(k, earlier, self.now(k))
+
+
+class Tree:
+    """Joins the values of blocks, one after another, by a balanced tree."""
+
+    def __init__(self, totals: Accumulators, blocks: Value) -> None:
+        self.totals = totals
+        self.blocks = blocks
+        most = most_of(blocks)
+        length = _MOST_LEVELS if most is None else max(most.bit_length(), 1)
+        scope = totals.scope
+        self.partials = [
+            tuple(
+                scope.local("partials", scope.locals[n].dtype, totals.lanes, length) for n in held
+            )
+            for held in totals.held
+        ]
+
+    def _at(self, k: int, level: Value) -> tuple[Value, ...]:
+        locals_ = self.totals.scope.locals
+        return tuple(get(n, locals_[n].dtype, level) for n in self.partials[k])
+
+    def _join(self, level: Value) -> Statements:
+        parts = range(len(self.partials))
+        return tuple(s for k in parts for s in self.totals.before(k, self._at(k, level)))
+
+    def carry(self, block: Value) -> Statements:
+        """Take in the running values of a block, the blocks before it having been taken in."""
+        scope, everywhere = self.totals.scope, self.totals.everywhere
+        after = add(block, 1)
+        lowest = value("bit_and", (after, value("neg", (after,), INDEX)), INDEX)
+        full = exponent(lowest)  # how many partial values meet this block's
+        level = scope.variable("level")
+        held = tuple(
+            Assign(partial, now, full)
+            for k, partials in enumerate(self.partials)
+            for partial, now in zip(partials, self.totals.now(k), strict=True)
+        )
+        return (
+            Loop(level, integer(0), full, everywhere(self._join(level))),
+            *everywhere(held),
+        )
+
+    def finish(self) -> Statements:
+        """Leave the value of all blocks in the running values."""
+        count = known(self.blocks)
+        if count is None:
+            return self._finish_unknown()
+        levels = [integer(k) for k in range(count.bit_length()) if count >> k & 1]
+        made: Statements = ()
+        for k, level in enumerate(levels):
+            made += self._take(level) if k == 0 else self._join(level)
+        return self.totals.everywhere(made) if made else ()
+
+    def _take(self, level: Value) -> Statements:
+        return tuple(
+            Assign(n, x)
+            for k, held in enumerate(self.totals.held)
+            for n, x in zip(held, self._at(k, level), strict=True)
+        )
+
+    def _finish_unknown(self) -> Statements:
+        scope, everywhere = self.totals.scope, self.totals.everywhere
+        level = scope.variable("level")
+        shifted = value("shift_right", (self.blocks, level), INDEX)
+        bit = value("bit_and", (shifted, integer(1)), INDEX)
+        lowest = exponent(value("bit_and", (self.blocks, _negative(self.blocks)), INDEX))
+        present = value("less", (integer(0), bit), BOOL)
+        some = value("less", (integer(0), self.blocks), BOOL)
+        top = add(exponent(self.blocks), 1)
+        join = When(present, everywhere(self._join(level)))
+        loop = Loop(level, add(lowest, 1), top, (join,))
+        return (When(some, (*everywhere(self._take(lowest)), loop)),)
+
+
+def _negative(x: Value) -> Value:
+    return value("neg", (x,), INDEX)
+
+
+def results(reduce: Reduce) -> frozenset[int]:
+    """The locals a reduction leaves its results in."""
+    return frozenset(t for part in reduce.parts for t in part.targets)
+
+
+def across(totals: Accumulators, k: int) -> Statements:
+    """The lanes of a part joined by halves, in its targets; or apart, if those have lanes."""
+    part, scope = totals.parts[k], totals.scope
+    if scope.locals[part.targets[0]].lanes == LANES:
+        pairs = zip(part.targets, totals.now(k), strict=True)
+        return totals.everywhere(tuple(Assign(t, x) for t, x in pairs))
+    if len(part.targets) == 1:
+        (now,) = totals.now(k)
+        return (Assign(part.targets[0], value("across", (now,), now.dtype, part.combine)),)
+    both = value("across", totals.now(k), totals.now(k)[0].dtype, part.combine)
+    return tuple(
+        Assign(target, value("item", (both,), x.dtype, i))
+        for i, (target, x) in enumerate(zip(part.targets, totals.now(k), strict=True))
+    )
+
+
+def halves(part: Part, arrays: list[int], scope: Scope) -> Statements:
+    """Join LANES elements of arrays by halves; the result goes to the part's targets."""
+    made: Statements = ()
+    half = LANES // 2
+    while half:
+        lane = scope.variable("lane")
+        near = tuple(get(a, scope.locals[a].dtype, lane) for a in arrays)
+        far = tuple(get(a, scope.locals[a].dtype, add(lane, half)) for a in arrays)
+        join = _pair(part.combine, arrays, near, far, lane, scope)
+        made += (Loop(lane, integer(0), integer(half), join),)
+        half //= 2
+    first = [get(a, scope.locals[a].dtype, integer(0)) for a in arrays]
+    return (*made, *(Assign(t, x) for t, x in zip(part.targets, first, strict=True)))
+
+
+def _pair(
+    combine: str,
+    arrays: list[int],
+    near: tuple[Value, ...],
+    far: tuple[Value, ...],
+    lane: Value,
+    scope: Scope,
+) -> Statements:
+    if len(arrays) == 1:
+        return (Assign(arrays[0], joined(combine, near[0], far[0]), lane),)
+    wins = is_better(combine, near[0], far[0])
+    loses = is_better(combine, far[0], near[0])
+    earlier = value("less", (far[1], near[1]), BOOL)
+    tie = value("bit_and", (value("bit_not", (loses,), BOOL), earlier), BOOL)
+    taken = scope.local("taken", BOOL)
+    choice = get(taken, BOOL)
+    return (
+        Assign(taken, value("bit_or", (wins, tie), BOOL)),
+        *(
+            Assign(array, select(choice, y, x), lane)
+            for array, x, y in zip(arrays, near, far, strict=True)
+        ),
+    )

@@ -1,0 +1,86 @@
+"""Schedule a matrix product: tiles for the threads, panels for the caches, blocks for registers.
+
+`contract` takes the kernel that lowering makes of a product, with whatever is computed of its
+factors before and of its results after. The sums of a result are taken in the order of the depth,
+one rounding each, however the product is cut. `plain` is the same without any cut.
+"""
+
+from __future__ import annotations
+
+from weft.compiler.loops import Assign, Kernel, Loop, Reduce, Statement, Store, const, get, integer
+from weft.compiler.passes.contract_blocks import Block, choose, orient
+from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
+from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.contract_tile import tile
+from weft.compiler.polynomial import divide, multiply, remainder, smaller, subtract
+from weft.compiler.rebuild import Scope, Statements, substitute, with_body
+
+
+def contract(kernel: Kernel, vector_bytes: int, registers: int = 0) -> Kernel:
+    """The kernel scheduled, if it is a product; any other kernel comes back as it is.
+
+    `registers` is the number of vector registers, where 16 for AVX and 32 otherwise is not it.
+    """
+    scope = Scope(kernel)
+    product = match(scope)
+    if product is None:
+        return kernel
+    registers = registers or (16 if vector_bytes == 32 else 32)
+    product = orient(product, vector_bytes // product.dtype.itemsize)
+    block = choose(product, vector_bytes, registers)
+    loop = _tasks(scope, product, block)
+    return scope.kernel_with((loop,), tasks=loop.stop, contract=block)
+
+
+def _tasks(scope: Scope, product: Product, block: Block) -> Loop:
+    """A loop over all tiles of all batches."""
+    task = scope.variable("task")
+    frame = Frame(scope, product, block)
+    (_, height), (_, width) = product.row, product.column
+    high, wide = ceiling(height, block.tile_rows), ceiling(width, block.tile_columns)
+    made: list[Statement] = []
+    column = frame.let("tile_column", multiply(remainder(task, wide), block.tile_columns), made)
+    rest = divide(task, wide)
+    row = frame.let("tile_row", multiply(remainder(rest, high), block.tile_rows), made)
+    rest, total = divide(rest, high), multiply(high, wide)
+    names = {}
+    for variable, extent in reversed(product.batch):
+        names[variable] = frame.let("batch", remainder(rest, extent), made)
+        rest, total = divide(rest, extent), multiply(total, extent)
+    rows = Span(row, frame.let("rows", smaller(subtract(height, row), block.tile_rows), made))
+    count = smaller(subtract(width, column), block.tile_columns)
+    columns = Span(column, frame.let("columns", count, made))
+    body = substitute(tile(frame, rows, columns), names)
+    return Loop(task, integer(0), total, (*made, *body), "parallel")
+
+
+def plain(kernel: Kernel) -> Kernel:
+    """The kernel with every `dot` as a serial loop: for what `contract` does not take."""
+    scope = Scope(kernel)
+    return scope.kernel_with(_without_dots(scope, kernel.body))
+
+
+def _without_dots(scope: Scope, statements: Statements) -> Statements:
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Reduce) and statement.parts[0].combine == "dot":
+            made += _serial(scope, statement)
+        elif isinstance(statement, Store | Assign):
+            made.append(statement)
+        else:
+            made.append(with_body(statement, _without_dots(scope, statement.body)))
+    return tuple(made)
+
+
+def _serial(scope: Scope, reduce: Reduce) -> Statements:
+    """Sums from zero, one point after another."""
+    starts: list[Statement] = []
+    body = list(_without_dots(scope, reduce.body))
+    for part in reduce.parts:
+        (target,), (left, right) = part.targets, part.values
+        starts.append(Assign(target, const(0, left.dtype)))
+        body.append(Assign(target, multiplied(left, right, get(target, left.dtype))))
+    inner: Statements = tuple(body)
+    for variable, extent in reversed(reduce.axes):
+        inner = (Loop(variable, integer(0), extent, inner),)
+    return (*starts, *inner)

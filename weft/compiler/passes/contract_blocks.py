@@ -1,0 +1,129 @@
+"""Choose the blocks of a matrix product: what fits registers, and what fits the caches.
+
+A block of `rows` × `vectors` sums stays in registers while the depth runs. Blocks make up a tile,
+the work of one task, whose packed factors stay in the second cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from weft.compiler.loops import Value, walk
+from weft.compiler.passes.contract_match import Product
+from weft.compiler.polynomial import known, number, stride
+
+PANELS = 40_960  # bytes of one panel of each factor, which the first cache holds
+DEEP = 256  # points of the depth in one piece, at most
+RIGHT = 262_144  # bytes of the right factor that a tile packs: a part of the second cache
+SUMS = 262_144  # bytes of sums that wait for the next piece of the depth
+TALL = 256  # rows of a tile, at most
+LONG = 4096  # bytes of a row of sums, and points of the depth, where nothing is packed
+SHALLOW = 8  # points of the depth that few rows take at a time, so that memory is read along
+SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
+FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
+UNUSUAL = 1.05  # how much better another block than the best for large products must be
+UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
+
+
+@dataclass(frozen=True)
+class Block:
+    """How a product is cut."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    tile_rows: int
+    tile_columns: int
+    depth: int  # summed in one go; sums wait in the tile in between
+    pack_left: bool
+    pack_right: bool
+
+    @property
+    def columns(self) -> int:
+        """Columns of a block."""
+        return self.vectors * self.lanes
+
+
+def orient(product: Product, lanes: int) -> Product:
+    """The product or its transpose: whichever reads memory in lanes."""
+    rows, columns = (known(extent) for _, extent in (product.row, product.column))
+    rows, columns = UNKNOWN if rows is None else rows, UNKNOWN if columns is None else columns
+    few_rows = 0 < rows <= max(lanes, 4) and rows < columns
+    few_columns = 0 < columns < lanes and columns < rows
+    if few_rows and not runs_along(product.right, product.column[0]):
+        return product.swapped()
+    if few_columns and runs_along(product.left, product.row[0]):
+        return product.swapped()
+    return product
+
+
+def runs_along(x: Value, variable: Value) -> bool:
+    """Whether a value's loads have neighbours in memory as the variable grows."""
+    steps = [number(stride(p.args[0], variable)) for p in walk(x) if p.op == "load"]
+    return all(step in (0, 1) for step in steps)
+
+
+def choose(product: Product, vector_bytes: int, registers: int) -> Block:
+    """The cut of a product for a processor."""
+    size = product.dtype.itemsize
+    extents = (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
+    lanes = 1 if columns == 1 else vector_bytes // size
+    high, vectors = _registers(rows, columns, lanes, registers, vector_bytes)
+    wide = vectors * lanes
+    pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
+    few, small = rows <= high, _is_small(product.right, columns * depth)
+    aligned = lanes == 1 or runs_along(product.right, product.column[0])
+    pack_right = lanes > 1 and not (aligned and (few or small))
+    deep = max(min(PANELS // ((high + wide) * size), DEEP) // 8 * 8, 8)
+    most = max(RIGHT // (deep * size) // wide * wide, wide)
+    if lanes == 1:
+        deep = LONG
+    elif few and aligned and not small:
+        deep, most = SHALLOW, max(LONG // size // wide * wide, wide)
+    deep = _balanced(max(depth, 1), deep, 1)
+    tile_columns = _balanced(max(columns, 1), most, wide)
+    most = TALL if depth <= deep else min(TALL, SUMS // (tile_columns * size))
+    tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
+    return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
+
+
+def _balanced(extent: int, most: int, step: int) -> int:
+    """A size of pieces, at most `most`, that cuts an extent evenly; a multiple of `step`."""
+    pieces = ceil(extent / most)
+    return ceil(extent / pieces / step) * step
+
+
+def _is_small(x: Value, elements: int) -> bool:
+    """Whether a factor may be read again and again where it lies: small, and no work to compute."""
+    plain = all(p.dtype.kind in "iu" or p.op in ("load", "cast", "const") for p in walk(x))
+    return plain and elements * x.dtype.itemsize <= SMALL
+
+
+def _registers(
+    rows: int, columns: int, lanes: int, registers: int, vector_bytes: int
+) -> tuple[int, int]:
+    """(rows, vectors) of the block that needs the fewest cycles for this many rows and columns."""
+    usual = (6, 2) if registers == 16 else (14, 2) if vector_bytes == 64 else (8, 3)
+
+    def cycles(block: tuple[int, int]) -> tuple[float, int]:
+        high, vectors = block
+        blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
+        # Two multiplications a cycle, four cycles until a sum can be added to, and loads beside.
+        each = max(high * vectors / 2, 4) + 0.3 * vectors + 0.05 * high + 0.2
+        each *= 1 if block == usual else UNUSUAL
+        return blocks * each, blocks * high * vectors
+
+    most = (16, 8) if lanes > 1 else (8, 1)
+    return min(_candidates(registers, usual, most), key=cycles)
+
+
+def _candidates(
+    registers: int, usual: tuple[int, int], most: tuple[int, int]
+) -> Iterator[tuple[int, int]]:
+    for vectors in range(1, most[1] + 1):
+        for high in range(1, most[0] + 1):
+            if high * vectors <= usual[0] * usual[1] and high * vectors + vectors < registers:
+                yield high, vectors

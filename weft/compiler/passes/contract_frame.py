@@ -1,0 +1,162 @@
+"""What the parts of a scheduled matrix product share: conditions, loops, registers and places.
+
+Conditions that are known while the loops are written are plain bools, and leave no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Assign,
+    Loop,
+    Statement,
+    Value,
+    When,
+    const,
+    expressions,
+    get,
+    integer,
+    value,
+    walk,
+)
+from weft.compiler.passes.contract_blocks import Block
+from weft.compiler.passes.contract_match import Product
+from weft.compiler.polynomial import add, divide, known, number, polynomial, subtract
+from weft.compiler.rebuild import (
+    Scope,
+    Statements,
+    assigned_locals,
+    changer,
+    rename_locals,
+    revise,
+)
+
+LIGHT = 8  # instructions of an epilogue that is written out for every vector of a block
+ZERO = integer(0)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of an axis: where it starts, and how many of its points are there."""
+
+    start: Value
+    count: Value
+
+
+def ceiling(x: Value, by: int) -> Value:
+    """How many pieces of `by` cover x."""
+    return divide(add(x, by - 1), by)
+
+
+def less(x: Value, y: Value) -> Value | bool:
+    """x < y, where it can be said now as a bool."""
+    gap = number(polynomial(subtract(x, y)))
+    return value("less", (x, y), BOOL) if gap is None else gap < 0
+
+
+def when(condition: Value | bool, body: Statements, otherwise: Statements = ()) -> Statements:
+    """Statements under a condition, and those for the case that it does not hold."""
+    if isinstance(condition, bool):
+        return body if condition else otherwise
+    made: list[Statement] = [When(condition, body)] if body else []
+    if otherwise:
+        made.append(When(value("equal", (condition, const(False, BOOL)), BOOL), otherwise))
+    return tuple(made)
+
+
+def both(x: Value | bool, y: Value | bool) -> Value | bool:
+    """Whether two conditions hold."""
+    if isinstance(x, bool):
+        return y if x else False
+    if isinstance(y, bool):
+        return x if y else False
+    return value("bit_and", (x, y), BOOL)
+
+
+def multiplied(x: Value, y: Value, total: Value) -> Value:
+    """total + x · y: rounded once for floats, wrapped for integers."""
+    if x.dtype.kind == "f":
+        return value("fma", (x, y, total), x.dtype)
+    return value("add", (value("mul", (x, y), x.dtype), total), x.dtype)
+
+
+class Frame:
+    """The registers and arrays of a task, and the loops around what is done with them."""
+
+    def __init__(self, scope: Scope, product: Product, block: Block) -> None:
+        self.scope, self.product, self.block = scope, product, block
+        self.dtype = product.dtype
+        depth = known(product.depth[1])
+        self.pieces = depth is None or depth > block.depth
+        b = block
+        self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns
+        size = b.rows * b.columns
+        local = scope.local
+        packed = b.tile_columns if b.pack_right else b.columns
+        self.left = local("left", self.dtype, 1, b.rows * b.depth if b.pack_left else 1)
+        self.right = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
+        self.tile = local(
+            "tile", self.dtype, 1, size * (self.high * self.wide if self.pieces else 1)
+        )
+        self.sums = [
+            [local(f"sum{i}_{j}", self.dtype, b.lanes) for j in range(b.vectors)]
+            for i in range(b.rows)
+        ]
+        self.in_lanes = {
+            number: local(scope.locals[number].name, scope.locals[number].dtype, b.lanes)
+            for number in sorted(assigned_locals(product.epilogue))
+        }
+
+    def let(self, name: str, x: Value, into: list[Statement]) -> Value:
+        """A value computed here and kept in a register; literals need none."""
+        if not x.args:
+            return x
+        local = self.scope.local(name, INDEX)
+        into.append(Assign(local, x))
+        return get(local, INDEX)
+
+    def loop(
+        self, name: str, count: Value, body: Callable[[Value], Statements], start: Value = ZERO
+    ) -> Statements:
+        """A serial loop; a single step is written without one."""
+        if known(count) == 1 and known(start) == 0:
+            return body(ZERO)
+        at = self.scope.variable(name)
+        return (Loop(at, start, count, body(at)),)
+
+    def lanes(self, body: Callable[[Value], Statements]) -> Statements:
+        """Statements for one vector of lanes."""
+        if self.block.lanes == 1:
+            return body(ZERO)
+        at = self.scope.variable("lane")
+        width = self.block.lanes
+        return (Loop(at, ZERO, integer(width), body(at), "vector", width),)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the epilogue is short enough to be written out for every vector."""
+        points = {x for s in self.product.epilogue for x in walk(*expressions(s))}
+        work = [x for x in points if x.args and x.dtype != INDEX]
+        return len(work) <= LIGHT and not any(x.op in ("rarely", "call") for x in work)
+
+    def epilogue(self, row: Value, column: Value, total: Value, lanes: int) -> Statements:
+        """The epilogue at one point, or at one vector of points."""
+        product = self.product
+        names = {product.row[0]: row, product.column[0]: column}
+
+        def change(x: Value) -> Value:
+            return total if x.op == "get" and x.data == product.target else names.get(x, x)
+
+        made = revise(product.epilogue, changer(change))
+        return made if lanes == 1 else rename_locals(made, self.in_lanes)
+
+    def is_whole(self, start: Value, width: int, extent: Value) -> Value | bool:
+        """Whether `width` points from `start` on, a multiple of it, are all inside an extent."""
+        size = known(extent)
+        if size is not None and size % width == 0:
+            return True
+        return less(add(start, width - 1), extent)

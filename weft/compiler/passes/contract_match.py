@@ -1,0 +1,219 @@
+"""Recognise a matrix product in a kernel: loops over points, each with one `dot`.
+
+Which loop is a row and which is a column follows from what the two factors read: a row moves the
+left factor only, a column the right one only, and every other loop is a batch. Several rows, or
+several summed axes, become one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from weft.compiler.loops import (
+    INDEX,
+    Assign,
+    Kernel,
+    Loop,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    integer,
+    value,
+    walk,
+)
+from weft.compiler.polynomial import hides, known, multiply, number, stride
+from weft.compiler.rebuild import (
+    Scope,
+    Statements,
+    assigned_locals,
+    read_locals,
+    stored_buffers,
+    substitute_value,
+)
+from weft.core.common.types import DType
+
+Axis: TypeAlias = tuple[Value, Value]  # a variable that counts from 0, and its extent
+
+_DTYPES = frozenset(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)) | {
+    np.dtype(np.float32),
+    np.dtype(np.float64),
+}
+
+
+@dataclass(frozen=True)
+class Product:
+    """target[row, column] = Σ over depth of left · right, then the epilogue, for each batch."""
+
+    batch: tuple[Axis, ...]
+    row: Axis
+    column: Axis
+    depth: Axis
+    left: Value
+    right: Value
+    target: int
+    epilogue: Statements
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of factors and sums."""
+        return self.left.dtype
+
+    def swapped(self) -> Product:
+        """The transposed product; the order of sums, and so every bit, is the same."""
+        return replace(self, row=self.column, column=self.row, left=self.right, right=self.left)
+
+
+def match(scope: Scope) -> Product | None:
+    """The product a kernel computes, if it is one and nothing else."""
+    nest = _nest(scope.kernel)
+    if nest is None:
+        return None
+    loops, reduce, epilogue = nest
+    (part,) = reduce.parts
+    left, right = part.values
+    if left.dtype not in _DTYPES or not _is_closed(part.targets[0], (left, right), epilogue):
+        return None
+    lefts, rights, batch = _sorted_by_reader(loops, left, right)
+    if lefts and rights and loops.index(lefts[-1]) > loops.index(rights[-1]):
+        lefts, rights, left, right = rights, lefts, right, left
+    one = integer(1)
+    *others, column = rights or [(scope.variable("column"), one)]
+    found = Product(
+        (*batch, *others),
+        lefts[-1] if lefts else (scope.variable("row"), one),
+        column,
+        reduce.axes[-1],
+        left,
+        right,
+        part.targets[0],
+        epilogue,
+    )
+    return _joined(scope, found, lefts[:-1], reduce.axes[:-1])
+
+
+def _nest(kernel: Kernel) -> tuple[list[Axis], Reduce, Statements] | None:
+    """The loops around a `dot`, the `dot`, and what follows it."""
+    loops: list[Axis] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(loop := body[0], Loop):
+        if loop.kind != "serial" or loop.step != 1 or known(loop.start) != 0:
+            return None
+        loops.append((loop.variable, loop.stop))
+        body = loop.body
+    reduce, epilogue = (body[0] if body else None), body[1:]
+    if not isinstance(reduce, Reduce) or not all(map(_is_plain, epilogue)):
+        return None
+    free = {v for v, _ in loops}
+    moving = any(x in free for _, extent in loops for x in walk(extent))
+    moving = moving or any(x in free for _, extent in reduce.axes for x in walk(extent))
+    single = len(reduce.parts) == 1 and reduce.parts[0].combine == "dot"
+    if moving or not single or reduce.body or not reduce.axes:
+        return None
+    return loops, reduce, epilogue
+
+
+def _is_plain(statement: Statement) -> bool:
+    if isinstance(statement, Store):
+        return not statement.combine
+    return isinstance(statement, Assign) and statement.position is None
+
+
+def _is_closed(target: int, factors: tuple[Value, ...], epilogue: Statements) -> bool:
+    """Whether points do not see each other: no factor is stored to, no register is carried over."""
+    stored, ready = stored_buffers(epilogue), {target}
+    if target in assigned_locals(epilogue):
+        return False
+    for x in walk(*factors):
+        if x.op == "get" or (x.op == "load" and x.data in stored):
+            return False
+    for statement in epilogue:
+        if not read_locals((statement,)) <= ready:
+            return False
+        ready |= assigned_locals((statement,))
+    return True
+
+
+def _sorted_by_reader(
+    loops: Sequence[Axis], left: Value, right: Value
+) -> tuple[list[Axis], list[Axis], list[Axis]]:
+    """Loops that move the left factor alone, the right one alone, and the others."""
+    found: tuple[list[Axis], list[Axis], list[Axis]] = ([], [], [])
+    for axis in loops:
+        reads = hides(left, axis[0]), hides(right, axis[0])
+        found[0 if reads == (True, False) else 1 if reads == (False, True) else 2].append(axis)
+    return found
+
+
+def _joined(
+    scope: Scope, product: Product, rows: Sequence[Axis], depths: Sequence[Axis]
+) -> Product:
+    """The product whose outer rows and outer summed axes have become part of the inner ones."""
+    for outer in reversed(rows):
+        product = _with_joined(scope, product, outer, product.row, "row")
+    for outer in reversed(depths):
+        product = _with_joined(scope, product, outer, product.depth, "depth")
+    return product
+
+
+def _with_joined(scope: Scope, product: Product, outer: Axis, inner: Axis, name: str) -> Product:
+    flat = scope.variable(name)
+    join = _Join(outer[0], inner[0], inner[1], flat)
+    axis = (flat, multiply(outer[1], inner[1]))
+    made = replace(
+        product,
+        left=join.value(product.left),
+        right=join.value(product.right),
+        epilogue=tuple(map(join.statement, product.epilogue)),
+    )
+    return replace(made, row=axis) if name == "row" else replace(made, depth=axis)
+
+
+@dataclass(frozen=True)
+class _Join:
+    """Writes two nested variables as one that counts both."""
+
+    outer: Value
+    inner: Value
+    extent: Value
+    flat: Value
+
+    def value(self, x: Value) -> Value:
+        """An expression; the index of each load on its own."""
+        apart = {
+            self.outer: value("floordiv", (self.flat, self.extent), INDEX),
+            self.inner: value("rem", (self.flat, self.extent), INDEX),
+        }
+        found: dict[Value, Value] = {}
+        for point in walk(x):
+            if point.op == "load":
+                found[point] = value("load", (self.index(point.args[0]),), point.dtype, point.data)
+            elif point in apart:
+                found[point] = apart[point]
+            else:
+                args = tuple(found[a] for a in point.args)
+                found[point] = value(point.op, args, point.dtype, point.data)
+        return found[x]
+
+    def index(self, x: Value) -> Value:
+        """An index: it moves along as it did where the two variables walk memory as one."""
+        outer, inner = stride(x, self.outer), stride(x, self.inner)
+        if known(self.extent) == 1:
+            return substitute_value(x, {self.outer: self.flat, self.inner: integer(0)})
+        if outer is not None and inner is not None:
+            count, step = known(self.extent), number(inner)
+            if count is not None and step is not None and number(outer) == count * step:
+                return substitute_value(x, {self.outer: integer(0), self.inner: self.flat})
+        return self.value(x)
+
+    def statement(self, statement: Statement) -> Statement:
+        """A statement of an epilogue."""
+        if isinstance(statement, Store):
+            x = self.value(statement.value)
+            return Store(statement.buffer, self.index(statement.index), x, statement.combine)
+        assert isinstance(statement, Assign)
+        return Assign(statement.local, self.value(statement.value))

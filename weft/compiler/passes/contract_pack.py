@@ -1,0 +1,109 @@
+"""Copy panels of a factor into an array of the task: side by side what one block needs at a time.
+
+    array[place + k · width + i] = factor at (start + i, k)       for i < width, k in the depth
+
+Points beyond the last one repeat it, so that panels are whole; what is made of them goes nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.compiler.loops import Assign, Statement, Value
+from weft.compiler.passes.contract_blocks import runs_along
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, when
+from weft.compiler.passes.contract_match import Axis
+from weft.compiler.polynomial import add, known, multiply, smaller, subtract
+from weft.compiler.rebuild import Statements, substitute_value
+
+FEW = 8  # points of the depth that are copied for all panels before the next ones
+
+
+def pack_left(frame: Frame, rows: Span, panel: Value, depth: Span) -> Statements:
+    """Copy one panel of rows."""
+    high, product = frame.block.rows, frame.product
+    copy = _Copy(frame, product.left, product.row, high, frame.left)
+    return copy.statements(add(rows.start, multiply(panel, high)), depth, ZERO)
+
+
+def pack_right(frame: Frame, columns: Span, first: Value, stop: Value, depth: Span) -> Statements:
+    """Copy panels of columns, from `first` up to `stop`."""
+    if known(subtract(stop, first)) == 0:
+        return ()
+    product, width = frame.product, frame.block.columns
+    copy = _Copy(frame, product.right, product.column, width, frame.right)
+
+    def panels(part: Span) -> Statements:
+        def body(panel: Value) -> Statements:
+            place = multiply(subtract(panel, first), width * frame.block.depth)
+            place = add(place, multiply(subtract(part.start, depth.start), width))
+            return copy.statements(add(columns.start, multiply(panel, width)), part, place)
+
+        return frame.loop("panel", stop, body, first)
+
+    if not runs_along(product.right, product.column[0]):
+        return panels(depth)
+
+    # Columns are neighbours in memory: it is read along them, a few rows at a time.
+    def few(at: Value) -> Statements:
+        made: list[Statement] = []
+        start = frame.let("start", multiply(at, FEW), made)
+        count = frame.let("count", smaller(subtract(depth.count, start), FEW), made)
+        return (*made, *panels(Span(add(depth.start, start), count)))
+
+    return frame.loop("few", ceiling(depth.count, FEW), few)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Copies panels of `width` points of an axis of a factor."""
+
+    frame: Frame
+    factor: Value
+    axis: Axis
+    width: int
+    array: int
+
+    def statements(self, start: Value, depth: Span, place: Value) -> Statements:
+        """Copy the panel from `start` on, in lanes where it is whole and memory allows."""
+        f, made = self.frame, list[Statement]()
+        start, place = f.let("from", start, made), f.let("to", place, made)
+        lanes = f.block.lanes
+        if lanes == 1 or self.width % lanes or not runs_along(self.factor, self.axis[0]):
+            return (*made, *self.edge(start, depth, place))
+        inside = f.is_whole(start, self.width, self.axis[1])
+        whole = f.lanes(
+            lambda lane: self.copies(
+                lambda i: add(start, add(lane, i)), depth, add(place, lane), lanes
+            )
+        )
+        return (*made, *when(inside, whole, self.edge(start, depth, place)))
+
+    def edge(self, start: Value, depth: Span, place: Value) -> Statements:
+        """Copy a panel one element at a time, its places held inside the axis."""
+        made: list[Statement] = []
+        last = subtract(self.axis[1], 1)
+        at = [
+            self.frame.let("place", smaller(add(start, i), last), made) for i in range(self.width)
+        ]
+        return (*made, *self.copies(at.__getitem__, depth, place, 1))
+
+    def copies(
+        self, at: Callable[[int], Value], depth: Span, place: Value, step: int
+    ) -> Statements:
+        """Copy points 0, step, 2 · step, … of a panel, which lie `at` places of the axis."""
+
+        def body(k: Value) -> Statements:
+            names = {self.frame.product.depth[0]: add(depth.start, k)}
+            here = add(place, multiply(k, self.width))
+            return tuple(
+                Assign(
+                    self.array,
+                    substitute_value(self.factor, {**names, self.axis[0]: at(i)}),
+                    add(here, i),
+                )
+                for i in range(0, self.width, step)
+            )
+
+        return self.frame.loop("depth", depth.count, body)

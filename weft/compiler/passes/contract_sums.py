@@ -1,0 +1,147 @@
+"""Blocks of sums in registers: start, take products, then wait in the tile or be finished.
+
+A block at the edge is computed whole. Its epilogue then runs from the tile, for those rows and
+columns that there are; other blocks are finished from registers if the epilogue is short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.compiler.loops import Assign, Loop, Statement, Value, const, get
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied, when
+from weft.compiler.polynomial import add, divide, multiply, smaller, subtract
+from weft.compiler.rebuild import Statements, substitute_value
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Writes the blocks of a tile for one piece of the depth."""
+
+    frame: Frame
+    rows: Span
+    columns: Span
+    depth: Span
+    first: Value | bool
+    last: Value | bool
+
+    def block(self, p: Value, q: Value, packed: Value | None) -> Statements:
+        """The block where two panels meet; the right one is `packed`, or read where it lies."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        made: list[Statement] = []
+        row = f.let("row", add(self.rows.start, multiply(p, b.rows)), made)
+        column = f.let("column", add(self.columns.start, multiply(q, b.columns)), made)
+        slot: Value = ZERO
+        if f.pieces:
+            slot = multiply(add(multiply(p, f.wide), q), b.rows * b.columns)
+            slot = f.let("slot", slot, made)
+        most = subtract(product.row[1], 1)
+        at = [row] * b.rows
+        if not b.pack_left:
+            at = [f.let("place", smaller(add(row, i), most), made) for i in range(b.rows)]
+        panel = None
+        if packed is not None:
+            panel = f.let("panel", multiply(packed, b.columns * b.depth), made)
+        whole = both(
+            f.is_whole(row, b.rows, product.row[1]),
+            packed is None or f.is_whole(column, b.columns, product.column[1]),
+        )
+        straight = both(self.last, whole) if f.is_light else False
+
+        def body(lane: Value) -> Statements:
+            return (
+                *self.begin(slot, lane),
+                *self.multiply(panel, at, column, lane),
+                *when(straight, self.finish(row, column, lane), self.keep(slot, lane)),
+            )
+
+        made += f.lanes(body)
+        if straight is not True:
+            crooked = when(straight, (), self.finish_from_tile(row, column, slot))
+            made += when(self.last, crooked)
+        return tuple(made)
+
+    def begin(self, slot: Value, lane: Value) -> Statements:
+        """Sums start at zero, or where the piece before left them."""
+        f = self.frame
+        zero = const(0, f.dtype)
+        empty = tuple(Assign(s, zero) for row in f.sums for s in row)
+        kept = tuple(Assign(s, get(f.tile, f.dtype, at)) for s, at in self.slots(slot, lane))
+        return when(self.first, empty, kept)
+
+    def keep(self, slot: Value, lane: Value) -> Statements:
+        """Sums wait in the tile."""
+        f = self.frame
+        return tuple(Assign(f.tile, get(s, f.dtype), at) for s, at in self.slots(slot, lane))
+
+    def slots(self, slot: Value, lane: Value) -> list[tuple[int, Value]]:
+        """Each sum and its place in the tile."""
+        b = self.frame.block
+        here = add(slot, lane)
+        return [
+            (s, add(here, i * b.columns + j * b.lanes))
+            for i, row in enumerate(self.frame.sums)
+            for j, s in enumerate(row)
+        ]
+
+    def multiply(
+        self, panel: Value | None, rows: list[Value], column: Value, lane: Value
+    ) -> Statements:
+        """Sums take the products of the piece, one point of the depth after another."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+
+        def body(k: Value) -> Statements:
+            deep = {product.depth[0]: add(self.depth.start, k)}
+            made: list[Statement] = []
+            rights = []
+            for j in range(b.vectors):
+                if panel is None:
+                    names = {product.column[0]: add(column, add(lane, j * b.lanes))}
+                    rights.append(substitute_value(product.right, {**deep, **names}))
+                else:
+                    at = add(panel, add(multiply(k, b.columns), add(lane, j * b.lanes)))
+                    rights.append(get(f.right, f.dtype, at))
+            for i, sums in enumerate(f.sums):
+                if b.pack_left:
+                    left = get(f.left, f.dtype, add(multiply(k, b.rows), i))
+                else:
+                    left = substitute_value(product.left, {**deep, product.row[0]: rows[i]})
+                for s, right in zip(sums, rights, strict=True):
+                    made.append(Assign(s, multiplied(left, right, get(s, f.dtype))))
+            return tuple(made)
+
+        return f.loop("depth", self.depth.count, body)
+
+    def finish(self, row: Value, column: Value, lane: Value) -> Statements:
+        """The epilogue for all sums of the block, from registers."""
+        f = self.frame
+        made: list[Statement] = []
+        for i, sums in enumerate(f.sums):
+            for j, s in enumerate(sums):
+                at = add(column, add(lane, j * f.block.lanes))
+                made += f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes)
+        return tuple(made)
+
+    def finish_from_tile(self, row: Value, column: Value, slot: Value) -> Statements:
+        """The epilogue for those rows and columns of the block that there are, from the tile."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        made: list[Statement] = []
+        rows = f.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
+        columns = smaller(subtract(product.column[1], column), b.columns)
+        columns = f.let("columns", columns, made)
+        whole = multiply(divide(columns, b.lanes), b.lanes) if b.lanes > 1 else ZERO
+        whole = f.let("whole", whole, made)
+
+        def at(i: Value, j: Value, lanes: int) -> Statements:
+            kept = get(f.tile, f.dtype, add(slot, add(multiply(i, b.columns), j)))
+            return f.epilogue(add(row, i), add(column, j), kept, lanes)
+
+        def body(i: Value) -> Statements:
+            found: list[Statement] = []
+            if b.lanes > 1:
+                lane = f.scope.variable("lane")
+                found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
+            j = f.scope.variable("column")
+            return (*found, Loop(j, whole, columns, at(i, j, 1)))
+
+        return (*made, *f.loop("row", rows, body))

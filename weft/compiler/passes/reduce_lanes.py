@@ -1,0 +1,245 @@
+"""A reduction whose points are lanes: LANES of them at each step.
+
+Points that no whole step takes go one by one into the lanes they belong to. Where the points run
+over rows of another length than whole steps, a step that stays in its row finds the row once for
+all its lanes, and one that leaves it goes point by point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weft.compiler.lanes import widen
+from weft.compiler.loops import (
+    BOOL,
+    LANES,
+    LEAF,
+    Assign,
+    Loop,
+    Part,
+    Reduce,
+    Value,
+    When,
+    get,
+    integer,
+    value,
+)
+from weft.compiler.passes.accumulate import Accumulators, Tree, across
+from weft.compiler.passes.points import at, moved, name_of, places, points
+from weft.compiler.polynomial import (
+    Polynomial,
+    add,
+    divide,
+    hides,
+    known,
+    multiply,
+    number,
+    polynomial,
+    remainder,
+    smaller,
+    stride,
+    subtract,
+    without,
+)
+from weft.compiler.rebuild import Scope, Statements, substitute, values_of
+
+BLOCK = LANES * LEAF
+
+
+class LaneForm:
+    """The loops of one reduction; `inner` makes loops of reductions in its body."""
+
+    def __init__(
+        self,
+        reduce: Reduce,
+        differing: set[int],
+        scope: Scope,
+        inner: Callable[[Statements], Statements],
+    ) -> None:
+        self.reduce = reduce
+        self.differing = differing
+        self.scope = scope
+        self.inner = inner
+        self.count = points(reduce)
+        self.whole = multiply(divide(self.count, LANES), LANES)
+        self.totals = Accumulators(reduce.parts, scope, LANES)
+        self.point = scope.variable(name_of(reduce))
+        self.here = moved(reduce, at(reduce, self.point))
+        self.rows = _rows(self.here, self.point)
+        self.crossing = self.rows is not None and not _are_whole(self.rows, self.point)
+
+    def statements(self) -> Statements:
+        """The loops."""
+        count = known(self.count)
+        if count is not None and count <= BLOCK:
+            stop = self.count if self.crossing else self.whole
+            made = (*self.start(integer(0)), *self.steps(integer(0), stop), *self.tail())
+        else:
+            made = self.blocks()
+        parts = range(len(self.reduce.parts))
+        return (*made, *(s for k in parts for s in across(self.totals, k)))
+
+    def blocks(self) -> Statements:
+        """Blocks of BLOCK points, then the tree."""
+        blocks = divide(add(self.count, BLOCK - 1), BLOCK)
+        tree = Tree(self.totals, blocks)
+        block = self.scope.variable("block")
+        first = multiply(block, BLOCK)
+        stop = self.count if self.crossing else self.whole
+        steps = self.steps(first, smaller(add(first, BLOCK), stop))
+        tail = self.tail()
+        if tail:
+            last = value("equal", (block, subtract(blocks, 1)), BOOL)
+            tail = (When(last, tail),)
+        body = (*self.start(first), *steps, *tail, *tree.carry(block))
+        empty = self.start(integer(0)) if known(self.count) is None else ()
+        return (*empty, Loop(block, integer(0), blocks, body), *tree.finish())
+
+    def start(self, first: Value) -> Statements:
+        """Running values before the points from `first` on."""
+        lane = self.scope.variable("lane")
+        where = places(self.reduce, at(self.reduce, add(first, lane)))
+        made = self.totals.start(where)
+        if all(place is None for place in where):
+            return made
+        return (Loop(lane, integer(0), integer(LANES), made, "vector", LANES),)
+
+    def steps(self, start: Value, stop: Value) -> Statements:
+        """Whole steps; where they may leave their row, the last one may be a part of a step."""
+        if known(stop) == 0:
+            return ()
+        if self.rows is None:
+            point = self.scope.variable(self.point.data)
+            body = self.step({self.point: point})
+            return (Loop(point, start, stop, body, "vector", LANES),)
+        step, lane = self.scope.variable("step"), self.scope.variable("lane")
+        first = multiply(step, LANES)
+        body = self._in_row(first, lane)
+        count = divide(add(stop, LANES - 1), LANES) if self.crossing else divide(stop, LANES)
+        if self.crossing:
+            body = self._in_row_or_not(first, body)
+        return (Loop(step, divide(start, LANES), count, body),)
+
+    def _in_row(self, first: Value, lane: Value) -> Statements:
+        """A step whose lanes are all in one row."""
+        assert self.rows is not None
+        index, length = self.rows
+        base = _moved_by(index, self.point, first)
+        where = {self.point: add(first, lane)}
+        where[value("rem", (index, length), index.dtype)] = add(remainder(base, length), lane)
+        where[value("floordiv", (index, length), index.dtype)] = divide(base, length)
+        return (Loop(lane, integer(0), integer(LANES), self.step(where), "vector", LANES),)
+
+    def _in_row_or_not(self, first: Value, body: Statements) -> Statements:
+        assert self.rows is not None
+        index, length = self.rows
+        column = remainder(_moved_by(index, self.point, first), length)
+        room = smaller(subtract(length, column), subtract(self.count, first))
+        fits = value("less_equal", (integer(LANES), room), BOOL)
+        stop = smaller(add(first, LANES), self.count)
+        outside = value("bit_not", (fits,), BOOL)
+        return (When(fits, body), When(outside, self.one_by_one(first, stop)))
+
+    def step(self, where: dict[Value, Value]) -> Statements:
+        """The body and the running values, for LANES points."""
+        here = self._at(where)
+        met = tuple(s for k, p in enumerate(here.parts) for s in self.totals.meet(k, p.values))
+        return widen((*self.inner(here.body), *met), self.differing, LANES, self.scope)
+
+    def _at(self, where: dict[Value, Value]) -> Reduce:
+        (here,) = self.scope.copy(substitute((self.here,), where))
+        assert isinstance(here, Reduce)
+        return here
+
+    def tail(self) -> Statements:
+        """The points that no whole step takes."""
+        if self.crossing or known(subtract(self.count, self.whole)) == 0:
+            return ()
+        return self.one_by_one(self.whole, self.count)
+
+    def one_by_one(self, first: Value, stop: Value) -> Statements:
+        """Fewer than LANES points from `first` on, each into the lane it belongs to."""
+        names = (self.point.data, "lane", "lane")
+        point, down, up = (self.scope.variable(name) for name in names)
+        here = self._at({self.point: point})
+        rest = _Elements(self.totals, subtract(point, first))
+        body = (*self.inner(here.body), *rest.meet(here.parts))
+        return (
+            Loop(down, integer(0), integer(LANES), rest.dump(down), "vector", LANES),
+            Loop(point, first, stop, body),
+            Loop(up, integer(0), integer(LANES), rest.back(up), "vector", LANES),
+        )
+
+
+def _moved_by(index: Value, point: Value, first: Value) -> Value:
+    others: Polynomial = without(polynomial(index), (point,))
+    total = first
+    for term, count in others.items():
+        product = integer(count)
+        for atom in term:
+            product = multiply(product, atom)
+        total = add(total, product)
+    return total
+
+
+def _rows(here: Reduce, point: Value) -> tuple[Value, Value] | None:
+    """(index, length) if places of points are found by index // length and index % length."""
+    found: set[tuple[Value, Value]] = set()
+    for x in values_of((here,)):
+        if x.op in ("floordiv", "rem") and hides(x, point):
+            index, length = x.args
+            if number(stride(index, point)) == 1 and not hides(length, point):
+                found.add((index, length))
+    return found.pop() if len(found) == 1 else None
+
+
+def _are_whole(rows: tuple[Value, Value], point: Value) -> bool:
+    """Whether every row begins at a step and ends with one."""
+    index, length = rows
+    extent = known(length)
+    others = without(polynomial(index), (point,))
+    begins = all(count % LANES == 0 for count in others.values())
+    return begins and extent is not None and extent > 0 and extent % LANES == 0
+
+
+class _Elements:
+    """Running values in arrays, one element per lane, so that single lanes can change."""
+
+    def __init__(self, totals: Accumulators, lane: Value) -> None:
+        self.totals = totals
+        self.lane = lane
+        self.dtypes = [tuple(totals.scope.locals[n].dtype for n in held) for held in totals.held]
+        self.arrays = [
+            tuple(totals.scope.local("lanes", dtype, 1, LANES) for dtype in dtypes)
+            for dtypes in self.dtypes
+        ]
+
+    def dump(self, lane: Value) -> Statements:
+        """Registers into arrays."""
+        return tuple(
+            Assign(array, now, lane)
+            for k, arrays in enumerate(self.arrays)
+            for array, now in zip(arrays, self.totals.now(k), strict=True)
+        )
+
+    def back(self, lane: Value) -> Statements:
+        """Arrays into registers."""
+        return tuple(
+            Assign(held, now)
+            for k, numbers in enumerate(self.totals.held)
+            for held, now in zip(numbers, self._now(k, lane), strict=True)
+        )
+
+    def _now(self, k: int, lane: Value) -> tuple[Value, ...]:
+        pairs = zip(self.arrays[k], self.dtypes[k], strict=True)
+        return tuple(get(array, dtype, lane) for array, dtype in pairs)
+
+    def meet(self, parts: tuple[Part, ...]) -> Statements:
+        """The lane of one point, met by it."""
+        made: Statements = ()
+        for k, part in enumerate(parts):
+            for assign in self.totals.joined(k, self._now(k, self.lane), part.values):
+                held = self.totals.held[k].index(assign.local)
+                made += (replace(assign, local=self.arrays[k][held], position=self.lane),)
+        return made

@@ -1,0 +1,212 @@
+"""Fold index arithmetic, drop loops of one step or none, and locals that nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Assign,
+    Kernel,
+    Loop,
+    Part,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    When,
+    const,
+    integer,
+    literal,
+    value,
+)
+from weft.compiler.polynomial import (
+    Polynomial,
+    divide,
+    is_sum,
+    known,
+    larger,
+    plus,
+    polynomial,
+    remainder,
+    smaller,
+    to_value,
+)
+from weft.compiler.rebuild import (
+    Statements,
+    assigned_locals,
+    changer,
+    read_locals,
+    rename_locals,
+    revise_one,
+    substitute,
+    with_body,
+)
+
+
+def simplify(kernel: Kernel) -> Kernel:
+    """The same kernel in fewer and plainer words."""
+    body = fold(kernel.body)
+    while True:
+        smaller_body = _used(_without_steps(body), kernel)
+        if smaller_body == body:
+            break
+        body = fold(smaller_body)
+    return _without_locals(replace(kernel, body=body))
+
+
+def fold(statements: Statements) -> Statements:
+    """Statements whose index arithmetic is in its plainest form."""
+    change = changer(_point)
+    return tuple(_fold_one(s, change) for s in statements)
+
+
+def _fold_one(statement: Statement, change: object) -> Statement:
+    assert callable(change)
+    changed = revise_one(statement, lambda x: change(x))
+    if isinstance(changed, Store):
+        return replace(changed, index=plain(changed.index))
+    if isinstance(changed, Assign):
+        position = None if changed.position is None else plain(changed.position)
+        return replace(changed, position=position)
+    if isinstance(changed, Loop):
+        changed = replace(changed, start=plain(changed.start), stop=plain(changed.stop))
+    elif isinstance(changed, Reduce):
+        changed = replace(changed, axes=tuple((v, plain(extent)) for v, extent in changed.axes))
+    return with_body(changed, tuple(_fold_one(s, change) for s in changed.body))
+
+
+def plain(index: Value) -> Value:
+    """An index as a sum of products, its quotients and remainders put together again."""
+    return to_value(rejoined(polynomial(index))) if is_sum(index) else index
+
+
+def rejoined(p: Polynomial) -> Polynomial:
+    """(x // n) · n + x % n is x, also when both are multiplied."""
+    for rest in [term for term in p if len(term) == 1 and term[0].op == "rem"]:
+        x, n = rest[0].args
+        whole = (value("floordiv", (x, n), INDEX),)
+        count, by = p[rest], known(n)
+        if by is not None and by > 0 and p.get(whole) == count * by:
+            others = {term: c for term, c in p.items() if term not in (rest, whole)}
+            times_x = {term: c * count for term, c in polynomial(x).items()}
+            return rejoined(plus(others, times_x))
+    return p
+
+
+def _point(x: Value) -> Value:
+    if x.op in ("load", "get") and x.args:
+        return value(x.op, (plain(x.args[0]),), x.dtype, x.data)
+    if x.dtype == INDEX and x.op in ("floordiv", "rem", "min", "max"):
+        return _index_point(x)
+    if x.op == "select" and x.args[0].op == "const":
+        return x.args[1] if literal(x.args[0]) else x.args[2]
+    if x.op in ("less", "less_equal", "equal", "not_equal") and x.args[0].dtype == INDEX:
+        return _comparison(x)
+    return x
+
+
+def _index_point(x: Value) -> Value:
+    left, right = x.args
+    both = left.op == right.op == "const"
+    by = known(right)
+    if x.op in ("min", "max"):
+        return (smaller if x.op == "min" else larger)(left, right)
+    if by is None or by <= 0 or not (both or by == 1):
+        return x
+    if x.op == "floordiv":
+        return divide(left, right)
+    number = known(left)
+    return remainder(left, right) if number is None or number >= 0 else x
+
+
+def _comparison(x: Value) -> Value:
+    a, b = (known(v) for v in x.args)
+    if a is None or b is None:
+        return x
+    found = {"less": a < b, "less_equal": a <= b, "equal": a == b, "not_equal": a != b}[x.op]
+    return const(found, BOOL)
+
+
+def _without_steps(statements: Statements) -> Statements:
+    """Statements without loops that run once or never."""
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Loop) and statement.kind != "parallel":
+            made.extend(_loop(statement))
+        elif isinstance(statement, When) and statement.condition.op == "const":
+            made.extend(_without_steps(statement.body) if literal(statement.condition) else ())
+        elif isinstance(statement, Reduce):
+            made.extend(_reduce(statement))
+        elif isinstance(statement, Store | Assign):
+            made.append(statement)
+        else:
+            body = _without_steps(statement.body)
+            made.extend((with_body(statement, body),) if body else ())
+    return tuple(made)
+
+
+def _loop(loop: Loop) -> Statements:
+    start, stop = known(loop.start), known(loop.stop)
+    body = _without_steps(loop.body)
+    if not body or (start is not None and stop is not None and stop <= start):
+        return ()
+    once = start is not None and stop is not None and stop - start == 1
+    if once and loop.kind in ("serial", "unroll"):
+        return substitute(body, {loop.variable: loop.start})
+    return (replace(loop, body=body),)
+
+
+def _reduce(reduce: Reduce) -> Statements:
+    """A reduction without axes of one point; one that gives nothing is loops around its body."""
+    single = {v: integer(0) for v, extent in reduce.axes if known(extent) == 1}
+    inner = replace(reduce, body=_without_steps(reduce.body))
+    if single:
+        kept = tuple(axis for axis in inner.axes if axis[0] not in single)
+        (changed,) = substitute((replace(inner, axes=kept),), single)
+        assert isinstance(changed, Reduce)
+        inner = changed
+    if inner.parts:
+        return (inner,)
+    body = inner.body
+    for variable, extent in reversed(inner.axes):
+        body = (Loop(variable, integer(0), extent, body),)
+    return body
+
+
+def _used(statements: Statements, kernel: Kernel) -> Statements:
+    """Statements without assignments to locals that are never read."""
+    read = read_locals(statements)
+    unread = {n for n in range(len(kernel.locals)) if n not in read}
+    return _reading(statements, unread) if unread & assigned_locals(statements) else statements
+
+
+def _reading(statements: Statements, unread: set[int]) -> Statements:
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Assign) and statement.local in unread:
+            continue
+        if isinstance(statement, Reduce):
+            parts = tuple(p for p in statement.parts if not _is_unread(p, unread))
+            body = _reading(statement.body, unread)
+            if parts or body:
+                made.append(replace(statement, parts=parts, body=body))
+        elif isinstance(statement, Store | Assign):
+            made.append(statement)
+        else:
+            made.append(with_body(statement, _reading(statement.body, unread)))
+    return tuple(made)
+
+
+def _is_unread(part: Part, unread: set[int]) -> bool:
+    return unread.issuperset(part.targets)
+
+
+def _without_locals(kernel: Kernel) -> Kernel:
+    used = sorted(read_locals(kernel.body) | assigned_locals(kernel.body))
+    if len(used) == len(kernel.locals):
+        return kernel
+    numbers = {old: new for new, old in enumerate(used)}
+    body = rename_locals(kernel.body, numbers)
+    return replace(kernel, body=body, locals=tuple(kernel.locals[n] for n in used))

@@ -1,0 +1,198 @@
+"""Move a loop inside the loops that it is around, so that memory is walked row by row.
+
+Where the steps of a loop may run side by side but the loops inside it must keep their order, as for
+sums down columns, the outer loop is run at every statement instead: each of its steps keeps its
+running values in an element of an array. Rows are taken four at a time, so that running values are
+read and written once for all four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.compiler.lanes import Lanes, accesses, touches
+from weft.compiler.loops import (
+    Assign,
+    Kernel,
+    Loop,
+    Statement,
+    Store,
+    Value,
+    every,
+    expressions,
+    get,
+    integer,
+    value,
+    walk,
+)
+from weft.compiler.passes.vectorize import width
+from weft.compiler.polynomial import add, divide, known, most_of, multiply, subtract
+from weft.compiler.rebuild import (
+    Scope,
+    Statements,
+    changer,
+    revise_one,
+    substitute,
+    with_body,
+)
+
+ROWS = 4  # rows that are taken together
+MOST = 4096  # steps of a loop that may be moved: its running values fit a near cache
+
+
+def sink(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
+    """The kernel with loops of columns inside loops of rows."""
+    scope = Scope(kernel)
+    judge = Lanes(kernel)
+    return scope.kernel_with(_statements(kernel.body, scope, judge, vector_bytes))
+
+
+def _statements(
+    statements: Statements, scope: Scope, judge: Lanes, vector_bytes: int
+) -> Statements:
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Store | Assign):
+            made.append(statement)
+        elif isinstance(statement, Loop) and _is_columns(statement, judge, vector_bytes):
+            made += _Sunk(scope, judge, statement).statements()
+        else:
+            body = _statements(statement.body, scope, judge, vector_bytes)
+            made.append(with_body(statement, body))
+    return tuple(made)
+
+
+def _is_columns(loop: Loop, judge: Lanes, vector_bytes: int) -> bool:
+    """Whether a loop is around ordered loops and too long for the lanes of one vector."""
+    most = most_of(loop.stop)
+    around = any(isinstance(s, Loop) for s in every(loop.body))
+    if loop.kind != "serial" or not around or known(loop.start) != 0:
+        return False
+    if most is None or not width(loop, vector_bytes) < most <= MOST:
+        return False
+    return judge.runs_as_lanes(loop)
+
+
+class _Sunk:
+    """A loop's body, with the loop at each of its statements."""
+
+    def __init__(self, scope: Scope, judge: Lanes, loop: Loop) -> None:
+        self.scope = scope
+        self.loop = loop
+        length = most_of(loop.stop)
+        differing = judge.varying(loop.variable, loop.body)
+        assert length is not None and differing is not None
+        self.length = length
+        self.total = touches(loop.body)
+        self.homes: dict[int, int] = {}
+        for number in sorted(differing):
+            old = scope.locals[number]
+            size = length * max(old.length, 1)
+            self.homes[number] = scope.local(old.name, old.dtype, 1, size)
+
+    def statements(self) -> Statements:
+        """The body, the loop inside."""
+        return self.within(self.loop.body)
+
+    def within(self, statements: Statements) -> Statements:
+        """Statements with the loop at each run of stores and assignments."""
+        made: list[Statement] = []
+        run: list[Statement] = []
+        for statement in statements:
+            if self._is_leaf(statement):
+                run.append(statement)
+                continue
+            made += self.strip(tuple(run))
+            run = []
+            if isinstance(statement, Store | Assign):
+                made.append(statement)
+            elif isinstance(statement, Loop) and self._is_rows(statement):
+                made += self.rows(statement)
+            else:
+                made.append(with_body(statement, self.within(statement.body)))
+        return (*made, *self.strip(tuple(run)))
+
+    def _is_leaf(self, statement: Statement) -> bool:
+        if isinstance(statement, Assign):
+            return statement.local in self.homes
+        return isinstance(statement, Store)
+
+    def _is_rows(self, loop: Loop) -> bool:
+        """Whether a loop's steps read rows of buffers; stores are best left in their order."""
+        plain = all(map(self._is_leaf, loop.body))
+        stores = any(isinstance(s, Store) for s in loop.body)
+        return plain and not stores and bool(accesses(loop.body))
+
+    def rows(self, loop: Loop) -> Statements:
+        """An ordered loop of plain statements, ROWS of its steps at a time."""
+        group = self.scope.variable("rows")
+        count = divide(subtract(loop.stop, loop.start), ROWS)
+        first = add(loop.start, multiply(group, ROWS))
+        together: Statements = ()
+        for k in range(ROWS):
+            together += substitute(loop.body, {loop.variable: add(first, k)})
+        rest = replace(loop, start=add(loop.start, multiply(count, ROWS)))
+        return (
+            Loop(group, integer(0), count, self.strip(together, loop.body)),
+            with_body(rest, self.strip(loop.body)),
+        )
+
+    def strip(self, run: Statements, origin: Statements | None = None) -> Statements:
+        """The loop around a run of statements; running values in registers meanwhile.
+
+        `origin` is what the run was in the loop's body, if it is several steps of that.
+        """
+        if not run:
+            return ()
+        column = self.scope.variable(self.loop.variable.data)
+        before, after = _live(run)
+        inside = touches(run if origin is None else origin)
+        registers: dict[int, int] = {}
+        loads: list[Statement] = []
+        stores: list[Statement] = []
+        for number in sorted(self.homes.keys() & (before | after)):
+            old = self.scope.locals[number]
+            if old.length:
+                continue
+            registers[number] = register = self.scope.local(old.name, old.dtype)
+            held = get(register, old.dtype)
+            if number in before:
+                loads.append(Assign(register, get(self.homes[number], old.dtype, column)))
+            if number in after and inside[number] != self.total[number]:
+                stores.append(Assign(self.homes[number], held, column))
+        body = [self._moved(statement, registers) for statement in run]
+        moved = substitute((*loads, *body, *stores), {self.loop.variable: column})
+        return (Loop(column, self.loop.start, self.loop.stop, moved),)
+
+    def _moved(self, statement: Statement, registers: dict[int, int]) -> Statement:
+        """A statement on registers of this strip, and on the arrays of all columns."""
+
+        def change(x: Value) -> Value:
+            if x.op != "get" or x.data not in self.homes:
+                return x
+            if not x.args:
+                return value("get", (), x.dtype, registers[x.data])
+            return value("get", (self._place(x.args[0]),), x.dtype, self.homes[x.data])
+
+        changed = revise_one(statement, changer(change))
+        if not isinstance(changed, Assign) or changed.local not in self.homes:
+            return changed
+        if changed.position is None:
+            return replace(changed, local=registers[changed.local])
+        place = self._place(changed.position)
+        return replace(changed, local=self.homes[changed.local], position=place)
+
+    def _place(self, position: Value) -> Value:
+        return add(multiply(position, self.length), self.loop.variable)
+
+
+def _live(run: Statements) -> tuple[set[int], set[int]]:
+    """The registers that a run reads before it assigns them, and those it assigns."""
+    before: set[int] = set()
+    after: set[int] = set()
+    for statement in run:
+        read = {x.data for x in walk(*expressions(statement)) if x.op == "get"}
+        before |= read - after
+        if isinstance(statement, Assign):
+            after.add(statement.local)
+    return before, after

@@ -1,0 +1,89 @@
+"""Run the steps of loops as lanes of vectors.
+
+The loop that is chosen is the one whose lanes meet adjacent elements: an innermost one, or one
+around loops that must keep their order. Whole steps are taken by a vector loop, and what is left by
+narrower ones, then one by one. Widths never change bits: each lane computes what its step did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.compiler.lanes import FEWEST, Lanes, widen, widest
+from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store, every
+from weft.compiler.polynomial import add, divide, known, multiply, subtract
+from weft.compiler.rebuild import Scope, Statements, substitute, values_of, with_body
+
+MOST_LANES = 16
+MOST_COLUMNS = 64  # lanes of a loop around others, where each lane holds running values
+_TWICE = 200  # instructions above which a second, narrower copy of a loop does not pay
+
+
+def vectorize(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
+    """The kernel with vector loops where they pay."""
+    scope = Scope(kernel)
+    return scope.kernel_with(_Vectorizer(scope, Lanes(kernel), vector_bytes).run(kernel.body))
+
+
+def width(loop: Loop, vector_bytes: int) -> int:
+    """Lanes for a loop: two registers of its widest element, eight around loops in order."""
+    size = widest(loop.body)
+    around = any(isinstance(s, Loop) for s in every(loop.body))
+    if around and len(values_of(loop.body)) < _TWICE:
+        return max(FEWEST, min(MOST_COLUMNS, 8 * vector_bytes // size))
+    return max(FEWEST, min(MOST_LANES, 2 * vector_bytes // size))
+
+
+class _Vectorizer:
+    def __init__(self, scope: Scope, judge: Lanes, vector_bytes: int) -> None:
+        self.scope = scope
+        self.judge = judge
+        self.vector_bytes = vector_bytes
+
+    def run(self, statements: Statements) -> Statements:
+        made: list[Statement] = []
+        for statement in statements:
+            if self.is_chosen(statement):
+                assert isinstance(statement, Loop)
+                made += self.lanes(statement)
+            elif isinstance(statement, Store | Assign) or _is_vector(statement):
+                made.append(statement)
+            else:
+                made.append(with_body(statement, self.run(statement.body)))
+        return tuple(made)
+
+    def is_chosen(self, statement: Statement) -> bool:
+        """Whether a statement is a loop that runs in lanes from now on."""
+        if not isinstance(statement, Loop) or statement.kind != "serial":
+            return False
+        return self.judge.runs_as_lanes(statement)
+
+    def lanes(self, loop: Loop) -> Statements:
+        """A loop as vector loops, each narrower than the one before, and a serial one."""
+        differing = self.judge.varying(loop.variable, loop.body)
+        assert differing is not None
+        lanes = width(loop, self.vector_bytes)
+        trips = known(subtract(loop.stop, loop.start))
+        while trips is not None and lanes > trips:
+            lanes //= 2
+        start, made = loop.start, list[Statement]()
+        small = len(values_of(loop.body)) < _TWICE
+        while lanes >= FEWEST:
+            whole = multiply(divide(subtract(loop.stop, start), lanes), lanes)
+            if known(whole) != 0:
+                body = widen(self.fresh(loop), differing, lanes, self.scope)
+                variable = self.scope.variable(loop.variable.data)
+                body = substitute(body, {loop.variable: variable})
+                made.append(Loop(variable, start, add(start, whole), body, "vector", lanes))
+                start = add(start, whole)
+            lanes = lanes // (2 if trips is not None else 4) if small else 0
+        if known(subtract(loop.stop, start)) != 0:
+            made.append(replace(loop, start=start))
+        return tuple(made)
+
+    def fresh(self, loop: Loop) -> Statements:
+        return self.scope.copy(loop.body)
+
+
+def _is_vector(statement: Statement) -> bool:
+    return isinstance(statement, Loop) and statement.kind == "vector"

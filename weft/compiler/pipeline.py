@@ -1,0 +1,66 @@
+"""From a lowered kernel to one that says how it runs: the passes, in order.
+
+Every pass keeps each bit of the results; `verify` and the interpreter of `weft.testing.ir` hold
+between any two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from weft.compiler.loops import Kernel
+from weft.compiler.passes.collapse import collapse
+from weft.compiler.passes.parallelize import parallelize
+from weft.compiler.passes.reduce import reduce
+from weft.compiler.passes.simplify import simplify
+from weft.compiler.passes.sink import sink
+from weft.compiler.passes.split import split
+from weft.compiler.passes.tile import tile
+from weft.compiler.passes.unfold import unfold
+from weft.compiler.passes.unroll import unroll
+from weft.compiler.passes.vectorize import vectorize
+
+Pass: TypeAlias = Callable[[Kernel], Kernel | tuple[Kernel, ...]]
+
+
+def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
+    """The passes that every kernel goes through, by name."""
+    return [
+        ("unfold", unfold),
+        ("simplify", simplify),
+        ("collapse", collapse),
+        ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
+        ("tile", tile),
+        ("parallelize", lambda kernel: parallelize(kernel, threads_wanted)),
+        ("reduce", reduce),
+        ("simplify again", simplify),
+        ("sink", lambda kernel: sink(kernel, vector_bytes)),
+        ("simplify once more", simplify),
+        ("vectorize", lambda kernel: vectorize(kernel, vector_bytes)),
+        ("simplify at last", simplify),
+        ("unroll", unroll),
+    ]
+
+
+def stages(
+    kernel: Kernel, *, vector_bytes: int = 16, threads_wanted: bool = True
+) -> Iterator[tuple[str, tuple[Kernel, ...]]]:
+    """The kernel after each pass, with the pass's name."""
+    kernels: tuple[Kernel, ...] = (kernel,)
+    for name, run in passes(vector_bytes, threads_wanted):
+        made = map(run, kernels)
+        kernels = tuple(k for m in made for k in ((m,) if isinstance(m, Kernel) else m))
+        yield name, kernels
+
+
+def schedule(
+    kernel: Kernel, *, vector_bytes: int = 16, threads_wanted: bool = True
+) -> tuple[Kernel, ...]:
+    """The kernels to run, one after another, for a lowered one.
+
+    Each notes its number of `tasks`. If there are two, the first has one buffer more, its last
+    one, which the second reads last; the first notes it as `partials`: (dtype, elements).
+    """
+    *_, (_, kernels) = stages(kernel, vector_bytes=vector_bytes, threads_wanted=threads_wanted)
+    return kernels

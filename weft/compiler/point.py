@@ -1,0 +1,242 @@
+"""One element of one result, in scalar instructions: how fused calls are computed.
+
+`Pull` asks a call for its element at an index; the call's `body` or `at` asks for elements of its
+operands, and so on, down to what memory holds. Views disappear on the way: they only move indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.compiler.build import Builder
+from weft.compiler.index import Index, Part
+from weft.compiler.loops import BOOL, INDEX, Value, const, get, identity_of, integer, value, walk
+from weft.core.common import dtypes
+from weft.core.common.types import DType, TensorType
+from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedError
+from weft.ops.base import Operation
+from weft.ops.gather import Scatter
+from weft.ops.reduction import ArgExtremum
+from weft.ops.view.join import Concat, Pad
+from weft.ops.view.slice import SliceUpdate
+from weft.ops.families import LogicalShapeOperation, ReduceOperation
+
+Point: TypeAlias = tuple[Index, ...]
+Source: TypeAlias = Callable[[Ref, Point], Value | None]
+
+DTYPES = frozenset(map(np.dtype, "? b B h H i I l L q Q e f d".split())) | {dtypes.bfloat16}
+_FLOAT = np.dtype(np.float32)
+_DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
+
+
+class Pull(Builder):
+    """Computes elements of calls; `source` gives what memory or a register holds already."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+        self._known: dict[tuple[Ref, Point], Value] = {}
+
+    def operand(self, x: Any) -> Any:
+        """Indices become values where an instruction takes them."""
+        return x.value if isinstance(x, Index) else x
+
+    def _binary(self, op: str, x: Any, y: Any, dtype: DType | None = None) -> Value:
+        left, right = self._operands(x, y)
+        if left.dtype == right.dtype == INDEX and op in _DECIDED:
+            known = _decided(op, left, right)
+            if known is not None:
+                return known
+        return super()._binary(op, left, right, dtype)
+
+    def at(self, ref: Ref, index: Sequence[Part]) -> Value:
+        """The element of a result at `index`, which may have leading axes the result lacks."""
+        node, slot = ref
+        shape = node.types[slot].shape
+        index = index[len(index) - len(shape) :]
+        point = tuple(
+            Index({}, 0) if size == 1 else inside(i, size)
+            for i, size in zip(index, shape, strict=True)
+        )
+        key = (ref, point)
+        found = self._known.get(key)
+        if found is None:
+            found = self._source(ref, point)
+            if found is None:
+                found = self.compute(node, point)
+            self._known[key] = found
+        return found
+
+    def compute(self, node: OutputRefs, point: Point) -> Value:
+        """The element of a call's only result, from its operands' elements."""
+        op, types = node.op, tuple(source.types[slot] for source, slot in node.inputs)
+        if isinstance(op, ReduceOperation):
+            return self._reduced(node, point)
+        narrow = op.widen and any(dtypes.is_narrow(t.dtype) for t in types)
+
+        def read(operand: int, index: Sequence[Part]) -> Value:
+            x = self.at(node.inputs[operand], index)
+            return self.cast(x, _FLOAT) if narrow and dtypes.is_narrow(x.dtype) else x
+
+        if op.has("at"):
+            made = op.at(self, point, read, *types, **node.params)
+        else:
+            args = [read(i, point) for i in range(len(types))]
+            made = op.body(self, *args, **node.params)
+        return self.fit(made, node.types[0].dtype)
+
+    def _reduced(self, node: OutputRefs, point: Point) -> Value:
+        """A reduction of one element, or of none."""
+        if reduced_size(node) == 0 or isinstance(node.op, ArgExtremum):
+            return nothing(node)
+        whole = list(point)
+        for position in reduced_axes(node):
+            whole.insert(position, Index({}, 0))
+        return self.fit(self.at(node.inputs[0], whole), node.types[0].dtype)
+
+    def fit(self, x: Any, dtype: DType) -> Value:
+        """`x` in the dtype of a result."""
+        found: Value = self.operand(x)
+        return found if found.dtype == dtype else self.cast(found, dtype)
+
+
+def reduced_axes(node: OutputRefs) -> tuple[int, ...]:
+    """The axes a reduction takes away, counted from the left of its operand."""
+    source, slot = node.inputs[0]
+    rank = len(source.types[slot].shape)
+    return tuple(sorted(axis + rank for axis in node.params["axes"]))
+
+
+def reduced_size(node: OutputRefs) -> int:
+    """How many elements go into each result of a reduction."""
+    source, slot = node.inputs[0]
+    return prod(source.types[slot].shape[i] for i in reduced_axes(node))
+
+
+def nothing(node: OutputRefs) -> Value:
+    """What a reduction of no element is: a sum is 0, not -0; the place of a lone element."""
+    dtype = node.types[0].dtype
+    if node.op.combine == "add":
+        return const(0, dtype)
+    return identity_of(node.op.combine, dtype)
+
+
+def _decided(op: str, x: Value, y: Value) -> Value | None:
+    """A comparison or choice of indices that their bounds decide."""
+    left, right = Index.of(x).bounds, Index.of(y).bounds
+    if left is None or right is None:
+        return None
+    if op == "less":
+        return _known(left[1] < right[0], left[0] >= right[1])
+    if op == "less_equal":
+        return _known(left[1] <= right[0], left[0] > right[1])
+    if op == "equal":
+        return _known(left == right and left[0] == left[1], left[1] < right[0] or right[1] < left[0])
+    first, second = (x, y) if op == "min" else (y, x)
+    if left[1] <= right[0]:
+        return first
+    return second if right[1] <= left[0] else None
+
+
+def _known(yes: bool, no: bool) -> Value | None:
+    return const(yes, BOOL) if yes or no else None
+
+
+def inside(i: Part, size: int) -> Index:
+    """`i`, moved into the axis where it is not known to lie there."""
+    index = Index.of(i)
+    found = index.bounds
+    if found is not None and 0 <= found[0] and found[1] < max(size, 1):
+        return index
+    low = value("max", (index.value, integer(0)), INDEX)
+    return Index.of(value("min", (low, integer(max(size - 1, 0))), INDEX))
+
+
+def kind_of(node: OutputRefs) -> str:
+    """How a call is compiled: view, map, reduce, ordered, scatter, dot, or host (not at all)."""
+    op = node.op
+    types = tuple(source.types[slot] for source, slot in node.inputs)
+    if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:
+        return "host"
+    found = _kind(op, types, node.types[0], _Frozen(node.params))
+    return "map" if found == "reduce" and reduced_size(node) <= 1 else found
+
+
+class _Frozen:
+    """Parameters that can be a key."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+        self.key = freeze(params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(4096)
+def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params: _Frozen) -> str:
+    if any(t.dtype not in DTYPES for t in (*types, made)):
+        return "host"
+    if isinstance(op, Scatter):
+        return "scatter"
+    if isinstance(op, LogicalShapeOperation):
+        return "map" if isinstance(op, Pad | Concat | SliceUpdate) else "view"
+    if isinstance(op, ArgExtremum):
+        return "reduce"
+    if op.has("at"):
+        return "host" if op.name in ("conv", "overlap_add") else "map"
+    if not op.has("body"):
+        return "host"
+    if getattr(op, "ordered", ""):
+        return "ordered"
+    if isinstance(op, ReduceOperation):
+        return "reduce"
+    if op.name == "matmul":
+        return "dot"
+    return "map" if _has_kernel(op, tuple(t.dtype for t in types), params) else "host"
+
+
+@lru_cache(4096)
+def _has_kernel(op: Operation, found: tuple[DType, ...], params: _Frozen) -> bool:
+    """Whether the body is made of instructions there are for these dtypes."""
+    try:
+        made = Pull(lambda ref, point: None).fit(body(op, found, params.params), found[0])
+    except (UnsupportedError, UnsupportedDTypeError, MissingRuleError):
+        return False
+    floating = (v for v in walk(made) if v.op in ("rem", "floordiv"))
+    return not any(v.dtype.kind not in "biu" for v in floating)
+
+
+def body(op: Operation, found: tuple[DType, ...], params: dict[str, Any]) -> Any:
+    """An op's body on stand-ins: what it is made of."""
+    narrow = op.widen and any(map(dtypes.is_narrow, found))
+    wide = (_FLOAT if narrow and dtypes.is_narrow(d) else d for d in found)
+    args = [get(i, d) for i, d in enumerate(wide)]
+    return op.body(Pull(lambda ref, point: None), *args, **params)
+
+
+def weight(node: OutputRefs) -> int:
+    """About how many instructions one element of a call takes."""
+    op = node.op
+    if op.has("at") or not op.has("body"):
+        return 100 if op.work >= 50 else 4
+    found = tuple(source.types[slot].dtype for source, slot in node.inputs)
+    return _weight(op, found, _Frozen(node.params))
+
+
+@lru_cache(4096)
+def _weight(op: Operation, found: tuple[DType, ...], params: _Frozen) -> int:
+    made = body(op, found, params.params)
+    return sum(1 for v in walk(made) if v.op not in ("get", "const"))
+
+
+__all__ = ["DTYPES", "Point", "Pull", "body", "inside", "kind_of", "weight"]

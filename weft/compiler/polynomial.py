@@ -1,0 +1,239 @@
+"""Indices as polynomials: sums of integer multiples of products of variables and parameters.
+
+Two indices are equal everywhere if their polynomials are; a variable's coefficient tells how an
+index moves with it, also where strides are parameters. What is not a sum or a product is an atom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from weft.compiler.loops import INDEX, Value, integer, literal, value
+
+Monomial: TypeAlias = tuple[Value, ...]
+Polynomial: TypeAlias = dict[Monomial, int]
+
+_RANK = {"variable": 0, "parameter": 1}
+_WRAP = 1 << 64
+_MOST_FACTORS = 4  # products of more than a few stay whole: they are data, not strides
+
+
+def polynomial(x: Value) -> Polynomial:
+    """An index as a polynomial; products of two sums are left whole."""
+    return _polynomial(x, {})
+
+
+def _polynomial(x: Value, memo: dict[Value, Polynomial]) -> Polynomial:
+    if x not in memo:
+        memo[x] = _terms(x, memo)
+    return memo[x]
+
+
+def _terms(x: Value, memo: dict[Value, Polynomial]) -> Polynomial:
+    if x.op == "const" and x.dtype == INDEX:
+        return constant(int(literal(x)))
+    if not is_sum(x):
+        return {(x,): 1}
+    args = [_polynomial(a, memo) for a in x.args]
+    if x.op == "neg":
+        return times(args[0], constant(-1))
+    if x.op == "add":
+        return plus(*args)
+    if x.op == "sub":
+        return plus(args[0], times(args[1], constant(-1)))
+    degree = sum(max(map(len, p), default=0) for p in args)
+    if degree > _MOST_FACTORS or min(map(len, args)) > 1:
+        return {(x,): 1}
+    return times(*args)
+
+
+def is_sum(x: Value) -> bool:
+    """Whether a value is integer arithmetic that a polynomial takes apart."""
+    return x.dtype == INDEX and x.op in ("add", "sub", "mul", "neg")
+
+
+def constant(number: int) -> Polynomial:
+    """A literal."""
+    return {(): number} if number else {}
+
+
+def plus(p: Polynomial, q: Polynomial) -> Polynomial:
+    """p + q, terms in the order they are met."""
+    total = dict(p)
+    for term, count in q.items():
+        total[term] = total.get(term, 0) + count
+        if total[term] % _WRAP == 0:
+            del total[term]
+    return total
+
+
+def times(p: Polynomial, q: Polynomial) -> Polynomial:
+    """p · q."""
+    total: Polynomial = {}
+    for term, count in p.items():
+        for other, many in q.items():
+            total = plus(total, {_ordered(term + other): count * many})
+    return total
+
+
+def _ordered(atoms: Monomial) -> Monomial:
+    return atoms if len(atoms) < 2 else tuple(sorted(atoms, key=_place))
+
+
+def _place(atom: Value) -> tuple[int, str, int]:
+    return _RANK.get(atom.op, 2), _spelled(atom, 4), id(atom)
+
+
+def _spelled(x: Value, depth: int) -> str:
+    inner = ",".join(_spelled(a, depth - 1) for a in x.args) if depth else ""
+    return f"{x.op} {x.data}({inner})"
+
+
+def to_value(p: Polynomial) -> Value:
+    """A polynomial in scalar instructions, its literal last."""
+    total: Value | None = None
+    for term, count in p.items():
+        if term:
+            factors = [*term, *([] if count == 1 else [integer(_wrapped(count))])]
+            total = _joined("add", ([] if total is None else [total]) + [_joined("mul", factors)])
+    offset = integer(_wrapped(p.get((), 0)))
+    if total is None:
+        return offset
+    return total if not p.get((), 0) else value("add", (total, offset), INDEX)
+
+
+def _joined(op: str, values: list[Value]) -> Value:
+    total = values[0]
+    for x in values[1:]:
+        total = value(op, (total, x), INDEX)
+    return total
+
+
+def _wrapped(number: int) -> int:
+    return (number + _WRAP // 2) % _WRAP - _WRAP // 2
+
+
+def coefficient(p: Polynomial, atom: Value) -> Polynomial | None:
+    """What multiplies an atom; None where it occurs in powers or hides inside another atom."""
+    found: Polynomial = {}
+    for term, count in p.items():
+        powers = sum(a is atom for a in term)
+        if powers > 1 or any(a is not atom and hides(a, atom) for a in term):
+            return None
+        if powers:
+            found[tuple(a for a in term if a is not atom)] = count
+    return found
+
+
+def hides(x: Value, atom: Value) -> bool:
+    """Whether an atom is somewhere inside a value."""
+    stack = [x]
+    seen: set[Value] = set()
+    while stack:
+        here = stack.pop()
+        if here is atom:
+            return True
+        if here not in seen:
+            seen.add(here)
+            stack.extend(here.args)
+    return False
+
+
+def without(p: Polynomial, atoms: Iterable[Value]) -> Polynomial:
+    """The terms that have none of these atoms as a factor."""
+    gone = set(atoms)
+    return {term: count for term, count in p.items() if gone.isdisjoint(term)}
+
+
+def stride(index: Value, variable: Value) -> Polynomial | None:
+    """By how much an index grows with a variable; None if that is not the same everywhere."""
+    if not hides(index, variable):
+        return {}
+    return coefficient(polynomial(index), variable)
+
+
+def number(p: Polynomial | None) -> int | None:
+    """The number a polynomial is, where it has no atoms."""
+    if p is None or any(term for term in p):
+        return None
+    return p.get((), 0)
+
+
+def known(x: Value) -> int | None:
+    """The number of a literal index."""
+    return int(literal(x)) if x.op == "const" else None
+
+
+def most_of(x: Value) -> int | None:
+    """A number that an index never exceeds, where one can be read off."""
+    if x.op == "min":
+        return min((most for most in map(most_of, x.args) if most is not None), default=None)
+    if x.op not in ("add", "floordiv"):
+        return known(x)
+    most, other = most_of(x.args[0]), known(x.args[1])
+    if most is None or other is None or (x.op == "floordiv" and other <= 0):
+        return None
+    return most + other if x.op == "add" else most // other
+
+
+def add(x: Value, y: Value | int) -> Value:
+    """x + y, folded."""
+    return to_value(plus(polynomial(x), polynomial(_value(y))))
+
+
+def subtract(x: Value, y: Value | int) -> Value:
+    """x - y, folded."""
+    return to_value(plus(polynomial(x), times(polynomial(_value(y)), constant(-1))))
+
+
+def multiply(x: Value, y: Value | int) -> Value:
+    """x · y, folded."""
+    p, q = polynomial(x), polynomial(_value(y))
+    if len(p) > 1 and len(q) > 1:
+        return value("mul", (x, _value(y)), INDEX)
+    return to_value(times(p, q))
+
+
+def divide(x: Value, by: Value | int) -> Value:
+    """The floor of x / by, folded where every term divides or both are literals."""
+    divisor = known(_value(by))
+    if divisor is None or divisor <= 0:
+        return value("floordiv", (x, _value(by)), INDEX)
+    p = polynomial(x)
+    if all(count % divisor == 0 for count in p.values()) or not any(p):
+        return to_value({term: count // divisor for term, count in p.items()})
+    return value("floordiv", (x, integer(divisor)), INDEX)
+
+
+def remainder(x: Value, by: Value | int) -> Value:
+    """x - floor(x / by) · by for x that is not negative, folded like `divide`."""
+    divisor = known(_value(by))
+    if divisor is None or divisor <= 0:
+        return value("rem", (x, _value(by)), INDEX)
+    p = {term: count for term, count in polynomial(x).items() if count % divisor}
+    if not any(p):
+        return integer(p.get((), 0) % divisor)
+    return value("rem", (x, integer(divisor)), INDEX)
+
+
+def smaller(x: Value, y: Value | int) -> Value:
+    """The smaller of two indices, folded where their difference is known."""
+    y = _value(y)
+    gap = number(plus(polynomial(x), times(polynomial(y), constant(-1))))
+    if gap is not None:
+        return x if gap <= 0 else y
+    return value("min", (x, y), INDEX)
+
+
+def larger(x: Value, y: Value | int) -> Value:
+    """The larger of two indices, folded where their difference is known."""
+    y = _value(y)
+    gap = number(plus(polynomial(x), times(polynomial(y), constant(-1))))
+    if gap is not None:
+        return x if gap >= 0 else y
+    return value("max", (x, y), INDEX)
+
+
+def _value(x: Value | int) -> Value:
+    return integer(x) if isinstance(x, int) else x

@@ -1,0 +1,232 @@
+"""Changed copies of kernels: values and statements never change, so passes build new ones.
+
+`Scope` gives a pass fresh variables and locals; `rebuild` and `revise` apply a change to every
+value of an expression or of statements; `read_locals` and its kin say what statements touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from weft.compiler.loops import (
+    Assign,
+    Kernel,
+    Local,
+    Loop,
+    Part,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    When,
+    children,
+    every,
+    expressions,
+    value,
+    variable,
+)
+from weft.core.common.types import DType
+
+Change: TypeAlias = Callable[[Value], Value]
+Statements: TypeAlias = tuple[Statement, ...]
+
+
+class Scope:
+    """The variables and locals of a kernel that a pass is rebuilding."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.locals = list(kernel.locals)
+        self._names = {v.data for s in every(kernel.body) for v in bound(s)}
+
+    def variable(self, name: str) -> Value:
+        """A variable whose name is not taken; `name` is where the search begins."""
+        stem = name.rstrip("0123456789").rstrip("_") or "v"
+        found, count = stem, 0
+        while found in self._names:
+            count += 1
+            found = f"{stem}_{count}"
+        self._names.add(found)
+        return variable(found)
+
+    def local(self, name: str, dtype: DType, lanes: int = 1, length: int = 0) -> int:
+        """The number of a new local."""
+        self.locals.append(Local(name, dtype, lanes, length))
+        return len(self.locals) - 1
+
+    def copy(self, statements: Statements) -> Statements:
+        """The same statements with variables of their own."""
+        names = {v: self.variable(v.data) for s in every(statements) for v in bound(s)}
+        return substitute(statements, names) if names else statements
+
+    def kernel_with(self, body: Statements, **notes: Any) -> Kernel:
+        """The kernel with these statements and every local made so far."""
+        old = self.kernel
+        return replace(old, body=body, locals=tuple(self.locals), notes={**old.notes, **notes})
+
+
+def bound(statement: Statement) -> tuple[Value, ...]:
+    """The variables a statement brings into being."""
+    if isinstance(statement, Loop):
+        return (statement.variable,)
+    if isinstance(statement, Reduce):
+        return tuple(v for v, _ in statement.axes)
+    return ()
+
+
+def rebuild(x: Value, change: Change, memo: dict[Value, Value]) -> Value:
+    """`x` with `change` applied to each of its points, operands first."""
+    stack = [x]
+    while stack:
+        point = stack[-1]
+        if point in memo:
+            stack.pop()
+            continue
+        missing = [a for a in point.args if a not in memo]
+        if missing:
+            stack.extend(reversed(missing))
+            continue
+        stack.pop()
+        args = tuple(memo[a] for a in point.args)
+        same = all(a is b for a, b in zip(args, point.args, strict=True))
+        memo[point] = change(point if same else value(point.op, args, point.dtype, point.data))
+    return memo[x]
+
+
+def changer(change: Change) -> Change:
+    """`change` for whole expressions, each point changed once."""
+    memo: dict[Value, Value] = {}
+    return lambda x: rebuild(x, change, memo)
+
+
+def with_body(statement: Statement, body: Statements) -> Statement:
+    """The same loop, reduction or condition around other statements."""
+    assert not isinstance(statement, Store | Assign)
+    return replace(statement, body=body)
+
+
+def revise_one(statement: Statement, change: Change) -> Statement:
+    """A statement whose own expressions have been changed; those inside it stay."""
+    if isinstance(statement, Loop):
+        return replace(
+            statement,
+            variable=change(statement.variable),
+            start=change(statement.start),
+            stop=change(statement.stop),
+        )
+    if isinstance(statement, Reduce):
+        axes = tuple((change(v), change(extent)) for v, extent in statement.axes)
+        parts = tuple(Part(p.targets, p.combine, _all(p.values, change)) for p in statement.parts)
+        return replace(statement, axes=axes, parts=parts)
+    if isinstance(statement, Store):
+        return replace(statement, index=change(statement.index), value=change(statement.value))
+    if isinstance(statement, Assign):
+        position = None if statement.position is None else change(statement.position)
+        return replace(statement, value=change(statement.value), position=position)
+    return replace(statement, condition=change(statement.condition))
+
+
+def _all(values: tuple[Value, ...], change: Change) -> tuple[Value, ...]:
+    return tuple(change(v) for v in values)
+
+
+def revise(statements: Statements, change: Change) -> Statements:
+    """Statements whose every expression has been changed, inner ones too."""
+    made: list[Statement] = []
+    for statement in statements:
+        changed = revise_one(statement, change)
+        if not isinstance(changed, Store | Assign):
+            changed = with_body(changed, revise(changed.body, change))
+        made.append(changed)
+    return tuple(made)
+
+
+def substitute(statements: Statements, values: Mapping[Value, Value]) -> Statements:
+    """Statements where some values, such as variables, are others."""
+    memo = dict(values)
+    return revise(statements, lambda x: rebuild(x, _same, memo))
+
+
+def substitute_value(x: Value, values: Mapping[Value, Value]) -> Value:
+    """An expression where some values are others."""
+    return rebuild(x, _same, dict(values))
+
+
+def _same(x: Value) -> Value:
+    return x
+
+
+def rename_locals(statements: Statements, numbers: Mapping[int, int]) -> Statements:
+    """Statements that read and assign other locals in the place of some."""
+
+    def change(x: Value) -> Value:
+        if x.op == "get" and x.data in numbers:
+            return value("get", x.args, x.dtype, numbers[x.data])
+        return x
+
+    return _renamed(revise(statements, changer(change)), numbers)
+
+
+def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Assign):
+            statement = replace(statement, local=numbers.get(statement.local, statement.local))
+        elif isinstance(statement, Reduce):
+            parts = tuple(
+                Part(tuple(numbers.get(t, t) for t in p.targets), p.combine, p.values)
+                for p in statement.parts
+            )
+            statement = replace(statement, parts=parts)
+        inner = children(statement)
+        made.append(with_body(statement, _renamed(inner, numbers)) if inner else statement)
+    return tuple(made)
+
+
+def values_of(statements: Iterable[Statement]) -> set[Value]:
+    """Every point of every expression in statements and in those inside them."""
+    found: set[Value] = set()
+    for statement in every(tuple(statements)):
+        stack = [x for x in expressions(statement) if x not in found]
+        while stack:
+            x = stack.pop()
+            if x not in found:
+                found.add(x)
+                stack.extend(x.args)
+    return found
+
+
+def assigned_locals(statements: Iterable[Statement]) -> set[int]:
+    """The locals that statements give values to."""
+    found: set[int] = set()
+    for statement in every(tuple(statements)):
+        if isinstance(statement, Assign):
+            found.add(statement.local)
+        elif isinstance(statement, Reduce):
+            found.update(t for part in statement.parts for t in part.targets)
+    return found
+
+
+def read_locals(statements: Iterable[Statement]) -> set[int]:
+    """The locals that statements read."""
+    return {x.data for x in values_of(statements) if x.op == "get"}
+
+
+def stored_buffers(statements: Iterable[Statement]) -> set[int]:
+    """The buffers that statements write to."""
+    return {s.buffer for s in every(tuple(statements)) if isinstance(s, Store)}
+
+
+def in_loops(statements: Statements, change: Callable[[Loop], Statements]) -> Statements:
+    """Statements where each outermost loop that `change` is asked about becomes its answer."""
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Loop):
+            made.extend(change(statement))
+        elif isinstance(statement, When | Reduce):
+            made.append(with_body(statement, in_loops(statement.body, change)))
+        else:
+            made.append(statement)
+    return tuple(made)

@@ -1,0 +1,118 @@
+"""Lower a group to kernels: scatters, and the checks of positions that gathers and scatters make.
+
+Updates meet in order, so the loop over them is never split; what is split is what each update
+carries along. Positions are checked on their own, before any of them is used: a kernel moves each
+into range, so nothing is read or written elsewhere even when the check fails.
+"""
+
+from __future__ import annotations
+
+from weft.compiler.index import Index, flat
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    LANES,
+    Buffer,
+    Part,
+    Reduce,
+    Store,
+    Value,
+    When,
+    get,
+    integer,
+)
+from weft.compiler.fuse import Fusion, Group
+from weft.compiler.lower import Frame, Lowered, lower_group, nest
+from weft.compiler.point import Pull, inside
+from weft.core.graph.node import OutputRefs, Ref
+from weft.ops.gather import Gather, Scatter
+
+
+
+def lower(
+    fusion: Fusion, group: Group, strides: dict[Ref, tuple[int, ...]]
+) -> tuple[Lowered, ...]:
+    """The kernels of one group: checks of positions first, then what is computed."""
+    frame = Frame(fusion, group, strides)
+    found = [
+        checks(Frame(fusion, group, strides), node.inputs[1], indexed_sizes(node), 1 + number)
+        for number, node in enumerate((*group.members, *fusion.pulled(group)))
+        if node.params.get("mode") == "raise" and isinstance(node.op, Gather | Scatter)
+    ]
+    if group.kind == "scatter":
+        return (*found, *lower_scatter(frame, group.members[0]))
+    return (*found, lower_group(frame))
+
+
+def indexed_sizes(node: OutputRefs) -> tuple[int, ...]:
+    """The sizes of the axes that positions refer to."""
+    source, slot = node.inputs[0]
+    shape = source.types[slot].shape
+    end = len(shape) - node.params["rest"]
+    return shape[end - node.params["indexed"] : end]
+
+
+def lower_scatter(frame: Frame, node: OutputRefs) -> tuple[Lowered, Lowered]:
+    """Two kernels: the operand copied, then the updates put into the copy."""
+    return _copied(Frame(frame.fusion, frame.group, frame.strides), node), _updated(frame, node)
+
+
+def _copied(frame: Frame, node: OutputRefs) -> Lowered:
+    shape = node.types[0].shape
+    point = frame.variables(shape)
+    x = Pull(frame.source).at(node.inputs[0], point)
+    body = nest(point, shape, (frame.store(node, flat(point, shape), x),))
+    return frame.finish("scatter_copy", body)
+
+
+def _updated(frame: Frame, node: OutputRefs) -> Lowered:
+    """Loops over batches and slices outside, which may be split; over updates in order inside."""
+    op, params = node.op, node.params
+    types = tuple(source.types[slot] for source, slot in node.inputs)
+    shape = node.types[0].shape
+    rest, picks = params["rest"], params["picks"]
+    lead = shape[: len(shape) - params["indexed"] - rest]
+    count = types[2].shape[len(types[2].shape) - picks - rest : len(types[2].shape) - rest]
+    row = shape[len(shape) - rest :]
+    outer, updates = frame.variables((*lead, *row)), frame.variables(count)
+    index = (*outer[: len(lead)], *updates, *outer[len(lead) :])
+    pull = Pull(frame.source)
+
+    def read(operand: int, at: tuple[Index, ...]) -> Value:
+        return pull.at(node.inputs[operand], at)
+
+    target, x = op.into(pull, index, read, *types, **params)
+    where = tuple(inside(pull.operand(i), n) for i, n in zip(target, shape, strict=True))
+    combine = "" if op.combine == "last" else op.combine
+    buffer = frame.buffer((node, 0), "update")
+    store = Store(buffer, flat(where, shape).value, x, combine)
+    return frame.finish(node.name, nest(outer, (*lead, *row), nest(updates, count, (store,))))
+
+
+def checks(frame: Frame, ref: Ref, sizes: tuple[int, ...], code: int) -> Lowered:
+    """A kernel that reports a status if a position lies outside its axis."""
+    node, slot = ref
+    shape = node.types[slot].shape
+    point = frame.variables(shape)
+    pull = Pull(frame.source)
+    i = pull.cast(pull.at(ref, point), INDEX)
+    size = integer(sizes[-1])
+    for k, n in enumerate(sizes[:-1]):
+        size = pull.select(pull.equal(point[-1], k), integer(n), size)
+    bad = pull.bit_or(pull.less(i, pull.neg(size)), pull.less_equal(size, i))
+    found = frame.local(BOOL)
+    axes = tuple((v.value, integer(n)) for v, n in zip(point, shape, strict=True))
+    status = len(frame.buffers)
+    report = When(get(found, BOOL), (Store(status, integer(0), integer(code)),))
+    made = frame.finish("check", (Reduce(axes, LANES, (Part((found,), "or", (bad,)),)), report))
+    kernel = made.kernel
+    buffers = (*kernel.buffers, Buffer("status", INDEX, "write"))
+    return Lowered(
+        type(kernel)(kernel.name, buffers, kernel.locals, kernel.body, notes=kernel.notes),
+        made.refs,
+        made.written,
+        reports=True,
+    )
+
+
+__all__ = ["checks", "lower_scatter"]

@@ -1,0 +1,223 @@
+"""`Specialization`: one traced and compiled version of a function, for one kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.capture import Program, Threaded
+from weft.compiler.donation import give
+from weft.compiler.executable import Executable, build
+from weft.compiler.flatten import Enter, Leave, make_enter, make_leave, passed_through
+from weft.compiler.rewrite import rewrite
+from weft.compiler.signature import Call, Signature
+from weft.compiler.statistics import Counting
+from weft.core.autograd.imperative import AMBIENT
+from weft.core.common.handler import Handler, current
+from weft.core.common.source import blamed
+from weft.core.common.trees import tree_unflatten
+from weft.core.graph.graph import GRAPH
+from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace
+from weft.core.tensor.convert import wrap
+from weft.core.tensor.number import WIDE, Number
+from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
+from weft.errors import CastError
+from weft.ops.base import call as perform_call
+from weft.ops.random.state import Generator, generator, own_key
+
+
+class Specialization:
+    """A traced function; `build` makes it ready to run on data."""
+
+    enter: Enter
+    leave: Leave
+    executable: Executable
+    run: Callable[[Sequence[Any]], tuple[Any, ...]]
+    lowered: Trace
+
+    def __init__(
+        self, signature: Signature, program: Program, paths: list[str], donated: tuple[bool, ...]
+    ) -> None:
+        self.signature = signature
+        self.program = program
+        self.paths = paths
+        self.donated = donated
+        self.hits = 0
+        self.is_ready = False
+
+    def fits(self) -> bool:
+        """Whether the captured tensors still have the types they were traced with."""
+        return not self.capture_changes()
+
+    def capture_changes(self) -> list[str]:
+        """Which captured tensors have changed, in words."""
+        changes = []
+        for each in self.program.captures:
+            now = each.current()
+            if not isinstance(now, Tensor):
+                changes.append(f"captured tensor {each.name}: is no tensor any more")
+            elif now.type != each.type:
+                changes.append(f"captured tensor {each.name}: was {each.type}, now {now.type}")
+            elif now.device is not each.device:
+                changes.append(
+                    f"captured tensor {each.name}: device was {each.device}, now {now.device}"
+                )
+        return changes
+
+    def runs_plainly(self, call: Call) -> bool:
+        """Whether a call can run on data: no transform wants to see what happens inside."""
+        constant = _inside_no_grad()
+        if not constant and current() is not None:
+            return False
+        tensors = [x for x in call.leaves if isinstance(x, Tensor)]
+        tensors += [each.current() for each in self.program.captures]
+        return all(_is_plain(x, constant) for x in tensors)
+
+    def build(self, name: str, counting: Counting, call: Call, arguments: Any) -> None:
+        """Make the executable, and the code around it."""
+        trace = self.program.trace
+        with counting.timed("optimise"):
+            self.lowered, found = rewrite(trace)
+        counting.add(
+            dead=found.dead, shared=found.shared, folded=found.folded, simplified=found.simplified
+        )
+        rest = len(trace.inputs) - len(trace.captures) - len(self.donated)
+        donated = (*self.donated, *(False,) * rest)
+        compiled = GRAPH.counters.compilations
+        self.executable = build(self.lowered, donated=donated, name=name)
+        if GRAPH.counters.compilations == compiled:  # an executable may count its own
+            GRAPH.counters.compilations += 1
+        counting.add(compilations=1, nodes_after=len(self.lowered.nodes))
+        counting.add_build(self.executable.counts)
+        self.run = self.executable.run
+        self.leave = make_leave(trace, self.program.structure)
+        self.kept = passed_through(self.lowered)
+        made = make_enter(call, arguments, self.program, self.kept, self._donations())
+        self.enter = _refuse if made is None else made
+        self.is_ready = True
+
+    def gather(self, call: Call) -> list[Any] | None:
+        """The arrays of a call, by the general path; None if a generator has to start anew."""
+        arrays: list[Any] = []
+        pairs = zip(call.leaves, self.program.limits, self.paths, strict=True)
+        for leaf, limits, path in pairs:
+            arrays.append(self._array(leaf, limits, path, len(arrays)))
+        for slot in self.program.slots:
+            taken = _source(slot).reserve(slot.drawn)
+            if taken is None:
+                return None
+            arrays += [taken[0].data(), np.array(taken[1], np.uint32)]
+        for each in self.program.captures:
+            arrays.append(self._array(each.current(), None, each.name, len(arrays)))
+        given = [(i, call.leaves[i], path) for i, path in self._donations()]
+        if given:
+            give(arrays, given)
+        return arrays
+
+    def _donations(self) -> list[tuple[int, str]]:
+        """Positions and names of the leaves that are given away."""
+        return [(i, path) for i, path in enumerate(self.paths) if self.donated[i]]
+
+    def _array(self, leaf: Any, limits: Any, path: str, position: int) -> Any:
+        if not isinstance(leaf, Tensor):
+            _check_range(leaf, limits, path)
+            return np.array(leaf, WIDE[type(leaf)])
+        opened = _opened(leaf)
+        data = opened.data()
+        if position in self.kept and (opened._impl.shared or is_shared(data)):
+            return np.array(data)
+        return data
+
+    def replay(self, call: Call, again: Callable[[], Any]) -> Any:
+        """Perform the recorded calls in the current handler; `again` runs the function itself."""
+        operands = [
+            _operand(x, leaf.device, limits, path)
+            for x, leaf, limits, path in zip(
+                call.leaves, self.signature.leaves, self.program.limits, self.paths, strict=True
+            )
+        ]
+        keepers = []
+        for slot in self.program.slots:
+            source = _source(slot)
+            keeper = source.keeper()
+            assert isinstance(keeper, Threaded | None)
+            keepers.append((keeper, source, 0 if keeper is None else keeper.slot(source).drawn))
+            taken = source.reserve_tensors(slot.drawn)
+            if taken is None:
+                return again()
+            operands += taken
+        operands += [each.current() for each in self.program.captures]
+        trace = self.program.trace
+
+        def step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            with blamed(node.position):
+                if node in self.program.draws:
+                    return (self._drawn(node, args, keepers),)
+                result: Any = perform_call(node.op, args, node.params)
+            return result if isinstance(result, tuple) else (result,)
+
+        found = trace.walk((*operands, *trace.captures), step)
+        return tree_unflatten(self.program.structure, map(alias, found))
+
+    def _drawn(self, node: OutputRefs, args: tuple[Any, ...], keepers: list[Any]) -> Tensor:
+        """A key as eager code would draw it here: its own for each slice of the maps around."""
+        slot, number = self.program.draws[node]
+        keeper, source, first = keepers[slot]
+        if keeper is not None:
+            key: Tensor = keeper.key(source, first + number)
+            return key
+        return own_key(perform_call(node.op, args, node.params))
+
+
+def _refuse(args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """The quick way in for trees that only the general path can take apart: there is none."""
+
+
+def _source(slot: Any) -> Generator:
+    return generator() if slot.source is None else slot.source
+
+
+def _inside_no_grad() -> bool:
+    """Whether there are handlers here, and all only keep derivatives out."""
+    handler: Handler | None = current()
+    if handler is None:
+        return False
+    while handler is not None and handler.constant:
+        handler = handler.outer
+    return handler is None
+
+
+def _is_plain(x: Any, constant: bool) -> bool:
+    """Whether a tensor has data of its own: `requires_grad` counts only outside `no_grad`."""
+    owner = x._impl.owner
+    return owner is None or (constant and owner is AMBIENT)
+
+
+def _opened(x: Tensor) -> Tensor:
+    """A tensor's value outside the tape that `requires_grad` keeps."""
+    while x._impl.owner is not None:
+        x = x._impl.owner.read(x._impl.payload)
+    return x
+
+
+def _check_range(value: Any, limits: tuple[int, int] | None, path: str) -> None:
+    if limits is not None and not limits[0] <= value <= limits[1]:
+        raise CastError(
+            f"compile: argument {path}: {value} does not fit the integers it is used as"
+            f" (from {limits[0]} to {limits[1]})"
+        )
+
+
+def _operand(x: Any, device: Any, limits: Any, path: str) -> Tensor:
+    """A leaf as an operand of the trace."""
+    if type(x) is Number:
+        return x.wide
+    if isinstance(x, Tensor):
+        return x
+    _check_range(x, limits, path)
+    return wrap(np.array(x, WIDE[type(x)]), device)

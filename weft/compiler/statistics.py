@@ -1,0 +1,88 @@
+"""What compiling cost and gave: `CompilationStats`, a compiled function's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from time import perf_counter
+
+PHASES = ("trace", "optimise", "fuse", "lower", "emit", "compile", "link")
+
+
+@dataclass(frozen=True)
+class CompilationStats:
+    """Counters of a compiled function: how often it was traced, what became of its graphs.
+
+    The counts of nodes, kernels and bytes are sums over all graphs compiled so far.
+    """
+
+    traces: int = 0
+    compilations: int = 0
+    hits: int = 0  # calls that ran what was compiled before
+    misses: int = 0
+    evictions: int = 0
+    nodes_before: int = 0
+    nodes_after: int = 0
+    dead: int = 0  # calls whose result nobody needed
+    shared: int = 0  # calls that an equal one replaced
+    folded: int = 0  # calls on constants, done while compiling
+    simplified: int = 0  # calls that algebra removed or replaced
+    kernels: int = 0
+    regions: int = 0  # groups of calls that were fused
+    bytes_planned: int = 0
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        counts = ", ".join(
+            f"{each.name.replace('_', ' ')} {getattr(self, each.name)}"
+            for each in fields(self)
+            if each.name != "milliseconds"
+        )
+        times = ", ".join(f"{phase} {spent:.1f}" for phase, spent in self.milliseconds.items())
+        return f"{counts}; ms: {times}"
+
+
+@dataclass
+class BuildCounts:
+    """What building one executable counted; `milliseconds` by the names of `PHASES`."""
+
+    kernels: int = 0
+    regions: int = 0
+    bytes_planned: int = 0
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+
+class Counting:
+    """The counters behind `CompilationStats`, as they grow."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {
+            each.name: 0 for each in fields(CompilationStats) if each.name != "milliseconds"
+        }
+        self.milliseconds = dict.fromkeys(PHASES, 0.0)
+
+    def add(self, **counts: int) -> None:
+        """Add to counters by name."""
+        for name, count in counts.items():
+            self.numbers[name] += count
+
+    def add_build(self, counts: BuildCounts) -> None:
+        """Add what one executable counted."""
+        self.add(kernels=counts.kernels, regions=counts.regions, bytes_planned=counts.bytes_planned)
+        for phase, spent in counts.milliseconds.items():
+            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Inside, time is put down to `phase`."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.milliseconds[phase] += 1e3 * (perf_counter() - start)
+
+    def snapshot(self, hits: int) -> CompilationStats:
+        """The counters as they stand; calls of the quick path are counted elsewhere."""
+        numbers = {**self.numbers, "hits": self.numbers["hits"] + hits}
+        return CompilationStats(**numbers, milliseconds=dict(self.milliseconds))

@@ -1,0 +1,127 @@
+"""When recorded graphs are compiled: at the second run of the same graph, or at once if it is large.
+
+A graph is known by its structure: ops, parameters, types, and which results somebody still holds.
+What nobody holds is not computed for its own sake.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from weft.compiler.native import Native
+from weft.config import settings
+from weft.core.common.types import Array
+from weft.core.graph.graph import GRAPH
+from weft.core.graph.node import OutputRefs, Ref
+from weft.core.graph.trace import Trace
+from weft.runtime.cpu import jit
+
+MOST_GRAPHS = 256  # compiled graphs that are kept
+MOST_SEEN = 4096  # graphs whose first run is remembered
+
+_seen: OrderedDict[Any, int] = OrderedDict()
+_compiled: OrderedDict[Any, Native] = OrderedDict()
+
+
+class Recorded:
+    """Pending calls about to run: their structure, their data, and what is kept."""
+
+    def __init__(self, order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> None:
+        self.order = order
+        self.numbers: dict[OutputRefs, int] = {node: i for i, node in enumerate(order)}
+        self.leaves: dict[Ref, int] = {}
+        self.arrays: list[Array] = []
+        wanted = set(roots)
+        self.kept = [node for node in order if node in wanted or is_held(node)]
+        rows = [self._row(node) for node in order]
+        self.key = (tuple(rows), tuple(self.numbers[node] for node in self.kept))
+
+    def _row(self, node: OutputRefs) -> tuple[Any, ...]:
+        inputs = []
+        for ref in node.inputs:
+            number = self.numbers.get(ref[0])
+            inputs.append((number, ref[1]) if number is not None else self._leaf(ref))
+        frozen = node.key[2] if node.op.pure else None  # type: ignore[index]
+        return (node.op, tuple(inputs), frozen, node.types)
+
+    def _leaf(self, ref: Ref) -> tuple[Any, ...]:
+        number = self.leaves.get(ref)
+        if number is None:
+            number = self.leaves[ref] = len(self.arrays)
+            array = ref[0].results[ref[1]]  # type: ignore[index]
+            self.arrays.append(array)
+        array = self.arrays[number]
+        strides = None if array.flags.c_contiguous else array.strides
+        return ("leaf", number, array.shape, array.dtype, strides)
+
+    @property
+    def elements(self) -> int:
+        """How many elements all results have together."""
+        return sum(kind.size for node in self.order for kind in node.types)
+
+    def trace(self) -> tuple[Trace, dict[Ref, tuple[int, ...]]]:
+        """The graph as a trace of its own, which holds no data, and the strides of its inputs."""
+        inputs: dict[Ref, OutputRefs] = {}
+        strides: dict[Ref, tuple[int, ...]] = {}
+        for (source, slot), number in self.leaves.items():
+            made = OutputRefs.leaf(None, source.types[slot], source.device)
+            inputs[source, slot] = made
+            array = self.arrays[number]
+            if not array.flags.c_contiguous and not any(s % array.itemsize for s in array.strides):
+                strides[made, 0] = tuple(s // array.itemsize for s in array.strides)
+        copies: dict[OutputRefs, OutputRefs] = {}
+        for node in self.order:
+            refs = tuple(
+                (copies[s], slot) if s in copies else (inputs[s, slot], 0) for s, slot in node.inputs
+            )
+            copies[node] = OutputRefs(
+                node.op, refs, node.params, node.types, node.device, node.position
+            )
+        outputs = tuple(
+            (copies[node], slot) for node in self.kept for slot in range(len(node.types))
+        )
+        return Trace(tuple(inputs.values()), outputs, name="recorded"), strides
+
+
+def is_held(node: OutputRefs) -> bool:
+    """Whether some tensor stands for a result of this call."""
+    return any(ref() is not None for ref in node.outputs)
+
+
+def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
+    """Run pending calls as one compiled graph; False where they should be interpreted."""
+    if len(order) < 2 or not all(_is_plain(node) for node in order):
+        return False
+    graph = Recorded(order, roots)
+    program = _compiled.get(graph.key)
+    if program is None:
+        times = _seen[graph.key] = _seen.get(graph.key, 0) + 1
+        if len(_seen) > MOST_SEEN:
+            _seen.popitem(last=False)
+        large = graph.elements >= settings.compile_elements
+        if (times <= settings.compile_after and not large) or not jit.available():
+            return False
+        trace, strides = graph.trace()
+        program = Native(trace, (False,) * len(graph.arrays), "recorded", strides=strides)
+        GRAPH.counters.compilations += 1
+        _compiled[graph.key] = program
+        if len(_compiled) > MOST_GRAPHS:
+            _compiled.popitem(last=False)
+    else:
+        _compiled.move_to_end(graph.key)
+    results: tuple[Any, ...] | None = None
+    with suppress(Exception):
+        results = program.run(graph.arrays)
+    if results is None:
+        return False  # calls are pure: one by one they say what is wrong, and which is to blame
+    made = iter(results)
+    for node in graph.kept:
+        node.finish(tuple(next(made) for _ in node.types))
+    return True
+
+
+def _is_plain(node: OutputRefs) -> bool:
+    return bool(node.op.pure and node.device.kind == "cpu")

@@ -1,0 +1,188 @@
+"""Write the program of assembled steps: regions of kernels, loops, branches, host calls.
+
+Kernels that do not depend on each other share a region, which is how many small updates run as one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
+from weft.core.common.source import describe
+from weft.core.common.types import Array, TensorType
+from weft.core.graph.graph import execute
+from weft.core.graph.node import OutputRefs
+from weft.runtime.cpu import program_builder
+from weft.runtime.cpu.program_builder import ProgramBuilder
+
+POINT_NS = 0.25  # a rough guess of what one instruction on one element takes
+BYTE_NS = 0.08
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Calls that do not depend on each other."""
+
+    calls: tuple[Call, ...]
+
+
+def regions(steps: Sequence[Step]) -> list[Region | Step]:
+    """Steps with neighbouring calls put together by how deep they depend on each other."""
+    made: list[Region | Step] = []
+    run: list[Call] = []
+    for step in (*steps, None):
+        if isinstance(step, Call):
+            run.append(step)
+            continue
+        made += _levels(run)
+        run = []
+        if step is not None:
+            made.append(step)
+    return made
+
+
+def _levels(calls: Sequence[Call]) -> Iterator[Region]:
+    written: dict[Memory, int] = {}
+    read: dict[Memory, int] = {}
+    levels: dict[int, list[Call]] = {}
+    for call in calls:
+        level = 0
+        for place in call.memory:
+            level = max(level, written.get(place, -1) + 1)
+        for place in call.written:
+            level = max(level, read.get(place, -1) + 1)
+        for place in call.memory:
+            read[place] = max(read.get(place, -1), level)
+        for place in call.written:
+            written[place] = level
+        levels.setdefault(level, []).append(call)
+    for level in sorted(levels):
+        yield Region(tuple(levels[level]))
+
+
+def estimate(call: Call) -> float:
+    """About how many nanoseconds a call takes on one thread."""
+    moved = sum(place.nbytes for place in call.memory)
+    return 100.0 + call.points * call.work * POINT_NS + moved * BYTE_NS
+
+
+@dataclass
+class Translator:
+    """Writes steps into a program; `slots` says where memory is."""
+
+    builder: ProgramBuilder
+    slots: dict[Memory, int]
+    regions: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    def write(self, steps: Sequence[Step]) -> None:
+        """Append a block."""
+        for step in regions(steps):
+            if isinstance(step, Region):
+                self._region(step)
+            elif isinstance(step, Copy):
+                self.builder.copy(self.slots[step.target], self.slots[step.source], step.target.nbytes)
+            elif isinstance(step, HostCall):
+                self._host(step)
+            elif isinstance(step, ScanLoop):
+                self._scan(step)
+            elif isinstance(step, Repeat):
+                self._repeat(step)
+            else:
+                assert isinstance(step, Choice)
+                self._choice(step)
+
+    def _region(self, region: Region) -> None:
+        self.regions += 1
+        self.builder.region([self._step(call) for call in region.calls])
+
+    def _step(self, call: Call) -> program_builder.Step:
+        slots = tuple(self.slots[place] for place in call.memory)
+        address = call.request.compiled.addresses[call.number]
+        tasks = call.request.tasks(call.number)
+        return program_builder.Step(
+            address, slots, call.request.parameters, tasks, estimate(call), call.name
+        )
+
+    def _host(self, step: HostCall) -> None:
+        slots = [self.slots[place] for place in (*step.inputs, *step.outputs)]
+        inputs = tuple(place.kind for place in step.inputs)
+        self.builder.host(partial(run_on_host, step.node, inputs), slots)
+
+    def _scan(self, loop: ScanLoop) -> None:
+        with self.builder.loop(loop.length) as counter:
+            for part, whole in loop.slices:
+                stride, last = part.nbytes, (loop.length - 1) * part.nbytes
+                turned = (-stride, last) if loop.reverse else (stride, 0)
+                self.builder.advance(self.slots[part], self.slots[whole], counter, *turned)
+            self.write(loop.body)
+            for now, then in loop.carries:
+                self.builder.swap(self.slots[now], self.slots[then])
+
+    def _repeat(self, loop: Repeat) -> None:
+        with self.builder.while_() as again:
+            self.write(loop.condition)
+            again.check(self.slots[loop.holds])
+            self.write(loop.body)
+            for now, then in loop.carries:
+                self.builder.swap(self.slots[now], self.slots[then])
+
+    def _choice(self, step: Choice) -> None:
+        index = self.builder.read(self.slots[step.index], step.index.kind.dtype)
+        with self.builder.branch(index) as case:
+            for branch in step.branches:
+                with case():
+                    self.write(branch)
+
+
+def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: int) -> None:
+    """Run a call's reference on memory given by address, and put its results where they belong."""
+    arrays = tuple(map(array_at, addresses, inputs))
+    try:
+        results = execute(node, arrays)
+    except BaseException as error:
+        note = f"in {node.name}, recorded at {describe(node.position)}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+    for address, kind, result in zip(addresses[len(inputs) :], node.types, results, strict=True):
+        np.copyto(array_at(address, kind), np.asarray(result).reshape(kind.shape))
+
+
+def array_at(address: int, kind: TensorType) -> Array:
+    """Memory of a program as an array; it must not outlive the run."""
+    if not kind.nbytes:
+        return np.empty(kind.shape, kind.dtype)
+    memory: Any = (ctypes.c_char * kind.nbytes).from_address(address)
+    return np.frombuffer(memory, np.uint8).view(kind.dtype).reshape(kind.shape)
+
+
+def touched(step: Region | Step) -> dict[Memory, None]:
+    """Memory that a step uses, blocks inside it included, in order of use."""
+    if isinstance(step, Region):
+        return dict.fromkeys(place for call in step.calls for place in call.memory)
+    if isinstance(step, Call):
+        return dict.fromkeys(step.memory)
+    if isinstance(step, HostCall):
+        return dict.fromkeys((*step.inputs, *step.outputs))
+    if isinstance(step, Copy):
+        return dict.fromkeys((step.source, step.target))
+    if isinstance(step, ScanLoop):
+        pairs = (place for pair in (*step.carries, *step.slices) for place in pair)
+        return dict.fromkeys(pairs) | _all(step.body)
+    if isinstance(step, Repeat):
+        pairs = (place for pair in step.carries for place in pair)
+        return dict.fromkeys((*pairs, step.holds)) | _all(step.condition) | _all(step.body)
+    return dict.fromkeys(
+        (step.index, *(place for branch in step.branches for place in _all(branch)))
+    )
+
+
+def _all(steps: Sequence[Step]) -> dict[Memory, None]:
+    return dict.fromkeys(place for step in steps for place in touched(step))

@@ -1,0 +1,277 @@
+"""A slow, plain interpreter of kernels, at every stage of the pipeline.
+
+`run_kernel` is the meaning of the loop IR: a `Reduce` is computed by its definition, a vector loop
+gives its variable one value per lane. Passes are proved by comparing bits before and after. It
+stops at whatever has no meaning: an index outside its buffer, a local read before it is assigned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.loops import (
+    LEAF,
+    Assign,
+    Kernel,
+    Local,
+    Loop,
+    Part,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    When,
+    identity_of,
+    literal,
+    walk,
+)
+from weft.core.common.types import Array
+from weft.testing.instructions import combine, compute, fma, is_better
+
+_APART = ("parallel", "block", "thread")  # loops whose turns run in any order
+
+
+def run_kernel(
+    kernel: Kernel, arrays: Sequence[Array], parameters: Sequence[int] = (), backward: bool = False
+) -> list[Array]:
+    """The buffers after a run; the arrays given, one per buffer and flat, stay as they are.
+
+    `backward` runs parallel, block and thread loops from their end: what turns share then shows.
+    """
+    assert len(arrays) == len(kernel.buffers), "one array per buffer"
+    for array, buffer in zip(arrays, kernel.buffers, strict=True):
+        assert array.ndim == 1 and array.dtype == buffer.dtype, f"{buffer.name}: a flat array"
+    machine = _Machine(kernel, [a.copy() for a in arrays], parameters, backward)
+    with np.errstate(all="ignore"):
+        machine.run(kernel.body)
+    return machine.buffers
+
+
+class _Machine:
+    def __init__(
+        self, kernel: Kernel, buffers: list[Array], parameters: Sequence[int], backward: bool
+    ) -> None:
+        self.kernel = kernel
+        self.buffers = buffers
+        self.parameters = parameters
+        self.backward = backward
+        self.variables: dict[Value, Any] = {}
+        self.locals: list[dict[int, Any]] = [{} for _ in kernel.locals]
+        self.lanes = 0  # of the vector loop around the statement; 0 outside
+        self.orders: dict[Value, tuple[Value, ...]] = {}
+
+    def run(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            if isinstance(statement, Loop):
+                self.loop(statement)
+            elif isinstance(statement, Reduce):
+                self.reduce(statement)
+            elif isinstance(statement, Store):
+                self.store(statement)
+            elif isinstance(statement, Assign):
+                self.assign(statement)
+            else:
+                self.when(statement)
+
+    def loop(self, loop: Loop) -> None:
+        start, stop = int(self.value(loop.start)), int(self.value(loop.stop))
+        steps = range(start, stop, loop.step)
+        if loop.kind == "vector":
+            assert self.lanes == 0, "a vector loop inside another"
+            assert (stop - start) % loop.step == 0, f"{loop.variable}: a part of a step is left"
+            self.lanes = loop.step
+        before = [dict(held) for held in self.locals]
+        for at in reversed(steps) if self.backward and loop.kind in _APART else steps:
+            if loop.kind == "parallel":
+                self.locals = [{} for _ in self.locals]
+            elif loop.kind in _APART:
+                self.part_ways(before)
+            lanes = np.arange(at, at + loop.step)
+            self.variables[loop.variable] = lanes if loop.kind == "vector" else np.int64(at)
+            self.run(loop.body)
+        self.variables.pop(loop.variable, None)
+        if loop.kind in ("block", "thread"):
+            self.part_ways(before)
+        if loop.kind == "vector":
+            self.lanes = 0
+
+    def part_ways(self, before: list[dict[int, Any]]) -> None:
+        """Registers as they were before a loop whose turns have registers of their own."""
+        for k, local in enumerate(self.kernel.locals):
+            if not local.shared:
+                self.locals[k] = dict(before[k])
+
+    def when(self, statement: When) -> None:
+        condition = self.value(statement.condition)
+        assert np.ndim(condition) == 0, "lanes that part ways"
+        if condition:
+            self.run(statement.body)
+
+    def store(self, statement: Store) -> None:
+        index, x = self.value(statement.index), self.value(statement.value)
+        buffer = self.buffers[statement.buffer]
+        assert self.lanes == 0 or np.ndim(index), "lanes that store to one element"
+        places = np.atleast_1d(index)
+        for place, element in zip(places, np.broadcast_to(x, places.shape), strict=True):
+            self.check(statement.buffer, place)
+            old = buffer[place]
+            buffer[place] = (
+                combine(statement.combine, old, element) if statement.combine else element
+            )
+
+    def check(self, buffer: int, place: Any) -> None:
+        size, name = len(self.buffers[buffer]), self.kernel.buffers[buffer].name
+        assert 0 <= place < size, f"{name}: element {place} of {size}"
+
+    def assign(self, statement: Assign) -> None:
+        x = self.value(statement.value)
+        local = self.kernel.locals[statement.local]
+        if statement.position is None:
+            assert not local.length, f"{local.name}: an array needs a position"
+            self.locals[statement.local][0] = self.fitted(local, x)
+            return
+        places = self.value(statement.position)
+        if np.ndim(places) == 0:
+            places, x = [places], [self.fitted(local, x)]
+        for place, element in zip(places, np.broadcast_to(x, (len(places), *np.shape(x)[1:]))):
+            assert 0 <= place < local.length, f"{local.name}: element {place} of {local.length}"
+            self.locals[statement.local][int(place)] = element
+
+    @staticmethod
+    def fitted(local: Local, x: Any) -> Any:
+        shape = (local.lanes,) if local.lanes > 1 else ()
+        assert np.shape(x) in ((), shape), f"{local.name}: {np.shape(x)} into {shape}"
+        return np.broadcast_to(x, shape)[()]
+
+    def value(self, x: Value) -> Any:
+        """An expression as memory is now: a scalar, or an array of lanes."""
+        order = self.orders.get(x)
+        if order is None:
+            order = self.orders[x] = tuple(walk(x))
+        found: dict[Value, Any] = {}
+        for point in order:
+            found[point] = self.point(point, tuple(found[a] for a in point.args))
+        return found[x]
+
+    def point(self, x: Value, args: tuple[Any, ...]) -> Any:
+        if x.op == "variable":
+            assert x in self.variables, f"{x.data}: used outside its loop"
+            return self.variables[x]
+        if x.op == "parameter":
+            return np.int64(self.parameters[x.data])
+        if x.op == "load":
+            for place in np.atleast_1d(args[0]):
+                self.check(x.data, place)
+            return self.buffers[x.data][args[0]]
+        if x.op == "get":
+            return self.get(x.data, *args)
+        if x.op == "across":
+            return _across(x.data, args)
+        return compute(x, args)
+
+    def get(self, local: int, position: Any = 0) -> Any:
+        held, name = self.locals[local], self.kernel.locals[local].name
+        for place in np.atleast_1d(position):
+            assert int(place) in held, f"{name}: read before it is assigned"
+        if np.ndim(position) == 0:
+            return held[int(position)]
+        return np.array([held[int(place)] for place in position])
+
+    # -- reductions, by their definition ---------------------------------------------------
+
+    def reduce(self, statement: Reduce) -> None:
+        extents = [int(self.value(extent)) for _, extent in statement.axes]
+        points: list[list[tuple[Any, ...]]] = [[] for _ in statement.parts]
+        for point in itertools.product(*map(range, extents)):
+            for (variable, _), at in zip(statement.axes, point, strict=True):
+                self.variables[variable] = np.int64(at)
+            self.run(statement.body)
+            for part, values in zip(statement.parts, points, strict=True):
+                values.append(tuple(self.value(v) for v in part.values))
+        for variable, _ in statement.axes:
+            self.variables.pop(variable, None)
+        for part, values in zip(statement.parts, points, strict=True):
+            self.finish(part, statement.lanes, values)
+
+    def finish(self, part: Part, lanes: int, points: list[tuple[Any, ...]]) -> None:
+        locals_ = [self.kernel.locals[t] for t in part.targets]
+        apart = lanes > 1 and not self.lanes and locals_[0].lanes == lanes
+        groups = [points[lane::lanes] for lane in range(lanes)] if apart else [points]
+        results: list[tuple[Any, ...]] = []
+        for group in groups:
+            if part.combine in ("argmax", "argmin"):
+                results.append(_first_extreme(part, group))
+            elif part.combine == "dot":
+                results.append((_dot(part, group),))
+            else:
+                results.append((_balanced(part, 1 if apart else lanes, [x for (x,) in group]),))
+        for k, (target, local) in enumerate(zip(part.targets, locals_, strict=True)):
+            found = np.array([r[k] for r in results]) if apart else results[0][k]
+            self.locals[target][0] = self.fitted(local, found)
+
+
+def _first_extreme(part: Part, points: list[tuple[Any, ...]]) -> tuple[Any, Any]:
+    best = literal(identity_of(part.combine, part.values[0].dtype))
+    place: Any = np.int64(np.iinfo(np.int64).max)
+    for k, (x, at) in enumerate(points):
+        take = is_better(part.combine, best, x) if k else np.bool_(True)
+        best, place = np.where(take, x, best)[()], np.where(take, at, place)[()]
+    return best, place
+
+
+def _dot(part: Part, points: list[tuple[Any, ...]]) -> Any:
+    total = part.values[0].dtype.type(0)
+    for x, y in points:
+        total = fma(x, y, total)
+    return total
+
+
+def _balanced(part: Part, lanes: int, points: list[Any]) -> Any:
+    """Blocks of LEAF steps per lane, a balanced tree over blocks, then over lanes."""
+    identity = literal(identity_of(part.combine, part.values[0].dtype))
+    size = LEAF * lanes
+    blocks = []
+    for start in range(0, len(points), size):
+        block = [identity] * lanes
+        for j, x in enumerate(points[start : start + size]):
+            block[j % lanes] = combine(part.combine, block[j % lanes], x)
+        blocks.append(block)
+    total = _tree(part.combine, blocks) if blocks else [identity] * lanes
+    while len(total) > 1:
+        half = len(total) // 2
+        total = [combine(part.combine, total[k], total[k + half]) for k in range(half)]
+    return total[0]
+
+
+def _tree(name: str, blocks: list[list[Any]]) -> list[Any]:
+    if len(blocks) == 1:
+        return blocks[0]
+    whole = 1 << (len(blocks) - 1).bit_length() - 1
+    first, rest = _tree(name, blocks[:whole]), _tree(name, blocks[whole:])
+    return [combine(name, x, y) for x, y in zip(first, rest, strict=True)]
+
+
+def _across(name: str, parts: tuple[Any, ...]) -> Any:
+    assert all(np.ndim(lanes) == 1 for lanes in parts), "across: one value, not lanes"
+    if len(parts) == 2:
+        return _extreme_lane(name, *parts)
+    (lanes,) = parts
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = np.atleast_1d(combine(name, lanes[:half], lanes[half:]))
+    return lanes[0]
+
+
+def _extreme_lane(name: str, values: Any, places: Any) -> tuple[Any, Any]:
+    """The most extreme element, the one with the smallest place among equals."""
+    best = 0
+    for lane in range(1, len(values)):
+        worse = is_better(name, values[lane], values[best])
+        earlier = not worse and places[lane] < places[best]
+        if is_better(name, values[best], values[lane]) or earlier:
+            best = lane
+    return values[best], places[best]
