@@ -3,14 +3,22 @@
 Most draws are the same in every run, so that a red test stays red. One seed is fresh each run: it
 decides the order of the tests and whatever a test draws through the `fresh_seed` fixture. It is
 printed in the header, and `--fresh-seed` or `WEFT_TEST_SEED` brings a run back.
+
+Compiled code is kept beside pytest's cache, for all workers of a run and for the next run: the key
+of an entry is made of the compiler's sources, so an old entry is never used.
 """
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 SEED_BITS = 32
+
+# Before weft is imported: it reads its settings then, and child processes inherit these.
+os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
+os.environ["WEFT_CACHE_BYTES"] = str(256 << 20)
 
 hypothesis.settings.register_profile(
     "ci",

@@ -6,7 +6,8 @@ that shapes fit and values stay of moderate size. A program prints as the code i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -284,23 +285,39 @@ def fits(name: str, x: Any, y: Any) -> bool:
     return all(m == n or 1 in (m, n) for m, n in pairs)
 
 
-def make_program(rng: np.random.Generator, length: int = 6) -> Program:
+def drawn_shape(
+    rng: np.random.Generator, least: int, longest: int, elements: int
+) -> tuple[int, ...]:
+    shape = [int(n) for n in rng.integers(least, longest + 1, rng.integers(0, 4))]
+    while math.prod(shape) > elements:
+        shape[shape.index(max(shape))] //= 2
+    return tuple(shape)
+
+
+def make_program(
+    rng: np.random.Generator,
+    length: int = 6,
+    longest: int = 3,
+    elements: int = MOST_ELEMENTS,
+    unary: Sequence[Draw] = (),
+) -> Program:
     """A program of one or two inputs whose values are finite and moderate.
 
-    One in six has complex inputs, one in six inputs that may be empty.
+    One in six has complex inputs, one in six inputs that may be empty. Axes of inputs are up to
+    `longest`, results up to `elements`; `unary` are steps to draw from, besides the usual ones.
     """
     kind = int(rng.integers(6))
     shapes = [
-        tuple(int(n) for n in rng.integers(kind != 0, 4, rng.integers(0, 4)))
-        for _ in range(int(rng.integers(1, 3)))
+        drawn_shape(rng, int(kind != 0), longest, elements) for _ in range(rng.integers(1, 3))
     ]
     program = Program([rng.uniform(-2, 2, shape) for shape in shapes])
     if kind == 1:
         program.inputs = [a + 1j * rng.uniform(-1, 1, a.shape) for a in program.inputs]
     values = [wf.asarray(a) for a in program.inputs]
+    steps = [*UNARY, *unary]
     for _ in range(100):
-        step = draw_step(rng, values)
-        made = None if step is None else attempt(step, values)
+        step = draw_step(rng, values, steps)
+        made = None if step is None else attempt(step, values, elements)
         if made is not None:
             program.steps.append(step)
             values.append(made)
@@ -310,7 +327,7 @@ def make_program(rng: np.random.Generator, length: int = 6) -> Program:
     return program
 
 
-def attempt(step: Step, values: list[Any]) -> Any:
+def attempt(step: Step, values: list[Any], elements: int) -> Any:
     """The step's result if it can be part of a program."""
     operands = [values[i] for i in step.operands]
     try:
@@ -320,16 +337,16 @@ def attempt(step: Step, values: list[Any]) -> Any:
         if all(x.dtype == wf.float64 for x in operands):
             raise
         return None  # complex numbers have no order
-    if made.size > MOST_ELEMENTS or not (np.abs(array) < LARGEST).all():
+    if made.size > elements or not (np.abs(array) < LARGEST).all():
         return None
     return made
 
 
-def draw_step(rng: np.random.Generator, values: list[Any]) -> Step | None:
+def draw_step(rng: np.random.Generator, values: list[Any], unary: list[Draw]) -> Step | None:
     recent = len(values) - 1 - min(int(rng.geometric(0.5)) - 1, len(values) - 1)
     x = values[recent]
     if rng.integers(4):
-        drawn = UNARY[int(rng.integers(len(UNARY)))](rng, x)
+        drawn = unary[int(rng.integers(len(unary)))](rng, x)
         return None if drawn is None else Step(*drawn, (recent,))
     other = int(rng.integers(len(values)))
     name = list(BINARY)[int(rng.integers(len(BINARY)))]

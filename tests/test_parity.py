@@ -121,4 +121,10 @@ def test_special_values_reach_the_reference_unchanged(op: Operation, dtype) -> N
     except DTypeError:
         return
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(found, np.asarray(op.eval(array)))
+        expected = np.asarray(op.eval(array))
+    if op.is_exact(array.dtype):
+        np.testing.assert_array_equal(found, expected)
+    else:  # weft's own functions: as good as the reference, rounded in their own way
+        known = array != -np.inf if op.name == "lgamma" else slice(None)  # there C says +inf
+        limit = 4 * np.finfo(dtype).eps
+        np.testing.assert_allclose(found[known], expected[known], rtol=limit, atol=0)

@@ -151,6 +151,24 @@ def divided(rows: int, columns: int, extra: int = 1, flexible: bool = False) -> 
     return Example(kernel, (rows * columns, rows * columns, columns, rows), given)
 
 
+def padded(n: int, width: int, pitch: int) -> Example:
+    """The elements of rows that lie apart, in one loop that no row divides."""
+    (j,) = variables("j")
+    at = add(mul(op("floordiv", j, integer(width)), pitch), op("rem", j, integer(width)))
+    body = nest([(j, n)], [Store(0, j, load(1, at, F))])
+    size = (n // width + 1) * pitch
+    return Example(Kernel("padded", buffers("write", "read"), (), body), (n, size))
+
+
+def padded_sum(rows: int, width: int, pitch: int) -> Example:
+    r, k = variables("r k")
+    part = Part((0,), "add", (load(1, add(mul(r, pitch), k), F),))
+    reduce = Reduce(((r, integer(rows)), (k, integer(width))), 16, (part,))
+    body = (reduce, Store(0, integer(0), get(0, F)))
+    kernel = Kernel("padded_sum", buffers("write", "read"), (Local("s", F),), body)
+    return Example(kernel, (1, rows * pitch))
+
+
 def transpose(m: int, n: int, flexible: bool = False) -> Example:
     (rows, columns), given = sized(flexible, m, n)
     i, j = variables("i j")
@@ -528,6 +546,9 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "divided": lambda: divided(12, 21),
     "divided, three axes": lambda: divided(12, 21, 4),
     "divided, sizes given": lambda: divided(9, 20, flexible=True),
+    "padded": lambda: padded(100, 21, 32),
+    "padded sum": lambda: padded_sum(20, 37, 40),
+    "padded sum of whole steps": lambda: padded_sum(20, 32, 40),
     "transpose": lambda: transpose(37, 50),
     "transpose, whole tiles": lambda: transpose(32, 16),
     "transpose, sizes given": lambda: transpose(17, 30, True),
@@ -550,7 +571,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "layer norm": lambda: layer_norm(5, 70),
     "layer norm, sizes given": lambda: layer_norm(5, 48, True),
     "column sums": lambda: column_sum(40, 37),
-    "column sums, long": lambda: column_sum(210, 9),
+    "column sums, long": lambda: column_sum(400, 9),
     "column sums, wide": lambda: column_sum(40, 130),
     "column sums, sizes given": lambda: column_sum(130, 21, flexible=True),
     "column maxima": lambda: column_sum(40, 60, "max"),
@@ -565,6 +586,8 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "argmax of ties": lambda: extreme(4, 530, "argmax", ties),
     "argmax of ties, long": lambda: extreme(1, 2100, "argmax", ties),
     "argmax of the lowest": lambda: extreme(3, 40, "argmax", lowest),
+    "argmax of the lowest, long": lambda: extreme(1, 1300, "argmax", lowest),
+    "argmax of the lowest, longer": lambda: extreme(1, 2100, "argmax", lowest),
     "argmax of few": lambda: extreme(3, 5, "argmax", lowest),
     "argmax of int64": lambda: extreme(3, 50, "argmax", dtype=np.int64),
     "column argmin": lambda: column_extreme(70, 20),

@@ -7,6 +7,7 @@ x - x is not 0.0, and a complex x * 1 is not x (inf * 0 is NaN). The integers' r
 from __future__ import annotations
 
 from math import copysign, frexp
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -250,11 +251,12 @@ def holds(wide: DType, narrow: DType) -> bool:
             return False
         outer, inner = np.iinfo(wide), np.iinfo(narrow)
         return bool(outer.min <= inner.min and outer.max >= inner.max)
-    limits = ml_dtypes.finfo(wide)
+    describe: Any = ml_dtypes.finfo  # untyped there
+    limits = describe(wide)
     if dtypes.is_integer(narrow):
         digits = int(np.iinfo(narrow).max).bit_length()
         return bool(limits.nmant + 1 >= digits and float(limits.max) >= 2.0**digits)
-    other = ml_dtypes.finfo(narrow)
+    other = describe(narrow)
     return bool(
         limits.nmant >= other.nmant
         and float(limits.max) >= float(other.max)

@@ -6,7 +6,7 @@ result: where it lies is decided later, when the whole program is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -52,6 +52,7 @@ class Call:
     work: int  # instructions at each point
     node: OutputRefs
     in_place: tuple[tuple[Memory, Memory], ...] = ()  # (read, written) that may be one
+    members: tuple[OutputRefs, ...] = ()  # the calls that were fused into it
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ class Assembler:
             call = self._call(lower_small(nodes, made), nodes[-1], memory, 1, len(nodes))
             reads = [place for place in call.memory if place not in call.written]
             pairs = tuple((r, w) for w in call.written for r in reads)  # all is read before
-            return (replace(call, in_place=pairs),)
+            return (replace(call, in_place=pairs, members=tuple(nodes)),)
         with self.clock("fuse"):
             fusion = Fusion(nodes, outputs)
         steps: list[Step] = []
@@ -164,11 +165,11 @@ class Assembler:
         self.groups += 1
         made: list[Call] = []
         for each in found:
-            made += self._split(each, group.members[-1], memory, group.size, group.work)
+            made += self._split(each, group.members[-1], memory, group.size, _work(group))
+        members = (*group.members, *fusion.pulled(group))
+        made = [c if c.number else replace(c, members=members) for c in made]
         if group.kind == "loops" and len(made) == 1:
-            pairs = tuple(
-                (memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory
-            )
+            pairs = tuple((memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory)
             made[0] = replace(made[0], in_place=pairs)
         return made
 
@@ -219,6 +220,7 @@ class Assembler:
             (node, 0): place for node, place in zip(trace.inputs, inputs, strict=True)
         }
         for node in leaves(trace):
+            assert node.results is not None
             memory[node, 0] = Memory(node.types[0], "constant", data=node.results[0])
         copies: list[Step] = []
         for ref, target in zip(trace.outputs, outputs, strict=True):
@@ -235,7 +237,8 @@ class Assembler:
             memory = dict(zip(node.inputs, inputs, strict=True))
             memory |= {(node, slot): place for slot, place in enumerate(outputs)}
             work = len(node.params["body"].nodes)
-            return [self._call(lower_scan(node), node, memory, node.params["length"], work)]
+            call = self._call(lower_scan(node), node, memory, node.params["length"], work)
+            return [replace(call, members=(node,))]
         body: Trace = node.params["body"]
         consts, count = node.params["consts"], node.params["carries"]
         fixed, init, xs = inputs[:consts], inputs[consts : consts + count], inputs[consts + count :]
@@ -294,6 +297,14 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
             if r.ref not in scattered and same and whole and fusion.group.get(r.node) is not group:
                 found.append((r.ref, (node, 0)))
     return found
+
+
+def _work(group: Group) -> int:
+    """Instructions at each point; a product of matrices takes one for each of the elements met."""
+    if group.kind != "dot":
+        return group.work
+    source, slot = group.members[0].inputs[0]
+    return group.work + source.types[slot].shape[-1]
 
 
 def _kind(ref: Ref) -> TensorType:

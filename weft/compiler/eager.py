@@ -1,4 +1,4 @@
-"""Single calls on weft's own kernels: what the interpreted tier runs where IEEE 754 leaves a choice.
+"""Single calls on weft's own kernels: what runs one by one where IEEE 754 leaves a choice.
 
 A kernel serves every shape of its op and dtype: sizes are parameters. The compiled tier computes
 with the same instructions in the same order, so the two give the same bits.

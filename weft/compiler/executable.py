@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.compiler.statistics import BuildCounts
+from weft.core.common.lazy import LazyModule
 from weft.core.common.source import describe
 from weft.core.graph.graph import execute
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.core.common.lazy import LazyModule
 from weft.runtime.cpu import jit
 
 _native = LazyModule("weft.compiler.native")
@@ -31,8 +31,8 @@ class Executable(ABC):
         """The outputs for these inputs; effects happen in program order."""
 
     @abstractmethod
-    def explain(self) -> str:
-        """What runs, in words: kernels, loops, memory."""
+    def explain(self, *, loops: bool = False) -> str:
+        """What runs, in words: kernels, memory, estimated time; with `loops`, also their loops."""
 
 
 class Interpreted(Executable):
@@ -46,7 +46,7 @@ class Interpreted(Executable):
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         return self._trace.walk((*arrays, *self._constants), _step)
 
-    def explain(self) -> str:
+    def explain(self, *, loops: bool = False) -> str:
         return f"{len(self._trace.nodes)} calls, each on its reference kernel\n{self._trace}"
 
 

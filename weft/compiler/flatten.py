@@ -195,6 +195,7 @@ def _write_tree(text: _Text, name: str, value: Any, leaves: list[str]) -> None:
         entry = optree.register_pytree_node.get(kind, namespace=NAMESPACE)
         if entry is None:
             _refused()
+        assert entry is not None
         text.refuse_if(f"type({name}) is not {text.name(kind)}")
         found, constant = entry.flatten_func(value)[:2]
         children = list(found)
@@ -335,7 +336,7 @@ def _is_displayed(structure: PyTreeDef) -> bool:
 def _display(text: _Text, sample: Any, tensors: list[str]) -> str:
     """An expression for a tree; `sample` has positions as leaves."""
     kind = type(sample)
-    if kind is int:
+    if isinstance(sample, int):
         return tensors[sample]
     if sample is None:
         return "None"

@@ -181,9 +181,13 @@ class CompiledFunction:
         """The graph for these arguments after it was simplified: what is compiled."""
         return self._ready_for(args, keywords).lowered
 
-    def explain(self, *args: Any, **keywords: Any) -> str:
-        """What runs for these arguments, in words: kernels, loops, memory, estimated time."""
-        text = self._ready_for(args, keywords).executable.explain()
+    def explain(self, *args: Any, loops: bool = False, **keywords: Any) -> str:
+        """What runs for these arguments, in words: kernels, loops, memory, estimated time.
+
+        With `loops=True` the loops of every kernel follow. Nothing runs. Printed and returned. (A
+        parameter of your own called `loops` must be given by position.)
+        """
+        text = self._ready_for(args, keywords).executable.explain(loops=loops)
         builtins.print(text)
         return text
 

@@ -117,9 +117,9 @@ class Fusion:
             if group.inner == 0:
                 group.inner = reduced_size(node)
                 group.columns = () if trailing else axes
-        elif group.inner and prod(self.space_of(node)) != group.size:
-            group.rows.add(node)
-        elif group.columns and group.rows.intersection(r.node for r in reads):
+        elif (group.inner and prod(self.space_of(node)) != group.size) or (
+            group.columns and group.rows.intersection(r.node for r in reads)
+        ):
             group.rows.add(node)
         self.group[node] = group
         group.needs |= {self.group[r.node] for r in reads if r.node in self.group} - {group}
@@ -194,9 +194,7 @@ class Fusion:
             return all(r.node in group.rows and r.step == 1 for r in mine)
         return False
 
-    def _fits_reduction(
-        self, node: OutputRefs, mine: list[Read], group: Group, size: int
-    ) -> bool:
+    def _fits_reduction(self, node: OutputRefs, mine: list[Read], group: Group, size: int) -> bool:
         space, axes = self.space_of(node), reduced_axes(node)
         trailing = axes == tuple(range(len(space) - len(axes), len(space)))
         inner = reduced_size(node)
@@ -218,13 +216,21 @@ class Fusion:
 
     def _unite(self, group: Group, reads: tuple[Read, ...]) -> None:
         """Take over the groups of other operands where that is possible."""
-        for other in sorted({self.group[r.node] for r in reads if r.node in self.group} - {group},
-                            key=lambda g: g.position):
+        for other in sorted(
+            {self.group[r.node] for r in reads if r.node in self.group} - {group},
+            key=lambda g: g.position,
+        ):
             if self._can_unite(group, other):
                 self._merge(group, other)
 
     def _can_unite(self, group: Group, other: Group) -> bool:
-        if "dot" in (group.kind, other.kind) or other.kind != "loops" or group.columns or other.columns or group.size != other.size:
+        if (
+            "dot" in (group.kind, other.kind)
+            or other.kind != "loops"
+            or group.columns
+            or other.columns
+            or group.size != other.size
+        ):
             return False
         if group.inner and other.inner and group.inner != other.inner:
             return False
@@ -316,16 +322,24 @@ class Fusion:
         stack = list(group.members)
         while stack:
             for r in self.reads[stack.pop()]:
-                if r.node in self.inline and self.group[r.node] is not group:
-                    if r.node not in found:
-                        found[r.node] = None
-                        stack.append(r.node)
+                elsewhere = r.node in self.inline and self.group[r.node] is not group
+                if elsewhere and r.node not in found:
+                    found[r.node] = None
+                    stack.append(r.node)
         return list(found)
 
     def _sorted(self) -> list[Group]:
         """Groups that compute something needed, operands first."""
-        needs = {g: {self.group[r.node] for n in (*g.members, *self.pulled(g))
-                     for r in self.reads[n] if r.node in self.group} - {g} for g in self.groups}
+        needs = {
+            g: {
+                self.group[r.node]
+                for n in (*g.members, *self.pulled(g))
+                for r in self.reads[n]
+                if r.node in self.group
+            }
+            - {g}
+            for g in self.groups
+        }
         made: list[Group] = []
         state: dict[Group, bool] = {}
         for root in sorted(self.groups, key=lambda g: self.order[g.members[-1]]):
@@ -337,7 +351,9 @@ class Fusion:
                 elif group not in state:
                     state[group] = True
                     stack.append((group, True))
-                    stack.extend((g, False) for g in sorted(needs[group], key=lambda g: -g.position))
+                    stack.extend(
+                        (g, False) for g in sorted(needs[group], key=lambda g: -g.position)
+                    )
         self.groups = made
         return [g for g in made if g.kind != "loops" or self.stored(g)]
 

@@ -215,7 +215,11 @@ def bounds_of(x: Value) -> Bounds | None:
     if x.op == "variable":
         extent = _extents.get(x)
         return None if extent is None else (0, max(extent - 1, 0))
-    if x.op == "cast" and x.args[0].dtype.kind in "iu" and x.args[0].dtype.itemsize <= x.dtype.itemsize:
+    if (
+        x.op == "cast"
+        and x.args[0].dtype.kind in "iu"
+        and x.args[0].dtype.itemsize <= x.dtype.itemsize
+    ):
         return bounds_of(x.args[0])
     if x.op == "select":
         return _both(bounds_of(x.args[1]), bounds_of(x.args[2]))

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -20,11 +21,28 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.pipeline import schedule
+from weft.core.common.events import told
 from weft.runtime.cpu.code_cache import cached
 from weft.runtime.cpu.jit import Loaded, Target, compile_text, host_target, load_object
 
 MOST_KERNELS = 4096  # that are kept though no program uses them
 _numbers = itertools.count()
+_forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
+
+
+def chosen_target() -> Target:
+    """The processor that kernels are made for: this one, unless `using_target` says otherwise."""
+    return _forced.get() or host_target()
+
+
+@contextmanager
+def using_target(target: Target) -> Iterator[None]:
+    """Inside, kernels are made for `target`, which this processor must be able to run."""
+    token = _forced.set(target)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
 
 
 @dataclass(eq=False)
@@ -58,7 +76,8 @@ class Clock:
     def __call__(self, phase: str) -> Iterator[None]:
         start = perf_counter()
         try:
-            yield
+            with told("compile", phase):
+                yield
         finally:
             spent = 1e3 * (perf_counter() - start)
             self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
@@ -81,12 +100,12 @@ class KernelStore:
             if not general:
                 lifted = self._kept(self._versions, form.key, Versions).choose(form.literals)
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
-            key = (form.key, lifted, fixed)
-            general, parameters = lift(kernel, form, lifted)
+            key = (form.key, lifted, fixed, chosen_target())
+            lifting, parameters = lift(kernel, form, lifted)
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    found = self._schedule(general)
+                    found = self._schedule(lifting)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
@@ -96,7 +115,7 @@ class KernelStore:
 
     @staticmethod
     def _schedule(kernel: Kernel) -> Compiled:
-        target = host_target()
+        target = chosen_target()
         product = contract(kernel, target.vector_bytes, _registers(target))
         if product is not kernel:
             made: tuple[Kernel, ...] = (product,)
@@ -126,7 +145,7 @@ class KernelStore:
             names = iter(f"kernel{i}" for i in range(sum(len(c.kernels) for c in new)))
             for each in new:
                 each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
-            target = host_target()
+            target = chosen_target()
             with clock("emit"):
                 text = emit([k for c in new for k in c.kernels], target)
             with clock("compile"):
@@ -172,4 +191,14 @@ _ARITHMETIC: dict[str, Any] = {
     "neg": lambda x: -x,
 }
 
-__all__ = ["STORE", "Clock", "Compiled", "Form", "KernelStore", "Request", "evaluate"]
+__all__ = [
+    "STORE",
+    "Clock",
+    "Compiled",
+    "Form",
+    "KernelStore",
+    "Request",
+    "chosen_target",
+    "evaluate",
+    "using_target",
+]

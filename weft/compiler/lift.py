@@ -50,7 +50,9 @@ class Versions:
         if not self.count:
             self.first, self.count = literals, 1
             return self.lifted
-        differ = {i for i, pair in enumerate(zip(literals, self.first, strict=True)) if _other(pair)}
+        differ = {
+            i for i, pair in enumerate(zip(literals, self.first, strict=True)) if _other(pair)
+        }
         if not differ:
             return frozenset()
         if not differ <= self.lifted:

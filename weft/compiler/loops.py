@@ -45,7 +45,21 @@ LEAF = 32  # points each lane adds up before the balanced tree begins
 COMPARISONS = frozenset({"less", "less_equal", "equal", "not_equal"})
 UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "trunc", "round", "bit_not"})
 BINARY = frozenset(
-    "add sub mul div floordiv rem min max bit_and bit_or bit_xor shift_left shift_right".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "floordiv",
+        "rem",
+        "min",
+        "max",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "shift_left",
+        "shift_right",
+    ]
 )
 CONVERSIONS = frozenset({"cast", "bitcast"})
 COMBINES = frozenset({"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last", "dot"})
@@ -214,7 +228,9 @@ class Kernel:
     def parallel(self) -> Loop | None:
         """The loop whose range the caller may split, if there is one."""
         (first, *others) = self.body or (None,)
-        return first if isinstance(first, Loop) and first.kind == "parallel" and not others else None
+        return (
+            first if isinstance(first, Loop) and first.kind == "parallel" and not others else None
+        )
 
 
 def walk(*roots: Value) -> Iterator[Value]:
@@ -261,7 +277,9 @@ def every(statements: tuple[Statement, ...]) -> Iterator[Statement]:
 def identity_of(combine: str, dtype: DType) -> Value:
     """The value that `combine` leaves others as they are with: -0.0 for a sum of floats."""
     if combine in ("and", "or"):
-        return const(combine == "and", dtype) if dtype == BOOL else const(-(combine == "and"), dtype)
+        return (
+            const(combine == "and", dtype) if dtype == BOOL else const(-(combine == "and"), dtype)
+        )
     floating = dtype.kind not in "biu"
     if combine == "add":
         return const(-0.0 if floating else 0, dtype)

@@ -108,10 +108,9 @@ class Frame:
             return get(self.arrays[node], node.types[0].dtype, position.value)
         if self.fusion.kinds.get(node) == "view":
             return None
-        if node in self.fusion.group and node not in self.readable:
-            if self.fusion.group[node] is self.group or node in self.fusion.inline:
-                return None
-        return self.load(ref, point)
+        home = self.fusion.group.get(node)
+        mine = home is not None and (home is self.group or node in self.fusion.inline)
+        return None if mine and node not in self.readable else self.load(ref, point)
 
     def finish(self, name: str, body: tuple[Statement, ...]) -> Lowered:
         """The kernel."""
@@ -428,7 +427,9 @@ def _ordered(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
     total = combined(pull, node.op.combine, get(register, x.dtype), x)
     along: tuple[Statement, ...] = (
         Assign(register, total),
-        frame.store(node, flat(point, shape), pull.fit(get(register, x.dtype), node.types[0].dtype)),
+        frame.store(
+            node, flat(point, shape), pull.fit(get(register, x.dtype), node.types[0].dtype)
+        ),
     )
     others = [i for i in range(len(shape)) if i != position]
     body = (
@@ -438,7 +439,14 @@ def _ordered(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
     return nest(tuple(point[i] for i in others), tuple(shape[i] for i in others), body)
 
 
-_COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min", "and": "bit_and", "or": "bit_or"}
+_COMBINE = {
+    "add": "add",
+    "mul": "mul",
+    "max": "max",
+    "min": "min",
+    "and": "bit_and",
+    "or": "bit_or",
+}
 
 
 def combined(pull: Pull, combine: str, x: Value, y: Value) -> Value:

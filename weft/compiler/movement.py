@@ -6,6 +6,7 @@ two ops that name different numbers of axes meet after the shorter one is extend
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from weft.compiler.calls import Call, Calls, Rule
@@ -98,7 +99,7 @@ def slice_of_slice(calls: Calls, call: Call) -> Ref | None:
     return calls.call("slice", inner.inputs, params, call.like)
 
 
-def _starts_and_steps(params: dict[str, tuple[int, ...]], count: int) -> list[tuple[int, int]]:
+def _starts_and_steps(params: Mapping[str, tuple[int, ...]], count: int) -> list[tuple[int, int]]:
     missing = count - len(params["starts"])
     return [(0, 1)] * missing + list(zip(params["starts"], params["steps"], strict=True))
 

@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler import explain, watched
 from weft.compiler.assemble import Assembler, Environment, Memory, Step, leaves
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.kernels import STORE
 from weft.compiler.place import Placement, place
 from weft.compiler.statistics import BuildCounts
 from weft.compiler.translate import Translator
+from weft.core.common.events import watchers
 from weft.core.common.types import Array
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
-from weft.runtime.cpu.allocator import CachingAllocator
 from weft.errors import WeftError
+from weft.runtime.cpu.allocator import CachingAllocator
 from weft.runtime.cpu.program_builder import ProgramBuilder
 from weft.runtime.registry import client
 
@@ -110,6 +112,7 @@ class Native(Executable):
                 )
         translator = Translator(builder, slots)
         translator.write(self.steps)
+        self.calls = translator.calls
         code = [r.compiled for r in self._assembler.requests]
         self.program = builder.build(self._failure, (kept, code))
         self.counts = BuildCounts(
@@ -122,7 +125,8 @@ class Native(Executable):
         self._arena = self.placement.arena if large else 0
         self._constants = tuple(x.data() for x in self._trace.captures)
         self._places = [(m.role == "output", m.position) for m in self._given_memories()]
-        self._allocator: CachingAllocator = client("cpu").allocator
+        runs: Any = client("cpu")
+        self._allocator: CachingAllocator = runs.allocator
 
     def _reuse(self) -> list[tuple[Memory, Memory]]:
         """Outputs that take over the buffer of a donated input."""
@@ -151,7 +155,10 @@ class Native(Executable):
             arena = empty((self._arena,), np.dtype(np.uint8))
             pointers.append(address_of(arena))
         try:
-            self.program.run(pointers, threads)
+            if watchers:
+                watched.run(self._trace.name, self.program, self.calls, pointers, threads)
+            else:
+                self.program.run(pointers, threads)
         except KernelFailure:
             Interpreted(self._trace).run(arrays)  # says what is wrong, and where
             raise
@@ -160,9 +167,9 @@ class Native(Executable):
     def _failure(self, code: int, detail: int) -> KernelFailure:
         return KernelFailure(f"{self._trace.name}: a kernel reported status {code} ({detail})")
 
-    def explain(self) -> str:
-        rows = [f"{self.counts.kernels} kernels in {self.counts.regions} regions"]
-        return "\n".join(rows)
+    def explain(self, *, loops: bool = False) -> str:
+        text = explain.describe(self._trace.name, self.steps, self.calls, self.placement)
+        return text + explain.all_loops(self.calls) if loops else text
 
 
 def build(trace: Trace, *, donated: tuple[bool, ...], name: str) -> Executable:

@@ -12,7 +12,6 @@ from weft.compiler import memory
 from weft.compiler.assemble import Choice, Memory, Repeat, ScanLoop, Step
 from weft.compiler.translate import Region, regions, touched
 
-
 _PLANNED = frozenset({"temporary", "input", "output"})
 
 
@@ -68,7 +67,7 @@ class _Schedule:
                 readers[place] = readers.get(place, 0) + 1
         pairs = [pair for call in step.calls for pair in call.in_place]
         return tuple(
-            (*self.number((read,)), *self.number((written,)))
+            (self.number((read,))[0], self.number((written,))[0])
             for read, written in pairs
             if readers.get(read) == 1 and read.role in _PLANNED and written.role in _PLANNED
         )

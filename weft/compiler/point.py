@@ -21,16 +21,18 @@ from weft.core.common.types import DType, TensorType
 from weft.core.graph.node import OutputRefs, Ref, freeze
 from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedError
 from weft.ops.base import Operation
+from weft.ops.families import LogicalShapeOperation, ReduceOperation
 from weft.ops.gather import Scatter
 from weft.ops.reduction import ArgExtremum
 from weft.ops.view.join import Concat, Pad
 from weft.ops.view.slice import SliceUpdate
-from weft.ops.families import LogicalShapeOperation, ReduceOperation
 
 Point: TypeAlias = tuple[Index, ...]
 Source: TypeAlias = Callable[[Ref, Point], Value | None]
 
-DTYPES = frozenset(map(np.dtype, "? b B h H i I l L q Q e f d".split())) | {dtypes.bfloat16}
+DTYPES = frozenset(
+    map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
+) | {dtypes.bfloat16}
 _FLOAT = np.dtype(np.float32)
 _DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
 
@@ -137,7 +139,9 @@ def _decided(op: str, x: Value, y: Value) -> Value | None:
     if op == "less_equal":
         return _known(left[1] <= right[0], left[0] > right[1])
     if op == "equal":
-        return _known(left == right and left[0] == left[1], left[1] < right[0] or right[1] < left[0])
+        return _known(
+            left == right and left[0] == left[1], left[1] < right[0] or right[1] < left[0]
+        )
     first, second = (x, y) if op == "min" else (y, x)
     if left[1] <= right[0]:
         return first
@@ -152,7 +156,7 @@ def inside(i: Part, size: int) -> Index:
     """`i`, moved into the axis where it is not known to lie there."""
     index = Index.of(i)
     found = index.bounds
-    if found is not None and 0 <= found[0] and found[1] < max(size, 1):
+    if found is not None and found[0] >= 0 and found[1] < max(size, 1):
         return index
     low = value("max", (index.value, integer(0)), INDEX)
     return Index.of(value("min", (low, integer(max(size - 1, 0))), INDEX))

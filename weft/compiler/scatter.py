@@ -7,6 +7,7 @@ into range, so nothing is read or written elsewhere even when the check fails.
 
 from __future__ import annotations
 
+from weft.compiler.fuse import Fusion, Group
 from weft.compiler.index import Index, flat
 from weft.compiler.loops import (
     BOOL,
@@ -21,17 +22,13 @@ from weft.compiler.loops import (
     get,
     integer,
 )
-from weft.compiler.fuse import Fusion, Group
 from weft.compiler.lower import Frame, Lowered, lower_group, nest
 from weft.compiler.point import Pull, inside
 from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.gather import Gather, Scatter
 
 
-
-def lower(
-    fusion: Fusion, group: Group, strides: dict[Ref, tuple[int, ...]]
-) -> tuple[Lowered, ...]:
+def lower(fusion: Fusion, group: Group, strides: dict[Ref, tuple[int, ...]]) -> tuple[Lowered, ...]:
     """The kernels of one group: checks of positions first, then what is computed."""
     frame = Frame(fusion, group, strides)
     found = [

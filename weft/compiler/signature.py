@@ -188,7 +188,7 @@ class Parameters:
     def paths(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[str]:
         """A name for each leaf, such as `params['w'][0]`."""
         found: list[str] = []
-        places = (*enumerate(args), *sorted(keywords.items()))
+        places: list[tuple[int | str, Any]] = [*enumerate(args), *sorted(keywords.items())]
         for place, value in places:
             if place not in self.static:
                 found += [self.label(place) + path for path in tree_paths(value)]

@@ -47,7 +47,7 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
     work = 0
     for node in nodes:
         kind = kind_of(node)
-        if kind not in _KINDS or getattr(node.op, "better", "") or node.op.name in _SEARCHES:
+        if kind not in _KINDS or hasattr(node.op, "better") or node.op.name in _SEARCHES:
             return False
         size = prod(node.types[0].shape)
         if kind in ("reduce", "dot"):
@@ -99,7 +99,9 @@ class Scalarized(Pull):
     def _balanced(self, node: OutputRefs, values: list[Value], lanes: int) -> Value:
         """The definition of a reduction, written out; lanes that hold nothing change nothing."""
         block = lanes * LEAF
-        blocks = [self._lanes(node, values[i : i + block], lanes) for i in range(0, len(values), block)]
+        blocks = [
+            self._lanes(node, values[i : i + block], lanes) for i in range(0, len(values), block)
+        ]
         found = self._tree(node, blocks)
         width = LANES
         while lanes > 1 and width > 1:
@@ -180,7 +182,9 @@ def lower_small(nodes: Sequence[OutputRefs], outputs: Sequence[Ref]) -> Lowered:
     pull = Scalarized(source)
     wanted = list(dict.fromkeys(outputs))
     evaluate(pull, nodes)
-    values = {ref: [pull.at(ref, p) for p in elements(ref[0].types[ref[1]].shape)] for ref in wanted}
+    values = {
+        ref: [pull.at(ref, p) for p in elements(ref[0].types[ref[1]].shape)] for ref in wanted
+    }
     body: list[Statement] = []
     reads = len(buffers)
     for ref, found in values.items():
@@ -205,7 +209,11 @@ def _offset(point: Point, shape: Shape) -> Value:
 
 
 def _finish(
-    name: str, buffers: dict[Ref, int], reads: int, locals_: Sequence[Local], body: tuple[Statement, ...]
+    name: str,
+    buffers: dict[Ref, int],
+    reads: int,
+    locals_: Sequence[Local],
+    body: tuple[Statement, ...],
 ) -> Lowered:
     made = tuple(
         Buffer(f"b{i}", node.types[slot].dtype, "read" if i < reads else "write")

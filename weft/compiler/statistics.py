@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from time import perf_counter
 
+from weft.core.common.events import told
+
 PHASES = ("trace", "optimise", "fuse", "lower", "emit", "compile", "link")
 
 
@@ -78,7 +80,8 @@ class Counting:
         """Inside, time is put down to `phase`."""
         start = perf_counter()
         try:
-            yield
+            with told("compile", phase):
+                yield
         finally:
             self.milliseconds[phase] += 1e3 * (perf_counter() - start)
 

@@ -1,4 +1,4 @@
-"""When recorded graphs are compiled: at the second run of the same graph, or at once if it is large.
+"""When recorded graphs are compiled: at the second run of a graph, or at once if it is large.
 
 A graph is known by its structure: ops, parameters, types, and which results somebody still holds.
 What nobody holds is not computed for its own sake.
@@ -75,7 +75,8 @@ class Recorded:
         copies: dict[OutputRefs, OutputRefs] = {}
         for node in self.order:
             refs = tuple(
-                (copies[s], slot) if s in copies else (inputs[s, slot], 0) for s, slot in node.inputs
+                (copies[s], slot) if s in copies else (inputs[s, slot], 0)
+                for s, slot in node.inputs
             )
             copies[node] = OutputRefs(
                 node.op, refs, node.params, node.types, node.device, node.position

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
+from weft.compiler.cost import estimate
 from weft.core.common.source import describe
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import execute
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
 from weft.runtime.cpu.program_builder import ProgramBuilder
-
-POINT_NS = 0.25  # a rough guess of what one instruction on one element takes
-BYTE_NS = 0.08
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +64,6 @@ def _levels(calls: Sequence[Call]) -> Iterator[Region]:
         yield Region(tuple(levels[level]))
 
 
-def estimate(call: Call) -> float:
-    """About how many nanoseconds a call takes on one thread."""
-    moved = sum(place.nbytes for place in call.memory)
-    return 100.0 + call.points * call.work * POINT_NS + moved * BYTE_NS
-
-
 @dataclass
 class Translator:
     """Writes steps into a program; `slots` says where memory is."""
@@ -79,7 +71,8 @@ class Translator:
     builder: ProgramBuilder
     slots: dict[Memory, int]
     regions: int = 0
-    lines: list[str] = field(default_factory=list)
+    calls: dict[str, Call] = field(default_factory=dict)  # by the name that profiles show
+    _named: dict[str, int] = field(default_factory=dict)
 
     def write(self, steps: Sequence[Step]) -> None:
         """Append a block."""
@@ -87,7 +80,9 @@ class Translator:
             if isinstance(step, Region):
                 self._region(step)
             elif isinstance(step, Copy):
-                self.builder.copy(self.slots[step.target], self.slots[step.source], step.target.nbytes)
+                self.builder.copy(
+                    self.slots[step.target], self.slots[step.source], step.target.nbytes
+                )
             elif isinstance(step, HostCall):
                 self._host(step)
             elif isinstance(step, ScanLoop):
@@ -107,8 +102,15 @@ class Translator:
         address = call.request.compiled.addresses[call.number]
         tasks = call.request.tasks(call.number)
         return program_builder.Step(
-            address, slots, call.request.parameters, tasks, estimate(call), call.name
+            address, slots, call.request.parameters, tasks, estimate(call), self._name(call)
         )
+
+    def _name(self, call: Call) -> str:
+        """A call's name, with a number where an earlier one has the same."""
+        count = self._named[call.name] = self._named.get(call.name, 0) + 1
+        name = call.name if count == 1 else f"{call.name}.{count}"
+        self.calls[name] = call
+        return name
 
     def _host(self, step: HostCall) -> None:
         slots = [self.slots[place] for place in (*step.inputs, *step.outputs)]

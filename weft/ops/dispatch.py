@@ -13,8 +13,10 @@ import numpy as np
 
 from weft.config import settings
 from weft.core.common.device import Device
+from weft.core.common.events import watchers
 from weft.core.common.handler import install_bottom
 from weft.core.common.slots import install_placement, public
+from weft.core.common.source import blamed
 from weft.core.common.trees import tree_leaves
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import GRAPH, in_physical_context, install_executor
@@ -137,6 +139,9 @@ def realize(*trees: Any) -> Any:
 
 
 def _execute_node(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    if watchers:  # they are told the line that recorded the call, not the one that needs it
+        with blamed(node.position):
+            return client(node.device).execute(node.op, arrays, node.params, node.types)
     return client(node.device).execute(node.op, arrays, node.params, node.types)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
+from weft.core.common.events import watchers
 from weft.core.common.factors import Factors
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, OPS
@@ -26,7 +27,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.exact import calls_functions
-from weft.runtime.cpu.client import quietly, run_kernel, thread
+from weft.runtime.cpu.client import quietly, run_kernel, thread, watched
 
 _new_tensor = Tensor.__new__
 _WEAK = (*PYTHON_SCALARS, Number)
@@ -124,6 +125,8 @@ class UnaryOperation(ElementwiseOperation):
                 made = run_kernel(self, (data,), {}, (impl.type,))
                 if made is not None:
                     return _made(made[0], impl)
+            if watchers:
+                return _told(self, impl, data)
             try:
                 return _made(thread.run(self.ufunc, data), impl)
             except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
@@ -176,6 +179,8 @@ class BinaryOperation(ElementwiseOperation):
             and self.is_exact(data.dtype, data.dtype)
         ):
             try:
+                if watchers:
+                    return _told(self, x._impl, data, number)
                 return _made(quietly()(self.ufunc, data, number), x._impl)
             except OverflowError:  # an integer past every float: the full path says so
                 return None
@@ -194,6 +199,8 @@ class BinaryOperation(ElementwiseOperation):
             and self.is_exact(a.dtype, b.dtype)
         ):
             try:
+                if watchers:
+                    return _told(self, a, left, right)
                 return _made(thread.run(self.ufunc, left, right), a)
             except ValueError:  # shapes do not broadcast: the full path says so in our words
                 return None
@@ -271,6 +278,15 @@ def _made(array: Any, like: TensorImpl) -> Tensor:
     tensor = _new_tensor(Tensor)
     tensor._impl = TensorImpl(array.shape, array.dtype, like.device, array)
     return tensor
+
+
+def _told(op: Operation, like: TensorImpl, *operands: Any) -> Tensor:
+    """The result of a kernel that runs at once; watchers are told of it."""
+    kinds = tuple(TensorType(np.shape(x), like.dtype) for x in operands)
+    shape = np.broadcast_shapes(*(kind.shape for kind in kinds))
+    made = TensorType(shape, op.dtype(*(kind.dtype for kind in kinds)))
+    with watched(op, kinds, (made,), lambda: op.work * made.size):
+        return _made(quietly()(op.ufunc, *operands), like)
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:

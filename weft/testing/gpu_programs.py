@@ -67,5 +67,7 @@ PROGRAMS: dict[str, Program] = {
     "choose": Program(lambda a, b: wf.where(wf.isnan(a), b, wf.minimum(a, b[:1])), ((50, 33),) * 2),
     "matmul": Program(wf.matmul, ((33, 40), (40, 20))),
     "integers": Program(lambda a, b: (a * b + 7) // 3 - a % 5, ((999,), (999,)), np.int32),
+    "argmax": Program(lambda x: wf.argmax(x, axis=-1), ((9, 1200),)),
+    "half": Program(softmax, ((16, 300),), np.float16),
     "counts": Program(lambda x: wf.sum(wf.astype(x > 0, wf.int32), axis=-1), ((5, 1000),)),
 }

@@ -35,6 +35,7 @@ _CALLS: dict[str, str] = {
     "atan2": "arctan2",
     "pow": "power",
     "lgamma": "gammaln",
+    "sigmoid": "expit",
 }
 
 

@@ -5,6 +5,7 @@
 | `context` | context-local defaults: dtype, device |
 | `device` | devices as values |
 | `dtypes` | dtypes, promotion, weak Python scalars |
+| `events` | what runs and when, told to whoever watches |
 | `factors` | index notation |
 | `handler` | the handler stack and `perform` |
 | `lazy` | modules loaded at first use |

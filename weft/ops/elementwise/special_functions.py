@@ -106,7 +106,12 @@ class Logit(SpecialFunction):
     sample = "q"
 
     def body(self, s: Any, x: Any) -> Any:
-        return s.call("log", s.div(x, s.sub(s.const(1, x.dtype), x)))
+        one, two = (s.const(n, x.dtype) for n in (1, 2))
+        far = s.call("log", s.div(x, s.sub(one, x)))
+        near = s.mul(two, s.call("atanh", s.sub(s.mul(two, x), one)))  # exact digits around ½
+        quarter = s.const(0.25, x.dtype)
+        middle = s.less(s.abs(s.sub(x, s.const(0.5, x.dtype))), quarter)
+        return s.select(middle, near, far)
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return 1 / (x * (1 - x))

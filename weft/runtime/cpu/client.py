@@ -6,6 +6,7 @@ import contextvars
 import ctypes
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.device import Device, as_device
+from weft.core.common.events import told, watchers
+from weft.core.common.source import describe, user_position
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.storage import Storage
 from weft.errors import ArgumentError, DeviceError, OutOfMemoryError
@@ -64,6 +67,29 @@ def run_kernel(
     return result
 
 
+def watched(
+    op: Any,
+    operands: tuple[TensorType, ...],
+    results: tuple[TensorType, ...],
+    flops: Callable[[], int],
+) -> AbstractContextManager[None]:
+    """Tells watchers of one call: what it is given, what it makes, and the user's line."""
+    position = user_position(3)
+
+    def details() -> dict[str, Any]:
+        given, made = (", ".join(map(str, each)) for each in (operands, results))
+        read, written = (sum(t.nbytes for t in each) for each in (operands, results))
+        return {
+            "shapes": f"{given} -> {made}",
+            "flops": flops(),
+            "read": read,
+            "written": written,
+            "line": describe(position),
+        }
+
+    return told("op", str(op), details)
+
+
 @dataclass(frozen=True, slots=True)
 class ParallelismConfig:
     """How many threads kernels may use, and from how many elements on they use more than one."""
@@ -109,6 +135,19 @@ class CpuClient(NamedFunctions):
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
         """Run one op; narrow floats are computed in float32 and rounded once."""
+        if watchers:
+            operands = tuple(TensorType(a.shape, a.dtype) for a in arrays)
+            with watched(op, operands, types, lambda: int(op.cost(*operands, **params).flops)):
+                return self._execute(op, arrays, params, types)
+        return self._execute(op, arrays, params, types)
+
+    def _execute(
+        self,
+        op: Any,
+        arrays: tuple[Array, ...],
+        params: Mapping[str, Any],
+        types: tuple[TensorType, ...],
+    ) -> tuple[Array, ...]:
         if not op.leaf:
             return _fitted(op.eval(*arrays, **params), types)
         try:

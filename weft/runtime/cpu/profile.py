@@ -19,6 +19,7 @@ class Timing:
     """One call of a kernel, or one chunk of it; times are those of `time.perf_counter_ns`."""
 
     name: str
+    step: int  # its place among the program's names
     thread: int  # 0 is the thread that called `run`
     start_ns: float
     end_ns: float
@@ -54,6 +55,7 @@ class Profile:
         return [
             Timing(
                 self.names[step],
+                step,
                 thread,
                 nanoseconds + (start - ticks) * scale,
                 nanoseconds + (end - ticks) * scale,

@@ -63,6 +63,7 @@ class Encoded:
     scratch_bytes: int
     hosts: tuple[HostCall, ...]
     names: tuple[str, ...]  # of the steps
+    chunks: tuple[int, ...]  # of the steps: in how many calls each one's kernel runs
     failure: Callable[[int, int], BaseException]  # the error for a status that a kernel reported
     keep_alive: Any  # what owns the kernels' code and the constants
 

@@ -88,6 +88,7 @@ class ProgramBuilder:
         self._scratch_bytes = 0
         self._hosts: list[HostCall] = []
         self._names: list[str] = []
+        self._chunks: list[int] = []
 
     def argument(self, number: int, offset: int = 0) -> int:
         """A slot for the address that runs are given at place `number`, plus `offset` bytes."""
@@ -146,6 +147,7 @@ class ProgramBuilder:
             records += [step.kernel_address, *places, step.tasks, grain, first, last]
             records.append(len(self._names))
             self._names.append(step.name)
+            self._chunks.append(last - first if kind == "parallel" else 1)
             first = last
         self._emit(kind, len(split), chunks, *records, *data)
 
@@ -258,6 +260,7 @@ class ProgramBuilder:
                 scratch_bytes=self._scratch_bytes,
                 hosts=tuple(self._hosts),
                 names=tuple(self._names),
+                chunks=tuple(self._chunks),
                 failure=failure,
                 keep_alive=keep_alive,
             )

@@ -84,6 +84,11 @@ class GpuMemory:
         source = ctypes.c_void_p(array.ctypes.data)
         self._owner.call("cuMemcpyHtoD_v2", self.address, source, ctypes.c_size_t(array.nbytes))
 
+    def copy_from(self, source: GpuMemory) -> None:
+        """Copy other memory of this size here, on the GPU."""
+        size = ctypes.c_size_t(self.nbytes)
+        self._owner.call("cuMemcpyDtoDAsync_v2", self.address, source.address, size, None)
+
     def read(self, array: Array) -> None:
         """Copy it into a contiguous array; waits for the kernels before."""
         target = ctypes.c_void_p(array.ctypes.data)

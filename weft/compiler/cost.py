@@ -1,0 +1,67 @@
+"""What calls of kernels cost: arithmetic, bytes, and about how long they take on one thread.
+
+`estimate` decides what runs on several threads, so it must be the same in every process: it knows
+the loops and the width of vectors, and takes a processor of about 3 GHz for granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.compiler.assemble import Call
+from weft.compiler.loops import Kernel, Loop, every
+from weft.runtime.cpu.jit import host_target
+
+CALL_NS = 100.0  # what a call takes however little it does
+VECTOR_NS = 0.25  # an instruction on one vector
+SCALAR_NS = 0.4  # an instruction on one element, where there are no vectors
+BYTE_NS = 0.06  # a byte read or written, in between the caches and memory
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Arithmetic operations of a call, and bytes it reads and writes."""
+
+    flops: int
+    read: int
+    written: int
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
+
+
+def work_of(call: Call) -> Work:
+    """What one call does; a buffer counts as read once, or as far as the loops can reach."""
+    most = call.points * call.work  # elements that can be asked for
+    read = sum(
+        min(place.nbytes, most * place.kind.dtype.itemsize)
+        for place in dict.fromkeys(call.memory)
+        if place not in call.written and place.role != "status"
+    )
+    flops = sum(
+        node.op.cost(*(source.types[slot] for source, slot in node.inputs), **node.params).flops
+        for node in call.members
+    )
+    return Work(flops or call.points, read, sum(place.nbytes for place in call.written))
+
+
+def estimate(call: Call) -> float:
+    """About how many nanoseconds a call takes on one thread."""
+    done = work_of(call)
+    steps = call.points * call.work
+    if lanes(call.request.compiled.kernels[call.number]) > 1:
+        widest = max((place.kind.dtype.itemsize for place in call.written), default=4)
+        computing = steps * VECTOR_NS * max(widest, 4) / host_target().vector_bytes
+    else:
+        computing = steps * SCALAR_NS
+    return CALL_NS + max(computing, done.moved * BYTE_NS)
+
+
+def lanes(kernel: Kernel) -> int:
+    """Elements that the widest vector loop of a kernel computes at once; 1 if there is none."""
+    return max(
+        (s.step for s in every(kernel.body) if isinstance(s, Loop) and s.kind == "vector"),
+        default=1,
+    )

@@ -1,0 +1,73 @@
+"""Runs of programs that somebody watches: the run and each call of a kernel become events.
+
+Kernels write their times into a ring, which is emptied after the run. Of a run with more calls than
+the ring has room for, the first ones are lost; the event of the run says how many.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from weft.compiler.assemble import Call
+from weft.compiler.cost import lanes, work_of
+from weft.core.common.events import Event, tell
+from weft.core.common.source import describe
+from weft.runtime.cpu.profile import Profile
+from weft.runtime.cpu.program import Program
+
+CAPACITY = 1 << 16  # calls of kernels in one run; untouched memory costs nothing
+
+_rings: list[Profile] = []  # that no run uses: a run inside a run has one of its own
+
+
+def run(
+    name: str, program: Program, calls: Mapping[str, Call], pointers: Sequence[int], threads: int
+) -> None:
+    """`program.run(pointers, threads)`, told to the watchers."""
+    ring = _rings.pop() if _rings else Profile((), CAPACITY)
+    ring.names = program.encoded.names
+    ring.clear()
+    start = perf_counter_ns()
+    try:
+        program.run(pointers, threads, ring)
+    finally:
+        end = perf_counter_ns()
+        _tell_kernels(ring, program, calls, start, end)
+        lost = max(ring.calls - ring.capacity, 0)
+        _rings.append(ring)
+        details = partial(dict[str, Any], kernels=len(program.encoded.names), lost=lost)
+        tell(Event("run", name, start, end, threading.get_ident(), details))
+
+
+def _tell_kernels(
+    ring: Profile, program: Program, calls: Mapping[str, Call], start: int, end: int
+) -> None:
+    me, chunks = threading.get_ident(), program.encoded.chunks
+    known = {name: partial(details_of, call) for name, call in calls.items()}
+    for timing in ring.timings():
+        # Two clocks never agree to the last nanosecond: a kernel lies inside its run.
+        first, last = (min(max(t, start), end) for t in (timing.start_ns, timing.end_ns))
+        thread = -timing.thread if timing.thread else me
+        share = 1.0 / chunks[timing.step]
+        tell(Event("kernel", timing.name, first, last, thread, known[timing.name], share))
+
+
+def details_of(call: Call) -> dict[str, Any]:
+    """What a call of a kernel is, in numbers and words."""
+    done = work_of(call)
+    reads = [m for m in dict.fromkeys(call.memory) if m not in call.written and m.role != "status"]
+    given, made = (", ".join(str(m.kind) for m in each) for each in (reads, call.written))
+    return {
+        "ops": ", ".join(node.name for node in call.members),
+        "shapes": f"{given} -> {made}",
+        "flops": done.flops,
+        "read": done.read,
+        "written": done.written,
+        "tasks": call.request.tasks(call.number),
+        "lanes": lanes(call.request.compiled.kernels[call.number]),
+        "line": describe(call.node.position),
+    }
