@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import STORE, Clock, Request, evaluate
 from weft.compiler.loops import INDEX
-from weft.compiler.lower import Lowered
+from weft.compiler.lower import Lowered, levels
 from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.core.common.types import TensorType
@@ -285,11 +285,19 @@ class Assembler:
 
 def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     """Operands that are read only where the kernel is about to write, with what is written."""
-    reads = [r for n in (*group.members, *fusion.pulled(group)) for r in fusion.reads[n]]
-    scattered = {r.ref for r in reads if r.step != 1}
+    inline = fusion.pulled(group)
+    reads = [r for n in (*group.members, *inline) for r in fusion.reads[n]]
+    moved = {r.node for r in reads if r.step != 1}  # whose own reads are out of order here
+    for node in sorted(inline, key=fusion.order.__getitem__, reverse=True):
+        if node in moved:
+            moved |= {r.node for r in fusion.reads[node]}
+    scattered = {r.ref for r in reads if r.step != 1 or r.node in moved}
     size = group.size
+    stage = levels(fusion, group)
     found = []
     for node in fusion.stored(group):
+        if stage[node] < max(stage.values()):  # later stages read operands again
+            continue
         itemsize = node.types[0].dtype.itemsize
         for r in reads:
             same = r.node.types[r.ref[1]].dtype.itemsize == itemsize

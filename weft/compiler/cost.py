@@ -1,7 +1,8 @@
 """What calls of kernels cost: arithmetic, bytes, and about how long they take on one thread.
 
-`estimate` decides what runs on several threads, so it must be the same in every process: it knows
-the loops and the width of vectors, and takes a processor of about 3 GHz for granted.
+`estimate` decides what runs on several threads, so it is the same in every process: it knows the
+loops and the width of vectors, and its constants were measured on a server's core of about 3 GHz,
+where it is right within a factor of two for most kernels.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from weft.compiler.loops import Kernel, Loop, every
 from weft.runtime.cpu.jit import host_target
 
 CALL_NS = 100.0  # what a call takes however little it does
-VECTOR_NS = 0.25  # an instruction on one vector
-SCALAR_NS = 0.4  # an instruction on one element, where there are no vectors
-BYTE_NS = 0.06  # a byte read or written, in between the caches and memory
+VECTOR_NS = 0.28  # an instruction on one vector
+SCALAR_NS = 0.35  # an instruction on one element, where there are no vectors
+CACHED_NS = 0.02  # a byte read or written, where all of them fit in a cache
+MEMORY_NS = 0.045  # where they do not
+CACHE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ def estimate(call: Call) -> float:
         computing = steps * VECTOR_NS * max(widest, 4) / host_target().vector_bytes
     else:
         computing = steps * SCALAR_NS
-    return CALL_NS + max(computing, done.moved * BYTE_NS)
+    moving = done.moved * (CACHED_NS if done.moved <= CACHE_BYTES else MEMORY_NS)
+    return CALL_NS + max(computing, moving)
 
 
 def lanes(kernel: Kernel) -> int:

@@ -22,11 +22,12 @@ from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.pipeline import schedule
 from weft.core.common.events import told
-from weft.runtime.cpu.code_cache import cached
-from weft.runtime.cpu.jit import Loaded, Target, compile_text, host_target, load_object
+from weft.runtime.cpu.code_cache import cached_many
+from weft.runtime.cpu.code_workers import compile_many
+from weft.runtime.cpu.jit import Loaded, Target, host_target, load_object
 
+BATCH = 8  # kernels in a module: few share what a module costs, several can be compiled apart
 MOST_KERNELS = 4096  # that are kept though no program uses them
-_numbers = itertools.count()
 _forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
 
 
@@ -121,7 +122,7 @@ class KernelStore:
             made: tuple[Kernel, ...] = (product,)
         else:
             made = schedule(plain(kernel), vector_bytes=target.vector_bytes)
-        return Compiled(tuple(replace(k, name=f"k{next(_numbers)}") for k in made))
+        return Compiled(made)
 
     @staticmethod
     def _kept(table: OrderedDict[Any, Versions], key: Any, make: type[Versions]) -> Versions:
@@ -141,21 +142,27 @@ class KernelStore:
             if not new:
                 return 0
             self.compilations += 1
-            # Names are by position, so that the same graph finds its code on disk again.
-            names = iter(f"kernel{i}" for i in range(sum(len(c.kernels) for c in new)))
-            for each in new:
-                each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
+            batches = [new[i : i + BATCH] for i in range(0, len(new), BATCH)]
             target = chosen_target()
             with clock("emit"):
-                text = emit([k for c in new for k in c.kernels], target)
+                texts = [_text(batch, target) for batch in batches]
             with clock("compile"):
-                code = cached(text, target, lambda: compile_text(text, target))
+                codes = cached_many(texts, target, lambda texts: compile_many(texts, target))
             with clock("link"):
-                loaded = load_object(code)
-                for each in new:
-                    each.code = loaded
-                    each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
+                for batch, code in zip(batches, codes, strict=True):
+                    loaded = load_object(code)
+                    for each in batch:
+                        each.code = loaded
+                        each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
             return sum(len(c.kernels) for c in new)
+
+
+def _text(batch: Sequence[Compiled], target: Target) -> str:
+    """One module; names are by position, so that the same graph finds its code on disk again."""
+    numbers = itertools.count()
+    for each in batch:
+        each.kernels = tuple(replace(k, name=f"kernel{next(numbers)}") for k in each.kernels)
+    return emit([k for each in batch for k in each.kernels], target)
 
 
 def _registers(target: Target) -> int:

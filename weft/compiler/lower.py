@@ -195,12 +195,18 @@ class _Stages:
         return 1 + max(self.level.values())
 
 
-def _stages(frame: Frame, stored: list[OutputRefs]) -> _Stages:
-    group, fusion = frame.group, frame.fusion
+def levels(fusion: Fusion, group: Group) -> dict[OutputRefs, int]:
+    """The stage in which each member of a group can first be computed."""
     level: dict[OutputRefs, int] = {}
     for node in group.members:
         own = [level[r.node] for r in fusion.reads[node] if r.node in level]
         level[node] = max(own, default=0) + (fusion.kinds[node] == "reduce")
+    return level
+
+
+def _stages(frame: Frame, stored: list[OutputRefs]) -> _Stages:
+    group, fusion = frame.group, frame.fusion
+    level = levels(fusion, group)
     at: dict[OutputRefs, set[int]] = {n: set() for n in group.members if n not in group.rows}
     for node in reversed(group.members):
         if node in at and node in stored:

@@ -5,7 +5,7 @@ What a loop shares with the outside is in use as long as the loop runs; so are i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.compiler import memory
@@ -28,9 +28,11 @@ class Placement:
 class _Schedule:
     """The steps of a program in the planner's terms."""
 
-    def __init__(self) -> None:
+    def __init__(self, carries: Sequence[tuple[Memory, Memory]]) -> None:
         self.numbers: dict[Memory, int] = {}
         self.steps: list[memory.Step] = []
+        # Loops swap the two halves of a carry, so each may be the other's memory afterwards.
+        self._other = {a: b for a, b in carries} | {b: a for a, b in carries}
 
     def number(self, places: Sequence[Memory]) -> tuple[int, ...]:
         """Planner's numbers of memory that it places."""
@@ -43,7 +45,7 @@ class _Schedule:
             if isinstance(step, ScanLoop | Repeat | Choice):
                 self._loop(step)
                 continue
-            places = list(touched(step))
+            places = [m for each in touched(step) for m in (each, self._other.get(each, each))]
             self.steps.append(memory.Step((), self.number(places), self._in_place(step)))
 
     def _loop(self, step: ScanLoop | Repeat | Choice) -> None:
@@ -80,7 +82,7 @@ def place(
     donated: tuple[bool, ...],
 ) -> Placement:
     """Give each temporary a place."""
-    schedule = _Schedule()
+    schedule = _Schedule(list(_carries(steps)))
     given = schedule.number(inputs)
     schedule.add(steps)
     ends = schedule.number(outputs)
@@ -100,6 +102,16 @@ def place(
     every = dict.fromkeys(m for step in steps for m in touched(step))
     offsets = {known[n]: offset for n, offset in found.offsets.items()}
     return Placement(tuple(every), offsets, homes, found.arena_bytes)
+
+
+def _carries(steps: Sequence[Step]) -> Iterator[tuple[Memory, Memory]]:
+    """The carries of every loop, loops inside included."""
+    for step in steps:
+        if isinstance(step, ScanLoop | Repeat):
+            yield from step.carries
+        if isinstance(step, ScanLoop | Repeat | Choice):
+            for block in blocks(step):
+                yield from _carries(block)
 
 
 def blocks(step: ScanLoop | Repeat | Choice) -> tuple[tuple[Step, ...], ...]:

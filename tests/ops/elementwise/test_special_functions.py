@@ -47,7 +47,15 @@ BINARY = {
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_float_agree_with_scipy(name, dtype):
-    agrees_with_numpy(getattr(wf, name), UNARY[name], values(dtype))
+    x = values(dtype)
+    wide = x.astype(np.float64)
+    if name == "erfinv":  # SciPy loses the sign of zero
+        x = np.where((wide == 0) & np.signbit(wide), x.dtype.type(0), x)
+    if name == "lgamma":  # C and Python say +inf at -inf, SciPy -inf
+        x = np.where(wide == -np.inf, x.dtype.type(1), x)
+    digits = 64 if name == "digamma" else 8
+    tolerance = digits * float(wf.finfo(x.dtype).eps)
+    agrees_with_numpy(getattr(wf, name), UNARY[name], x, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
