@@ -23,7 +23,7 @@ from weft.compiler.loops import (
     parameter,
     variable,
 )
-from weft.compiler.passes import parallelize, split, tile
+from weft.compiler.passes import parallelize, sink, split, tile
 from weft.compiler.passes.collapse import collapse
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.pipeline import schedule, stages
@@ -39,9 +39,12 @@ def small_pieces(monkeypatch):
     """Small kernels are cut, shared and tiled like large ones."""
     monkeypatch.setattr(split, "CHUNK", 1024)
     monkeypatch.setattr(split, "ROWS", 64)
+    monkeypatch.setattr(split, "WORK", 1024)
+    monkeypatch.setattr(sink, "LONG", 128)
     monkeypatch.setattr(parallelize, "LEAST", 100)
     monkeypatch.setattr(parallelize, "CHUNK", 64)
     monkeypatch.setattr(parallelize, "COLUMNS", 48)
+    monkeypatch.setattr(parallelize, "WHOLE", 150)
     monkeypatch.setattr(tile, "TILE", 8)
 
 
@@ -99,7 +102,11 @@ def test_nothing_is_shared_out_where_no_threads_are_wanted(name):
     assert evaluate(kernels[0].notes["tasks"], ()) == 1
 
 
-@pytest.mark.parametrize("n", TAILS)
+QUICK = (1, 15, 16, 17, 33, 512, 513)
+SIZES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TAILS]
+
+
+@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(
     "make",
     [

@@ -19,9 +19,14 @@
 | `rebuild` | changed copies of kernels; fresh variables and locals |
 | `polynomial` | indices as polynomials: strides, equality, folding |
 | `lanes` | which loops may run as lanes, and which should |
+| `prices` | what accesses to memory cost, in lanes and one by one |
 | `pipeline` | `schedule`: the passes in order |
 | `verify` | `verify`: the rules every kernel obeys |
 | `show` | `show`, `fingerprint`: kernels as text |
+| `explain` | `describe`: what a program runs, in words |
+| `cost` | `work_of`, `estimate`: arithmetic, bytes and time of a call |
+| `peaks` | `peaks`: what this machine can do at most, measured |
+| `watched` | `Watched`: runs that tell each call of a kernel |
 | `build` | `Builder`: scalar instructions as values of the loop IR |
 | `affine` | `stride`, `depends`: how an index moves with a loop's variable |
 | `passes/` | kernels made of kernels: how loops, reductions and products run |

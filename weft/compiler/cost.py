@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from weft.compiler.assemble import Call
 from weft.compiler.loops import Kernel, Loop, every
+from weft.compiler.point import kind_of, weight
+from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu.jit import host_target
 
 CALL_NS = 100.0  # what a call takes however little it does
@@ -43,11 +45,16 @@ def work_of(call: Call) -> Work:
         for place in dict.fromkeys(call.memory)
         if place not in call.written and place.role != "status"
     )
-    flops = sum(
-        node.op.cost(*(source.types[slot] for source, slot in node.inputs), **node.params).flops
-        for node in call.members
-    )
-    return Work(flops or call.points, read, sum(place.nbytes for place in call.written))
+    flops = sum(map(_operations, call.members)) if call.members else call.points
+    return Work(flops, read, sum(place.nbytes for place in call.written))
+
+
+def _operations(node: OutputRefs) -> int:
+    """Arithmetic of a fused call: functions such as `exp` count what they are computed with."""
+    if node.op.has("body") and not node.op.has("at") and kind_of(node) == "map":
+        return weight(node) * node.types[0].size
+    types = (source.types[slot] for source, slot in node.inputs)
+    return int(node.op.cost(*types, **node.params).flops)
 
 
 def estimate(call: Call) -> float:

@@ -13,7 +13,7 @@ from math import prod
 from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.compiler.cost import Work, estimate, lanes, work_of
 from weft.compiler.loops import Kernel, Loop, every
-from weft.compiler.peaks import Peaks, peaks
+from weft.compiler.peaks import peaks
 from weft.compiler.place import Placement
 from weft.compiler.show import show
 from weft.compiler.translate import Region, regions
@@ -42,14 +42,14 @@ def describe(
     made = _Explanation(calls, placement)
     rows = list(made.block(steps, 0, 1))
     total = made.total
-    count = f"{total.kernels} kernels in {total.regions} regions, {total.hosts} host calls"
+    count = f"kernels {total.kernels}, regions {total.regions}, host calls {total.hosts}"
     reused = sum(1 for each in placement.homes if each.role != "constant")
     return "\n".join(
         [
             f"{name}: {count}",
             *rows,
-            f"memory: arena of {show_bytes(placement.arena)}, {reused} results in the memory of"
-            " others",
+            f"memory: arena of {show_bytes(placement.arena)}, results in the memory of others:"
+            f" {reused}",
             f"work: {show_count(total.work.flops)}FLOP, {show_bytes(total.work.read)} read,"
             f" {show_bytes(total.work.written)} written",
             f"time: at least {show_time(total.alone_ns)} on 1 thread,"

@@ -6,8 +6,6 @@ that the file brings: ops are found by name, everything is checked, damage is a 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import struct
 from typing import Any
@@ -20,6 +18,7 @@ from weft.compiler.statistics import Counting
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import as_device
 from weft.core.common.handler import current
+from weft.core.common.lazy import LazyModule
 from weft.core.common.slots import public
 from weft.core.common.trees import PyTreeDef, tree_structure, tree_unflatten
 from weft.core.graph.trace import Trace
@@ -27,7 +26,9 @@ from weft.core.tensor.number import WIDE
 from weft.errors import ArgumentError, FormatError, UnsupportedError
 
 _MAGIC = b"weft compiled function 1\n"
-_DIGEST = hashlib.sha256().digest_size
+_DIGEST = 32  # bytes of a SHA-256
+_hashlib = LazyModule("hashlib")
+_json = LazyModule("json")
 _LENGTH = struct.Struct("<Q")
 _NUMBERS = {kind.__name__: kind for kind in WIDE}
 _MALFORMED = (
@@ -67,12 +68,12 @@ def save(path: Any, program: Program, signature: Signature, paths: list[str]) ->
         ],
         "sizes": [len(blob) for blob in encoder.blobs],
     }
-    encoded = json.dumps(header).encode()
+    encoded = _json.dumps(header).encode()
     body = b"".join((_LENGTH.pack(len(encoded)), encoded, *encoder.blobs))
     target = os.fspath(path)
     partial = f"{target}.{os.getpid()}.partial"
     with open(partial, "wb") as file:
-        file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        file.write(_MAGIC + _hashlib.sha256(body).digest() + body)
     os.replace(partial, target)
 
 
@@ -186,7 +187,7 @@ def load_compiled(path: Any) -> LoadedFunction:
         raise FormatError(f"load_compiled: {os.fspath(path)!r} holds no compiled function")
     start = len(_MAGIC) + _DIGEST
     body = content[start:]
-    require(content[len(_MAGIC) : start] == hashlib.sha256(body).digest(), "its digest")
+    require(content[len(_MAGIC) : start] == _hashlib.sha256(body).digest(), "its digest")
     try:
         return _read(body)
     except FormatError:
@@ -198,7 +199,7 @@ def load_compiled(path: Any) -> LoadedFunction:
 def _read(body: bytes) -> LoadedFunction:
     (length,) = _LENGTH.unpack_from(body)
     start = _LENGTH.size + number(length, len(body))
-    header = json.loads(body[_LENGTH.size : start])
+    header = _json.loads(body[_LENGTH.size : start])
     sizes = [number(size, len(body) + 1) for size in sequence(header["sizes"])]
     require(start + sum(sizes) == len(body), "its length")
     blobs = []

@@ -18,6 +18,7 @@ from weft.compiler.loops import Value, load
 from weft.compiler.point import Point, Pull, kind_of, reduced_axes, reduced_size, weight
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
+from weft.ops.families import ElementwiseOperation
 
 MOST_WORK = 400  # instructions for one element beyond which a kernel is not made larger
 FEW_ROWS = 8  # rows that are too few to share among threads,
@@ -113,7 +114,8 @@ class Fusion:
         if self.kinds[node] == "reduce":
             group.rows.add(node)
             axes = reduced_axes(node)
-            trailing = axes == tuple(range(len(group.space) - len(axes), len(group.space)))
+            rank = len(self.space_of(node))  # which may be less than the group's: axes of size 1
+            trailing = axes == tuple(range(rank - len(axes), rank))
             if group.inner == 0:
                 group.inner = reduced_size(node)
                 group.columns = () if trailing else axes
@@ -150,6 +152,9 @@ class Fusion:
         pull = Pull(source)
         if self.kinds[node] == "reduce":
             pull.at(node.inputs[0], point)
+        elif isinstance(node.op, ElementwiseOperation):
+            for ref in node.inputs:  # what it computes of them does not matter here
+                pull.at(ref, point)
         else:
             pull.compute(node, point)
         return tuple(found.values())

@@ -24,18 +24,18 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
-    children,
+    When,
     every,
     expressions,
     walk,
 )
 from weft.compiler.polynomial import hides, known, number, polynomial, stride
+from weft.compiler.prices import APART, UNIT, indices, points_of, price, weight
 from weft.compiler.rebuild import (
     Scope,
     Statements,
     assigned_locals,
     bound,
-    rebuild,
     rename_locals,
     values_of,
 )
@@ -43,7 +43,6 @@ from weft.compiler.rebuild import (
 _S = TypeVar("_S", bound=Statement)
 
 FEWEST = 4  # lanes that pay
-UNIT, SAME, APART = 5, 2, 20  # what an access costs: adjacent, one for all lanes, others
 
 
 def touches(statements: Statements) -> Counter[int]:
@@ -122,14 +121,6 @@ class Lanes:
 
     # -- what pays -------------------------------------------------------------------------
 
-    def cost(self, statement: Statement) -> float:
-        """What a statement costs at its best, in accesses to memory."""
-        if isinstance(statement, Loop | Reduce):
-            return min(self.as_lanes(statement), self.inside(statement))
-        if children(statement):
-            return sum(map(self.cost, children(statement)))
-        return _direct(statement)
-
     def _once(self, kind: str, statement: _S, find: Callable[[_S], float]) -> float:
         key = (kind, id(statement))
         if key not in self._costs:
@@ -150,7 +141,7 @@ class Lanes:
                 return inf
             variable = statement.axes[-1][0]
             fits = self.varying_points(statement, variable) is not None
-            return price(variable, (statement,), by_rows=True) if fits else inf
+            return price(variable, points_of(statement), by_rows=True) if fits else inf
         if statement.kind == "vector":
             return UNIT
         start, stop = known(statement.start), known(statement.stop)
@@ -158,12 +149,19 @@ class Lanes:
         if statement.kind != "serial" or short:
             return inf
         fits = self.varying(statement.variable, statement.body) is not None
-        return price(statement.variable, (statement,)) if fits else inf
+        return price(statement.variable, statement.body) if fits else inf
 
     def _inside(self, statement: Loop | Reduce) -> float:
-        nested = [s for s in statement.body if not isinstance(s, Store | Assign)]
-        cost = sum(map(self.cost, nested))
-        return cost + _direct(statement) if not nested or isinstance(statement, Reduce) else cost
+        return self._one_by_one(points_of(statement))
+
+    def _one_by_one(self, statements: Statements) -> float:
+        cost = float(APART * len(indices(statements)))
+        for s in statements:
+            if isinstance(s, When) or (isinstance(s, Reduce) and not s.axes):
+                cost += self._one_by_one(s.body)
+            elif isinstance(s, Loop | Reduce):
+                cost += weight(s) * min(self.as_lanes(s), self.inside(s))
+        return cost
 
     def runs_as_lanes(self, statement: Loop | Reduce) -> bool:
         """Whether a loop's own steps are best run as lanes."""
@@ -244,59 +242,6 @@ def _is_own(stored: Value, other: Value, variable: Value, inner: set[Value]) -> 
     p, q = polynomial(stored), polynomial(other)
     apart = [term for term in {**p, **q} if p.get(term) != q.get(term)]
     return bool(apart) and all(any(a in inner for a in term) for term in apart)
-
-
-def accesses(statements: Statements) -> list[Value]:
-    """The indices at which statements, and those inside them, load and store."""
-    found = [x.args[0] for x in values_of(statements) if x.op == "load"]
-    return found + [s.index for s in every(statements) if isinstance(s, Store)]
-
-
-def positions(statements: Statements) -> list[Value]:
-    """The places in arrays that statements, and those inside them, read and assign."""
-    found = [x.args[0] for x in values_of(statements) if x.op == "get" and x.args]
-    assigned = [s.position for s in every(statements) if isinstance(s, Assign)]
-    return found + [place for place in assigned if place is not None]
-
-
-def price(variable: Value, statements: Statements, by_rows: bool = False) -> float:
-    """What the accesses of statements cost when the variable's values are lanes.
-
-    Lanes none of whose accesses are adjacent gain nothing. `by_rows`: lanes are taken so that a
-    quotient is one for all of them.
-    """
-    total, adjacent = 0, False
-    for index in accesses(statements) + positions(statements):
-        if by_rows:
-            index = _in_row(index, variable)
-        if not hides(index, variable):
-            total += SAME
-        elif number(stride(index, variable)) == 1:
-            total, adjacent = total + UNIT, True
-        else:
-            total += APART
-    return total if adjacent else inf
-
-
-def _in_row(index: Value, variable: Value) -> Value:
-    """An index as it is inside a row: quotients stand still, remainders move on."""
-
-    def change(x: Value) -> Value:
-        if x.op in ("floordiv", "rem") and number(stride(x.args[0], variable)) == 1:
-            return x.args[1] if x.op == "floordiv" else x.args[0]
-        return x
-
-    return rebuild(index, change, {})
-
-
-def _direct(statement: Statement) -> float:
-    """What a statement's accesses cost one by one, without loops inside it."""
-    total = 0
-    seen: set[Value] = set()
-    for s in (statement, *(s for s in children(statement) if isinstance(s, Store | Assign))):
-        seen.update(x for x in walk(*expressions(s)) if x.op in ("load", "get") and x.args)
-        total += isinstance(s, Store) or (isinstance(s, Assign) and s.position is not None)
-    return APART * (len(seen) + total)
 
 
 def widen(statements: Statements, differing: set[int], lanes: int, scope: Scope) -> Statements:

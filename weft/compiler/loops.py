@@ -65,7 +65,7 @@ CONVERSIONS = frozenset({"cast", "bitcast"})
 COMBINES = frozenset({"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last", "dot"})
 KINDS = frozenset({"serial", "parallel", "vector", "unroll", "block", "thread"})
 
-_values: weakref.WeakValueDictionary[Any, Value] = weakref.WeakValueDictionary()
+_values: dict[Any, _Reference] = {}
 
 
 class Value:
@@ -83,12 +83,28 @@ class Value:
         return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"
 
 
+class _Reference(weakref.ref[Value]):
+    """What the table of values holds: it goes when its value does."""
+
+    __slots__ = ("key",)
+    key: Any
+
+
+def _forget(reference: weakref.ref[Value]) -> None:
+    assert isinstance(reference, _Reference)
+    if _values.get(reference.key) is reference:
+        del _values[reference.key]
+
+
 def value(op: str, args: tuple[Value, ...], dtype: DType, data: Any = None) -> Value:
     """The expression `op(args)`, the one object that stands for it."""
     key = (op, args, dtype, data)
-    found = _values.get(key)
+    reference = _values.get(key)
+    found = None if reference is None else reference()
     if found is None:
-        found = _values[key] = Value(op, args, dtype, data)
+        found = Value(op, args, dtype, data)
+        _values[key] = reference = _Reference(found, _forget)
+        reference.key = key
     return found
 
 
@@ -244,8 +260,13 @@ def walk(*roots: Value) -> Iterator[Value]:
                 yield x
             elif x not in seen:
                 seen.add(x)
+                if not x.args:
+                    yield x
+                    continue
                 stack.append((x, True))
-                stack.extend((a, False) for a in reversed(x.args) if a not in seen)
+                for a in reversed(x.args):
+                    if a not in seen:
+                        stack.append((a, False))
 
 
 def children(statement: Statement) -> tuple[Statement, ...]:

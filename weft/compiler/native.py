@@ -14,23 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler import explain, watched
+from weft.compiler import explain
 from weft.compiler.assemble import Assembler, Environment, Memory, Step, leaves
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.kernels import STORE
 from weft.compiler.place import Placement, place
 from weft.compiler.statistics import BuildCounts
 from weft.compiler.translate import Translator
+from weft.compiler.watched import Watched
 from weft.core.common.events import watchers
 from weft.core.common.types import Array
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
 from weft.errors import WeftError
 from weft.runtime.cpu.allocator import CachingAllocator
+from weft.runtime.cpu.program import knows_arrays
 from weft.runtime.cpu.program_builder import ProgramBuilder
 from weft.runtime.registry import client
 
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
+_BYTE = np.dtype(np.uint8)
 _HEADER = object.__basicsize__
 _word = ctypes.c_int64.from_address
 
@@ -115,6 +118,7 @@ class Native(Executable):
         self.calls = translator.calls
         code = [r.compiled for r in self._assembler.requests]
         self.program = builder.build(self._failure, (kept, code))
+        self._watched = Watched(self._trace.name, self.program, self.calls)
         self.counts = BuildCounts(
             kernels=self._assembler.groups,
             regions=translator.regions,
@@ -124,7 +128,11 @@ class Native(Executable):
         self._kinds = [(m.kind.shape, m.kind.dtype, m.kind.nbytes) for m in self._outputs]
         self._arena = self.placement.arena if large else 0
         self._constants = tuple(x.data() for x in self._trace.captures)
-        self._places = [(m.role == "output", m.position) for m in self._given_memories()]
+        self._places = [
+            m.position + (len(self._inputs) if m.role == "output" else 0)
+            for m in self._given_memories()
+        ]
+        self._is_direct = knows_arrays() and not any(self._strided)
         runs: Any = client("cpu")
         self._allocator: CachingAllocator = runs.allocator
 
@@ -136,10 +144,24 @@ class Native(Executable):
         return [m for m in self._given if isinstance(m, Memory)]
 
     def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
-        inputs = [
-            a if a.flags.c_contiguous or kept else np.array(a, order="C")
-            for a, kept in zip((*arrays, *self._constants), self._strided, strict=True)
-        ]
+        inputs = [*arrays, *self._constants]
+        if not self._is_direct or watchers:
+            return self._run_by_address(inputs, threads)
+        outputs = self._outputs_for(inputs)
+        given = inputs + outputs
+        if self._arena:
+            given.append(self._allocator.empty((self._arena,), _BYTE))
+        try:
+            done = self.program.run_arrays(given, threads)
+        except KernelFailure:
+            Interpreted(self._trace).run(arrays)  # says what is wrong, and where
+            raise
+        if not done:
+            return self._run_by_address(inputs, threads)
+        return tuple([given[i] for i in self._places])
+
+    def _outputs_for(self, inputs: list[Any]) -> list[Any]:
+        """Memory for results: new, or that of inputs which were given away."""
         empty = self._allocator.empty
         outputs = [
             empty(shape, dtype) if nbytes >= 65_536 else np.empty(shape, dtype)
@@ -150,19 +172,27 @@ class Native(Executable):
             given = inputs[source]
             same = given.dtype == dtype and given.shape == shape
             outputs[output] = given if same else given.view(dtype).reshape(shape)
-        pointers = [*map(address_of, inputs), *map(address_of, outputs)]
+        return outputs
+
+    def _run_by_address(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
+        """Run on arrays of any layout, and tell watchers."""
+        inputs = [
+            a if a.flags.c_contiguous or kept else np.array(a, order="C")
+            for a, kept in zip(arrays, self._strided, strict=True)
+        ]
+        given = inputs + self._outputs_for(inputs)
         if self._arena:
-            arena = empty((self._arena,), np.dtype(np.uint8))
-            pointers.append(address_of(arena))
+            given.append(self._allocator.empty((self._arena,), _BYTE))
+        pointers = [*map(address_of, given)]
         try:
             if watchers:
-                watched.run(self._trace.name, self.program, self.calls, pointers, threads)
+                self._watched.run(pointers, threads)
             else:
                 self.program.run(pointers, threads)
         except KernelFailure:
-            Interpreted(self._trace).run(arrays)  # says what is wrong, and where
+            Interpreted(self._trace).run(arrays[: len(arrays) - len(self._constants)])
             raise
-        return tuple([outputs[i] if made else inputs[i] for made, i in self._places])
+        return tuple([given[i] for i in self._places])
 
     def _failure(self, code: int, detail: int) -> KernelFailure:
         return KernelFailure(f"{self._trace.name}: a kernel reported status {code} ({detail})")

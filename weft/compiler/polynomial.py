@@ -217,6 +217,21 @@ def remainder(x: Value, by: Value | int) -> Value:
     return value("rem", (x, integer(divisor)), INDEX)
 
 
+def whole(x: Value, by: int) -> Value:
+    """The largest multiple of `by` that is not above x: x itself, where it is known to be one."""
+    return x if is_multiple(x, by) else multiply(divide(x, by), by)
+
+
+def is_multiple(x: Value, by: int) -> bool:
+    """Whether an index is known to be a multiple of a number, whatever its variables are."""
+    if x.op in ("min", "max"):
+        return all(is_multiple(a, by) for a in x.args)
+    return all(
+        count % by == 0 or any(a.op in ("min", "max") and is_multiple(a, by) for a in term)
+        for term, count in polynomial(x).items()
+    )
+
+
 def smaller(x: Value, y: Value | int) -> Value:
     """The smaller of two indices, folded where their difference is known."""
     y = _value(y)

@@ -20,7 +20,6 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
-    When,
     children,
     every,
     expressions,
@@ -84,14 +83,20 @@ def rebuild(x: Value, change: Change, memo: dict[Value, Value]) -> Value:
         if point in memo:
             stack.pop()
             continue
-        missing = [a for a in point.args if a not in memo]
+        args = point.args
+        missing = [a for a in args if a not in memo] if args else args
         if missing:
             stack.extend(reversed(missing))
             continue
         stack.pop()
-        args = tuple(memo[a] for a in point.args)
-        same = all(a is b for a, b in zip(args, point.args, strict=True))
-        memo[point] = change(point if same else value(point.op, args, point.dtype, point.data))
+        for a in args:
+            if memo[a] is not a:
+                changed = tuple([memo[a] for a in args])
+                point_now = value(point.op, changed, point.dtype, point.data)
+                break
+        else:
+            point_now = point
+        memo[point] = change(point_now)
     return memo[x]
 
 
@@ -217,16 +222,3 @@ def read_locals(statements: Iterable[Statement]) -> set[int]:
 def stored_buffers(statements: Iterable[Statement]) -> set[int]:
     """The buffers that statements write to."""
     return {s.buffer for s in every(tuple(statements)) if isinstance(s, Store)}
-
-
-def in_loops(statements: Statements, change: Callable[[Loop], Statements]) -> Statements:
-    """Statements where each outermost loop that `change` is asked about becomes its answer."""
-    made: list[Statement] = []
-    for statement in statements:
-        if isinstance(statement, Loop):
-            made.extend(change(statement))
-        elif isinstance(statement, When | Reduce):
-            made.append(with_body(statement, in_loops(statement.body, change)))
-        else:
-            made.append(statement)
-    return tuple(made)

@@ -11,11 +11,11 @@ from weft.compiler.capture import Program, Threaded
 from weft.compiler.donation import give
 from weft.compiler.executable import Executable, build
 from weft.compiler.flatten import Enter, Leave, make_enter, make_leave, passed_through
-from weft.compiler.rewrite import rewrite
 from weft.compiler.signature import Call, Signature
 from weft.compiler.statistics import Counting
 from weft.core.autograd.imperative import AMBIENT
 from weft.core.common.handler import Handler, current
+from weft.core.common.lazy import LazyModule
 from weft.core.common.source import blamed
 from weft.core.common.trees import tree_unflatten
 from weft.core.graph.graph import GRAPH
@@ -29,6 +29,8 @@ from weft.core.tensor.views import alias
 from weft.errors import CastError
 from weft.ops.base import call as perform_call
 from weft.ops.random.state import Generator, generator, own_key
+
+_rewriting = LazyModule("weft.compiler.rewrite")
 
 
 class Specialization:
@@ -82,7 +84,7 @@ class Specialization:
         """Make the executable, and the code around it."""
         trace = self.program.trace
         with counting.timed("optimise"):
-            self.lowered, found = rewrite(trace)
+            self.lowered, found = _rewriting.rewrite(trace)
         counting.add(
             dead=found.dead, shared=found.shared, folded=found.folded, simplified=found.simplified
         )

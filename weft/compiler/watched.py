@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, cached_property, partial
 from time import perf_counter_ns
 from typing import Any
 
 from weft.compiler.assemble import Call
 from weft.compiler.cost import lanes, work_of
-from weft.core.common.events import Event, tell
-from weft.core.common.source import describe
+from weft.core.common.events import Details, Event, tell
+from weft.core.common.source import Position, describe, user_position
 from weft.runtime.cpu.profile import Profile
 from weft.runtime.cpu.program import Program
 
@@ -24,36 +24,46 @@ CAPACITY = 1 << 16  # calls of kernels in one run; untouched memory costs nothin
 _rings: list[Profile] = []  # that no run uses: a run inside a run has one of its own
 
 
-def run(
-    name: str, program: Program, calls: Mapping[str, Call], pointers: Sequence[int], threads: int
-) -> None:
-    """`program.run(pointers, threads)`, told to the watchers."""
-    ring = _rings.pop() if _rings else Profile((), CAPACITY)
-    ring.names = program.encoded.names
-    ring.clear()
-    start = perf_counter_ns()
-    try:
-        program.run(pointers, threads, ring)
-    finally:
-        end = perf_counter_ns()
-        _tell_kernels(ring, program, calls, start, end)
-        lost = max(ring.calls - ring.capacity, 0)
-        _rings.append(ring)
-        details = partial(dict[str, Any], kernels=len(program.encoded.names), lost=lost)
-        tell(Event("run", name, start, end, threading.get_ident(), details))
+class Watched:
+    """A program as watchers see it."""
+
+    def __init__(self, name: str, program: Program, calls: Mapping[str, Call]) -> None:
+        self._name = name
+        self._program = program
+        self._calls = calls
+
+    @cached_property
+    def _details(self) -> dict[str, Details]:
+        return {name: cache(partial(details_of, call)) for name, call in self._calls.items()}
+
+    def run(self, pointers: Sequence[int], threads: int) -> None:
+        """`program.run(pointers, threads)`, told to the watchers."""
+        ring = _rings.pop() if _rings else Profile((), CAPACITY)
+        ring.names = self._program.encoded.names
+        ring.clear()
+        start = perf_counter_ns()
+        try:
+            self._program.run(pointers, threads, ring)
+        finally:
+            end = perf_counter_ns()
+            self._tell_kernels(ring, start, end)
+            lost = max(ring.calls - ring.capacity, 0)
+            _rings.append(ring)
+            told = partial(_run_details, lost, user_position(3))
+            tell(Event("run", self._name, start, end, threading.get_native_id(), told))
+
+    def _tell_kernels(self, ring: Profile, start: int, end: int) -> None:
+        me, chunks = threading.get_native_id(), self._program.encoded.chunks
+        for timing in ring.timings():
+            # Two clocks never agree to the last nanosecond: a kernel lies inside its run.
+            first, last = (min(max(t, start), end) for t in (timing.start_ns, timing.end_ns))
+            thread = -timing.thread if timing.thread else me
+            details, share = self._details[timing.name], 1.0 / chunks[timing.step]
+            tell(Event("kernel", timing.name, first, last, thread, details, share))
 
 
-def _tell_kernels(
-    ring: Profile, program: Program, calls: Mapping[str, Call], start: int, end: int
-) -> None:
-    me, chunks = threading.get_ident(), program.encoded.chunks
-    known = {name: partial(details_of, call) for name, call in calls.items()}
-    for timing in ring.timings():
-        # Two clocks never agree to the last nanosecond: a kernel lies inside its run.
-        first, last = (min(max(t, start), end) for t in (timing.start_ns, timing.end_ns))
-        thread = -timing.thread if timing.thread else me
-        share = 1.0 / chunks[timing.step]
-        tell(Event("kernel", timing.name, first, last, thread, known[timing.name], share))
+def _run_details(lost: int, position: Position | None) -> dict[str, Any]:
+    return {"lost": lost, "line": describe(position)}
 
 
 def details_of(call: Call) -> dict[str, Any]:
@@ -64,6 +74,7 @@ def details_of(call: Call) -> dict[str, Any]:
     return {
         "ops": ", ".join(node.name for node in call.members),
         "shapes": f"{given} -> {made}",
+        "dtype": str(max((m.kind.dtype for m in call.written), key=lambda d: d.itemsize)),
         "flops": done.flops,
         "read": done.read,
         "written": done.written,

@@ -11,6 +11,9 @@
 | `custom` | derivatives of one's own: `custom_vjp`, `custom_jvp` |
 | `stop` | `stop_gradient`, `no_grad` |
 | `debug` | `debug`, `debug_nans` |
+| `profile` | `profile`: what ran, when, how fast |
+| `usage` | its events added up, as a table |
+| `timeline` | its events as a trace that Perfetto opens |
 | `callback` | host functions, `print`, `breakpoint` inside transformed code |
 """
 
@@ -24,6 +27,7 @@ from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.debug import debug, debug_nans
 from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from weft.transforms.jvp import jvp, linearize
+from weft.transforms.profile import profile
 from weft.transforms.stop import detach, no_grad, stop_gradient
 from weft.transforms.vjp import grad, linear_transpose, value_and_grad, vjp
 from weft.transforms.vmap import AxisSpec, vmap, with_batch_dims
@@ -57,6 +61,7 @@ __all__ = [
     "load_compiled",
     "no_grad",
     "print",
+    "profile",
     "remat",
     "stop_gradient",
     "value_and_grad",

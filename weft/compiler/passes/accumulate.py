@@ -16,7 +16,6 @@ from weft.compiler.loops import (
     Assign,
     Loop,
     Part,
-    Reduce,
     Value,
     When,
     const,
@@ -200,11 +199,6 @@ class Tree:
 
 def _negative(x: Value) -> Value:
     return value("neg", (x,), INDEX)
-
-
-def results(reduce: Reduce) -> frozenset[int]:
-    """The locals a reduction leaves its results in."""
-    return frozenset(t for part in reduce.parts for t in part.targets)
 
 
 def across(totals: Accumulators, k: int) -> Statements:

@@ -66,8 +66,11 @@ class Blocks:
         f = self.frame
         zero = const(0, f.dtype)
         empty = tuple(Assign(s, zero) for row in f.sums for s in row)
+        if self.first is True:
+            return empty
         kept = tuple(Assign(s, get(f.tile, f.dtype, at)) for s, at in self.slots(slot, lane))
-        return when(self.first, empty, kept)
+        # Zeros come first in any case: so no register lives on from the block before.
+        return (*empty, *when(self.first, (), kept))
 
     def keep(self, slot: Value, lane: Value) -> Statements:
         """Sums wait in the tile."""

@@ -23,7 +23,9 @@ from weft.compiler.rebuild import Scope, Statements, substitute
 
 ENOUGH = 256  # tasks that every pool can share evenly
 CHUNK = 4096  # elements of a task that computes each on its own
-COLUMNS = 256  # results of a task that runs down columns
+COLUMNS = 512  # results of a task that runs down columns
+WHOLE = 2048  # columns that are best walked together, if there are tasks without cutting them
+SOME = 16  # tasks that are enough for that
 LEAST = 8192  # points of a kernel below which threads do not pay
 _UNKNOWN = 16  # tasks that an extent known only to the caller counts for
 
@@ -89,7 +91,7 @@ class _Sharing:
             tasks *= known(loop.stop) or _UNKNOWN
         body = self._rest(len(taken))
         if len(taken) == self.vector and tasks < ENOUGH:
-            chunk, body = self._chunked(self.nest[self.vector])
+            chunk, body = self._chunked(self.nest[self.vector], tasks)
             if chunk is not None:
                 taken.append(chunk)
         if not taken:
@@ -99,10 +101,11 @@ class _Sharing:
     def _rest(self, count: int) -> Statements:
         return self.nest[count - 1].body if count else self.scope.kernel.body
 
-    def _chunked(self, loop: Loop) -> tuple[tuple[Value, Value] | None, Statements]:
+    def _chunked(self, loop: Loop, tasks: int) -> tuple[tuple[Value, Value] | None, Statements]:
         """A chunk variable with its extent, and the loop over one chunk."""
-        around = any(isinstance(s, Loop | Reduce) for s in every(loop.body))
-        size = COLUMNS if around else CHUNK
+        size = CHUNK
+        if any(isinstance(s, Loop | Reduce) for s in every(loop.body)):
+            size = WHOLE if tasks >= SOME and (known(loop.stop) or 0) <= WHOLE else COLUMNS
         extent = known(loop.stop)
         if extent is not None and extent <= size:
             return None, (loop,)
@@ -111,9 +114,9 @@ class _Sharing:
         stop = integer(size)
         if extent is None or extent % size:
             stop = smaller(subtract(loop.stop, start), size)
-        tasks = divide(add(loop.stop, size - 1), size)
+        count = divide(add(loop.stop, size - 1), size)
         body = substitute(loop.body, {loop.variable: add(start, inside)})
-        return (chunk, tasks), (Loop(inside, integer(0), stop, body),)
+        return (chunk, count), (Loop(inside, integer(0), stop, body),)
 
     def _joined(self, taken: list[tuple[Value, Value]], body: Statements) -> Kernel:
         if len(taken) == 1:

@@ -40,6 +40,7 @@ from weft.compiler.polynomial import (
     smaller,
     stride,
     subtract,
+    whole,
     without,
 )
 from weft.compiler.rebuild import Scope, Statements, substitute, values_of
@@ -62,7 +63,7 @@ class LaneForm:
         self.scope = scope
         self.inner = inner
         self.count = points(reduce)
-        self.whole = multiply(divide(self.count, LANES), LANES)
+        self.whole = whole(self.count, LANES)
         self.totals = Accumulators(reduce.parts, scope, LANES)
         self.point = scope.variable(name_of(reduce))
         self.here = moved(reduce, at(reduce, self.point))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.compiler.lanes import Lanes, accesses, touches
+from weft.compiler.lanes import Lanes, touches
 from weft.compiler.loops import (
     Assign,
     Kernel,
@@ -26,7 +26,8 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.vectorize import width
-from weft.compiler.polynomial import add, divide, known, most_of, multiply, subtract
+from weft.compiler.polynomial import add, divide, known, most_of, multiply, number, stride, subtract
+from weft.compiler.prices import accesses
 from weft.compiler.rebuild import (
     Scope,
     Statements,
@@ -37,6 +38,7 @@ from weft.compiler.rebuild import (
 )
 
 ROWS = 4  # rows that are taken together
+LONG = 512  # columns of a row that is taken alone, if the next one follows it
 MOST = 4096  # steps of a loop that may be moved: its running values fit a near cache
 
 
@@ -85,10 +87,10 @@ class _Sunk:
         self.length = length
         self.total = touches(loop.body)
         self.homes: dict[int, int] = {}
-        for number in sorted(differing):
-            old = scope.locals[number]
+        for local in sorted(differing):
+            old = scope.locals[local]
             size = length * max(old.length, 1)
-            self.homes[number] = scope.local(old.name, old.dtype, 1, size)
+            self.homes[local] = scope.local(old.name, old.dtype, 1, size)
 
     def statements(self) -> Statements:
         """The body, the loop inside."""
@@ -123,8 +125,15 @@ class _Sunk:
         stores = any(isinstance(s, Store) for s in loop.body)
         return plain and not stores and bool(accesses(loop.body))
 
+    def _is_stream(self, loop: Loop) -> bool:
+        """Whether long rows follow each other in memory: best read from end to end."""
+        steps = [number(stride(index, loop.variable)) for index in accesses(loop.body)]
+        return self.length >= LONG and all(step in (0, self.length) for step in steps)
+
     def rows(self, loop: Loop) -> Statements:
         """An ordered loop of plain statements, ROWS of its steps at a time."""
+        if self._is_stream(loop):
+            return (with_body(loop, self.strip(loop.body)),)
         group = self.scope.variable("rows")
         count = divide(subtract(loop.stop, loop.start), ROWS)
         first = add(loop.start, multiply(group, ROWS))
@@ -150,16 +159,16 @@ class _Sunk:
         registers: dict[int, int] = {}
         loads: list[Statement] = []
         stores: list[Statement] = []
-        for number in sorted(self.homes.keys() & (before | after)):
-            old = self.scope.locals[number]
+        for local in sorted(self.homes.keys() & (before | after)):
+            old = self.scope.locals[local]
             if old.length:
                 continue
-            registers[number] = register = self.scope.local(old.name, old.dtype)
+            registers[local] = register = self.scope.local(old.name, old.dtype)
             held = get(register, old.dtype)
-            if number in before:
-                loads.append(Assign(register, get(self.homes[number], old.dtype, column)))
-            if number in after and inside[number] != self.total[number]:
-                stores.append(Assign(self.homes[number], held, column))
+            if local in before:
+                loads.append(Assign(register, get(self.homes[local], old.dtype, column)))
+            if local in after and inside[local] != self.total[local]:
+                stores.append(Assign(self.homes[local], held, column))
         body = [self._moved(statement, registers) for statement in run]
         moved = substitute((*loads, *body, *stores), {self.loop.variable: column})
         return (Loop(column, self.loop.start, self.loop.stop, moved),)

@@ -37,9 +37,10 @@ from weft.compiler.rebuild import Scope, Statements
 from weft.core.common.types import DType
 
 CHUNK = 64 * LANES * LEAF  # points of a chunk, at least
-ROWS = 32 * LEAF  # points of each lane of a chunk, at least
+ROWS = 4 * LEAF  # points of each lane of a chunk, at least
+WORK = 4 * CHUNK  # points of all results of a chunk, at least
 FEW = 32  # tasks that leave threads idle
-_COLUMNS = 256  # results that one task reduces side by side
+_COLUMNS = 512  # results that one task reduces side by side
 
 
 def split(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -101,7 +102,7 @@ def _size(found: _Found) -> int:
         return CHUNK
     results = known(_results(found)) or _COLUMNS
     size = ROWS * found.reduce.lanes
-    while size * results < CHUNK:
+    while size * results < WORK:
         size *= 2
     return size
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.compiler.lanes import APART, Lanes, accesses, price
+from weft.compiler.lanes import Lanes
 from weft.compiler.loops import (
     Assign,
     Kernel,
@@ -33,6 +33,7 @@ from weft.compiler.polynomial import (
     stride,
     subtract,
 )
+from weft.compiler.prices import APART, accesses, price
 from weft.compiler.rebuild import (
     Scope,
     Statements,

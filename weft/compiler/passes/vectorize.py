@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.compiler.lanes import FEWEST, Lanes, widen, widest
-from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store, every
-from weft.compiler.polynomial import add, divide, known, multiply, subtract
+from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store, Value, every
+from weft.compiler.polynomial import add, known, polynomial, subtract, whole
 from weft.compiler.rebuild import Scope, Statements, substitute, values_of, with_body
 
 MOST_LANES = 16
@@ -56,6 +56,8 @@ class _Vectorizer:
         """Whether a statement is a loop that runs in lanes from now on."""
         if not isinstance(statement, Loop) or statement.kind != "serial":
             return False
+        if _is_rest(subtract(statement.stop, statement.start)):
+            return False  # fewer steps than a vector: a second copy of the body does not pay
         return self.judge.runs_as_lanes(statement)
 
     def lanes(self, loop: Loop) -> Statements:
@@ -69,13 +71,13 @@ class _Vectorizer:
         start, made = loop.start, list[Statement]()
         small = len(values_of(loop.body)) < _TWICE
         while lanes >= FEWEST:
-            whole = multiply(divide(subtract(loop.stop, start), lanes), lanes)
-            if known(whole) != 0:
+            taken = whole(subtract(loop.stop, start), lanes)
+            if known(taken) != 0:
                 body = widen(self.fresh(loop), differing, lanes, self.scope)
                 variable = self.scope.variable(loop.variable.data)
                 body = substitute(body, {loop.variable: variable})
-                made.append(Loop(variable, start, add(start, whole), body, "vector", lanes))
-                start = add(start, whole)
+                made.append(Loop(variable, start, add(start, taken), body, "vector", lanes))
+                start = add(start, taken)
             lanes = lanes // (2 if trips is not None else 4) if small else 0
         if known(subtract(loop.stop, start)) != 0:
             made.append(replace(loop, start=start))
@@ -83,6 +85,15 @@ class _Vectorizer:
 
     def fresh(self, loop: Loop) -> Statements:
         return self.scope.copy(loop.body)
+
+
+def _is_rest(trips: Value) -> bool:
+    """Whether steps are those that whole vectors, as many as there are, have left over."""
+    terms = polynomial(trips)
+    for term, count in terms.items():
+        if len(term) == 1 and term[0].op == "floordiv" and known(term[0].args[1]) == -count:
+            return polynomial(term[0].args[0]) == {t: n for t, n in terms.items() if t != term}
+    return False
 
 
 def _is_vector(statement: Statement) -> bool:

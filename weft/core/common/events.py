@@ -24,20 +24,18 @@ class Event:
     name: str
     start_ns: float
     end_ns: float
-    thread: int  # as `threading.get_ident` says; -n is worker n of the pool
+    thread: int  # as `threading.get_native_id` says; -n is worker n of the pool
     details: Details | None = None  # asked for when the event is shown, not while things run
     share: float = 1.0  # of a call: threads tell each chunk of a kernel on its own
 
 
 watchers: list[Callable[[Event], None]] = []
-_unseen: set[int] = set()  # threads that nobody should be told of
 
 
 def tell(event: Event) -> None:
     """Tell every watcher."""
-    if threading.get_ident() not in _unseen:
-        for watcher in tuple(watchers):
-            watcher(event)
+    for watcher in tuple(watchers):
+        watcher(event)
 
 
 @contextmanager
@@ -49,17 +47,4 @@ def told(kind: str, name: str, details: Details | None = None) -> Iterator[None]
     finally:
         if watchers:
             end = perf_counter_ns()
-            tell(Event(kind, name, start, end, threading.get_ident(), details))
-
-
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Inside, nobody is told what this thread does."""
-    me = threading.get_ident()
-    before = me in _unseen
-    _unseen.add(me)
-    try:
-        yield
-    finally:
-        if not before:
-            _unseen.discard(me)
+            tell(Event(kind, name, start, end, threading.get_native_id(), details))

@@ -81,6 +81,7 @@ def watched(
         read, written = (sum(t.nbytes for t in each) for each in (operands, results))
         return {
             "shapes": f"{given} -> {made}",
+            "dtype": str(results[0].dtype) if results else "",
             "flops": flops(),
             "read": read,
             "written": written,
@@ -168,6 +169,8 @@ class CpuClient(NamedFunctions):
             made = run_kernel(op, arrays, params, types)
             if made is not None:
                 return made
+        if "kernel" in op.reasons or (arrays and arrays[0].dtype.kind == "c"):
+            arrays = _packed(op, arrays)
         if op.widen and _some_narrow(arrays):
             arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
         elif types[0].nbytes >= settings.cache_threshold and (op.writes or op.ufunc is not None):
@@ -190,6 +193,13 @@ class CpuClient(NamedFunctions):
 
 def _some_narrow(arrays: tuple[Array, ...]) -> bool:
     return any([a.dtype.itemsize <= 2 and dtypes.is_narrow(a.dtype) for a in arrays])
+
+
+def _packed(op: Any, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Operands row by row, as programs keep them: NumPy and LAPACK add in the order of memory."""
+    if op.view or all([a.flags.c_contiguous for a in arrays]):
+        return arrays
+    return tuple(a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays)
 
 
 def _fitted(results: Any, types: tuple[TensorType, ...]) -> tuple[Array, ...]:

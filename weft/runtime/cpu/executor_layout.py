@@ -31,8 +31,11 @@ FRAME = {  # what a run is, by byte offset
 ZERO, SELF, SCRATCH, THREADS, FIXED_ARGUMENTS = range(5)
 
 # Why the executor returned.
-RETURNS = ("DONE", "HOST", "PAUSED", "NEED_POOL", "CANCELLED", "FAILED")
-DONE, HOST, PAUSED, NEED_POOL, CANCELLED, FAILED = range(6)
+RETURNS = ("DONE", "HOST", "PAUSED", "NEED_POOL", "CANCELLED", "FAILED", "REFUSED")
+DONE, HOST, PAUSED, NEED_POOL, CANCELLED, FAILED, REFUSED = range(7)
+
+# Where a NumPy array keeps the address of its data, and its flags, of which 1 is C_CONTIGUOUS.
+ARRAY = {"DATA": object.__basicsize__, "FLAGS": object.__basicsize__ + 48}
 
 INTEGERS = {  # what a register can be read from: its type in LLVM, and how it becomes 64 bits wide
     **{"bool": ("i8", "zext"), "int8": ("i8", "sext"), "uint8": ("i8", "zext")},
@@ -58,6 +61,8 @@ _NUMBERS = {
     **{"REGION_WORDS": REGION_WORDS, "STEP_WORDS": len(STEP), "OPEN": OPEN, "THREADS": THREADS},
     **{"PROFILE_HEADER": PROFILE_HEADER, "PROFILE_WORDS": PROFILE_WORDS},
     **{f"FRAME_{name}": offset for name, offset in FRAME.items()},
+    **{f"ARRAY_{name}": offset for name, offset in ARRAY.items()},
+    **{"FIXED_ARGUMENTS": FIXED_ARGUMENTS, "REASON_REFUSED": REFUSED},
     **{f"POOL_{name}": offset for name, offset in POOL.items()},
     **{f"STEP_{name}": number for number, name in enumerate(STEP)},
 }

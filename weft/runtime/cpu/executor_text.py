@@ -49,6 +49,36 @@ bound:
   ret i64 %r
 }
 
+; The caller's arguments are NumPy arrays: take the addresses of their data, if all are packed.
+define i64 @start_arrays(ptr %frame, i64 %count) {
+entry:
+  %arguments = field ptr ARGUMENTS
+  %first = getelementptr i64, ptr %arguments, i64 $FIXED_ARGUMENTS
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %take ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %look, label %run
+look:
+  %place = getelementptr ptr, ptr %first, i64 %i
+  %array = load ptr, ptr %place
+  %flags.at = getelementptr i8, ptr %array, i64 $ARRAY_FLAGS
+  %flags = load i32, ptr %flags.at
+  %packed = trunc i32 %flags to i1
+  br i1 %packed, label %take, label %refuse
+take:
+  %data.at = getelementptr i8, ptr %array, i64 $ARRAY_DATA
+  %data = load ptr, ptr %data.at
+  store ptr %data, ptr %place
+  %i1 = add i64 %i, 1
+  br label %head
+run:
+  %r = tail call i64 @start(ptr %frame)
+  ret i64 %r
+refuse:
+  ret i64 $REASON_REFUSED
+}
+
 define i64 @resume(ptr %frame) {
 entry:
   %now = call i64 @ticks()
@@ -261,7 +291,7 @@ finish:
 
 
 def executor_text(triple: str) -> str:
-    """The module with `start`, `resume`, `worker`, `stop`, `ticks` and `tick_rate`."""
+    """The module with `start`, `start_arrays`, `resume`, `worker`, `stop`, `ticks` and `tick_rate`."""
     handlers = ", ".join(f"ptr @do_{name}" for name in HANDLERS)
     table = f"@handlers = internal constant [{len(HANDLERS)} x ptr] [{handlers}]\n"
     return pool_text(triple) + table + expanded(_RUN + _STEPS) + expanded(INSTRUCTIONS)

@@ -8,6 +8,8 @@ then can Python act on signals: Ctrl-C ends a run between two chunks of work.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from weft.config import settings
 from weft.errors import ArgumentError, CancelledError
 from weft.runtime.cpu.executor import executor
 from weft.runtime.cpu.executor_layout import (
+    ARRAY,
     CANCELLED,
     DONE,
     FAILED,
@@ -27,6 +30,7 @@ from weft.runtime.cpu.executor_layout import (
     FRAME,
     HOST,
     NEED_POOL,
+    REFUSED,
     SCRATCH,
     SELF,
     THREADS,
@@ -105,6 +109,27 @@ class Program:
                 frame.words[_PROFILE] = 0
             self._idle.append(frame)
 
+    def run_arrays(self, arrays: Sequence[Any], threads: int = 0) -> bool:
+        """Run once on NumPy arrays; False, and nothing is done, if one is not packed row by row.
+
+        To be used only where `knows_arrays()`.
+        """
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = Frame(self.encoded)
+            self._frames.append(frame)
+        try:
+            frame.give(threads or settings.threads or pool.cores, *map(id, arrays))
+            code = frame.start_arrays()
+            if code == REFUSED:
+                return False
+            if code != DONE:
+                self._go_on(frame, code)
+        finally:
+            self._idle.append(frame)
+        return True
+
     def cancel(self) -> None:
         """Stop the runs that other threads are in: they raise `CancelledError`."""
         for frame in self._frames:
@@ -133,7 +158,7 @@ class Program:
 class Frame:
     """The state of one run: registers, table of pointers, scratch memory."""
 
-    __slots__ = ("give", "memory", "resume", "start", "table", "words")
+    __slots__ = ("give", "memory", "resume", "start", "start_arrays", "table", "words")
 
     def __init__(self, encoded: Encoded) -> None:
         arguments = _PLACE["REGISTERS"] + encoded.registers
@@ -158,7 +183,22 @@ class Frame:
         row = struct.Struct(f"{1 + encoded.arguments}n")  # of 64-bit words, n is packed fastest
         self.give = partial(row.pack_into, self.words, (arguments + THREADS) * _WORD)
         self.start: Callable[[], int] = partial(native.start, address)
+        self.start_arrays: Callable[[], int] = partial(
+            native.start_arrays, address, encoded.arguments
+        )
         self.resume: Callable[[], int] = partial(native.resume, address)
+
+
+@functools.cache
+def knows_arrays() -> bool:
+    """Whether NumPy's arrays lie in memory as the executor reads them."""
+    packed = np.empty((2, 2))
+    for array in (packed, packed.T, packed[:, :1]):
+        data = ctypes.c_int64.from_address(id(array) + ARRAY["DATA"]).value
+        flags = ctypes.c_int32.from_address(id(array) + ARRAY["FLAGS"]).value
+        if data != array.ctypes.data or flags & 1 != array.flags.c_contiguous:
+            return False
+    return True
 
 
 def aligned_words(count: int) -> Words:

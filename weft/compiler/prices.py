@@ -1,0 +1,105 @@
+"""What accesses to memory cost when the steps of a loop run as lanes, and when one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from weft.compiler.loops import (
+    Assign,
+    Loop,
+    Reduce,
+    Statement,
+    Store,
+    Value,
+    children,
+    every,
+    expressions,
+    walk,
+)
+from weft.compiler.polynomial import hides, known, number, stride, subtract
+from weft.compiler.rebuild import Statements, rebuild, values_of
+
+UNIT, SAME, APART = 5, 2, 20  # what an access costs: adjacent, one for all lanes, others
+_OFTEN = 16  # how often a loop's inside counts, at most
+
+
+def accesses(statements: Statements) -> list[Value]:
+    """The indices at which statements, and those inside them, load and store."""
+    found = [x.args[0] for x in values_of(statements) if x.op == "load"]
+    return found + [s.index for s in every(statements) if isinstance(s, Store)]
+
+
+def points_of(statement: Loop | Reduce) -> Statements:
+    """What runs at each step; the values of a reduction as one without axes."""
+    if isinstance(statement, Loop):
+        return statement.body
+    return (*statement.body, replace(statement, axes=(), body=()))
+
+
+def weight(statement: Statement) -> int:
+    """How often what is inside counts: as often as it runs, up to a limit."""
+    if isinstance(statement, Loop):
+        trips = known(subtract(statement.stop, statement.start))
+        return _OFTEN if trips is None else max(1, min(_OFTEN, trips // statement.step))
+    if not isinstance(statement, Reduce):
+        return 1
+    count = 1
+    for _, extent in statement.axes:
+        count = min(_OFTEN, count * (known(extent) or _OFTEN))
+    return count
+
+
+def indices(statements: Statements) -> list[Value]:
+    """Where statements themselves, not those inside them, read and write memory and arrays."""
+    roots: list[Value] = []
+    found: list[Value] = []
+    for s in statements:
+        if isinstance(s, Store):
+            found.append(s.index)
+        elif isinstance(s, Assign) and s.position is not None:
+            found.append(s.position)
+        if isinstance(s, Store | Assign) or (isinstance(s, Reduce) and not s.axes):
+            roots += expressions(s)
+    return found + [x.args[0] for x in walk(*roots) if x.op in ("load", "get") and x.args]
+
+
+def price(variable: Value, statements: Statements, by_rows: bool = False) -> float:
+    """What the accesses of statements cost when the variable's values are lanes.
+
+    Lanes none of whose accesses are adjacent gain nothing. `by_rows`: lanes are taken so that a
+    quotient is one for all of them.
+    """
+    total, adjacent = _price(variable, statements, by_rows)
+    return total if adjacent else inf
+
+
+def _price(variable: Value, statements: Statements, by_rows: bool) -> tuple[int, bool]:
+    total, adjacent = 0, False
+    for index in indices(statements):
+        if by_rows:
+            index = _in_row(index, variable)
+        if not hides(index, variable):
+            total += SAME
+        elif number(stride(index, variable)) == 1:
+            total, adjacent = total + UNIT, True
+        else:
+            total += APART
+    for s in statements:
+        inner, some = _price(variable, children(s), by_rows)
+        total, adjacent = total + weight(s) * inner, adjacent or some
+        if isinstance(s, Reduce) and s.axes:
+            inner, some = _price(variable, (replace(s, axes=(), body=()),), by_rows)
+            total, adjacent = total + weight(s) * inner, adjacent or some
+    return total, adjacent
+
+
+def _in_row(index: Value, variable: Value) -> Value:
+    """An index as it is inside a row: quotients stand still, remainders move on."""
+
+    def change(x: Value) -> Value:
+        if x.op in ("floordiv", "rem") and number(stride(x.args[0], variable)) == 1:
+            return x.args[1] if x.op == "floordiv" else x.args[0]
+        return x
+
+    return rebuild(index, change, {})
