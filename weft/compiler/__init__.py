@@ -14,7 +14,15 @@
 | `rewrite` | `rewrite`: fewer calls, the same bits; `RewriteCounts` |
 | `calls` | `Calls`: a graph under construction, equal calls are one |
 | `algebra`, `movement` | the rules of `rewrite`: arithmetic, and ops that move elements |
-| `memory` | `plan`: offsets of temporaries, reuse of dead memory |
+| `install` | the compiler put in its place below |
+| `tier`, `eager` | when recorded graphs are compiled; single calls on kernels |
+| `native` | `Native`: a trace as a program of machine code |
+| `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
+| `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
+| `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
+| `fuse` | `Fusion`: what runs together |
+| `lower`, `scatter`, `small` | groups of calls become kernels |
+| `point`, `index` | one element of one result; indices, simplified as they are built |
 | `loops` | the loop IR: what a fused kernel is |
 | `rebuild` | changed copies of kernels; fresh variables and locals |
 | `polynomial` | indices as polynomials: strides, equality, folding |

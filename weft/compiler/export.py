@@ -130,6 +130,8 @@ class LoadedFunction:
     """A compiled function read from a file: call it with arguments of the kind it was made for."""
 
     def __init__(self, program: Program, signature: Signature, paths: list[str]) -> None:
+        if not isinstance(program, Program):
+            raise ArgumentError("LoadedFunction: is made by wf.load_compiled, not by its own name")
         self.__name__ = self.name = program.trace.name
         nothing: dict[str, Any] = {"static": (), "donate": ()}
         self._parameters = Parameters(_anything, self.name, nothing, nothing)
@@ -181,8 +183,13 @@ def load_compiled(path: Any) -> LoadedFunction:
 
     The file holds no code, and what it says is checked, so a damaged one is a `FormatError`.
     """
-    with open(path, "rb") as file:
-        content = file.read()
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"load_compiled: path: expected a path, got {type(path).__name__}")
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise ArgumentError(f"load_compiled: {os.fspath(path)!r}: {error.strerror}") from error
     if not content.startswith(_MAGIC):
         raise FormatError(f"load_compiled: {os.fspath(path)!r} holds no compiled function")
     start = len(_MAGIC) + _DIGEST

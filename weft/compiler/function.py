@@ -36,6 +36,8 @@ class CompiledFunction:
     def __init__(
         self, function: Callable[..., Any], parameters: Parameters, cache_size: int
     ) -> None:
+        if not isinstance(parameters, Parameters):
+            raise ArgumentError("CompiledFunction: is made by wf.compile, not by its own name")
         wrapper: Any = self
         update_wrapper(wrapper, function)
         self.name = parameters.name

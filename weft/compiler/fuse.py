@@ -23,6 +23,7 @@ from weft.ops.families import ElementwiseOperation
 MOST_WORK = 400  # instructions for one element beyond which a kernel is not made larger
 FEW_ROWS = 8  # rows that are too few to share among threads,
 LONG_ROW = 32_768  # where they are long
+DOT_WORK = 16  # instructions that the sums of a matrix product leave registers for
 CHEAP = 6  # instructions that are rather computed again than written and read
 _LOOPS = ("map", "reduce")
 
@@ -190,7 +191,8 @@ class Fusion:
         mine = [r for r in reads if self.group.get(r.node) is group]
         if group.kind == "dot":
             plain = self.kinds[node] == "map" and size == group.size
-            return plain and all(r.step == 1 for r in mine)
+            light = plain and group.work + weight(node) <= DOT_WORK
+            return light and all(r.step == 1 for r in mine)
         if self.kinds[node] == "reduce":
             return self._fits_reduction(node, mine, group, size)
         if size == group.size and not (group.columns and any(r.node in group.rows for r in mine)):

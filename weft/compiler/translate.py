@@ -31,37 +31,34 @@ class Region:
 
 
 def regions(steps: Sequence[Step]) -> list[Region | Step]:
-    """Steps with neighbouring calls put together by how deep they depend on each other."""
+    """Steps with calls put together that do not depend on each other."""
     made: list[Region | Step] = []
     run: list[Call] = []
     for step in (*steps, None):
         if isinstance(step, Call):
             run.append(step)
             continue
-        made += _levels(run)
+        made += _neighbours(run)
         run = []
         if step is not None:
             made.append(step)
     return made
 
 
-def _levels(calls: Sequence[Call]) -> Iterator[Region]:
-    written: dict[Memory, int] = {}
-    read: dict[Memory, int] = {}
-    levels: dict[int, list[Call]] = {}
+def _neighbours(calls: Sequence[Call]) -> Iterator[Region]:
+    """Neighbours that do not need each other; their order stays, since memory is planned by it."""
+    here: list[Call] = []
+    read: set[Memory] = set()
+    written: set[Memory] = set()
     for call in calls:
-        level = 0
-        for place in call.memory:
-            level = max(level, written.get(place, -1) + 1)
-        for place in call.written:
-            level = max(level, read.get(place, -1) + 1)
-        for place in call.memory:
-            read[place] = max(read.get(place, -1), level)
-        for place in call.written:
-            written[place] = level
-        levels.setdefault(level, []).append(call)
-    for level in sorted(levels):
-        yield Region(tuple(levels[level]))
+        if not written.isdisjoint(call.memory) or not read.isdisjoint(call.written):
+            yield Region(tuple(here))
+            here, read, written = [], set(), set()
+        here.append(call)
+        read.update(call.memory)
+        written.update(call.written)
+    if here:
+        yield Region(tuple(here))
 
 
 @dataclass

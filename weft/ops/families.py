@@ -31,6 +31,7 @@ from weft.runtime.cpu.client import quietly, run_kernel, thread, watched
 
 _new_tensor = Tensor.__new__
 _WEAK = (*PYTHON_SCALARS, Number)
+_exact: dict[Any, bool] = {}  # by op, dtypes and parameters: there are few
 
 DOMAINS: dict[str, tuple[DType, ...]] = {
     "any": dtypes.ALL_DTYPES,
@@ -56,7 +57,6 @@ class ElementwiseOperation(Operation):
 
     def __init__(self) -> None:
         super().__init__()
-        self._exact: dict[Any, bool] = {}
         FUNCTIONS[self.name] = self
 
     def index(self, *types: TensorType, **params: Any) -> Factors:
@@ -71,11 +71,11 @@ class ElementwiseOperation(Operation):
         return self.ufunc(*args)
 
     def is_exact(self, *found: DType, **params: Any) -> bool:
-        key = (found, freeze(params)) if params else found
-        known = self._exact.get(key)
+        key = (self, found, freeze(params)) if params else (self, found)
+        known = _exact.get(key)
         if known is None:
             floats = all(map(dtypes.is_floating, found))
-            known = self._exact[key] = not (floats and calls_functions(self, found, params))
+            known = _exact[key] = not (floats and calls_functions(self, found, params))
         return known
 
     def compute_dtype(self, dtype: DType) -> DType:

@@ -24,6 +24,7 @@ SHALLOW = 8  # points of the depth that few rows take at a time, so that memory 
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
+EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
 
@@ -114,6 +115,8 @@ def _registers(
         # Two multiplications a cycle, four cycles until a sum can be added to, and loads beside.
         each = max(high * vectors / 2, 4) + 0.3 * vectors + 0.05 * high + 0.2
         each *= 1 if block == usual else UNUSUAL
+        each *= 1 if rows % high == 0 else EDGE
+        each *= 1 if columns % (vectors * lanes) == 0 else EDGE
         return blocks * each, blocks * high * vectors
 
     most = (16, 8) if lanes > 1 else (8, 1)

@@ -36,6 +36,7 @@ from weft.compiler.rebuild import (
 )
 
 LIGHT = 8  # instructions of an epilogue that is written out for every vector of a block
+SHALLOW = 64  # products of a sum beyond which a way through the tile costs little
 ZERO = integer(0)
 
 
@@ -138,7 +139,10 @@ class Frame:
 
     @property
     def is_light(self) -> bool:
-        """Whether the epilogue is short enough to be written out for every vector."""
+        """Whether the epilogue is written out for every vector: short, and after few products."""
+        depth = known(self.product.depth[1])
+        if depth is None or depth > SHALLOW:
+            return False
         points = {x for s in self.product.epilogue for x in walk(*expressions(s))}
         work = [x for x in points if x.args and x.dtype != INDEX]
         return len(work) <= LIGHT and not any(x.op in ("rarely", "call") for x in work)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import Assign, Loop, Statement, Value, const, get
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied, when
-from weft.compiler.polynomial import add, divide, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 
 
@@ -132,8 +132,11 @@ class Blocks:
         rows = f.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
         columns = smaller(subtract(product.column[1], column), b.columns)
         columns = f.let("columns", columns, made)
-        whole = multiply(divide(columns, b.lanes), b.lanes) if b.lanes > 1 else ZERO
-        whole = f.let("whole", whole, made)
+        whole = columns
+        if not is_multiple(product.column[1], b.lanes):  # blocks begin at multiples
+            whole = f.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
+        elif b.lanes == 1:
+            whole = ZERO
 
         def at(i: Value, j: Value, lanes: int) -> Statements:
             kept = get(f.tile, f.dtype, add(slot, add(multiply(i, b.columns), j)))
@@ -144,6 +147,8 @@ class Blocks:
             if b.lanes > 1:
                 lane = f.scope.variable("lane")
                 found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
+            if whole is columns:
+                return tuple(found)
             j = f.scope.variable("column")
             return (*found, Loop(j, whole, columns, at(i, j, 1)))
 
