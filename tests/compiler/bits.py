@@ -16,12 +16,8 @@ from tests.random_programs import Draw, Program, make_program, some_axis
 from weft.compiler.executable import Interpreted
 from weft.compiler.native import Native
 from weft.compiler.rewrite import rewrite
-from weft.core.common import dtypes
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.ops.control.branches import Switch
-from weft.ops.control.graph_call import GraphCall
-from weft.ops.control.loop_ops import Scan, WhileLoop
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -5e-324, 1.0, -1.5, 3e38, 65504.0, 1e-7]
 
@@ -202,5 +198,3 @@ def draw_program(seed: int) -> tuple[Program, list[Any]]:
     return program, arrays
 
 
-CONTROL = (Scan, WhileLoop, Switch, GraphCall)
-NARROW = frozenset(map(dtypes.name_of, (wf.bfloat16, wf.float16)))

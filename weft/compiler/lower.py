@@ -34,13 +34,15 @@ from weft.compiler.loops import (
     integer,
     load,
 )
-from weft.compiler.point import Point, Pull, reduced_axes, weight
+from weft.compiler.point import Point, Pull, reduced_axes, reduced_size, weight
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
 from weft.core.graph.node import OutputRefs, Ref
 
 KEPT_BYTES = 32_768  # the longest row that is kept in a task's own array
 _FLOAT = np.dtype(np.float32)
+_PLACE = np.dtype(np.int32)  # of an extreme element along a row: twice the lanes of an index
+_MOST_PLACES = np.iinfo(_PLACE).max
 
 
 @dataclass(frozen=True)
@@ -333,8 +335,9 @@ def reduction(frame: Frame, node: OutputRefs, x: Value, place: Index) -> tuple[P
     target = frame.local(x.dtype)
     better = getattr(node.op, "better", "")
     if better:
-        where = frame.local(INDEX)
-        return Part((target, where), better, (x, place.value)), where
+        counted = _PLACE if reduced_size(node) <= _MOST_PLACES else INDEX
+        where = frame.local(counted)
+        return Part((target, where), better, (x, pull.cast(place.value, counted))), where
     return Part((target,), node.op.combine, (x,)), target
 
 

@@ -19,6 +19,8 @@ from weft.compiler.assemble import Assembler, Environment, Memory, Step, leaves
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.kernels import STORE
 from weft.compiler.place import Placement, place
+from weft.compiler.point import kind_of
+from weft.compiler.small import is_small
 from weft.compiler.statistics import BuildCounts
 from weft.compiler.translate import Translator
 from weft.compiler.watched import Watched
@@ -68,7 +70,7 @@ class Native(Executable):
         strides: dict[Ref, tuple[int, ...]] | None = None,
     ) -> None:
         self._trace = trace
-        self._assembler = assembler = Assembler(general, strides or {})
+        self._assembler = assembler = Assembler(general, usable(strides or {}, trace))
         self._strided = [(node, 0) in assembler.strides for node in trace.inputs]
         self._inputs = [Memory(node.types[0], "input", i) for i, node in enumerate(trace.inputs)]
         memory: Environment = {
@@ -200,6 +202,15 @@ class Native(Executable):
     def explain(self, *, loops: bool = False) -> str:
         text = explain.describe(self._trace.name, self.steps, self.calls, self.placement)
         return text + explain.all_loops(self.calls) if loops else text
+
+
+def usable(strides: dict[Ref, tuple[int, ...]], trace: Trace) -> dict[Ref, tuple[int, ...]]:
+    """Inputs that kernels read where they lie; what others read must be packed row by row."""
+    if not strides or is_small(trace.nodes, trace.outputs):
+        return {}
+    packed = {ref for node in trace.nodes if kind_of(node) == "host" for ref in node.inputs}
+    packed.update(trace.outputs)
+    return {ref: steps for ref, steps in strides.items() if ref not in packed}
 
 
 def build(trace: Trace, *, donated: tuple[bool, ...], name: str) -> Executable:

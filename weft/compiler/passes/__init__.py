@@ -13,7 +13,8 @@
 | `accumulate` | running values of reductions, and the tree that joins them |
 | `contract` | products of matrices in blocks, and the plain form of others |
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |
-| `contract_frame`, `contract_pack`, `contract_sums`, `contract_tile` | the loops of blocked products |
+| `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |
+| `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
 | `blocks` | kernels for the blocks and threads of a GPU |
 | `cooperate` | one reduction by all threads of a block |
 | `items` | runs over elements, shared out among threads; `Limits` |
