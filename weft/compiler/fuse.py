@@ -20,7 +20,7 @@ from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.families import ElementwiseOperation
 
-MOST_WORK = 400  # instructions for one element beyond which a kernel is not made larger
+MOST_WORK = 600  # instructions for one element beyond which a kernel is not made larger
 FEW_ROWS = 8  # rows that are too few to share among threads,
 LONG_ROW = 32_768  # where they are long
 DOT_WORK = 16  # instructions that the sums of a matrix product leave registers for

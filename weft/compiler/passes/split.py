@@ -24,6 +24,7 @@ from weft.compiler.loops import (
     Reduce,
     Store,
     Value,
+    const,
     every,
     get,
     integer,
@@ -242,7 +243,11 @@ class _Split:
             assert lane is not None
             loaded = (Loop(lane, integer(0), integer(LANES), loaded, "vector", LANES),)
         start = totals.start([None] * len(parts))
-        places = tuple(Assign(held_[1], integer(0)) for held_ in totals.held if len(held_) > 1)
+        places = tuple(
+            Assign(held_[1], const(0, scope.locals[held_[1]].dtype))
+            for held_ in totals.held
+            if len(held_) > 1
+        )
         loop = Loop(chunk, integer(0), self.chunks, (*loaded, *tree.carry(chunk)))
         empty = (*start, *places) if known(self.chunks) is None else ()
         return (*empty, loop, *tree.finish())

@@ -56,6 +56,16 @@ def exp(x: Number) -> Number:
     return exponential(x).collapse()
 
 
+def exp_up_to(x: Number, limit: float) -> Number:
+    """e to the power x for x from 0 to `limit`, which is also taken for what lies beyond.
+
+    The power of two is a normal number there, so one product scales.
+    """
+    n, a, b = reduce(x.wrap("min", limit))
+    r = a - b
+    return (1.0 + (r + r * r * evaluate("EXP", r))) * power_of_two(n.to_integer())
+
+
 def exp2(x: Number) -> Number:
     """2 to the power x."""
     x = x.clamp(*_RANGE2[x.format.width])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from weft.ops.functions.exponential import Exponential, exp, expm1_scaled, exponential
+from weft.ops.functions.exponential import Exponential, exp_up_to, expm1_scaled, exponential
 from weft.ops.functions.logarithm import Reduced, log1p, natural, reduce, reduce_one_plus
 from weft.ops.functions.number import Number, choose, evaluate
+
+_TANH_IS_ONE = 80.0  # twice an argument whose tangent rounds to 1 in every format
 
 
 def sinh(x: Number) -> Number:
@@ -28,7 +30,7 @@ def tanh(x: Number) -> Number:
     size = abs(x)
     z = size * size
     small = size + size * z * evaluate("TANH", z)
-    large = 1.0 - 2.0 / (exp(2.0 * size) + 1.0)
+    large = 1.0 - 2.0 / (exp_up_to(size + size, _TANH_IS_ONE) + 1.0)
     return choose(size < 0.55, small, large).signed_like(x)
 
 
