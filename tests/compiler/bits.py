@@ -168,8 +168,10 @@ MIXED: list[Draw] = [
     real_axis("sum of int32", lambda x, axis: back(wf.sum(whole(x, wf.int32), axis=axis), x) / 8),
     real_axis(
         "layer norm",
-        lambda x, axis: (x - wf.mean(x, axis=axis, keepdims=True))
-        / wf.sqrt(wf.var(x, axis=axis, keepdims=True) + 0.1),
+        lambda x, axis: (
+            (x - wf.mean(x, axis=axis, keepdims=True))
+            / wf.sqrt(wf.var(x, axis=axis, keepdims=True) + 0.1)
+        ),
     ),
     real_axis("x - max", lambda x, axis: x - wf.max(x, axis=axis, keepdims=True)),
     real_axis(
@@ -195,6 +197,4 @@ def draw_program(seed: int) -> tuple[Program, list[Any]]:
         arrays = [np.asarray(a).astype(dtype) for a in arrays]
     if rng.integers(4) == 0:
         arrays = [spiced(a, rng) for a in arrays]
-    return program, arrays
-
-
+    return program, [np.asarray(a) for a in arrays]

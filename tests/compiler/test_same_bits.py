@@ -127,6 +127,7 @@ def op_cases(dtype: Any) -> Iterable[Case]:
                     continue
                 if lead == (3,):
                     arrays = awkward(op, letters, arrays, rng)
+                arrays = [np.asarray(a) for a in arrays]  # NumPy makes numbers of 0-d arrays
                 case = Case(f"{op}-{number}-{lead}", performer(op, example.params), arrays)
                 if takes(case):
                     yield case

@@ -31,6 +31,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,13 +72,14 @@ _values: dict[Any, _Reference] = {}
 class Value:
     """One point of an expression; equal expressions are one object."""
 
-    __slots__ = ("__weakref__", "args", "data", "dtype", "op")
+    __slots__ = ("__weakref__", "args", "data", "dtype", "op", "terms")
 
     def __init__(self, op: str, args: tuple[Value, ...], dtype: DType, data: Any) -> None:
         self.op = op
         self.args = args
         self.dtype = dtype
         self.data = data  # a literal, or the number of a variable, parameter, buffer or local
+        self.terms: Any = None  # an index as a polynomial, once somebody has asked for it
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"
@@ -119,6 +121,7 @@ def literal(x: Value) -> Any:
     return np.frombuffer(x.data, x.dtype)[0]
 
 
+@lru_cache(4096)
 def integer(number: int) -> Value:
     """A literal index."""
     return const(number, INDEX)

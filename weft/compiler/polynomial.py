@@ -6,6 +6,7 @@ index moves with it, also where strides are parameters. What is not a sum or a p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -20,22 +21,22 @@ _MOST_FACTORS = 4  # products of more than a few stay whole: they are data, not 
 
 
 def polynomial(x: Value) -> Polynomial:
-    """An index as a polynomial; products of two sums are left whole."""
-    return _polynomial(x, {})
+    """An index as a polynomial, which nobody may change; products of two sums are left whole."""
+    if x.terms is None:
+        found = _terms(x)
+        if (x,) in found:  # not kept: a value that held itself would stay until all is searched
+            return found
+        x.terms = found
+    terms: Polynomial = x.terms
+    return terms
 
 
-def _polynomial(x: Value, memo: dict[Value, Polynomial]) -> Polynomial:
-    if x not in memo:
-        memo[x] = _terms(x, memo)
-    return memo[x]
-
-
-def _terms(x: Value, memo: dict[Value, Polynomial]) -> Polynomial:
+def _terms(x: Value) -> Polynomial:
     if x.op == "const" and x.dtype == INDEX:
         return constant(int(literal(x)))
     if not is_sum(x):
         return {(x,): 1}
-    args = [_polynomial(a, memo) for a in x.args]
+    args = [polynomial(a) for a in x.args]
     if x.op == "neg":
         return times(args[0], constant(-1))
     if x.op == "add":
@@ -162,7 +163,11 @@ def number(p: Polynomial | None) -> int | None:
 
 def known(x: Value) -> int | None:
     """The number of a literal index."""
-    return int(literal(x)) if x.op == "const" else None
+    if x.op != "const":
+        return None
+    if x.dtype is INDEX:
+        return int.from_bytes(x.data, sys.byteorder, signed=True)
+    return int(literal(x))
 
 
 def most_of(x: Value) -> int | None:

@@ -7,6 +7,7 @@ Where there is a choice, weft's own kernels decide, so that every tier gives the
 from __future__ import annotations
 
 import platform
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,18 @@ _BOOL = np.dtype(np.bool_)
 # Kernels take -0 for less than 0. So do these processors; others give one of the operands.
 _ORDERS_ZEROS = platform.machine().lower() in ("aarch64", "arm64")
 _EXACT = frozenset({*BIT_FUNCTIONS, "sqrt", "ldexp"})
+
+
+@lru_cache
+def orders_zeros(dtype: DType) -> bool:
+    """Whether NumPy's minimum and maximum put -0.0 before 0.0 here, as kernels do."""
+    zeros = np.zeros(64, dtype)
+    pairs = ((zeros, -zeros), (-zeros, zeros))
+    return all(
+        np.signbit(np.minimum(x, y).astype(np.float64)).all()
+        and not np.signbit(np.maximum(x, y).astype(np.float64)).any()
+        for x, y in pairs
+    )
 
 
 class Spy:
@@ -51,6 +64,15 @@ class Spy:
         return Spied(_BOOL)
 
     less_equal = equal = not_equal = less
+
+    def min(self, x: Any, y: Any) -> Any:
+        """A choice in which zeros may differ."""
+        found = x if isinstance(x, Spied) else y
+        floating = found.dtype.kind not in "biuc"
+        self.called = self.called or (floating and not orders_zeros(found.dtype))
+        return found
+
+    max = min
 
     def max(self, x: Any, y: Any) -> Any:
         """An extremum: of zeros, processors choose as they like."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.parameters import as_choice
 from weft.core.common.slots import FUNCTIONS
@@ -19,6 +20,7 @@ from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.tensor import Tensor
 from weft.errors import IndexingError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
+from weft.ops.exact import orders_zeros
 from weft.ops.families import cast
 
 _EXAMPLES = (
@@ -145,6 +147,10 @@ class Scatter(Operation):
     examples = _EXAMPLES
     sample = "fif"
     apply: ClassVar[Any] = None  # a NumPy ufunc; None assigns
+
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        chooses = self.combine in ("min", "max") and dtypes.is_floating(found[0])
+        return not chooses or orders_zeros(found[0])
 
     def index(
         self,

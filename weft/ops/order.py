@@ -22,6 +22,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Linear, Tangents, call
+from weft.ops.exact import orders_zeros
 from weft.ops.families import LogicalAxisOperation, broadcast, cast
 from weft.ops.gather import checked_mode, gather_op, scatter_add_op
 from weft.ops.view.join import concat, pad_op
@@ -202,6 +203,9 @@ class CumulativeExtremum(Cumulative):
 
     def eval(self, x: Array, *, axis: int) -> Array:
         return np.asarray(self.apply.accumulate(x, axis=axis))
+
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        return not dtypes.is_floating(found[0]) or orders_zeros(found[0])
 
     def jvp(self, primals: Any, tangents: Any, out: Any, *, axis: int) -> Any:
         return take_along_axis(tangents[0], _holders(primals[0], out, axis), axis=axis)

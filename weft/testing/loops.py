@@ -15,12 +15,13 @@ from scipy import special
 
 from weft.core.common.types import Array, TensorType
 from weft.ops.base import Operation
+from weft.ops.functions.numpy_scalars import larger, smaller
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: x + y,
     "mul": lambda x, y: x * y,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": larger,
+    "min": smaller,
     "and": lambda x, y: x & y,
     "or": lambda x, y: x | y,
     "last": lambda x, y: y,
@@ -54,7 +55,7 @@ class Reference:
     abs, sqrt = np.abs, np.sqrt
     floor, ceil = _floor_like(np.floor), _floor_like(np.ceil)
     trunc, round = _floor_like(np.trunc), _floor_like(np.round)
-    min, max = np.minimum, np.maximum
+    min, max = staticmethod(smaller), staticmethod(larger)
     bit_and, bit_or, bit_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
     bit_not = np.bitwise_not
     shift_left, shift_right = np.left_shift, np.right_shift

@@ -17,11 +17,27 @@ from weft.ops.functions.expand import expand
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "mul": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": lambda x, y: larger(x, y),
+    "min": lambda x, y: smaller(x, y),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
 }
+
+
+def smaller(x: Any, y: Any) -> Any:
+    """The smaller of two, NaN if either is; -0.0 is less than 0.0, which NumPy leaves open."""
+    found = np.minimum(x, y)
+    if found.dtype.kind in "biu":
+        return found
+    return np.where((x == 0) & (y == 0), -(-x + -y), found)[()]
+
+
+def larger(x: Any, y: Any) -> Any:
+    """The larger of two, NaN if either is; 0.0 is greater than -0.0."""
+    found = np.maximum(x, y)
+    if found.dtype.kind in "biu":
+        return found
+    return np.where((x == 0) & (y == 0), x + y, found)[()]
 
 
 def _whole(function: Callable[[Any], Any]) -> Any:
@@ -35,7 +51,7 @@ class NumpyScalars:
     floordiv, rem, neg, abs = np.floor_divide, np.fmod, np.negative, np.abs
     sqrt, floor, ceil = np.sqrt, _whole(np.floor), _whole(np.ceil)
     trunc, round = _whole(np.trunc), _whole(np.rint)
-    min, max = np.minimum, np.maximum
+    min, max = staticmethod(lambda x, y: smaller(x, y)), staticmethod(lambda x, y: larger(x, y))
     bit_and, bit_or, bit_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
     bit_not = np.bitwise_not
     shift_left, shift_right = np.left_shift, np.right_shift
