@@ -427,7 +427,12 @@ def first_calls() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for program, (name, goal) in FIRST.items():
             where = "gpt" if program == "gpt-warm" else program
-            environment = {**os.environ, "WEFT_CACHE_DIR": str(Path(folder) / where)}
+            environment = {
+                **os.environ,
+                "WEFT_CACHE_DIR": str(Path(folder) / where),
+                "PYTHONDONTWRITEBYTECODE": "",
+                "PYTHONPYCACHEPREFIX": str(Path(folder) / "bytecode"),
+            }
             if OPTIONS.rows not in name:
                 continue
             ran = subprocess.run(

@@ -1,8 +1,8 @@
 """Training steps written out by hand, and what their first calls take in a process of their own.
 
-`python benchmarks/compiler_steps.py NAME` prints the seconds of the first call of one program, LLVM
-and the executor loaded and nothing else done; `gpt-warm` starts from nothing but `import weft`. The
-code cache is where `WEFT_CACHE_DIR` says.
+`python benchmarks/compiler_steps.py NAME` prints the seconds of the first call of one program after
+a single addition was compiled, so that LLVM and the compiler are loaded; `gpt-warm` starts from
+`import weft` alone. The code cache is where `WEFT_CACHE_DIR` says.
 """
 
 from __future__ import annotations
@@ -145,10 +145,9 @@ def gpt_step(xp: Any, value_and_grad: Any) -> Callable[..., Any]:
 def first_call(name: str) -> float:
     """Seconds of the first call of `fused`, `mlp` or `gpt` in this process."""
     import weft as wf
-    from weft.runtime.cpu import executor
 
-    if name != "gpt-warm":
-        executor.executor()  # loads LLVM, which takes longer than small kernels do
+    if name != "gpt-warm":  # load LLVM and the compiler, which takes longer than small kernels do
+        wf.compile(lambda x: x + 1.0)(wf.ones(4)).data()
     tensors = [wf.tree_map(wf.asarray, data) for data in _arguments(name)]
     start = time.perf_counter()
     if name == "fused":

@@ -14,7 +14,7 @@ from weft.compiler.emit_text import NARROW, Code, known_integer, type_of
 from weft.compiler.loops import BOOL, COMPARISONS
 from weft.core.common.dtypes import float32
 from weft.core.common.types import DType
-from weft.errors import UnsupportedDTypeError, UnsupportedError
+from weft.errors import UnsupportedDTypeError
 
 _PREDICATE = {"less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne"}
 _BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
@@ -105,8 +105,8 @@ def _whole(c: Code, native: frozenset[str], op: str, name: str, x: str) -> str:
 def _fused(c: Code, native: frozenset[str], args: list[str], name: str) -> str:
     if "fma" in native:
         return c.intrinsic("fma", name, *args)
-    if name == "double":
-        raise UnsupportedError("fma: this processor has no instruction for float64")
+    if name.endswith("double") or name.endswith("double>"):
+        return c.intrinsic("fma", name, *args)  # the C library's, which is exact: old x86 only
     # The product of two floats is a double; its sum is rounded to odd, so that rounding again to a
     # float is as if there had been one rounding.
     x, y, z = (c.convert("fpext", a, "float", "double") for a in args)

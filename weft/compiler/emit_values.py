@@ -195,6 +195,14 @@ class Values:
         locals_ = self.kernel.locals
         return any(x.op == "get" and locals_[x.data].lanes > 1 for x in walk(index))
 
+    def _differs(self, x: Value) -> bool:
+        """Whether a value may differ between the lanes of the vector loop around this point."""
+        locals_ = self.kernel.locals
+        return self.variable is not None and any(
+            part is self.variable or (part.op == "get" and locals_[part.data].lanes > 1)
+            for part in walk(x)
+        )
+
     def _find(self, x: Value, lane: int) -> Operand | list[Operand] | None:
         if x.op == "const":
             return self._literals.get(x) or self._literal(x)
@@ -382,7 +390,7 @@ class Values:
         condition = self.value(x.args[0], lane)
         slow, fast = x.args[1 : 1 + count], [self.value(a, lane) for a in x.args[1 + count :]]
         lanes = condition.lanes
-        if lane == VECTOR and self.variable is not None:
+        if lane == VECTOR and self._differs(x):
             lanes = self.lanes  # slow values may differ from lane to lane
         usual = [self.spread(many, lanes) for many in fast]
         kinds = [vector(type_of(many.dtype), lanes) for many in fast]

@@ -56,7 +56,8 @@ class _Shader:
     def text(self) -> str:
         """The module."""
         kernel, head = self.kernel, []
-        if any(x.dtype.name == "float16" for x in (*kernel.buffers, *kernel.locals)):
+        dtypes = (*(b.dtype for b in kernel.buffers), *(x.dtype for x in kernel.locals))
+        if any(dtype.name == "float16" for dtype in dtypes):
             head.append("enable f16;")
         for number, (buffer, kind) in enumerate(zip(kernel.buffers, self.buffers, strict=True)):
             mode = "read" if buffer.mode == "read" else "read_write"

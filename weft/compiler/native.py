@@ -25,7 +25,7 @@ from weft.compiler.statistics import BuildCounts
 from weft.compiler.translate import Translator
 from weft.compiler.watched import Watched
 from weft.core.common.events import watchers
-from weft.core.common.types import Array
+from weft.core.common.types import Array, DType, Shape
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
 from weft.errors import WeftError
@@ -35,6 +35,7 @@ from weft.runtime.cpu.program_builder import ProgramBuilder
 from weft.runtime.registry import client
 
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
+_CACHED_BYTES = 1 << 16  # results from which memory is worth a search in the allocator
 _BYTE = np.dtype(np.uint8)
 _HEADER = object.__basicsize__
 _word = ctypes.c_int64.from_address
@@ -127,7 +128,6 @@ class Native(Executable):
             bytes_planned=self.placement.arena,
             milliseconds=self._assembler.clock.milliseconds,
         )
-        self._kinds = [(m.kind.shape, m.kind.dtype, m.kind.nbytes) for m in self._outputs]
         self._arena = self.placement.arena if large else 0
         self._constants = tuple(x.data() for x in self._trace.captures)
         self._places = [
@@ -137,6 +137,14 @@ class Native(Executable):
         self._is_direct = knows_arrays() and not any(self._strided)
         runs: Any = client("cpu")
         self._allocator: CachingAllocator = runs.allocator
+        self._kinds: list[tuple[Callable[..., Any], Shape, DType]] = [
+            (
+                self._allocator.empty if m.kind.nbytes >= _CACHED_BYTES else np.empty,
+                m.kind.shape,
+                m.kind.dtype,
+            )
+            for m in self._outputs
+        ]
 
     def _reuse(self) -> list[tuple[Memory, Memory]]:
         """Outputs that take over the buffer of a donated input."""
@@ -164,16 +172,13 @@ class Native(Executable):
 
     def _outputs_for(self, inputs: list[Any]) -> list[Any]:
         """Memory for results: new, or that of inputs which were given away."""
-        empty = self._allocator.empty
-        outputs = [
-            empty(shape, dtype) if nbytes >= 65_536 else np.empty(shape, dtype)
-            for shape, dtype, nbytes in self._kinds
-        ]
-        for output, source in self._reused.items():
-            shape, dtype, _ = self._kinds[output]
-            given = inputs[source]
-            same = given.dtype == dtype and given.shape == shape
-            outputs[output] = given if same else given.view(dtype).reshape(shape)
+        outputs = [make(shape, dtype) for make, shape, dtype in self._kinds]
+        if self._reused:
+            for output, source in self._reused.items():
+                _, shape, dtype = self._kinds[output]
+                given = inputs[source]
+                same = given.dtype == dtype and given.shape == shape
+                outputs[output] = given if same else given.view(dtype).reshape(shape)
         return outputs
 
     def _run_by_address(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:

@@ -196,6 +196,7 @@ class BinaryOperation(ElementwiseOperation):
             and a.device is b.device
             and left.size <= settings.small_elements >= right.size
             and left.dtype.char in self.direct
+            and (left.dtype.kind != "c" or (left.flags.c_contiguous and right.flags.c_contiguous))
             and self.is_exact(a.dtype, b.dtype)
         ):
             try:

@@ -171,6 +171,9 @@ class CpuClient(NamedFunctions):
                 return made
         if "kernel" in op.reasons or (arrays and arrays[0].dtype.kind == "c"):
             arrays = _packed(op, arrays)
+        if any([a.dtype.kind == "c" and not a.flags.c_contiguous for a in arrays]):
+            # NumPy's complex loops round differently where numbers do not lie side by side.
+            arrays = tuple(np.array(a, order="C") for a in arrays)
         if op.widen and _some_narrow(arrays):
             arrays = tuple(a.astype(np.float32) if dtypes.is_narrow(a.dtype) else a for a in arrays)
         elif types[0].nbytes >= settings.cache_threshold and (op.writes or op.ufunc is not None):

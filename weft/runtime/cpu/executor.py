@@ -23,7 +23,7 @@ class Executor:
     """The native routines: frames and pools are given by address."""
 
     start: Callable[[int], int]  # run the program of a frame from its beginning
-    start_arrays: Callable[[int, int], int]  # the same, of a frame that was given arrays
+    start_arrays: Callable[[int], int]  # the same, of a frame that was given arrays
     resume: Callable[[int], int]  # go on where the frame says
     worker: Callable[[int, int], None]  # serve a pool until it is stopped
     stop: Callable[[int], None]  # send the workers of a pool home
@@ -52,7 +52,7 @@ def _loaded() -> Executor:
     ticks = clock(code.address("ticks"))
     return Executor(
         start=routine(code.address("start")),
-        start_arrays=ctypes.CFUNCTYPE(word, address, word)(code.address("start_arrays")),
+        start_arrays=routine(code.address("start_arrays")),
         resume=routine(code.address("resume")),
         worker=ctypes.CFUNCTYPE(None, address, word)(code.address("worker")),
         stop=ctypes.CFUNCTYPE(None, address)(code.address("stop")),

@@ -26,6 +26,7 @@ FRAME = {  # what a run is, by byte offset
     "CANCEL": 144,
     "HOST": 152,  # the number of the Python function to call
     "THREADS": 160,
+    "GIVEN": 168,  # how many arguments are the caller's
     "REGISTERS": 192,
 }
 ZERO, SELF, SCRATCH, THREADS, FIXED_ARGUMENTS = range(5)

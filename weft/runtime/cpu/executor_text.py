@@ -50,8 +50,9 @@ bound:
 }
 
 ; The caller's arguments are NumPy arrays: take the addresses of their data, if all are packed.
-define i64 @start_arrays(ptr %frame, i64 %count) {
+define i64 @start_arrays(ptr %frame) {
 entry:
+  %count = field i64 GIVEN
   %arguments = field ptr ARGUMENTS
   %first = getelementptr i64, ptr %arguments, i64 $FIXED_ARGUMENTS
   br label %head
@@ -291,7 +292,7 @@ finish:
 
 
 def executor_text(triple: str) -> str:
-    """The module with `start`, `start_arrays`, `resume`, `worker`, `stop`, `ticks` and `tick_rate`."""
+    """The module: `start`, `start_arrays`, `resume`, `worker`, `stop`, `ticks`, `tick_rate`."""
     handlers = ", ".join(f"ptr @do_{name}" for name in HANDLERS)
     table = f"@handlers = internal constant [{len(HANDLERS)} x ptr] [{handlers}]\n"
     return pool_text(triple) + table + expanded(_RUN + _STEPS) + expanded(INSTRUCTIONS)

@@ -173,6 +173,7 @@ class Frame:
             _PLACE["TABLE"]: address + self.table * _WORD,
             _PLACE["ARGUMENTS"]: address + arguments * _WORD,
             _PLACE["POOL"]: pool.address,
+            _PLACE["GIVEN"]: encoded.arguments,
             _PLACE["BUDGET"]: int(_PAUSE_NS * native.tick_rate),
             arguments + SELF: address,
             arguments + SCRATCH: address + scratch,
@@ -183,9 +184,7 @@ class Frame:
         row = struct.Struct(f"{1 + encoded.arguments}n")  # of 64-bit words, n is packed fastest
         self.give = partial(row.pack_into, self.words, (arguments + THREADS) * _WORD)
         self.start: Callable[[], int] = partial(native.start, address)
-        self.start_arrays: Callable[[], int] = partial(
-            native.start_arrays, address, encoded.arguments
-        )
+        self.start_arrays: Callable[[], int] = partial(native.start_arrays, address)
         self.resume: Callable[[], int] = partial(native.resume, address)
 
 
