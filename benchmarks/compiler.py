@@ -85,7 +85,7 @@ def libraries(
     program: Callable[..., Any], arrays: tuple[Any, ...], *, numpy: Any = True, plain: bool = False
 ) -> Workload:
     """A program of (namespace, *arrays) in every library; `numpy` may be a program of its own."""
-    tensors = [wf.asarray(a) for a in arrays]
+    tensors = [wf.tensor(a) for a in arrays]
     if plain:
         made: Workload = {"weft": lambda: program(wf, *tensors).data()}
     else:
@@ -128,7 +128,7 @@ def _torch(program: Callable[..., Any], arrays: Any) -> Callable[[], Any]:
 def gradients(program: Callable[..., Any], arrays: tuple[Any, ...]) -> Workload:
     """The gradient of a scalar program with respect to all its arguments."""
     everything = tuple(range(len(arrays)))
-    tensors = [wf.asarray(a) for a in arrays]
+    tensors = [wf.tensor(a) for a in arrays]
     compiled = wf.compile(wf.grad(lambda *xs: program(wf, *xs), argnums=everything))
     made: Workload = {"weft": lambda: compiled(*tensors)}
     if harness.available("jax"):
@@ -330,7 +330,7 @@ def against_jax(make: Callable[..., Any], arguments: tuple[Any, ...], change: st
     """A function of (namespace, scan), or a derivative of it, in weft and jax."""
     function = make(wf, wf.scan)
     compiled = wf.compile(getattr(wf, change)(function) if change else function)
-    tensors = [wf.asarray(a) for a in arguments]
+    tensors = [wf.tensor(a) for a in arguments]
     made: Workload = {"weft": lambda: compiled(*tensors)}
     if harness.available("jax"):
         import jax
@@ -380,7 +380,7 @@ def training() -> Iterator[Row]:
 def trained(make: Any, arguments: tuple[Any, ...]) -> Workload:
     """A step of training in weft and jax."""
     step = wf.compile(make(wf, wf.value_and_grad))
-    tensors = wf.tree_map(wf.asarray, list(arguments))
+    tensors = wf.tree_map(wf.tensor, list(arguments))
     made: Workload = {"weft": lambda: step(*tensors)}
     if harness.available("jax"):
         import jax
@@ -404,7 +404,7 @@ def calls() -> Iterator[Row]:
 
 def leaves(tree: dict[str, Any]) -> Workload:
     """A function of a tree of tensors."""
-    tensors = wf.tree_map(wf.asarray, tree)
+    tensors = wf.tree_map(wf.tensor, tree)
     compiled = wf.compile(lambda t: {k: v + 1.0 for k, v in t.items()})
     made: Workload = {"weft": lambda: compiled(tensors)}
     if harness.available("jax"):

@@ -148,7 +148,7 @@ def first_call(name: str) -> float:
 
     if name != "gpt-warm":  # load LLVM and the compiler, which takes longer than small kernels do
         wf.compile(lambda x: x + 1.0)(wf.ones(4)).data()
-    tensors = [wf.tree_map(wf.asarray, data) for data in _arguments(name)]
+    tensors = [wf.tree_map(wf.tensor, data) for data in _arguments(name)]
     start = time.perf_counter()
     if name == "fused":
         wf.compile(lambda a, b, c: wf.tanh(a * b + c).sum())(*tensors).data()

@@ -297,8 +297,8 @@ def test_mistakes_name_the_argument(x):
         wf.compile(lambda n: n, static_argnums=0, donate_argnames="n")
     with pytest.raises(ArgumentError, match="cache_size"):
         wf.compile(lambda n: n, cache_size=0)
-    with pytest.raises(UnsupportedError, match="dynamic_dims"):
-        wf.compile(lambda n: n, dynamic_dims={"n": 0})
+    with pytest.raises(ArgumentError, match="dynamic_dims"):
+        wf.compile(lambda n: n, dynamic_dims={"n": "first"})
 
 
 @pytest.mark.parametrize(

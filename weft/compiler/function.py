@@ -34,7 +34,11 @@ class CompiledFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], parameters: Parameters, cache_size: int
+        self,
+        function: Callable[..., Any],
+        parameters: Parameters,
+        cache_size: int,
+        general: bool = False,
     ) -> None:
         if not isinstance(parameters, Parameters):
             raise ArgumentError("CompiledFunction: is made by wf.compile, not by its own name")
@@ -44,6 +48,7 @@ class CompiledFunction:
         self._function = function
         self._parameters = parameters
         self._cache_size = cache_size
+        self._general_kernels = general
         self._counting = Counting()
         self._ready: Specialization | None = None  # what ran last, tried first
         self._cache: OrderedDict[Signature, list[Specialization]] = OrderedDict()
@@ -154,7 +159,8 @@ class CompiledFunction:
             return
         with _tracing:
             if not found.is_ready:
-                found.build(self.name, self._counting, call, (args, keywords))
+                arguments = (args, keywords)
+                found.build(self.name, self._counting, call, arguments, self._general_kernels)
 
     @property
     def stats(self) -> CompilationStats:

@@ -88,7 +88,7 @@ class Native(Executable):
                 self._outputs.append(memory[ref])
             self._given.append(memory[ref])
         self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
-        STORE.ready(assembler.requests, assembler.clock)
+        self._new_kernels = STORE.ready(assembler.requests, assembler.clock)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)
         self._prepare(name)
 
@@ -126,6 +126,7 @@ class Native(Executable):
             kernels=self._assembler.groups,
             regions=translator.regions,
             bytes_planned=self.placement.arena,
+            native_compilations=int(self._new_kernels > 0),
             milliseconds=self._assembler.clock.milliseconds,
         )
         self._arena = self.placement.arena if large else 0

@@ -80,7 +80,9 @@ class Specialization:
         tensors += [each.current() for each in self.program.captures]
         return all(_is_plain(x, constant) for x in tensors)
 
-    def build(self, name: str, counting: Counting, call: Call, arguments: Any) -> None:
+    def build(
+        self, name: str, counting: Counting, call: Call, arguments: Any, general: bool = False
+    ) -> None:
         """Make the executable, and the code around it."""
         trace = self.program.trace
         with counting.timed("optimise"):
@@ -91,7 +93,7 @@ class Specialization:
         rest = len(trace.inputs) - len(trace.captures) - len(self.donated)
         donated = (*self.donated, *(False,) * rest)
         compiled = GRAPH.counters.compilations
-        self.executable = build(self.lowered, donated=donated, name=name)
+        self.executable = build(self.lowered, donated=donated, name=name, general=general)
         if GRAPH.counters.compilations == compiled:  # an executable may count its own
             GRAPH.counters.compilations += 1
         counting.add(compilations=1, nodes_after=len(self.lowered.nodes))

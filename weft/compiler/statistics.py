@@ -21,6 +21,7 @@ class CompilationStats:
 
     traces: int = 0
     compilations: int = 0
+    native_compilations: int = 0  # of these, in how many a kernel was new: the others share theirs
     hits: int = 0  # calls that ran what was compiled before
     misses: int = 0
     evictions: int = 0
@@ -52,6 +53,7 @@ class BuildCounts:
     kernels: int = 0
     regions: int = 0
     bytes_planned: int = 0
+    native_compilations: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -72,6 +74,7 @@ class Counting:
     def add_build(self, counts: BuildCounts) -> None:
         """Add what one executable counted."""
         self.add(kernels=counts.kernels, regions=counts.regions, bytes_planned=counts.bytes_planned)
+        self.add(native_compilations=counts.native_compilations)
         for phase, spent in counts.milliseconds.items():
             self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
 

@@ -12,7 +12,8 @@ from weft.compiler.function import CompiledFunction
 from weft.compiler.signature import Parameters
 from weft.core.common.parameters import as_function, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
-from weft.errors import ArgumentError, UnsupportedError
+from weft.core.common.trees import tree_leaves
+from weft.errors import ArgumentError
 
 
 @public
@@ -40,6 +41,9 @@ def compile(
     Arguments in `donate_argnums` and `donate_argnames` are used up: results may take their memory.
     The `cache_size` kinds of call used last are kept. Without a function it is a decorator.
 
+    Machine code is made for the first sizes it meets; when others come, for all that follow. Give
+    the axes that change as `dynamic_dims`, such as `{"x": 0}`, to have it made for all at once.
+
     >>> f = compile(lambda x, rate: x - rate * x)
     >>> f(FUNCTIONS["ones"](2), 0.5).tolist(), f(FUNCTIONS["ones"](2), 0.25).tolist()
     ([0.5, 0.5], [0.75, 0.75])
@@ -58,10 +62,10 @@ def compile(
             name=name,
         )
     as_function("compile", "function", function)
-    if dynamic_dims is not None:
-        raise UnsupportedError(
-            "compile: dynamic_dims: sizes are fixed when a function is traced; each size is a kind"
-            " of call of its own"
+    if not all(type(axis) is int for axis in tree_leaves(dynamic_dims)):
+        raise ArgumentError(
+            "compile: dynamic_dims: expected axes (integers, or a tree of them such as"
+            f" {{'x': 0}}), got {shown(dynamic_dims)}"
         )
     if not isinstance(name, str | None):
         raise ArgumentError(f"compile: name must be a string, got {shown(name)}")
@@ -73,7 +77,7 @@ def compile(
         {"static": static_argnames, "donate": donate_argnames},
     )
     size = as_integer("compile", "cache_size", cache_size, low=1)
-    return CompiledFunction(function, parameters, size)
+    return CompiledFunction(function, parameters, size, general=dynamic_dims is not None)
 
 
 jit = compile

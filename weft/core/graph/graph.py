@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def install_executor(executor: Executor) -> None:
 
 
 def install_runner(runner: Any) -> None:
-    """Say what may run a graph as a whole: `runner.run(order, roots)` is False where it may not."""
+    """Say what may run a graph as a whole: `runner.run(order, wanted)` is False where it may not."""
     _runner[:] = [runner]
 
 
@@ -150,10 +150,9 @@ class ComputeGraph:
             if self._running:  # a kernel that runs user code came here: its own call is pending too
                 return
             self.counters.flushes += 1
-            pending = self._all_pending()
-            if self._run_whole(pending):
+            if self._run_whole(self._all_pending(), ()):
                 return
-            for node in self._start(pending):
+            for node in self._start(self._all_pending()):  # held by nobody else: it frees as it runs
                 if not all(source.realized for source, _ in node.inputs):
                     self._forget(node)
                     continue
@@ -171,27 +170,32 @@ class ComputeGraph:
         """Run what these nodes need. A failure leaves the failed node pending, the rest usable."""
         with self._run_lock:
             roots = list(nodes)
-            if not self._run_whole(roots):
+            if not self._run_whole(roots, roots):
                 for node in self._start(roots):
                     self._run(node)
 
-    def _run_whole(self, roots: list[OutputRefs]) -> bool:
-        """Run what these need as one compiled graph, if it is to be compiled."""
+    def _run_whole(self, roots: Sequence[OutputRefs], wanted: Sequence[OutputRefs]) -> bool:
+        """Run what these need as one compiled graph, if it is to be compiled.
+
+        It gives the results of `wanted`, and of every other call that a tensor stands for.
+        """
         if not _runner:
             return False
         order = [n for n in get_operations_topological(roots) if not n.realized]
         if len(order) < 2:
             return False
+        keys = [node.key for node in order]  # which calls that have run do not keep
         self._running += 1
         try:
-            done: bool = _runner[0].run(order, roots)
+            done: bool = _runner[0].run(order, wanted)
         finally:
             self._running -= 1
         if done:
             self.counters.executions += 1
-            for node in order:
-                if node.realized:
-                    self._forget(node)
+            with self._table_lock:
+                for node, key in zip(order, keys, strict=True):
+                    if node.realized and self._table.get(key) is node:
+                        del self._table[key]
         return done
 
     def _start(self, roots: Iterable[OutputRefs]) -> Iterator[OutputRefs]:

@@ -171,8 +171,14 @@ class Number:
         return Number(self.s, self.s.cast(self.value, dtype))
 
     def to_integer(self) -> Number:
-        """A whole float as a signed integer of its width."""
-        return self.cast(self.format.signed)
+        """A whole float as a signed integer of its width, if half the digits' range holds it.
+
+        Added to a power of two and a half, it is the low bits of the sum: that costs less than a
+        conversion, which some processors have not got for vectors.
+        """
+        form = self.format
+        offset = np.asarray(math.ldexp(1.5, form.fraction), form.floating)
+        return (self + float(offset)).bits() - int(offset.view(form.signed))
 
     def to_float(self) -> Number:
         """An integer as a float of its width."""
