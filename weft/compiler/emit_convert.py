@@ -6,6 +6,8 @@ else by integer arithmetic too: nothing here calls a library.
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.compiler.emit_text import NARROW, Code, float_constant, type_of
 from weft.compiler.loops import BOOL
 from weft.core.common.dtypes import bfloat16, float16, float32
@@ -29,7 +31,9 @@ def cast(c: Code, native: frozenset[str], x: str, source: DType, target: DType) 
         return c.compare("ne", have, x, c.number(0, have))
     if source.kind == "f":
         if target.kind != "f":
-            return c.saturate(target.kind == "i", x, have, want)
+            if "saturate" in native:
+                return c.saturate(target.kind == "i", x, have, want)
+            return _saturated(c, x, have, target)
         return c.convert("fpext" if want == "double" else "fptrunc", x, have, want)
     if target.kind == "f":
         return c.convert("sitofp" if source.kind == "i" else "uitofp", x, have, want)
@@ -38,6 +42,24 @@ def cast(c: Code, native: frozenset[str], x: str, source: DType, target: DType) 
     if _WIDTH[have] > _WIDTH[want]:
         return c.convert("trunc", x, have, want)
     return c.convert("sext" if source.kind == "i" else "zext", x, have, want)
+
+
+def _saturated(c: Code, x: str, have: str, target: DType) -> str:
+    """A float as an integer where there is no instruction for it: what is out of range is replaced.
+
+    The limits are powers of two, so they are floats; NaN is inside of nothing and becomes 0.
+    """
+    want, limits = type_of(target), np.iinfo(target)
+    low, high = float(limits.min), float(limits.max) + 1.0
+    above = c.compare("oge", have, x, c.number(high, have))
+    inside = "oge" if limits.min else "ogt"
+    reached = c.compare(inside, have, x, c.number(low if limits.min else -1.0, have))
+    below = c.compare("olt", have, x, c.number(low, have))
+    known = c.op("and", "i1", reached, c.compare("olt", have, x, c.number(high, have)))
+    safe = c.select(known, have, x, c.number(0.0, have))
+    found = c.convert("fptosi" if limits.min else "fptoui", safe, have, want)
+    found = c.select(above, want, c.number(limits.max, want), found)
+    return c.select(below, want, c.number(limits.min, want), found)
 
 
 def bitcast(c: Code, x: str, source: DType, target: DType) -> str:

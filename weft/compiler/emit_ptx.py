@@ -46,7 +46,7 @@ def emit_ptx(kernels: Sequence[Kernel], target: Target) -> str:
 class Ptx:
     """How a kernel becomes a function of a GPU."""
 
-    native = frozenset({"half", "round", "fma"})
+    native = frozenset({"half", "round", "fma", "saturate"})
     pointer = "ptr addrspace(1)"
     aligned = True
 

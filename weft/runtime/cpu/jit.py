@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,7 @@ _names = itertools.count()
 # Locals become registers. The emitter writes each value once, where it belongs, and loops are
 # scheduled in the loop IR, so that further passes cost compile time and give nothing.
 _PASSES = ("sroa",)
+_NEWEST_KNOWN = 22  # the LLVM whose options were last looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +133,27 @@ def _compiled(text: str, target: Target, how: str) -> Any:
         machine = _machine(target)
         if "alloca" in text:
             _optimize(module, machine)
-        return getattr(machine, how)(module)
+        with _addresses_as_they_are():
+            return getattr(machine, how)(module)
     finally:
         module.close()
         context.close()
+
+
+@contextmanager
+def _addresses_as_they_are() -> Iterator[None]:
+    """Keep LLVM from a search for better addresses: up to half its time, and kernels gain nothing.
+
+    The option is one of the whole process, so it holds only while the lock does.
+    """
+    known = _llvm.llvm_version_info[0] <= _NEWEST_KNOWN  # an unknown option would end the process
+    if known:
+        _llvm.set_option("", "-disable-lsr")
+    try:
+        yield
+    finally:
+        if known:
+            _llvm.set_option("", "-disable-lsr=false")
 
 
 def _optimize(module: Any, machine: Any) -> None:
