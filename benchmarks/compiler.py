@@ -412,6 +412,7 @@ def leaves(tree: dict[str, Any]) -> Workload:
     return made
 
 
+MARKS = {True: "ok", False: "MISS", None: "no peer"}
 FIRST = {  # in seconds
     "fused": ("first call, fused kernel", 0.02),
     "mlp": ("first call, MLP step", 0.4),
@@ -470,12 +471,12 @@ def timed(row: Row) -> dict[str, Any]:
         ok = medians.get("weft", 0.0) * 1e6 <= row.most_us
         goal = f"goal ≤ {row.most_us:.0f} µs"
     else:
-        ok = not ratios or best >= row.faster
+        ok = best >= row.faster if ratios else None
         goal = f"goal ≥ {row.faster:.1f}"
     scale, unit = (1e6, "µs") if max(medians.values()) < 1e-3 else (1e3, "ms")
     listed = "  ".join(f"{name} {value * scale:8.2f}" for name, value in medians.items())
     print(
-        f"  {row.name:36} {listed} {unit}   ratio {best:.2f}   {goal}   {'ok' if ok else 'MISS'}",
+        f"  {row.name:36} {listed} {unit}   ratio {best:.2f}   {goal}   {MARKS[ok]}",
         flush=True,
     )
     milliseconds = {name: value * 1e3 for name, value in medians.items()}

@@ -12,12 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(name: str, target: Path) -> dict:
+def run(name: str, target: Path, *more: str) -> dict:
     subprocess.run(
         [
             sys.executable,
             str(ROOT / "benchmarks" / name),
             *("--rounds", "1", "--seconds", "0.01", "--only", "weft", "--json", str(target)),
+            *more,
         ],
         check=True,
         cwd=ROOT,
@@ -37,3 +38,10 @@ def test_the_cost_of_a_dispatched_call_is_measured(tmp_path: Path) -> None:
 def test_the_cost_of_a_handler_is_measured(tmp_path: Path) -> None:
     rows = run("transforms.py", tmp_path / "transforms.json")["rows"]
     assert rows["100 sines of 64, gradient"]["microseconds"]["weft"] > 0
+
+
+@pytest.mark.slow
+def test_compiled_programs_are_measured(tmp_path: Path) -> None:
+    found = run("compiler.py", tmp_path / "compiler.json", "--quick", "--rows", "call")
+    assert found["rows"]["compiled call, 4 elements"]["milliseconds"]["weft"] > 0
+    assert found["first calls"]["first call, fused kernel"]["seconds"] > 0

@@ -496,3 +496,23 @@ def test_a_run_that_pauses_at_every_occasion_does_every_task_once(monkeypatch, t
         want_x, want_y = mixed(mixed(want_x, 1), 3), mixed(want_y, 2)
     np.testing.assert_array_equal(x, want_x)
     np.testing.assert_array_equal(y, want_y)
+
+
+def test_a_run_on_arrays_uses_their_memory():
+    builder = ProgramBuilder(arguments=1)
+    builder.region([step("mix", [builder.argument(0)], [5], 100)])
+    x = np.arange(100, dtype=INDEX)
+    want = mixed(x, 5)
+    assert module.knows_arrays() and builder.build().run_arrays([x])
+    np.testing.assert_array_equal(x, want)
+
+
+def test_a_run_on_arrays_that_are_not_packed_does_nothing():
+    builder = ProgramBuilder(arguments=2)
+    builder.region([step("mix", [builder.argument(k)], [5], 50) for k in range(2)])
+    program = builder.build()
+    x, y = np.arange(100, dtype=INDEX), np.arange(100, dtype=INDEX)
+    assert not program.run_arrays([x, y[::2]])
+    np.testing.assert_array_equal(x, np.arange(100))
+    np.testing.assert_array_equal(y, np.arange(100))
+    assert program.run_arrays([x, y])
