@@ -20,6 +20,7 @@ from weft.compiler.emit_ptx import emit_ptx, gpu_target
 from weft.compiler.emit_wgsl import emit_wgsl
 from weft.compiler.gpu_program import plan
 from weft.compiler.pipeline_gpu import CUDA, WEBGPU
+from weft.testing import loop_programs
 from weft.testing.gpu_programs import PROGRAMS
 
 ROOT = Path(__file__).parent.parent / "tests" / "compiler" / "golden"
@@ -41,7 +42,17 @@ def wgsl() -> Iterator[tuple[str, str]]:
             yield f"{name}{number or ''}.wgsl", emit_wgsl(kernel)
 
 
-SUITES: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {"ptx": ptx, "wgsl": wgsl}
+def loops() -> Iterator[tuple[str, str]]:
+    """Kernels for the CPU in the loop IR, lowered and scheduled."""
+    for name in loop_programs.PROGRAMS:
+        yield f"{name}.loops", loop_programs.text_of(name)
+
+
+SUITES: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
+    "ptx": ptx,
+    "wgsl": wgsl,
+    "loops": loops,
+}
 
 
 def files_of(suite: str) -> list[Path]:

@@ -12,8 +12,7 @@ from typing import Any
 
 from weft.compiler.statistics import BuildCounts
 from weft.core.common.lazy import LazyModule
-from weft.core.common.source import describe
-from weft.core.graph.graph import execute
+from weft.core.graph.graph import Located, execute
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
@@ -51,13 +50,8 @@ class Interpreted(Executable):
 
 
 def _step(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    try:
+    with Located(node):
         return execute(node, arrays)
-    except BaseException as error:
-        note = f"in {node.name}, recorded at {describe(node.position)}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-        raise
 
 
 def build(

@@ -15,9 +15,8 @@ import numpy as np
 
 from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.compiler.cost import estimate
-from weft.core.common.source import describe
 from weft.core.common.types import Array, TensorType
-from weft.core.graph.graph import execute
+from weft.core.graph.graph import Located, execute
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
 from weft.runtime.cpu.program_builder import ProgramBuilder
@@ -143,13 +142,8 @@ class Translator:
 def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: int) -> None:
     """Run a call's reference on memory given by address, and put its results where they belong."""
     arrays = tuple(map(array_at, addresses, inputs))
-    try:
+    with Located(node):
         results = execute(node, arrays)
-    except BaseException as error:
-        note = f"in {node.name}, recorded at {describe(node.position)}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-        raise
     for address, kind, result in zip(addresses[len(inputs) :], node.types, results, strict=True):
         np.copyto(array_at(address, kind), np.asarray(result).reshape(kind.shape))
 

@@ -46,7 +46,7 @@ def execute(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     return _executor[0](node, arrays)
 
 
-class _Located:
+class Located:
     """Adds the user's line to whatever goes wrong inside."""
 
     __slots__ = ("node",)
@@ -152,7 +152,9 @@ class ComputeGraph:
             self.counters.flushes += 1
             if self._run_whole(self._all_pending(), ()):
                 return
-            for node in self._start(self._all_pending()):  # held by nobody else: it frees as it runs
+            for node in self._start(
+                self._all_pending()
+            ):  # held by nobody else: it frees as it runs
                 if not all(source.realized for source, _ in node.inputs):
                     self._forget(node)
                     continue
@@ -214,7 +216,7 @@ class ComputeGraph:
         arrays = tuple(source.results[slot] for source, slot in node.inputs)  # type: ignore[index]
         self._running += 1
         try:
-            with _Located(node):
+            with Located(node):
                 results = execute(node, arrays)
         finally:
             self._running -= 1
