@@ -71,7 +71,7 @@ quick: $(BIN)/pytest
 	$(STAGE) 'pytest, without the slow tests'
 	$(PYTEST) -m 'not slow'
 
-BENCHMARKS = $(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))
+BENCHMARKS = $(filter-out harness compiler_steps,$(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
 bench: $(PEERS)
 	@test -n '$(BENCHMARKS)' || { echo 'bench: benchmarks/ holds no benchmark' >&2; exit 1; }

@@ -325,6 +325,7 @@ def test_fusion_changes_no_bit() -> None:
     check(plain_cases(range(500, 540)), unfused)
 
 
+@pytest.mark.slow
 def test_a_recorded_graph_that_is_compiled_gives_the_bits_of_single_calls() -> None:
     before = settings.small_elements, settings.compile_after
     for seed in range(600, 640):

@@ -187,13 +187,13 @@ def test_a_failure_names_the_line_of_the_call_that_is_to_blame(monkeypatch):
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(tier, "MOST_SEEN", 5)
     monkeypatch.setattr(tier, "MOST_GRAPHS", 3)
-    for size in range(2, 22):
+    for size in range(2, 12):
         for _ in range(2):
             chain(data(2, size)).numpy()
     assert len(tier._seen) <= 5
     assert len(tier._compiled) <= 3
     _, compilations = counted()
-    chain(data(2, 21)).numpy()
+    chain(data(2, 11)).numpy()
     assert counted()[1] == compilations, "the latest are the ones that stay"
 
 

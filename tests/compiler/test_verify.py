@@ -106,7 +106,7 @@ WRONG = {
     "a bound is an index": Loop(i, integer(0), const(3, F), (copy,)),
     "no such combine of a reduction": reduced(Part((0,), "last", (x,))),
     "argmax": reduced(Part((0,), "argmax", (x,))),
-    "a place is an index": reduced(Part((0, 0), "argmax", (x, x))),
+    "a place is a signed integer": reduced(Part((0, 0), "argmax", (x, x))),
     "a place is computed": reduced(Part((0, 3), "argmax", (x, load(2, i, INDEX)))),
     "dot, and only dot": reduced(Part((0,), "dot", (x, x))),
     "a reduction of 4 lanes": total(lanes=4),

@@ -20,7 +20,6 @@ from weft.errors import (
     ConversionError,
     DonatedTensorError,
     MutationError,
-    UnsupportedError,
 )
 
 Pair = namedtuple("Pair", "left right")

@@ -148,7 +148,7 @@ class _Checker:
         self.ensure(dot == (lanes == 0), "dot, and only dot, goes in plain order", part)
         if extreme:
             place = part.values[1]
-            self.ensure(place.dtype == INDEX, "a place is an index", place)
+            self.ensure(place.dtype.kind == "i", "a place is a signed integer", place)
             reads = any(p.op in ("load", "get") for p in walk(place))
             self.ensure(not reads, "a place is computed from variables alone", place)
         if dot:

@@ -26,13 +26,13 @@ from weft.testing.gpu_programs import layer_norm, softmax
 
 TARGET = Target("aarch64-unknown-linux-gnu", "generic", "")
 
-F, D, H, I = np.float32, np.float64, wf.bfloat16, np.int32
+F, D, H, N = np.float32, np.float64, wf.bfloat16, np.int32
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], Sequence[tuple[Any, ...]]]] = {
     "chain": (lambda x, y: wf.sqrt(x * y + 1) - x, [(F, 50, 40), (F, 50, 40)]),
     "chain_double": (lambda x, y: x * y + 1, [(D, 50, 40), (D, 50, 40)]),
     "chain_narrow": (lambda x, y: x * y + 1, [(H, 50, 40), (H, 50, 40)]),
-    "chain_whole": (lambda x, y: (x * y) // 3 % 5, [(I, 50, 40), (I, 50, 40)]),
+    "chain_whole": (lambda x, y: (x * y) // 3 % 5, [(N, 50, 40), (N, 50, 40)]),
     "small": (lambda x, y: wf.sum(x * y, axis=-1) + 1, [(F, 2, 4), (F, 2, 4)]),
     "broadcast_row": (lambda x, y: x + y, [(F, 50, 40), (F, 40)]),
     "broadcast_column": (lambda x, y: x + y, [(F, 50, 40), (F, 50, 1)]),

@@ -37,7 +37,7 @@ def install_executor(executor: Executor) -> None:
 
 
 def install_runner(runner: Any) -> None:
-    """Say what may run a graph as a whole: `runner.run(order, wanted)` is False where it may not."""
+    """Say what may run whole graphs: `runner.run(order, wanted)` is False where it may not."""
     _runner[:] = [runner]
 
 

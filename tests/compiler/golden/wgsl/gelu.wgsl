@@ -16,12 +16,6 @@ fn max_f32(x: f32, y: f32) -> f32 {
   if (x == y) { return bitcast<f32>(bitcast<u32>(x) & bitcast<u32>(y)); }
   return select(y, x, x > y);
 }
-fn to_i32(x: f32) -> i32 {
-  if (is_nan(x)) { return 0; }
-  if (x >= 2147483648.0f) { return 2147483647; }
-  if (x <= -2147483648.0f) { return -2147483647 - 1; }
-  return i32(x);
-}
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>,
         @builtin(local_invocation_id) local: vec3<u32>) {
@@ -88,28 +82,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
       let v56 = exact(v47 * v55);
       let v57 = exact(v46 + v56);
       let v58 = exact(1.000000000e+00f + v57);
-      let v59 = to_i32(f32(v42));
-      let v60 = v59 >> 1u;
-      let v61 = v60 + 127i;
-      let v62 = v61 << 23u;
-      let v63 = bitcast<f32>(v62);
-      let v64 = exact(v58 * v63);
-      let v65 = v59 - v60;
-      let v66 = v65 + 127i;
-      let v67 = v66 << 23u;
-      let v68 = bitcast<f32>(v67);
-      let v69 = exact(v64 * v68);
-      let v70 = exact(1.000000000e+00f - v69);
-      let v71 = select(v70, v23, v7);
-      let v72 = bitcast<i32>(v71);
-      let v73 = v72 & 2147483647i;
-      let v74 = bitcast<i32>(v5);
-      let v75 = v74 & (-2147483647 - 1);
-      let v76 = v73 | v75;
-      let v77 = bitcast<f32>(v76);
-      let v78 = exact(1.000000000e+00f + v77);
-      let v79 = exact(v4 * v78);
-      b1[v2] = v79;
+      let v59 = exact(v42 + 1.258291200e+07f);
+      let v60 = bitcast<i32>(v59);
+      let v61 = v60 - 1262485504i;
+      let v62 = v61 >> 1u;
+      let v63 = v62 + 127i;
+      let v64 = v63 << 23u;
+      let v65 = bitcast<f32>(v64);
+      let v66 = exact(v58 * v65);
+      let v67 = v61 - v62;
+      let v68 = v67 + 127i;
+      let v69 = v68 << 23u;
+      let v70 = bitcast<f32>(v69);
+      let v71 = exact(v66 * v70);
+      let v72 = exact(1.000000000e+00f - v71);
+      let v73 = select(v72, v23, v7);
+      let v74 = bitcast<i32>(v73);
+      let v75 = v74 & 2147483647i;
+      let v76 = bitcast<i32>(v5);
+      let v77 = v76 & (-2147483647 - 1);
+      let v78 = v75 | v77;
+      let v79 = bitcast<f32>(v78);
+      let v80 = exact(1.000000000e+00f + v79);
+      let v81 = exact(v4 * v80);
+      b1[v2] = v81;
     }
   }
 }

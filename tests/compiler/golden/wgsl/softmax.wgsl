@@ -30,12 +30,6 @@ fn min_f32(x: f32, y: f32) -> f32 {
   if (x == y) { return bitcast<f32>(bitcast<u32>(x) | bitcast<u32>(y)); }
   return select(y, x, x < y);
 }
-fn to_i32(x: f32) -> i32 {
-  if (is_nan(x)) { return 0; }
-  if (x >= 2147483648.0f) { return 2147483647; }
-  if (x <= -2147483648.0f) { return -2147483647 - 1; }
-  return i32(x);
-}
 @compute @workgroup_size(32)
 fn main(@builtin(workgroup_id) group: vec3<u32>,
         @builtin(local_invocation_id) local: vec3<u32>) {
@@ -156,89 +150,91 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
           let v84 = exact(v75 * v83);
           let v85 = exact(v74 + v84);
           let v86 = exact(1.000000000e+00f + v85);
-          let v87 = to_i32(f32(v70));
-          let v88 = v87 >> 1u;
-          let v89 = v88 + 127i;
-          let v90 = v89 << 23u;
-          let v91 = bitcast<f32>(v90);
-          let v92 = exact(v86 * v91);
-          let v93 = v87 - v88;
-          let v94 = v93 + 127i;
-          let v95 = v94 << 23u;
-          let v96 = bitcast<f32>(v95);
-          let v97 = exact(v92 * v96);
-          let v98 = v56 + v58;
-          let v99 = v98 + v60;
-          let v100 = v99 + v62;
-          l1[v100] = v97;
-          let v101 = l6;
-          let v102 = exact(v101 + v97);
-          l6 = v102;
+          let v87 = exact(v70 + 1.258291200e+07f);
+          let v88 = bitcast<i32>(v87);
+          let v89 = v88 - 1262485504i;
+          let v90 = v89 >> 1u;
+          let v91 = v90 + 127i;
+          let v92 = v91 << 23u;
+          let v93 = bitcast<f32>(v92);
+          let v94 = exact(v86 * v93);
+          let v95 = v89 - v90;
+          let v96 = v95 + 127i;
+          let v97 = v96 << 23u;
+          let v98 = bitcast<f32>(v97);
+          let v99 = exact(v94 * v98);
+          let v100 = v56 + v58;
+          let v101 = v100 + v60;
+          let v102 = v101 + v62;
+          l1[v102] = v99;
+          let v103 = l6;
+          let v104 = exact(v103 + v99);
+          l6 = v104;
         }
       }
-      let v103 = l6;
-      l5[i_thread_2] = v103;
+      let v105 = l6;
+      l5[i_thread_2] = v105;
     }
     workgroupBarrier();
     storageBarrier();
     let i_thread_3 = i32(local.x);
     if (i_thread_3 < 16i) {
-      let v104 = floordiv_i32(i_thread_3, 16i);
-      let v105 = v104 * 32i;
-      let v106 = rem_i32(i_thread_3, 16i);
-      let v107 = v105 + v106;
-      let v108 = l5[v107];
-      let v109 = v107 + 16i;
+      let v106 = floordiv_i32(i_thread_3, 16i);
+      let v107 = v106 * 32i;
+      let v108 = rem_i32(i_thread_3, 16i);
+      let v109 = v107 + v108;
       let v110 = l5[v109];
-      let v111 = exact(v108 + v110);
-      l5[v107] = v111;
+      let v111 = v109 + 16i;
+      let v112 = l5[v111];
+      let v113 = exact(v110 + v112);
+      l5[v109] = v113;
     }
     workgroupBarrier();
     storageBarrier();
-    let v112 = l5[0i];
-    let v113 = l5[8i];
-    let v114 = exact(v112 + v113);
-    let v115 = l5[4i];
-    let v116 = l5[12i];
-    let v117 = exact(v115 + v116);
-    let v118 = exact(v114 + v117);
-    let v119 = l5[2i];
-    let v120 = l5[10i];
-    let v121 = exact(v119 + v120);
-    let v122 = l5[6i];
-    let v123 = l5[14i];
-    let v124 = exact(v122 + v123);
-    let v125 = exact(v121 + v124);
-    let v126 = exact(v118 + v125);
-    let v127 = l5[1i];
-    let v128 = l5[9i];
-    let v129 = exact(v127 + v128);
-    let v130 = l5[5i];
-    let v131 = l5[13i];
-    let v132 = exact(v130 + v131);
-    let v133 = exact(v129 + v132);
-    let v134 = l5[3i];
-    let v135 = l5[11i];
-    let v136 = exact(v134 + v135);
-    let v137 = l5[7i];
-    let v138 = l5[15i];
-    let v139 = exact(v137 + v138);
-    let v140 = exact(v136 + v139);
-    let v141 = exact(v133 + v140);
-    let v142 = exact(v126 + v141);
-    l2 = v142;
+    let v114 = l5[0i];
+    let v115 = l5[8i];
+    let v116 = exact(v114 + v115);
+    let v117 = l5[4i];
+    let v118 = l5[12i];
+    let v119 = exact(v117 + v118);
+    let v120 = exact(v116 + v119);
+    let v121 = l5[2i];
+    let v122 = l5[10i];
+    let v123 = exact(v121 + v122);
+    let v124 = l5[6i];
+    let v125 = l5[14i];
+    let v126 = exact(v124 + v125);
+    let v127 = exact(v123 + v126);
+    let v128 = exact(v120 + v127);
+    let v129 = l5[1i];
+    let v130 = l5[9i];
+    let v131 = exact(v129 + v130);
+    let v132 = l5[5i];
+    let v133 = l5[13i];
+    let v134 = exact(v132 + v133);
+    let v135 = exact(v131 + v134);
+    let v136 = l5[3i];
+    let v137 = l5[11i];
+    let v138 = exact(v136 + v137);
+    let v139 = l5[7i];
+    let v140 = l5[15i];
+    let v141 = exact(v139 + v140);
+    let v142 = exact(v138 + v141);
+    let v143 = exact(v135 + v142);
+    let v144 = exact(v128 + v143);
+    l2 = v144;
     let i_thread_4 = i32(local.x);
     if (i_thread_4 < 32i) {
       for (var i_item = 0i; i_item < 32i; i_item++) {
-        let v143 = i_row * 1024i;
-        let v144 = i_item * 32i;
-        let v145 = v143 + v144;
-        let v146 = v145 + i_thread_4;
-        let v147 = v144 + i_thread_4;
-        let v148 = l1[v147];
-        let v149 = l2;
-        let v150 = exact(v148 / v149);
-        b1[v146] = v150;
+        let v145 = i_row * 1024i;
+        let v146 = i_item * 32i;
+        let v147 = v145 + v146;
+        let v148 = v147 + i_thread_4;
+        let v149 = v146 + i_thread_4;
+        let v150 = l1[v149];
+        let v151 = l2;
+        let v152 = exact(v150 / v151);
+        b1[v148] = v152;
       }
     }
   }
