@@ -77,7 +77,7 @@ bench: $(PEERS)
 	@test -n '$(BENCHMARKS)' || { echo 'bench: benchmarks/ holds no benchmark' >&2; exit 1; }
 	@failed=; for name in $(BENCHMARKS); do \
 	    printf '\n=== %s\n' "$$name"; \
-	    $(BIN)/python -m "benchmarks.$$name" || failed="$$failed $$name"; \
+	    $(BIN)/python "benchmarks/$$name.py" || failed="$$failed $$name"; \
 	done; \
 	test -z "$$failed" || { echo "bench: failed:$$failed" >&2; exit 1; }
 
