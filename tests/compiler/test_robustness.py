@@ -59,6 +59,22 @@ def test_a_position_out_of_range_names_the_line_and_leaves_the_function_usable(b
         np.testing.assert_array_equal(compiled(wf.tensor(VALUES), good).numpy(), expected)
 
 
+@pytest.mark.parametrize("how", ["add", "set", "min", "max", "multiply"])
+@pytest.mark.parametrize("dtype", [wf.float32, wf.bfloat16], ids=str)
+def test_an_update_out_of_range_is_told(how: str, dtype: Any) -> None:
+    def update(x, i):
+        return getattr(x.at[i], how)(x[0])  # here it is updated
+
+    x = wf.tensor(VALUES).astype(dtype)
+    compiled = wf.compile(update)
+    expected = compiled(x, wf.tensor([1, 1])).numpy()
+    for function in (compiled, update):
+        with pytest.raises(IndexingError, match="60"):
+            function(x, wf.tensor([1, 60])).numpy()
+    np.testing.assert_array_equal(compiled(x, wf.tensor([1, 1])).numpy(), expected)
+    np.testing.assert_array_equal(update(x, wf.tensor([1, 1])).numpy(), expected)
+
+
 def test_a_position_out_of_range_inside_a_loop_is_told() -> None:
     def f(x, i):
         return wf.fori_loop(0, 3, lambda k, c: c + x[i + k], wf.zeros(10))

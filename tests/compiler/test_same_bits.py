@@ -31,6 +31,7 @@ from tests.compiler.bits import (
     unfused,
 )
 from weft.compiler.kernels import STORE, using_target
+from weft.compiler.native import Native
 from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.slots import OPS
@@ -232,8 +233,14 @@ def reduced_with_an_axis_of_one(x):
 
 def complex_product(x):
     """NumPy's product depends on the strides of its operands."""
-    y = wf.astype(x, wf.complex128)
+    y = wf.exp(x[0] * 1j)
     return y @ wf.matrix_transpose(y)
+
+
+def turned_factors(x):
+    """A complex product is not the same turned round."""
+    y, z = wf.exp(x * 1j), wf.exp(x * 2j + 1)
+    return y * z, z * y
 
 
 REGRESSIONS = [
@@ -242,6 +249,7 @@ REGRESSIONS = [
     stored_then_read,
     reduced_with_an_axis_of_one,
     complex_product,
+    turned_factors,
 ]
 
 
@@ -250,6 +258,14 @@ def test_a_program_that_went_wrong_once_stays_right(function: Any) -> None:
     x = np.random.default_rng(1).uniform(-2, 2, (4, 11, 27))
     check([Case(function.__name__, function, [x])])
     check([Case(function.__name__, function, [x])], unfused)
+
+
+@pytest.mark.parametrize("rows", [4, 33])
+def test_rows_that_lie_in_the_same_memory_are_read_once_for_all_lanes(rows: int) -> None:
+    x = np.broadcast_to(np.linspace(-2, 2, 12, dtype=np.float32), (rows, 12))
+    trace = wf.trace(lambda t: wf.sum(wf.sin(t) * t, axis=-1), wf.asarray(x))
+    program = Native(trace, (False,), "rows", strides={(trace.inputs[0], 0): (0, 1)})
+    assert_same(program.run([x]), interpreted(trace, [x]))
 
 
 # -- random programs -----------------------------------------------------------------------------

@@ -69,8 +69,10 @@ class Native(Executable):
         *,
         general: bool = False,
         strides: dict[Ref, tuple[int, ...]] | None = None,
+        retells: bool = True,
     ) -> None:
         self._trace = trace
+        self._retells = retells  # whether references say what a kernel reports
         self._assembler = assembler = Assembler(general, usable(strides or {}, trace))
         self._strided = [(node, 0) in assembler.strides for node in trace.inputs]
         self._inputs = [Memory(node.types[0], "input", i) for i, node in enumerate(trace.inputs)]
@@ -165,7 +167,7 @@ class Native(Executable):
         try:
             done = self.program.run_arrays(given, threads)
         except KernelFailure:
-            Interpreted(self._trace).run(arrays)  # says what is wrong, and where
+            self._retell(arrays)
             raise
         if not done:
             return self._run_by_address(inputs, threads)
@@ -198,9 +200,14 @@ class Native(Executable):
             else:
                 self.program.run(pointers, threads)
         except KernelFailure:
-            Interpreted(self._trace).run(arrays[: len(arrays) - len(self._constants)])
+            self._retell(arrays[: len(arrays) - len(self._constants)])
             raise
         return tuple([given[i] for i in self._places])
+
+    def _retell(self, arrays: Sequence[Any]) -> None:
+        """Raise what is wrong, and where, as the calls one by one do."""
+        if self._retells:
+            Interpreted(self._trace).run(arrays)
 
     def _failure(self, code: int, detail: int) -> KernelFailure:
         return KernelFailure(f"{self._trace.name}: a kernel reported status {code} ({detail})")

@@ -265,8 +265,6 @@ class ScatterSet(Scatter):
 class ScatterExtremum(Scatter):
     """Base of scatter_max and scatter_min: elements that tie share the derivative."""
 
-    widen = True  # NumPy's narrow extrema take no notice of a zero's sign
-
     def _shares(self, primals: Any, out: Any, params: Any) -> tuple[Tensor, Tensor]:
         x, indices, updates = primals
         mine = cast(x == out, x.dtype)
