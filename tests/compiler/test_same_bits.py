@@ -232,7 +232,7 @@ def reduced_with_an_axis_of_one(x):
 
 
 def complex_sum(x):
-    """NumPy adds complex numbers in an order that depends on their strides."""
+    """NumPy may add in an order that depends on strides, which compiling changes."""
     y = wf.exp(x[0] * 1j)
     return wf.sum(wf.matrix_transpose(y), axis=0), y @ wf.matrix_transpose(y)
 

@@ -8,6 +8,7 @@
 | `samples` | operands for the examples of an op |
 | `gradients` | `check_grads` |
 | `gpu_programs` | programs that every GPU backend must run |
+| `loop_programs` | programs whose loops are kept as text |
 """
 
 from weft.testing.gradients import GradientMismatch, check_grads

@@ -169,8 +169,6 @@ class CpuClient(NamedFunctions):
             made = run_kernel(op, arrays, params, types)
             if made is not None:
                 return made
-        if "kernel" in op.reasons or (arrays and arrays[0].dtype.kind == "c"):
-            arrays = _packed(op, arrays)
         if any([a.dtype.kind == "c" and not a.flags.c_contiguous for a in arrays]):
             # NumPy's complex loops round differently where numbers do not lie side by side.
             arrays = tuple(np.array(a, order="C") for a in arrays)
@@ -196,13 +194,6 @@ class CpuClient(NamedFunctions):
 
 def _some_narrow(arrays: tuple[Array, ...]) -> bool:
     return any([a.dtype.itemsize <= 2 and dtypes.is_narrow(a.dtype) for a in arrays])
-
-
-def _packed(op: Any, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Operands row by row, as programs keep them: NumPy and LAPACK add in the order of memory."""
-    if op.view or all([a.flags.c_contiguous for a in arrays]):
-        return arrays
-    return tuple(a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays)
 
 
 def _fitted(results: Any, types: tuple[TensorType, ...]) -> tuple[Array, ...]:
