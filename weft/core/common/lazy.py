@@ -19,7 +19,7 @@ class LazyModule(ModuleType):
         return importlib.import_module(self.__name__)
 
     def __getattr__(self, attribute: str) -> Any:
-        module = self.load()
+        module = LazyModule.load(self)  # the module may have a `load` of its own
         self.__dict__.update(module.__dict__)
         return getattr(module, attribute)
 
