@@ -12,6 +12,8 @@ from weft.compiler.verify import verify
 from weft.errors import UnsupportedError
 from weft.testing.ir import run_kernel
 
+pytestmark = pytest.mark.slow  # the interpreter runs every thread of every block
+
 SOME = """elementwise; elementwise float64; broadcast; packed; transpose; two stores; row sums
 softmax; layer norm; column sums; outer and last; argmin of ties; argmax of few; two parts; product
 running sum; gather of numbers; kept row; report; sum of products, odd rows"""

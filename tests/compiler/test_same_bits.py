@@ -393,6 +393,7 @@ def large(dtype: Any) -> list[Case]:
     return [Case(name, f, [x]) for name, f in LARGE.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S4.30")
 @pytest.mark.parametrize("dtype", [wf.float32, wf.bfloat16], ids=str)
 def test_the_number_of_threads_changes_no_bit(dtype: Any) -> None:
@@ -433,6 +434,7 @@ def targets() -> list[Any]:
     return [pytest.param(target, id=name) for target, name in distinct.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S4.29")
 @pytest.mark.parametrize("target", targets())
 def test_what_a_processor_can_do_changes_no_bit(target: Any) -> None:
