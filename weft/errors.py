@@ -115,5 +115,9 @@ class NotFiniteError(WeftError, FloatingPointError):
     """A NaN appeared while `debug_nans` was watching."""
 
 
+class CompilationError(WeftError, RuntimeError):
+    """LLVM refused a kernel: a mistake of weft, not of its user."""
+
+
 class CancelledError(WeftError, RuntimeError):
     """A program was stopped from another thread before it was done."""

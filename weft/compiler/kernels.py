@@ -22,6 +22,7 @@ from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.pipeline import schedule
 from weft.core.common.events import told
+from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_cache import cached_many
 from weft.runtime.cpu.code_workers import compile_many
 from weft.runtime.cpu.jit import Loaded, Target, host_target, load_object
@@ -146,7 +147,7 @@ class KernelStore:
             target = chosen_target()
             with clock("emit"):
                 texts = [_text(batch, target) for batch in batches]
-            with clock("compile"):
+            with clock("compile"), _told(len(new)):
                 codes = cached_many(texts, target, lambda texts: compile_many(texts, target))
             with clock("link"):
                 for batch, code in zip(batches, codes, strict=True):
@@ -155,6 +156,25 @@ class KernelStore:
                         each.code = loaded
                         each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
             return sum(len(c.kernels) for c in new)
+
+
+@contextmanager
+def _told(count: int) -> Iterator[None]:
+    """Inside, what stops a compilation becomes an error of ours; nothing half made is kept."""
+    try:
+        yield
+    except WeftError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"compile: memory ran out while {count} kernels were compiled"
+            "\nhint: compile smaller functions, or free tensors first"
+        ) from error
+    except RuntimeError as error:
+        raise CompilationError(
+            f"compile: LLVM refused one of {count} kernels: {error}"
+            "\nhint: this is a mistake of weft; WEFT_COMPILE_AFTER and plain calls avoid it"
+        ) from error
 
 
 def _text(batch: Sequence[Compiled], target: Target) -> str:
