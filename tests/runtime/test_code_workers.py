@@ -177,6 +177,7 @@ def test_a_worker_stops_when_nothing_comes():
         worker.communicate()
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # other tests of this process may have loaded JAX
 def test_a_forked_child_leaves_the_parents_workers_alone(target):
     (worker,) = code_workers._started(1)
     pid = os.fork()
