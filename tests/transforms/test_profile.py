@@ -162,7 +162,8 @@ def test_a_shape_mistake_is_reported_as_ever():
         wf.ones(3) + wf.ones(4)
 
 
-def test_recorded_calls_run_inside_the_block_that_made_them():
+def test_recorded_calls_run_inside_the_block_that_made_them(monkeypatch):
+    monkeypatch.setattr(wf.config.settings, "compile_after", 1 << 30)  # one call after another
     early = wf.ones((300, 300)) * 3
     with wf.profile() as p:
         late = wf.ones((300, 300)) + 1
