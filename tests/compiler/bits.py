@@ -73,7 +73,7 @@ def interpreted(trace: Trace, arrays: Sequence[Any]) -> tuple[Any, ...]:
 def native(trace: Trace, general: bool = False) -> Native:
     """The whole as one program."""
     simple, _ = rewrite(trace)
-    return Native(simple, (False,) * len(trace.inputs), trace.name, general=general)
+    return Native(simple, general=general)
 
 
 def compiled(trace: Trace, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ def unfused(trace: Trace, arrays: Sequence[Any]) -> tuple[Any, ...]:
         refs = tuple((x, 0) for x in inputs)
         alone = OutputRefs(node.op, refs, node.params, node.types, node.device, node.position)
         outputs = tuple((alone, slot) for slot in range(len(node.types)))
-        made = Native(Trace(inputs, outputs, name=node.name), (False,) * len(inputs), node.name)
+        made = Native(Trace(inputs, outputs, name=node.name))
         return made.run(given)
 
     return trace.walk(arrays, step)

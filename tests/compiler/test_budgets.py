@@ -47,7 +47,7 @@ def adam(parameters, gradients, first, second, rate):
 
 def made(function: Any, *arrays: Any) -> Native:
     trace, _ = rewrite(wf.trace(function, *arrays))
-    return Native(trace, (False,) * len(trace.inputs), function.__name__)
+    return Native(trace)
 
 
 def moved(program: Native) -> int:

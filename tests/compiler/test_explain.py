@@ -18,7 +18,7 @@ from weft.runtime.cpu.program_builder import PARALLEL_NS
 
 
 def native(function, *args) -> Native:
-    return Native(wf.trace(function, *args), (False,) * len(args), "f")
+    return Native(wf.trace(function, *args))
 
 
 def explained(function, *args, **options) -> str:

@@ -11,7 +11,7 @@ from weft.compiler.native import Native
 
 def steps_of(function, *arrays):
     tensors = [wf.tensor(a) for a in arrays]
-    return Native(wf.trace(function, *tensors), (False,) * len(arrays), "f").steps
+    return Native(wf.trace(function, *tensors)).steps
 
 
 def test_a_short_epilogue_runs_with_its_matrix_product():

@@ -264,7 +264,7 @@ def test_a_program_that_went_wrong_once_stays_right(function: Any) -> None:
 def test_rows_that_lie_in_the_same_memory_are_read_once_for_all_lanes(rows: int) -> None:
     x = np.broadcast_to(np.linspace(-2, 2, 12, dtype=np.float32), (rows, 12))
     trace = wf.trace(lambda t: wf.sum(wf.sin(t) * t, axis=-1), wf.asarray(x))
-    program = Native(trace, (False,), "rows", strides={(trace.inputs[0], 0): (0, 1)})
+    program = Native(trace, strides={(trace.inputs[0], 0): (0, 1)})
     assert_same(program.run([x]), interpreted(trace, [x]))
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from weft.compiler.fuse import Fusion, Group
-from weft.compiler.kernels import STORE, Clock, Request, evaluate
+from weft.compiler.kernels import STORE, Request, evaluate
 from weft.compiler.loops import INDEX
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
+from weft.compiler.statistics import Clock
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
@@ -220,8 +221,7 @@ class Assembler:
             (node, 0): place for node, place in zip(trace.inputs, inputs, strict=True)
         }
         for node in leaves(trace):
-            assert node.results is not None
-            memory[node, 0] = Memory(node.types[0], "constant", data=node.results[0])
+            memory[node, 0] = constant(node)
         copies: list[Step] = []
         for ref, target in zip(trace.outputs, outputs, strict=True):
             if ref in memory:
@@ -317,6 +317,12 @@ def _work(group: Group) -> int:
 
 def _kind(ref: Ref) -> TensorType:
     return ref[0].types[ref[1]]
+
+
+def constant(leaf: OutputRefs) -> Memory:
+    """The memory of a node that holds data."""
+    assert leaf.results is not None
+    return Memory(leaf.types[0], "constant", data=leaf.results[0])
 
 
 def leaves(trace: Trace) -> list[OutputRefs]:

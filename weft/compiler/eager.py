@@ -53,7 +53,7 @@ def _prepare(
         made = None
         if kind_of(node) != "host" and jit.available():
             trace = Trace(inputs, ((node, 0),), name=str(op))
-            made = Native(trace, (False,) * len(inputs), str(op), general=True, retells=False)
+            made = Native(trace, general=True, retells=False)
         _prepared[key] = made
         if len(_prepared) > MOST_CALLS:
             _prepared.popitem(last=False)

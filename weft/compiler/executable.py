@@ -54,14 +54,12 @@ def _step(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return execute(node, arrays)
 
 
-def build(
-    trace: Trace, *, donated: tuple[bool, ...], name: str, general: bool = False
-) -> Executable:
+def build(trace: Trace, *, donated: tuple[bool, ...], general: bool = False) -> Executable:
     """Make a trace ready to run; memory of `donated` inputs may be used for results.
 
     Kernels of a `general` one serve every size from the start.
     """
     if not jit.available() or any(node.device.kind != "cpu" for node in trace.nodes):
         return Interpreted(trace)
-    made: Executable = _native.Native(trace, donated, name, general=general)
+    made: Executable = _native.Native(trace, donated, general=general)
     return made

@@ -1,7 +1,8 @@
 """The kernels of this process: each form is scheduled, emitted and compiled once, and shared.
 
-`Request`s are collected while a graph is lowered; `ready` compiles what is new in one module, or
-takes it from the disk. Kernels of one form whose sizes differ become one with parameters.
+`Request`s are collected while a graph is lowered; `ready` compiles what is new, a few kernels to a
+module, or takes it from the disk.
+Kernels of one form whose sizes differ become one with parameters.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from time import perf_counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.compiler.emit_cpu import emit
@@ -21,7 +21,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.pipeline import schedule
-from weft.core.common.events import told
+from weft.compiler.statistics import Clock
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_cache import cached_many
 from weft.runtime.cpu.code_workers import compile_many
@@ -68,23 +68,6 @@ class Request:
         return evaluate(self.compiled.kernels[number].notes["tasks"], self.parameters)
 
 
-@dataclass
-class Clock:
-    """Milliseconds spent by phase."""
-
-    milliseconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            with told("compile", phase):
-                yield
-        finally:
-            spent = 1e3 * (perf_counter() - start)
-            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
-
-
 class KernelStore:
     """All kernels, by form; the least recently used go first."""
 
@@ -100,7 +83,7 @@ class KernelStore:
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if not general:
-                lifted = self._kept(self._versions, form.key, Versions).choose(form.literals)
+                lifted = self._versions_of(form).choose(form.literals)
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             key = (form.key, lifted, fixed, chosen_target())
             lifting, parameters = lift(kernel, form, lifted)
@@ -125,15 +108,11 @@ class KernelStore:
             made = schedule(plain(kernel), vector_bytes=target.vector_bytes)
         return Compiled(made)
 
-    @staticmethod
-    def _kept(table: OrderedDict[Any, Versions], key: Any, make: type[Versions]) -> Versions:
-        found = table.get(key)
-        if found is None:
-            found = table[key] = make()
-            if len(table) > MOST_KERNELS:
-                table.popitem(last=False)
-        else:
-            table.move_to_end(key)
+    def _versions_of(self, form: Form) -> Versions:
+        found = self._versions.setdefault(form.key, Versions())
+        self._versions.move_to_end(form.key)
+        if len(self._versions) > MOST_KERNELS:
+            self._versions.popitem(last=False)
         return found
 
     def ready(self, requests: Sequence[Request], clock: Clock) -> int:
@@ -217,15 +196,3 @@ _ARITHMETIC: dict[str, Any] = {
     "max": max,
     "neg": lambda x: -x,
 }
-
-__all__ = [
-    "STORE",
-    "Clock",
-    "Compiled",
-    "Form",
-    "KernelStore",
-    "Request",
-    "chosen_target",
-    "evaluate",
-    "using_target",
-]

@@ -7,7 +7,7 @@ sizes, the literals that differ are lifted out, and one kernel serves both and a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from weft.compiler.loops import (
     INDEX,
@@ -36,33 +36,23 @@ class Form:
     literals: tuple[int, ...]  # in order of first appearance, each once
 
 
-@dataclass
 class Versions:
-    """The kernels made of one form: which literals each has lifted."""
+    """The kernels made of one form: the sizes of the first, and what those after it lift."""
 
-    lifted: frozenset[int] = frozenset()
-    first: tuple[int, ...] = ()
-    count: int = 0
-    seen: dict[tuple[int, ...], frozenset[int]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.first: tuple[int, ...] | None = None
+        self.lifted: frozenset[int] = frozenset()
 
     def choose(self, literals: tuple[int, ...]) -> frozenset[int]:
         """Which literals the kernel for these sizes lifts: none for the first one."""
-        if not self.count:
-            self.first, self.count = literals, 1
-            return self.lifted
-        differ = {
-            i for i, pair in enumerate(zip(literals, self.first, strict=True)) if _other(pair)
-        }
+        if self.first is None:
+            self.first = literals
+        pairs = zip(literals, self.first, strict=True)
+        differ = {i for i, (here, before) in enumerate(pairs) if here != before}
         if not differ:
             return frozenset()
-        if not differ <= self.lifted:
-            self.lifted |= differ
-            self.count += 1
+        self.lifted |= differ
         return self.lifted
-
-
-def _other(pair: tuple[int, int]) -> bool:
-    return pair[0] != pair[1]
 
 
 def form_of(kernel: Kernel) -> Form:

@@ -7,18 +7,16 @@ range) is run again by its references, which say what it was.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from weft.compiler import explain
-from weft.compiler.assemble import Assembler, Environment, Memory, Step, leaves
+from weft.compiler.assemble import Assembler, Environment, Memory, Step, constant, leaves
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.kernels import STORE
-from weft.compiler.place import Placement, place
+from weft.compiler.place import place
 from weft.compiler.point import kind_of
 from weft.compiler.small import is_small
 from weft.compiler.statistics import BuildCounts
@@ -30,28 +28,13 @@ from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
 from weft.errors import WeftError
 from weft.runtime.cpu.allocator import CachingAllocator
-from weft.runtime.cpu.program import knows_arrays
+from weft.runtime.cpu.program import address_of, knows_arrays
 from weft.runtime.cpu.program_builder import ProgramBuilder
 from weft.runtime.registry import client
 
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
 _CACHED_BYTES = 1 << 16  # results from which memory is worth a search in the allocator
 _BYTE = np.dtype(np.uint8)
-_HEADER = object.__basicsize__
-_word = ctypes.c_int64.from_address
-
-
-def _data_follows_header() -> bool:
-    """Whether an array's first field is the address of its data, as NumPy's ABI says."""
-    probe = np.empty(1)
-    return bool(_word(id(probe) + _HEADER).value == probe.ctypes.data)
-
-
-address_of: Callable[[Array], int] = (
-    (lambda array: _word(id(array) + _HEADER).value)
-    if _data_follows_header()
-    else (lambda array: int(array.ctypes.data))
-)
 
 
 class KernelFailure(WeftError):
@@ -64,8 +47,7 @@ class Native(Executable):
     def __init__(
         self,
         trace: Trace,
-        donated: tuple[bool, ...],
-        name: str,
+        donated: tuple[bool, ...] = (),
         *,
         general: bool = False,
         strides: dict[Ref, tuple[int, ...]] | None = None,
@@ -80,10 +62,9 @@ class Native(Executable):
             (node, 0): place for node, place in zip(trace.inputs, self._inputs, strict=True)
         }
         for node in leaves(trace):
-            assert node.results is not None
-            memory[node, 0] = Memory(node.types[0], "constant", data=np.array(node.results[0]))
+            memory[node, 0] = constant(node)
         self._outputs: list[Memory] = []
-        self._given: list[int | Memory] = []  # for each result: which output, or input, it is
+        self._given: list[Memory] = []  # for each result: the output, or input, it is
         for ref in trace.outputs:
             if ref not in memory:
                 memory[ref] = Memory(ref[0].types[ref[1]], "output", len(self._outputs))
@@ -92,9 +73,9 @@ class Native(Executable):
         self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)
-        self._prepare(name)
+        self._prepare()
 
-    def _prepare(self, name: str) -> None:
+    def _prepare(self) -> None:
         large = self.placement.arena > _OWN_BYTES
         builder = ProgramBuilder(len(self._inputs) + len(self._outputs) + large)
         slots: dict[Memory, int] = {}
@@ -134,8 +115,7 @@ class Native(Executable):
         self._arena = self.placement.arena if large else 0
         self._constants = tuple(x.data() for x in self._trace.captures)
         self._places = [
-            m.position + (len(self._inputs) if m.role == "output" else 0)
-            for m in self._given_memories()
+            m.position + (len(self._inputs) if m.role == "output" else 0) for m in self._given
         ]
         self._is_direct = knows_arrays() and not any(self._strided)
         runs: Any = client("cpu")
@@ -152,9 +132,6 @@ class Native(Executable):
     def _reuse(self) -> list[tuple[Memory, Memory]]:
         """Outputs that take over the buffer of a donated input."""
         return [(m, home) for m, home in self.placement.homes.items() if m.role == "output"]
-
-    def _given_memories(self) -> list[Memory]:
-        return [m for m in self._given if isinstance(m, Memory)]
 
     def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
         inputs = [*arrays, *self._constants]
@@ -224,11 +201,3 @@ def usable(strides: dict[Ref, tuple[int, ...]], trace: Trace) -> dict[Ref, tuple
     packed = {ref for node in trace.nodes if kind_of(node) == "host" for ref in node.inputs}
     packed.update(trace.outputs)
     return {ref: steps for ref, steps in strides.items() if ref not in packed}
-
-
-def build(trace: Trace, *, donated: tuple[bool, ...], name: str) -> Executable:
-    """Make a trace ready to run natively; memory of `donated` inputs may be used for results."""
-    return Native(trace, donated, name)
-
-
-__all__ = ["Interpreted", "Native", "Placement", "address_of", "build", "prod"]

@@ -93,7 +93,7 @@ class Specialization:
         rest = len(trace.inputs) - len(trace.captures) - len(self.donated)
         donated = (*self.donated, *(False,) * rest)
         compiled = GRAPH.counters.compilations
-        self.executable = build(self.lowered, donated=donated, name=name, general=general)
+        self.executable = build(self.lowered, donated=donated, general=general)
         if GRAPH.counters.compilations == compiled:  # an executable may count its own
             GRAPH.counters.compilations += 1
         counting.add(compilations=1, nodes_after=len(self.lowered.nodes))

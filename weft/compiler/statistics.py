@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from time import perf_counter
@@ -57,6 +57,28 @@ class BuildCounts:
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
+class Clock:
+    """Milliseconds spent, by phase."""
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Inside, time is put down to `phase`."""
+        start = perf_counter()
+        try:
+            with told("compile", phase):
+                yield
+        finally:
+            self.add({phase: 1e3 * (perf_counter() - start)})
+
+    def add(self, milliseconds: Mapping[str, float]) -> None:
+        """Put more time down."""
+        for phase, spent in milliseconds.items():
+            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
+
+
 class Counting:
     """The counters behind `CompilationStats`, as they grow."""
 
@@ -64,7 +86,8 @@ class Counting:
         self.numbers: dict[str, int] = {
             each.name: 0 for each in fields(CompilationStats) if each.name != "milliseconds"
         }
-        self.milliseconds = dict.fromkeys(PHASES, 0.0)
+        self.timed = Clock()
+        self.timed.add(dict.fromkeys(PHASES, 0.0))
 
     def add(self, **counts: int) -> None:
         """Add to counters by name."""
@@ -75,20 +98,9 @@ class Counting:
         """Add what one executable counted."""
         self.add(kernels=counts.kernels, regions=counts.regions, bytes_planned=counts.bytes_planned)
         self.add(native_compilations=counts.native_compilations)
-        for phase, spent in counts.milliseconds.items():
-            self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Inside, time is put down to `phase`."""
-        start = perf_counter()
-        try:
-            with told("compile", phase):
-                yield
-        finally:
-            self.milliseconds[phase] += 1e3 * (perf_counter() - start)
+        self.timed.add(counts.milliseconds)
 
     def snapshot(self, hits: int) -> CompilationStats:
         """The counters as they stand; calls of the quick path are counted elsewhere."""
         numbers = {**self.numbers, "hits": self.numbers["hits"] + hits}
-        return CompilationStats(**numbers, milliseconds=dict(self.milliseconds))
+        return CompilationStats(**numbers, milliseconds=dict(self.timed.milliseconds))

@@ -106,7 +106,7 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
         if (times <= settings.compile_after and not large) or not jit.available():
             return False
         trace, strides = graph.trace()
-        program = Native(trace, (False,) * len(graph.arrays), "recorded", strides=strides)
+        program = Native(trace, strides=strides)
         GRAPH.counters.compilations += 1
         _compiled[graph.key] = program
         if len(_compiled) > MOST_GRAPHS:

@@ -200,6 +200,13 @@ def knows_arrays() -> bool:
     return True
 
 
+def address_of(array: Any) -> int:
+    """Where the data of a NumPy array begin."""
+    if knows_arrays():  # asking NumPy takes ten times as long
+        return int(ctypes.c_int64.from_address(id(array) + ARRAY["DATA"]).value)
+    return int(array.ctypes.data)
+
+
 def aligned_words(count: int) -> Words:
     """Zeros that begin on a cache line."""
     memory = np.zeros(count + _LINE // _WORD, np.int64)
