@@ -151,7 +151,7 @@ class LoadedFunction:
         if not compiled.runs_plainly(call):
             return compiled.replay(call, self._exhausted)
         if not compiled.is_ready:
-            compiled.build(self.name, Counting(), call, (args, keywords))
+            compiled.build(Counting(), call, (args, keywords))
         arrays = compiled.gather(call)
         return self._exhausted() if arrays is None else compiled.leave(compiled.run(arrays))
 

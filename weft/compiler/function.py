@@ -160,7 +160,7 @@ class CompiledFunction:
         with _tracing:
             if not found.is_ready:
                 arguments = (args, keywords)
-                found.build(self.name, self._counting, call, arguments, self._general_kernels)
+                found.build(self._counting, call, arguments, self._general_kernels)
 
     @property
     def stats(self) -> CompilationStats:

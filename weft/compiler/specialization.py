@@ -80,9 +80,7 @@ class Specialization:
         tensors += [each.current() for each in self.program.captures]
         return all(_is_plain(x, constant) for x in tensors)
 
-    def build(
-        self, name: str, counting: Counting, call: Call, arguments: Any, general: bool = False
-    ) -> None:
+    def build(self, counting: Counting, call: Call, arguments: Any, general: bool = False) -> None:
         """Make the executable, and the code around it."""
         trace = self.program.trace
         with counting.timed("optimise"):
