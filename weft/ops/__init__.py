@@ -16,6 +16,7 @@
 | `nn/` | convolution, pooling, activations, normalisation, losses, resampling |
 | `random/` | bits, keys and distributions |
 | `control/` | branches, loops, captured functions, the user's own kernels |
+| `communication/` | tensors over meshes: layouts, and what moves between devices |
 | `named_axis` | values over a mapped axis |
 """
 

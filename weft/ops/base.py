@@ -73,6 +73,7 @@ class Operation(ABC):
     pure: ClassVar[bool] = True  # equal calls give equal results and may be shared or dropped
     multiple: ClassVar[bool] = False  # results are a tuple, even when there is one
     ufunc: ClassVar[Any] = None  # a NumPy ufunc that is the whole meaning and can write into `out`
+    home: ClassVar[Any] = None  # the ambient handler that alone gives the op its meaning
     leaf: ClassVar[bool] = True  # `eval` runs no other op and no user code
     selective: ClassVar[bool] = False  # `vjp` takes `needed`: which operands want a cotangent
     sparse: ClassVar[bool] = False  # `vjp` takes None for the cotangent of a result nobody used

@@ -39,6 +39,8 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
     made_directly = op.directly(*args)
     if made_directly is not None:
         return made_directly
+    if op.home is not None:
+        return op.home.handle(op, args, params)
     impls = tuple(map(_impl_of, args))
     for position, impl in enumerate(impls):
         if impl.owner is not None:
@@ -130,8 +132,12 @@ def realize(*trees: Any) -> Any:
     >>> realize(client("cpu").ones((300, 300)) + 1).is_realized
     True
     """
-    impls = [x._impl.innermost() for x in tree_leaves(trees) if isinstance(x, Tensor)]
-    found = [impl for impl in impls if impl is not None]
+    found = [
+        value._impl
+        for x in tree_leaves(trees)
+        if isinstance(x, Tensor)
+        for value in (x.owner.values(x._impl.payload) if x.owner else (x,))
+    ]
     GRAPH.realize([impl.node for impl in found if not impl.is_realized and impl.node is not None])
     for device in dict.fromkeys(impl.device for impl in found):
         client(device).synchronize()

@@ -269,7 +269,23 @@ class LogicalShapeOperation(LogicalAxisOperation):
 
 
 class CollectiveOperation(Operation):
-    """Moves or combines shards between the devices of a mesh."""
+    """Moves or combines pieces between the devices of a mesh; the value stays what it is."""
+
+    linear = Linear.JOINTLY
+    work = 0
+    widen = False
+    factors = "... -> ..."
+    reasons: ClassVar[dict[str, str]] = {
+        "kernel": "moves pieces between devices",
+        "examples": "needs a mesh",
+    }
+
+    def eval(self, *args: Any, **params: Any) -> Any:
+        return args[0]
+
+    @abstractmethod
+    def communicate(self, *args: Any, **params: Any) -> Any:
+        """The result for operands that are shards, or tensors of one device."""
 
 
 def _made(array: Any, like: TensorImpl) -> Tensor:

@@ -95,7 +95,7 @@ def requires_grad(tensor: Tensor, flag: bool = True) -> Tensor:
             f"requires_grad: {tensor.type} has no derivative\nhint: only floats and complex do"
         )
     owner = tensor._impl.owner
-    if owner is None:
+    if owner is None or (owner.ambient and owner is not AMBIENT):
         AMBIENT.attach(tensor)
     elif owner is not AMBIENT:
         raise DifferentiationError(

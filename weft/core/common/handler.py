@@ -57,6 +57,19 @@ class Handler(ABC):
         """The tensor outside whose value is this one's, or an error that says why there is none."""
         return self.primal(payload)
 
+    def is_realized(self, payload: Any) -> bool:
+        """Whether the value behind `payload` has been computed already."""
+        return False
+
+    def values(self, payload: Any) -> tuple[Any, ...]:
+        """The tensors outside every handler whose data make up this one's value, if there are."""
+        outside = self.primal(payload)
+        if outside is None:
+            return ()
+        impl = outside._impl
+        found: tuple[Any, ...] = impl.owner.values(impl.payload) if impl.owner else (outside,)
+        return found
+
     def __enter__(self) -> Handler:
         self._token = _current.set(self)
         return self

@@ -3,9 +3,24 @@
 | file | what lives in it |
 |---|---|
 | `propagate` | COLLECT, RESOLVE, UPDATE over an op's factors |
+| `steps` | the cheapest collectives from one layout to another |
+| `pieces` | what the devices of this process hold of a tensor |
+| `log` | the communication log |
 """
 
-from weft.core.common.spec import DeviceMesh, P, PartitionSpec, ShardingSpec
+from weft.core.common.spec import DeviceMesh, Link, P, PartitionSpec, ShardingSpec
+from weft.core.sharding.log import Communication, CommunicationLog, communication_log
 from weft.core.sharding.propagate import Propagation, propagate
 
-__all__ = ["DeviceMesh", "P", "PartitionSpec", "Propagation", "ShardingSpec", "propagate"]
+__all__ = [
+    "Communication",
+    "CommunicationLog",
+    "DeviceMesh",
+    "Link",
+    "P",
+    "PartitionSpec",
+    "Propagation",
+    "ShardingSpec",
+    "communication_log",
+    "propagate",
+]

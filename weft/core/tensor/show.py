@@ -17,6 +17,12 @@ def text(tensor: Any) -> str:
     extra = "" if tensor.device.name == "cpu:0" else f", device={tensor.device.name}"
     impl = tensor._impl
     while impl.owner is not None:
+        if impl.spec is not None:
+            extra = f"{extra}, sharding={impl.spec}"
+            if not impl.owner.holds(impl.payload):
+                part = impl.owner.part(impl.payload)
+                return f"tensor<{tensor.type}{extra}, of which here: {part}>"
+            break
         outside = impl.owner.primal(impl.payload)
         if outside is None or impl.owner.hides_axis:
             return f"tensor<{tensor.type}{extra}, inside {type(tensor.owner).__name__.lower()}>"

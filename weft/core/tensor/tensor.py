@@ -135,7 +135,16 @@ class Tensor(Operators, Methods, Exchange):
     @property
     def sharding(self) -> ShardingSpec:
         """How the tensor is laid out over a mesh; on a single device no axis is split."""
-        return self._impl.spec or ShardingSpec.whole(self.ndim)
+        tensor, hidden = self, 0
+        while tensor._impl.spec is None and tensor._impl.owner is not None:
+            owner = tensor._impl.owner
+            hidden += owner.hides_axis
+            found = owner.primal(tensor._impl.payload)
+            if found is None:
+                break
+            tensor = found
+        spec: ShardingSpec | None = tensor._impl.spec
+        return ShardingSpec.whole(self.ndim) if spec is None else spec.inside(hidden)
 
     @property
     def batch_dims(self) -> int:
@@ -145,7 +154,8 @@ class Tensor(Operators, Methods, Exchange):
     @property
     def is_realized(self) -> bool:
         """Whether the value has been computed already."""
-        return self._impl.owner is None and self._impl.is_realized
+        impl = self._impl
+        return impl.is_realized if impl.owner is None else impl.owner.is_realized(impl.payload)
 
     @property
     def owner(self) -> Handler | None:

@@ -16,7 +16,7 @@ from weft.core.tensor.views import alias
 from weft.errors import ShapeError
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation, broadcast, broadcast_shape
-from weft.ops.view.reshape import sizes_of
+from weft.ops.view.reshape import sizes_of, trailing
 
 
 class BroadcastTo(LogicalShapeOperation):
@@ -50,6 +50,9 @@ class BroadcastTo(LogicalShapeOperation):
         lead = tuple(index[: len(index) - len(shape)])
         inner = tuple(index[len(index) - rank :]) if rank else ()
         return read(0, lead + tuple(0 if n == 1 else i for n, i in zip(core, inner, strict=True)))
+
+    def _transform_shard_kwargs(self, shard: Any, **params: Any) -> dict[str, Any]:
+        return {**params, "shape": trailing(shard.result(), len(params["shape"]))}
 
     def vjp(self, primals: Any, out: Any, ct: Any, *, rank: int, shape: Shape) -> Tangents:
         (x,) = primals

@@ -43,6 +43,9 @@ class Reshape(LogicalShapeOperation):
         lead = x.shape[: x.ndim - rank]
         return x.reshape(lead + resolve(x.shape[x.ndim - rank :], shape))
 
+    def _transform_shard_kwargs(self, shard: Any, **params: Any) -> dict[str, Any]:
+        return {**params, "shape": trailing(shard.result(), len(params["shape"]))}
+
     def is_view(self, array: Any, **params: Any) -> bool:
         rank, shape = params["rank"], params["shape"]
         full = array.shape[: array.ndim - rank] + resolve(array.shape[array.ndim - rank :], shape)
@@ -65,6 +68,11 @@ class Reshape(LogicalShapeOperation):
     def vjp(self, primals: Any, out: Any, ct: Any, *, rank: int, shape: Shape) -> Tangents:
         (x,) = primals
         return (call(self, (ct,), {"rank": len(shape), "shape": x.shape[x.ndim - rank :]}),)
+
+
+def trailing(shape: Shape, count: int) -> Shape:
+    """The last `count` sizes."""
+    return shape[len(shape) - count :]
 
 
 def resolve(core: Shape, shape: Shape) -> Shape:

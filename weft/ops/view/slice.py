@@ -68,6 +68,10 @@ class Slice(LogicalShapeOperation):
         )
         return read(0, (*index[:lead], *inner))
 
+    def _transform_shard_kwargs(self, shard: Any, **params: Any) -> dict[str, Any]:
+        local = shard.result()
+        return {**params, "lengths": local[len(local) - len(params["lengths"]) :]}
+
     def vjp(
         self, primals: Any, out: Any, ct: Any, *, starts: Shape, lengths: Shape, steps: Shape
     ) -> Tangents:

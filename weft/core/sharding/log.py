@@ -1,0 +1,89 @@
+"""The communication log: what was moved between devices, how many bytes, for which line.
+
+Collectives are entered when they are decided, at the call, before any data is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from weft.core.common.source import Position, describe
+from weft.core.common.spec import DeviceMesh, MeshAxes
+from weft.core.common.types import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """One collective: `bytes` is what each device sends."""
+
+    kind: str
+    mesh: DeviceMesh
+    axes: MeshAxes
+    shape: Shape
+    bytes: int
+    reason: str = ""
+    position: Position | None = None
+
+    def __str__(self) -> str:
+        where = f"  # {describe(self.position)}" if self.position else ""
+        why = f" for {self.reason}" if self.reason else ""
+        over = "+".join(self.axes)
+        return f"{self.kind} over {over}: {self.shape}, {self.bytes} bytes{why}{where}"
+
+
+@dataclass
+class CommunicationLog:
+    """Collectives in the order in which they were decided."""
+
+    entries: list[Communication] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of the collectives, in order."""
+        return [entry.kind for entry in self.entries]
+
+    @property
+    def bytes(self) -> int:
+        """What each device sends in all."""
+        return sum(entry.bytes for entry in self.entries)
+
+    def count(self, kind: str) -> int:
+        """How many collectives of a kind there were."""
+        return self.kinds.count(kind)
+
+    def __iter__(self) -> Iterator[Communication]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries)) or "no communication"
+
+
+_logs: ContextVar[tuple[CommunicationLog, ...]] = ContextVar("weft_communication", default=())
+
+
+@contextmanager
+def communication_log() -> Iterator[CommunicationLog]:
+    """Watch what moves between devices: `with wf.communication_log() as log: …; print(log)`."""
+    log = CommunicationLog()
+    token = _logs.set((*_logs.get(), log))
+    try:
+        yield log
+    finally:
+        _logs.reset(token)
+
+
+def is_logging() -> bool:
+    """Whether somebody watches."""
+    return bool(_logs.get())
+
+
+def enter(entry: Communication) -> None:
+    """Tell everybody who watches."""
+    for log in _logs.get():
+        log.entries.append(entry)

@@ -1,0 +1,102 @@
+"""`Pieces`: what the devices of a mesh hold of one tensor, each different piece once.
+
+A value that is the same along a mesh axis does not *vary* over it: copies are one object here, so
+an op on them runs once. A process holds the pieces of its own devices only; which those are is what
+the layer of communicators says with `install_world`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
+from weft.core.common.types import TensorType
+
+Coordinates: TypeAlias = tuple[int, ...]  # along some mesh axes, in their order
+
+_world: list[Callable[[], tuple[int, int]]] = [lambda: (0, 1)]
+
+
+def install_world(function: Callable[[], tuple[int, int]]) -> None:
+    """Say which process this is and of how many: (rank, size)."""
+    _world[:] = [function]
+    local_places.cache_clear()
+    local_coordinates.cache_clear()
+
+
+@lru_cache(maxsize=1024)
+def local_places(mesh: DeviceMesh) -> tuple[int, ...]:
+    """The numbers of the mesh's devices that belong to this process."""
+    rank, _ = _world[0]()
+    return tuple(place for place in range(mesh.size) if owner_of(mesh, place) == rank)
+
+
+def owner_of(mesh: DeviceMesh, place: int) -> int:
+    """The rank of the process that a device of the mesh belongs to."""
+    _, size = _world[0]()
+    return place * size // mesh.size if mesh.size >= size else place
+
+
+@lru_cache(maxsize=4096)
+def local_coordinates(mesh: DeviceMesh, axes: MeshAxes) -> tuple[Coordinates, ...]:
+    """Where along these axes this process has devices, in order."""
+    if len(local_places(mesh)) == mesh.size:
+        return tuple(itertools.product(*(range(mesh.axis_size(axis)) for axis in axes)))
+    found = (mesh.coordinates(place) for place in local_places(mesh))
+    return tuple(sorted({tuple(at[axis] for axis in axes) for at in found}))
+
+
+def is_local(mesh: DeviceMesh, axis: str) -> bool:
+    """Whether all devices along an axis belong to this process, for each of its devices."""
+    return len(local_coordinates(mesh, (axis,))) == mesh.axis_size(axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """One tensor for each coordinate along the mesh axes it varies over."""
+
+    mesh: DeviceMesh
+    axes: MeshAxes  # in the order of the mesh
+    parts: Mapping[Coordinates, Any]
+
+    @classmethod
+    def everywhere(cls, mesh: DeviceMesh, tensor: Any) -> Pieces:
+        """The same tensor on every device."""
+        return cls(mesh, (), {(): tensor})
+
+    @classmethod
+    def build(
+        cls, mesh: DeviceMesh, axes: Iterable[str], make: Callable[[dict[str, int]], Any]
+    ) -> Pieces:
+        """One piece for each coordinate of this process, as `make` gives it."""
+        names = mesh.ordered(axes)
+        parts = {
+            at: make(dict(zip(names, at, strict=True))) for at in local_coordinates(mesh, names)
+        }
+        return cls(mesh, names, parts)
+
+    def at(self, coordinates: Mapping[str, int]) -> Any:
+        """The piece at a place; axes it does not vary over do not matter."""
+        return self.parts[tuple([coordinates[axis] for axis in self.axes])]
+
+    def map(self, function: Callable[[Any], Any]) -> Pieces:
+        """The pieces after `function`."""
+        return Pieces(self.mesh, self.axes, {at: function(x) for at, x in self.parts.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """A tensor over a mesh: its global type, its layout, and the pieces this process holds."""
+
+    type: TensorType
+    spec: ShardingSpec
+    pieces: Pieces
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh the tensor lies on."""
+        return self.pieces.mesh

@@ -1,0 +1,256 @@
+"""Ops that change how a tensor lies over a mesh and never what it is: shard, reshard, all_gather…
+
+Each says which layout it wants of the layout it finds; the steps in between are chosen by cost.
+Parameters describe trailing axes: leading ones (batches) keep their layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.common.parameters import shown
+from weft.core.common.slots import public
+from weft.core.common.spec import DeviceMesh, P, ShardingSpec
+from weft.core.common.types import TensorType
+from weft.core.sharding.pieces import Pieces, Shards
+from weft.core.sharding.steps import without
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ShardingError
+from weft.ops.axes import normalize_axis
+from weft.ops.base import Tangents, call
+from weft.ops.communication.mesh import MESH, whole_tensor
+from weft.ops.communication.transfer import reshard as moved
+from weft.ops.families import CollectiveOperation
+
+
+class Layout(CollectiveOperation):
+    """An op that is the identity on values; `target` gives the new layout for the old one."""
+
+    home = MESH
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        """The layout wanted of a tensor that is laid out as `held`."""
+        raise self.missing("target")
+
+    def communicate(self, x: Any, **params: Any) -> Any:
+        if not isinstance(x, Shards):
+            return x
+        return moved(x, self.target(x.spec, **params), self.name)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (call(reshard_like_op, (ct, primals[0]), {}),)
+
+
+class Reshard(Layout):
+    """Lay the last axes of a tensor out as `spec` says, with no reduction left pending."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        wanted: ShardingSpec = params["spec"]
+        lead = len(held.axes) - len(wanted.axes)
+        taken = {a for axes in wanted.axes for a in axes} | set(wanted.replicated)
+        kept = tuple(tuple(a for a in axes if a not in taken) for axes in held.axes[:lead])
+        free = tuple(axis + lead for axis in wanted.open)
+        return ShardingSpec(
+            wanted.mesh, (*kept, *wanted.axes), (), wanted.replicated, free, wanted.priority
+        )
+
+    def communicate(self, x: Any, **params: Any) -> Any:
+        spec: ShardingSpec = params["spec"]
+        assert spec.mesh is not None
+        if isinstance(x, Shards) and x.mesh != spec.mesh:
+            x = whole_tensor(x)
+        if isinstance(x, Tensor):
+            whole = ShardingSpec.whole(x.ndim, spec.mesh)
+            x = Shards(x.type, whole, Pieces.everywhere(spec.mesh, x))
+        return moved(x, self.target(x.spec, spec=spec), self.name)
+
+
+class ReshardLike(CollectiveOperation):
+    """Lay a tensor out as another is, where that one lies on a mesh: for cotangents."""
+
+    home = MESH
+    factors = "..., ... -> ..."
+    constants = (1,)
+
+    def infer(self, *types: Any, **params: Any) -> TensorType:
+        found: TensorType = types[0]
+        return found
+
+    def communicate(self, x: Any, like: Any) -> Any:
+        if not isinstance(like, Shards):
+            return whole_tensor(x) if isinstance(x, Shards) and _fits(x) else x
+        spec = like.spec.settled
+        if isinstance(x, Shards) and x.mesh == spec.mesh and len(x.spec.axes) == len(spec.axes):
+            return moved(x, spec, self.name)
+        return call_reshard(x, spec)
+
+    def vjp(self, primals: Any, out: Any, ct: Any) -> Tangents:
+        return call(self, (ct, primals[0]), {}), None
+
+
+def _fits(shards: Shards) -> bool:
+    """Whether this process can hold the tensor as one that is not on a mesh."""
+    return len(shards.pieces.parts) == shards.mesh.parts(shards.pieces.axes)
+
+
+def call_reshard(x: Any, spec: ShardingSpec) -> Any:
+    """`Reshard` on shards or a tensor."""
+    rank = len(x.type.shape)
+    fitting = ShardingSpec(spec.mesh, spec.axes[max(0, len(spec.axes) - rank) :])
+    return reshard_op.communicate(x, spec=fitting)
+
+
+class AllReduce(Layout):
+    """Settle reductions that are pending over `axes` (all of them if None)."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        axes = params["axes"]
+        left = () if axes is None else tuple(p for p in held.pending if p[0] not in axes)
+        return ShardingSpec(held.mesh, held.axes, left)
+
+
+class AllGather(Layout):
+    """Give every device along `axes` (all mesh axes if None) what the others hold."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        assert held.mesh is not None
+        axes = params["axes"]
+        return without(held.plain, *(held.mesh.axis_names if axes is None else axes))
+
+
+class ReduceScatter(Layout):
+    """Settle what is pending over a mesh axis, each device keeping its part along `axis`."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        cleared = without(held.plain, params["mesh_axis"])
+        return _with_axis(cleared, params["axis"], params["mesh_axis"])
+
+
+class AllToAll(Layout):
+    """Let a mesh axis split tensor axis `axis` instead of the one it splits now."""
+
+    target = ReduceScatter.target
+
+
+def _with_axis(spec: ShardingSpec, axis: int, mesh_axis: str) -> ShardingSpec:
+    assert spec.mesh is not None
+    spec.mesh.axis_size(mesh_axis)
+    at = len(spec.axes) + axis
+    axes = (*spec.axes[:at], (*spec.axes[at], mesh_axis), *spec.axes[at + 1 :])
+    return ShardingSpec(spec.mesh, axes, spec.pending)
+
+
+reshard_op, reshard_like_op = Reshard(), ReshardLike()
+all_reduce_op, all_gather_op = AllReduce(), AllGather()
+reduce_scatter_op, all_to_all_op = ReduceScatter(), AllToAll()
+
+
+@public
+def shard(x: Any, mesh: DeviceMesh, spec: Any = None, **wishes: Any) -> Tensor:
+    """Lay a tensor out over a mesh: `shard(x, mesh, P("data", None))`.
+
+    `replicated=` names mesh axes that must not split it later either, `priority=` says whose layout
+    wins where operands disagree (0 first). An entry with `"?"` may be split further by automatic
+    sharding.
+
+    >>> mesh = DeviceMesh("line", (2,), ("x",))
+    >>> y = shard(to_tensor([[1, 2], [3, 4]]), mesh, P("x"))
+    >>> y.shape, str(y.sharding), y.tolist()
+    ((2, 2), '[x, ·]', [[1, 2], [3, 4]])
+    """
+    tensor = to_tensor(x, op="shard")
+    if not isinstance(mesh, DeviceMesh):
+        raise ShardingError(
+            f"shard: expected a DeviceMesh, got {shown(mesh)}"
+            '\nhint: wf.DeviceMesh("mesh", (2, 4), ("data", "model"))'
+        )
+    return call(reshard_op, (tensor,), {"spec": spec_of("shard", mesh, spec, tensor, **wishes)})
+
+
+def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any) -> ShardingSpec:
+    """A user's partition as a spec for this tensor."""
+    if isinstance(spec, ShardingSpec):
+        if spec.mesh != mesh or len(spec.axes) != tensor.ndim:
+            raise ShardingError(
+                f"{op}: {spec} on {spec.mesh} is no layout on {mesh} for shape {tensor.shape}"
+            )
+        return spec.settled
+    if spec is None:
+        spec = P()
+    try:
+        return ShardingSpec.of(mesh, spec, tensor.ndim, **wishes)
+    except ShardingError as error:
+        raise ShardingError(f"{op}: shape {tensor.shape} on {mesh}: {error}") from None
+
+
+@public
+def reshard(x: Any, spec: Any = None, **wishes: Any) -> Tensor:
+    """Lay a sharded tensor out differently on its own mesh: `reshard(x, P(None, "model"))`."""
+    tensor = to_tensor(x, op="reshard")
+    if isinstance(spec, ShardingSpec) and spec.mesh is not None:
+        return shard(tensor, spec.mesh, spec)
+    return shard(tensor, _mesh("reshard", tensor), spec, **wishes)
+
+
+def _mesh(op: str, tensor: Tensor) -> DeviceMesh:
+    mesh = tensor.sharding.mesh
+    if mesh is None:
+        raise ShardingError(
+            f"{op}: the tensor is on no mesh\nhint: wf.shard(x, mesh, spec) puts it on one"
+        )
+    return mesh
+
+
+@public
+def with_sharding_constraint(x: Any, spec: Any, mesh: DeviceMesh | None = None) -> Tensor:
+    """Fix the layout of a value inside a function; automatic sharding never changes it."""
+    tensor = to_tensor(x, op="with_sharding_constraint")
+    if isinstance(spec, ShardingSpec):
+        mesh = mesh or spec.mesh
+    return shard(tensor, mesh or _mesh("with_sharding_constraint", tensor), spec)
+
+
+def _mesh_axes(axes: Any) -> tuple[str, ...] | None:
+    return axes if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+@public
+def all_reduce(x: Any, axes: Any = None) -> Tensor:
+    """Settle the reductions that are still pending in a tensor, over some mesh axes or all."""
+    return call(all_reduce_op, (to_tensor(x, op="all_reduce"),), {"axes": _mesh_axes(axes)})
+
+
+@public
+def all_gather(x: Any, axes: Any = None) -> Tensor:
+    """Give every device along some mesh axes (or all) the whole of what they split."""
+    return call(all_gather_op, (to_tensor(x, op="all_gather"),), {"axes": _mesh_axes(axes)})
+
+
+@public
+def reduce_scatter(x: Any, mesh_axis: str, axis: int = 0) -> Tensor:
+    """Settle what is pending over a mesh axis and split tensor axis `axis` by it."""
+    return _to_axis(reduce_scatter_op, x, mesh_axis, axis)
+
+
+@public
+def all_to_all(x: Any, mesh_axis: str, axis: int = 0) -> Tensor:
+    """Let a mesh axis split tensor axis `axis` instead of the one it splits now."""
+    return _to_axis(all_to_all_op, x, mesh_axis, axis)
+
+
+def _to_axis(op: CollectiveOperation, x: Any, mesh_axis: str, axis: int) -> Tensor:
+    tensor = to_tensor(x, op=op.name)
+    place = normalize_axis(op.name, axis, tensor.ndim) - tensor.ndim
+    return call(op, (tensor,), {"mesh_axis": mesh_axis, "axis": place})
+
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "reduce_scatter",
+    "reshard",
+    "shard",
+    "with_sharding_constraint",
+]

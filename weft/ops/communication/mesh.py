@@ -1,0 +1,289 @@
+"""Ops on tensors that lie over a mesh: propagate, reshard, run on each piece, package.
+
+A sharded tensor is owned by one ambient handler at the bottom of the stack, so every transform
+works on logical tensors and never sees a mesh. Below, each op becomes ordinary ops on pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.factors import Factors
+from weft.core.common.handler import Handler
+from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
+from weft.core.common.types import Shape, TensorType
+from weft.core.graph.node import freeze
+from weft.core.sharding.pieces import Pieces, Shards, is_local, local_coordinates
+from weft.core.sharding.propagate import Passing, Propagation, common_mesh, propagate
+from weft.core.tensor.impl import TensorImpl, leaked
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ShardingError
+from weft.ops.base import Linear, Operation, call
+from weft.ops.communication.transfer import joined, reshard
+from weft.ops.families import CollectiveOperation, LogicalShapeOperation
+
+_plans: dict[Any, Plan] = {}
+_PLANS_LIMIT = 16_384
+
+
+class Mesh(Handler):
+    """Gives ops on sharded tensors their meaning, wherever they are met."""
+
+    ambient = True
+    transparent = True
+    label = "mesh"
+
+    def __init__(self) -> None:
+        self.outer = None
+
+    def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        for position, x in enumerate(args):
+            owner = x._impl.owner
+            if owner is not None and owner is not self:
+                if owner.ambient:
+                    return owner.handle(op, args, params)
+                raise leaked(op, position, x._impl)
+        made = execute(op, [opened(x) for x in args], params)
+        results = tuple(wrapped(each, args[0].device if args else None) for each in made)
+        return results if op.multiple else results[0]
+
+    def read(self, payload: Shards) -> Tensor:
+        return whole_tensor(payload)
+
+    def is_realized(self, payload: Shards) -> bool:
+        return all(piece.is_realized for piece in payload.pieces.parts.values())
+
+    def values(self, payload: Shards) -> tuple[Tensor, ...]:
+        return tuple(payload.pieces.parts.values())
+
+    def holds(self, payload: Shards) -> bool:
+        """Whether this process has the whole value."""
+        return not _missing(payload)
+
+    def part(self, payload: Shards) -> str:
+        """What this process has of the value, as text."""
+        return ", ".join(map(str, payload.pieces.parts.values()))
+
+
+MESH = Mesh()
+
+
+def opened(x: Tensor) -> Shards | Tensor:
+    """What a tensor is over its mesh, or the tensor itself when it is on one device."""
+    if x._impl.owner is MESH:
+        payload: Shards = x._impl.payload
+        return payload
+    return x
+
+
+def wrapped(made: Shards | Tensor, device: Any = None) -> Tensor:
+    """A logical tensor for shards: global shape, one handle."""
+    if isinstance(made, Tensor):
+        return made
+    if device is None:
+        device = next(iter(made.pieces.parts.values())).device
+    impl = TensorImpl.owned(made.type, device, MESH, made)
+    impl.spec = made.spec
+    return Tensor(impl)
+
+
+def whole_tensor(shards: Shards) -> Tensor:
+    """The value on one device, put together from pieces that this process holds."""
+    spec, mesh = shards.spec, shards.mesh
+    missing = _missing(shards)
+    if missing:
+        raise ShardingError(
+            f"read: a tensor {shards.type} laid out as {spec} is spread over other processes"
+            f" along {', '.join(missing)}; this one holds a part of it"
+            "\nhint: x.reshard(P()) gives every process the whole; x.dual shows the local part"
+        )
+    done = reshard(shards, ShardingSpec.whole(len(spec.axes), mesh))
+    tensor: Tensor = done.pieces.parts[()]
+    return tensor
+
+
+def _missing(shards: Shards) -> list[str]:
+    """The mesh axes along which other processes hold parts of a tensor."""
+    return [axis for axis in shards.spec.varying if not is_local(shards.mesh, axis)]
+
+
+@dataclass(frozen=True)
+class ShardView:
+    """One device's part of an op: where its piece of each factor starts and how long it is."""
+
+    factors: Factors
+    starts: Mapping[str, int]
+    sizes: Mapping[str, int]
+    totals: Mapping[str, int]
+
+    def result(self, slot: int = 0) -> Shape:
+        """The shape of this device's piece of a result."""
+        return self._shape(self.factors.outputs[slot])
+
+    def operand(self, position: int) -> Shape:
+        """The shape of this device's piece of an operand."""
+        return self._shape(self.factors.inputs[position])
+
+    def _shape(self, term: Any) -> Shape:
+        found = []
+        for names in term:
+            size = 1
+            for name in names:
+                size *= self.sizes[name]
+            found.append(size)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one op runs over a mesh: layouts of operands and results, parameters of each piece."""
+
+    mesh: DeviceMesh
+    inputs: tuple[ShardingSpec, ...]
+    outputs: tuple[ShardingSpec, ...]
+    types: tuple[TensorType, ...]
+    axes: MeshAxes  # over which pieces of the op differ
+    params: Mapping[tuple[int, ...], dict[str, Any]]
+
+    @cached_property
+    def places(self) -> tuple[dict[str, int], ...]:
+        """The coordinates of the pieces that this process runs."""
+        return tuple(dict(zip(self.axes, at, strict=True)) for at in self.params)
+
+
+def execute(
+    op: Operation, args: Sequence[Shards | Tensor], params: dict[str, Any]
+) -> tuple[Shards | Tensor, ...]:
+    """Run `op` on sharded operands (tensors on one device count as whole everywhere)."""
+    if isinstance(op, CollectiveOperation):
+        made = op.communicate(*args, **params)
+        return made if isinstance(made, tuple) else (made,)
+    plan = plan_of(op, args, params)
+    moved = [
+        reshard(x, spec, op.name) if isinstance(x, Shards) else on_mesh(x, spec)
+        for x, spec in zip(args, plan.inputs, strict=True)
+    ]
+    results: list[dict[tuple[int, ...], Any]] = [{} for _ in plan.types]
+    for (place, local), at in zip(plan.params.items(), plan.places, strict=True):
+        made = call(op, tuple([x.pieces.at(at) for x in moved]), local)
+        for found, piece in zip(results, made if op.multiple else (made,), strict=True):
+            found[place] = piece
+    return tuple(
+        Shards(kind, spec, Pieces(plan.mesh, plan.axes, parts))
+        for kind, spec, parts in zip(plan.types, plan.outputs, results, strict=True)
+    )
+
+
+def on_mesh(x: Tensor, spec: ShardingSpec) -> Shards:
+    """A tensor of one device as part of a mesh: every device has it, and keeps what it needs."""
+    assert spec.mesh is not None
+    held = Shards(x.type, ShardingSpec.whole(x.ndim, spec.mesh), Pieces.everywhere(spec.mesh, x))
+    return reshard(held, spec)
+
+
+def plan_of(op: Operation, args: Sequence[Shards | Tensor], params: dict[str, Any]) -> Plan:
+    """The plan for this op on operands of these types and layouts; programs repeat."""
+    specs = tuple(x.spec if isinstance(x, Shards) else None for x in args)
+    types = tuple(x.type for x in args)
+    if not op.leaf:
+        return _plan(op, types, specs, params)
+    key = (op, types, specs, freeze(params) if params else None)
+    found = _plans.get(key)
+    if found is None:
+        if len(_plans) >= _PLANS_LIMIT:
+            _plans.clear()
+        found = _plans[key] = _plan(op, types, specs, params)
+    return found
+
+
+def _plan(
+    op: Operation,
+    types: tuple[TensorType, ...],
+    specs: tuple[ShardingSpec | None, ...],
+    params: dict[str, Any],
+) -> Plan:
+    inferred = op.infer(*types, **params)
+    made = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+    known = [s or ShardingSpec.whole(t.rank) for s, t in zip(specs, types, strict=True)]
+    mesh = _mesh_of(op, known)
+    if op.leaf and not op.breaks_law and op.pure:
+        factors = op.sharding_rule(*types, **params)
+        sizes = factors.sizes([kind.shape for kind in types])
+        done = propagate(factors, sizes, known, op.combine, passing_of(op, types, params))
+        local = _local_params(op, types, made, params, mesh, done, factors, sizes)
+        if local is not None:
+            return Plan(mesh, done.inputs, done.outputs, made, _varying(mesh, done), local)
+    return Plan(
+        mesh,
+        tuple(ShardingSpec.whole(kind.rank, mesh) for kind in types),
+        tuple(ShardingSpec.whole(kind.rank, mesh) for kind in made),
+        made,
+        (),
+        {(): params},
+    )
+
+
+def _mesh_of(op: Operation, specs: Sequence[ShardingSpec]) -> DeviceMesh:
+    try:
+        mesh = common_mesh(specs)
+    except ShardingError as error:
+        raise ShardingError(f"{op}: {error}") from None
+    assert mesh is not None
+    return mesh
+
+
+def passing_of(op: Operation, types: Sequence[TensorType], params: Mapping[str, Any]) -> Passing:
+    """How pending reductions go through an op: a cast lets sums pass only if nothing is lost."""
+    moves = isinstance(op, LogicalShapeOperation) and len(types) == 1
+    jointly = op.linear is Linear.JOINTLY
+    if op.name == "cast":
+        jointly = dtypes.promote_all(types[0].dtype, params["dtype"]) == params["dtype"]
+    return Passing(jointly, op.linear is Linear.EACH, moves, op.constants)
+
+
+def _varying(mesh: DeviceMesh, done: Propagation) -> MeshAxes:
+    return mesh.ordered({axis for spec in (*done.inputs, *done.outputs) for axis in spec.varying})
+
+
+def _local_params(
+    op: Operation,
+    types: tuple[TensorType, ...],
+    made: tuple[TensorType, ...],
+    params: dict[str, Any],
+    mesh: DeviceMesh,
+    done: Propagation,
+    factors: Factors,
+    totals: Mapping[str, int],
+) -> dict[tuple[int, ...], dict[str, Any]] | None:
+    """Parameters for each piece, or None if the op cannot run on pieces of this kind."""
+    axes = _varying(mesh, done)
+    if any(spec.varying != axes for spec in done.outputs):
+        return None
+    found = {}
+    for place in local_coordinates(mesh, axes):
+        at = dict(zip(axes, place, strict=True))
+        ends = {
+            name: extent(size, [(mesh.axis_size(a), at[a]) for a in done.chosen.get(name, ())])
+            for name, size in totals.items()
+        }
+        view = ShardView(
+            factors,
+            {name: start for name, (start, _) in ends.items()},
+            {name: end - start for name, (start, end) in ends.items()},
+            totals,
+        )
+        local = op._transform_shard_kwargs(view, **params)
+        kinds = [TensorType(view.operand(i), kind.dtype) for i, kind in enumerate(types)]
+        inferred = op.infer(*kinds, **local)
+        shapes = [t.shape for t in ((inferred,) if isinstance(inferred, TensorType) else inferred)]
+        if shapes != [view.result(slot) for slot in range(len(made))]:
+            return None
+        found[place] = local
+    return found
+
+
+__all__ = ["MESH", "Mesh", "Plan", "ShardView", "execute", "joined", "opened", "wrapped"]

@@ -1,0 +1,154 @@
+"""Carry out layouts: each step of a reshard on the pieces of a tensor.
+
+Between devices of this process the steps are ordinary ops on pieces (slices, joins, ordered
+reductions), so they are recorded, differentiated, fused and compiled like any other. Between
+processes they go through the communicator (`remote`). Reductions fold in the order of the devices,
+here and there: the bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from weft.core.common.slots import OPS
+from weft.core.common.source import user_position
+from weft.core.common.spec import ShardingSpec, extent
+from weft.core.common.types import Shape
+from weft.core.sharding.log import Communication, enter, is_logging
+from weft.core.sharding.pieces import Pieces, Shards, is_local
+from weft.core.sharding.steps import Step, local_bytes, reshard_steps
+from weft.core.tensor.tensor import Tensor
+from weft.ops.base import call
+from weft.ops.communication import remote
+from weft.ops.view.join import concat_op
+from weft.ops.view.slice import slice_axes
+
+FOLDS = {  # the op that combines two terms of a reduction
+    "sum": "add",
+    "max": "maximum",
+    "min": "minimum",
+    "prod": "multiply",
+    "all": "bitwise_and",
+    "any": "bitwise_or",
+}
+
+
+def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
+    """The same tensor in another layout of its mesh, by the cheapest steps."""
+    if shards.spec == target:
+        return shards
+    mesh, shape, size = shards.mesh, shards.type.shape, shards.type.dtype.itemsize
+    target = target.on(mesh)
+    spec, pieces = shards.spec.plain, shards.pieces
+    for step in reshard_steps(spec, target.plain, shape, size):
+        if is_logging() and step.kind != "slice":
+            sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))
+            at = user_position(2)
+            enter(Communication(step.kind, mesh, (step.axis,), shape, sent, reason, at))
+        pieces = _carry_out(step, pieces)
+        spec = step.apply(spec)
+    return Shards(shards.type, target, pieces)
+
+
+def _carry_out(step: Step, pieces: Pieces) -> Pieces:
+    if step.kind != "slice" and not is_local(pieces.mesh, step.axis):
+        return remote.carry_out(step, pieces)
+    return {
+        "all_reduce": _all_reduce,
+        "reduce_scatter": _reduce_scatter,
+        "all_gather": _all_gather,
+        "all_to_all": _all_to_all,
+        "slice": _slice,
+    }[step.kind](step, pieces)
+
+
+def _all_reduce(step: Step, pieces: Pieces) -> Pieces:
+    left = [axis for axis in pieces.axes if axis != step.axis]
+    return Pieces.build(
+        pieces.mesh, left, lambda at: fold(_along(pieces, step.axis, at), step.reduction)
+    )
+
+
+def _reduce_scatter(step: Step, pieces: Pieces) -> Pieces:
+    def make(at: dict[str, int]) -> Tensor:
+        held = _along(pieces, step.axis, at)
+        return fold([_cut(x, step, at[step.axis], len(held)) for x in held], step.reduction)
+
+    return Pieces.build(pieces.mesh, pieces.axes, make)
+
+
+def _all_gather(step: Step, pieces: Pieces) -> Pieces:
+    left = [axis for axis in pieces.axes if axis != step.axis]
+    assert step.source is not None
+    source = step.source
+    return Pieces.build(pieces.mesh, left, lambda at: joined(_along(pieces, step.axis, at), source))
+
+
+def _all_to_all(step: Step, pieces: Pieces) -> Pieces:
+    assert step.source is not None
+    source = step.source
+
+    def make(at: dict[str, int]) -> Tensor:
+        held = _along(pieces, step.axis, at)
+        return joined([_cut(x, step, at[step.axis], len(held)) for x in held], source)
+
+    return Pieces.build(pieces.mesh, pieces.axes, make)
+
+
+def _slice(step: Step, pieces: Pieces) -> Pieces:
+    count = pieces.mesh.axis_size(step.axis)
+    axes = [*pieces.axes, step.axis]
+    return Pieces.build(
+        pieces.mesh, axes, lambda at: _cut(pieces.at(at), step, at[step.axis], count)
+    )
+
+
+def _along(pieces: Pieces, axis: str, at: Mapping[str, int]) -> list[Tensor]:
+    """The pieces of the devices along a mesh axis, in order."""
+    return [pieces.at({**at, axis: i}) for i in range(pieces.mesh.axis_size(axis))]
+
+
+def _cut(x: Tensor, step: Step, number: int, count: int) -> Tensor:
+    assert step.target is not None
+    return part_of(x, step.target, number, count)
+
+
+def part_of(x: Tensor, axis: int, number: int, count: int) -> Tensor:
+    """One of `count` balanced parts of `x` along an axis."""
+    start, end = extent(x.shape[axis], [(count, number)])
+    return window(x, axis, start, end)
+
+
+def window(x: Tensor, axis: int, start: int, end: int) -> Tensor:
+    """`x` from `start` to `end` along an axis."""
+    starts = tuple(start if k == axis else 0 for k in range(x.ndim))
+    lengths = tuple(end - start if k == axis else n for k, n in enumerate(x.shape))
+    return slice_axes(x, starts, lengths, (1,) * x.ndim)
+
+
+def fold(terms: Sequence[Tensor], kind: str) -> Tensor:
+    """The reduction of the terms from the first to the last."""
+    result: Tensor = reduce(lambda x, y: call(OPS[FOLDS[kind]], (x, y), {}), terms)
+    return result
+
+
+def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """The parts behind each other along an axis."""
+    if len(parts) == 1:
+        return parts[0]
+    return call(concat_op, tuple(parts), {"axis": axis - parts[0].ndim})
+
+
+def cut_out(x: Tensor, spec: ShardingSpec) -> Pieces:
+    """The pieces that a layout cuts out of a whole tensor."""
+    assert spec.mesh is not None
+    shape: Shape = x.shape
+
+    def make(at: dict[str, int]) -> Tensor:
+        piece = x
+        for axis, (start, end) in enumerate(spec.extents(shape, at)):
+            piece = window(piece, axis, start, end)
+        return piece
+
+    return Pieces.build(spec.mesh, spec.varying, make)
