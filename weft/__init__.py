@@ -56,6 +56,7 @@ from weft.ops.view.window import *
 from weft.core.autograd.imperative import *
 from weft.core.sharding import *
 from weft.ops.norms import *
+from weft.ops.communication.collectives import *
 from weft.ops.communication.layout import *
 from weft.runtime.registry import *
 from weft.runtime.report import *

@@ -74,9 +74,15 @@ def unbound(op: str, axis: str) -> ArgumentError:
         name = getattr(handler, "axis_name", None)
         if name is not None:
             names.append(repr(name))
+        mesh = getattr(handler, "piece_mesh", None)
+        if mesh is not None:
+            names += map(repr, mesh.axis_names)
         handler = handler.outer
     known = f"there are {', '.join(names)}" if names else "no mapped axis has a name here"
-    return ArgumentError(f"{op}: no axis is called {axis!r} ({known})\nhint: vmap(f, axis_name=…)")
+    return ArgumentError(
+        f"{op}: no axis is called {axis!r} ({known})"
+        "\nhint: vmap(f, axis_name=…), or shard_map(f, mesh, …, manual=True)"
+    )
 
 
 def named_axis_size(op: str, axis: str) -> int:
@@ -86,8 +92,28 @@ def named_axis_size(op: str, axis: str) -> int:
         if getattr(handler, "axis_name", None) == axis:
             size: int = handler.size
             return size
+        mesh = getattr(handler, "piece_mesh", None)
+        if mesh is not None and axis in mesh.axis_names:
+            count: int = mesh.axis_size(axis)
+            return count
         handler = handler.outer
     raise unbound(op, axis)
+
+
+def is_mapped(axis: str) -> bool:
+    """Whether an enclosing `vmap` has an axis of this name."""
+    handler: Any = current()
+    while handler is not None and getattr(handler, "axis_name", None) != axis:
+        handler = handler.outer
+    return handler is not None
+
+
+def _over(name: str, tree: Any, axis: str, kind: str, reduce: Any) -> Any:
+    """A reduction over a mapped axis, or over the devices along a mesh axis."""
+    named_axis_size(name, axis)
+    if is_mapped(axis):
+        return tree_map(lambda x: reduce(gather_axis(name, x, axis), axis=0), tree)
+    return tree_map(lambda x: FUNCTIONS["all_reduce"](x, axis, kind), tree)
 
 
 @public
@@ -120,25 +146,25 @@ def psum(tree: Any, axis_name: str) -> Any:
     >>> vmap(lambda x: x / psum(x, "i"), axis_name="i")(to_tensor([1.0, 3.0])).tolist()
     [0.25, 0.75]
     """
-    return tree_map(lambda x: reduction.sum(gather_axis("psum", x, axis_name), axis=0), tree)
+    return _over("psum", tree, axis_name, "sum", reduction.sum)
 
 
 @public
 def pmean(tree: Any, axis_name: str) -> Any:
     """The mean over a named axis, for every leaf."""
-    return tree_map(lambda x: FUNCTIONS["mean"](gather_axis("pmean", x, axis_name), axis=0), tree)
+    return _over("pmean", tree, axis_name, "mean", FUNCTIONS["mean"])
 
 
 @public
 def pmax(tree: Any, axis_name: str) -> Any:
     """The maximum over a named axis, for every leaf."""
-    return tree_map(lambda x: reduction.max(gather_axis("pmax", x, axis_name), axis=0), tree)
+    return _over("pmax", tree, axis_name, "max", reduction.max)
 
 
 @public
 def pmin(tree: Any, axis_name: str) -> Any:
     """The minimum over a named axis, for every leaf."""
-    return tree_map(lambda x: reduction.min(gather_axis("pmin", x, axis_name), axis=0), tree)
+    return _over("pmin", tree, axis_name, "min", reduction.min)
 
 
 __all__ = ["axis_index", "axis_size", "pmax", "pmean", "pmin", "psum"]

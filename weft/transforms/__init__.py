@@ -7,6 +7,7 @@
 | `jacobian` | `jacfwd`, `jacrev`, `hessian`, `hvp` |
 | `vmap` | vectorisation: `vmap` |
 | `compile` | trace once, run many times: `compile`, `jit` |
+| `shard_map` | run over the devices of a mesh: `shard_map` |
 | `checkpoint` | recompute instead of storing |
 | `custom` | derivatives of one's own: `custom_vjp`, `custom_jvp` |
 | `stop` | `stop_gradient`, `no_grad` |
@@ -28,6 +29,7 @@ from weft.transforms.debug import debug, debug_nans
 from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from weft.transforms.jvp import jvp, linearize
 from weft.transforms.profile import profile
+from weft.transforms.shard_map import shard_map
 from weft.transforms.stop import detach, no_grad, stop_gradient
 from weft.transforms.vjp import grad, linear_transpose, value_and_grad, vjp
 from weft.transforms.vmap import AxisSpec, vmap, with_batch_dims
@@ -63,6 +65,7 @@ __all__ = [
     "print",
     "profile",
     "remat",
+    "shard_map",
     "stop_gradient",
     "value_and_grad",
     "vjp",

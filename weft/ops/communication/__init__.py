@@ -5,5 +5,8 @@
 | `mesh` | ops on sharded tensors: propagate, reshard, run on pieces, package |
 | `transfer` | the steps of a reshard between devices of this process |
 | `remote` | the same steps between processes |
-| `layout` | `shard`, `reshard`, `all_gather` and the other ops that change layouts |
+| `layout` | `shard`, `reshard`: ops that change how a tensor lies |
+| `collectives` | `all_reduce`, `all_gather`, `ppermute`…, on tensors and on pieces |
+| `named` | collectives by axis name, on pieces |
+| `apart` | from a sharded tensor to its pieces and back |
 """

@@ -13,11 +13,9 @@ from weft.core.common.slots import public
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.sharding.pieces import Pieces, Shards
-from weft.core.sharding.steps import without
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ShardingError
-from weft.ops.axes import normalize_axis
 from weft.ops.base import Tangents, call
 from weft.ops.communication.mesh import MESH, whole_tensor
 from weft.ops.communication.transfer import reshard as moved
@@ -101,49 +99,7 @@ def call_reshard(x: Any, spec: ShardingSpec) -> Any:
     return reshard_op.communicate(x, spec=fitting)
 
 
-class AllReduce(Layout):
-    """Settle reductions that are pending over `axes` (all of them if None)."""
-
-    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
-        axes = params["axes"]
-        left = () if axes is None else tuple(p for p in held.pending if p[0] not in axes)
-        return ShardingSpec(held.mesh, held.axes, left)
-
-
-class AllGather(Layout):
-    """Give every device along `axes` (all mesh axes if None) what the others hold."""
-
-    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
-        assert held.mesh is not None
-        axes = params["axes"]
-        return without(held.plain, *(held.mesh.axis_names if axes is None else axes))
-
-
-class ReduceScatter(Layout):
-    """Settle what is pending over a mesh axis, each device keeping its part along `axis`."""
-
-    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
-        cleared = without(held.plain, params["mesh_axis"])
-        return _with_axis(cleared, params["axis"], params["mesh_axis"])
-
-
-class AllToAll(Layout):
-    """Let a mesh axis split tensor axis `axis` instead of the one it splits now."""
-
-    target = ReduceScatter.target
-
-
-def _with_axis(spec: ShardingSpec, axis: int, mesh_axis: str) -> ShardingSpec:
-    assert spec.mesh is not None
-    spec.mesh.axis_size(mesh_axis)
-    at = len(spec.axes) + axis
-    axes = (*spec.axes[:at], (*spec.axes[at], mesh_axis), *spec.axes[at + 1 :])
-    return ShardingSpec(spec.mesh, axes, spec.pending)
-
-
 reshard_op, reshard_like_op = Reshard(), ReshardLike()
-all_reduce_op, all_gather_op = AllReduce(), AllGather()
-reduce_scatter_op, all_to_all_op = ReduceScatter(), AllToAll()
 
 
 @public
@@ -211,46 +167,4 @@ def with_sharding_constraint(x: Any, spec: Any, mesh: DeviceMesh | None = None) 
     return shard(tensor, mesh or _mesh("with_sharding_constraint", tensor), spec)
 
 
-def _mesh_axes(axes: Any) -> tuple[str, ...] | None:
-    return axes if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-
-
-@public
-def all_reduce(x: Any, axes: Any = None) -> Tensor:
-    """Settle the reductions that are still pending in a tensor, over some mesh axes or all."""
-    return call(all_reduce_op, (to_tensor(x, op="all_reduce"),), {"axes": _mesh_axes(axes)})
-
-
-@public
-def all_gather(x: Any, axes: Any = None) -> Tensor:
-    """Give every device along some mesh axes (or all) the whole of what they split."""
-    return call(all_gather_op, (to_tensor(x, op="all_gather"),), {"axes": _mesh_axes(axes)})
-
-
-@public
-def reduce_scatter(x: Any, mesh_axis: str, axis: int = 0) -> Tensor:
-    """Settle what is pending over a mesh axis and split tensor axis `axis` by it."""
-    return _to_axis(reduce_scatter_op, x, mesh_axis, axis)
-
-
-@public
-def all_to_all(x: Any, mesh_axis: str, axis: int = 0) -> Tensor:
-    """Let a mesh axis split tensor axis `axis` instead of the one it splits now."""
-    return _to_axis(all_to_all_op, x, mesh_axis, axis)
-
-
-def _to_axis(op: CollectiveOperation, x: Any, mesh_axis: str, axis: int) -> Tensor:
-    tensor = to_tensor(x, op=op.name)
-    place = normalize_axis(op.name, axis, tensor.ndim) - tensor.ndim
-    return call(op, (tensor,), {"mesh_axis": mesh_axis, "axis": place})
-
-
-__all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "reduce_scatter",
-    "reshard",
-    "shard",
-    "with_sharding_constraint",
-]
+__all__ = ["reshard", "shard", "with_sharding_constraint"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from weft.core.common.slots import OPS
+from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.source import user_position
 from weft.core.common.spec import ShardingSpec, extent
 from weft.core.common.types import Shape
@@ -46,12 +46,13 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
             sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))
             at = user_position(2)
             enter(Communication(step.kind, mesh, (step.axis,), shape, sent, reason, at))
-        pieces = _carry_out(step, pieces)
+        pieces = carry_out(step, pieces)
         spec = step.apply(spec)
     return Shards(shards.type, target, pieces)
 
 
-def _carry_out(step: Step, pieces: Pieces) -> Pieces:
+def carry_out(step: Step, pieces: Pieces) -> Pieces:
+    """The pieces after one step."""
     if step.kind != "slice" and not is_local(pieces.mesh, step.axis):
         return remote.carry_out(step, pieces)
     return {
@@ -102,6 +103,29 @@ def _slice(step: Step, pieces: Pieces) -> Pieces:
     return Pieces.build(
         pieces.mesh, axes, lambda at: _cut(pieces.at(at), step, at[step.axis], count)
     )
+
+
+def permuted(pieces: Pieces, axis: str, pairs: Sequence[tuple[int, int]]) -> Pieces:
+    """Pieces sent from device to device along a mesh axis; who gets none has zeros."""
+    if not is_local(pieces.mesh, axis):
+        return remote.permuted(pieces, axis, tuple(pairs))
+    senders = {target: source for source, target in pairs}
+
+    def make(at: dict[str, int]) -> Tensor:
+        if at[axis] in senders:
+            found: Tensor = pieces.at({**at, axis: senders[at[axis]]})
+            return found
+        zeros: Tensor = FUNCTIONS["zeros_like"](pieces.at(at))
+        return zeros
+
+    return Pieces.build(pieces.mesh, pieces.axes, make)
+
+
+def varied(pieces: Pieces, axis: str) -> Pieces:
+    """The same pieces, seen as varying over one more mesh axis."""
+    if axis in pieces.axes:
+        return pieces
+    return Pieces.build(pieces.mesh, (*pieces.axes, axis), pieces.at)
 
 
 def _along(pieces: Pieces, axis: str, at: Mapping[str, int]) -> list[Tensor]:

@@ -1,0 +1,101 @@
+"""Between a sharded tensor and its pieces: `take_apart` and `put_together`, each other's transpose.
+
+They are ops, so derivatives and maps flow through code that works on pieces by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.common.slots import FUNCTIONS
+from weft.core.common.spec import DeviceMesh, ShardingSpec
+from weft.core.common.types import TensorType
+from weft.core.sharding.pieces import Pieces, Shards, local_coordinates
+from weft.core.tensor.tensor import Tensor
+from weft.ops.base import Tangents, call, call_multiple
+from weft.ops.communication.layout import reshard_op
+from weft.ops.communication.mesh import MESH
+from weft.ops.families import CollectiveOperation
+
+
+class TakeApart(CollectiveOperation):
+    """The pieces of a tensor laid out as `spec`, one for each place of this process."""
+
+    home = MESH
+    multiple = True
+    sparse = True
+
+    def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
+        (x,), spec = types, params["spec"]
+        lead, core = _lead(x.shape, spec)
+        return tuple(TensorType(lead + spec.local_shape(core, at), x.dtype) for at in places(spec))
+
+    def communicate(self, x: Any, **params: Any) -> tuple[Tensor, ...]:
+        spec: ShardingSpec = params["spec"]
+        wanted = ShardingSpec(spec.mesh, ((),) * (len(x.type.shape) - len(spec.axes)) + spec.axes)
+        done = reshard_op.communicate(x, spec=wanted)
+        return tuple(done.pieces.at(at) for at in places(spec))
+
+    def vjp(self, primals: Any, out: Any, cts: Any, **params: Any) -> Tangents:
+        spec: ShardingSpec = params["spec"]
+        _, core = _lead(primals[0].shape, spec)
+        pieces = tuple(
+            FUNCTIONS["zeros_like"](piece) if ct is None else ct
+            for piece, ct in zip(out, cts, strict=True)
+        )
+        return (call(put_together_op, pieces, {"spec": spec, "shape": core}),)
+
+
+class PutTogether(CollectiveOperation):
+    """The tensor of `shape` whose pieces, laid out as `spec`, these are."""
+
+    home = MESH
+
+    def infer(self, *types: Any, **params: Any) -> TensorType:
+        first = types[0]
+        lead, _ = _lead(first.shape, params["spec"])
+        return TensorType(lead + params["shape"], first.dtype)
+
+    def communicate(self, *pieces: Any, **params: Any) -> Shards:
+        spec: ShardingSpec = params["spec"]
+        assert spec.mesh is not None
+        lead, _ = _lead(pieces[0].shape, spec)
+        full = ShardingSpec(spec.mesh, ((),) * len(lead) + spec.axes)
+        coordinates = local_coordinates(spec.mesh, spec.varying)
+        held = Pieces(spec.mesh, spec.varying, dict(zip(coordinates, pieces, strict=True)))
+        return Shards(TensorType(lead + params["shape"], pieces[0].dtype), full, held)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return call_multiple(take_apart_op, (ct,), {"spec": params["spec"]})
+
+
+def places(spec: ShardingSpec) -> list[dict[str, int]]:
+    """The coordinates of this process's pieces, in order."""
+    assert spec.mesh is not None
+    return [
+        dict(zip(spec.varying, at, strict=True))
+        for at in local_coordinates(spec.mesh, spec.varying)
+    ]
+
+
+def _lead(shape: Any, spec: ShardingSpec) -> tuple[Any, Any]:
+    cut = len(shape) - len(spec.axes)
+    return shape[:cut], shape[cut:]
+
+
+take_apart_op, put_together_op = TakeApart(), PutTogether()
+
+
+def pieces_of(x: Tensor, spec: ShardingSpec) -> Pieces:
+    """The pieces of `x` laid out as `spec`; what is done with them can be differentiated."""
+    mesh: DeviceMesh | None = spec.mesh
+    assert mesh is not None
+    found = call_multiple(take_apart_op, (x,), {"spec": spec})
+    coordinates = local_coordinates(mesh, spec.varying)
+    return Pieces(mesh, spec.varying, dict(zip(coordinates, found, strict=True)))
+
+
+def tensor_of(pieces: Pieces, spec: ShardingSpec, shape: Any) -> Tensor:
+    """The tensor over a mesh whose pieces these are."""
+    held = tuple(pieces.at(at) for at in places(spec))
+    return call(put_together_op, held, {"spec": spec, "shape": tuple(shape)})

@@ -1,0 +1,217 @@
+"""`all_reduce`, `all_gather`, `ppermute`…: one name each, on whole tensors and on pieces.
+
+On a sharded tensor they change its layout: what is pending is settled, what is split is gathered,
+and the value stays what it is. In a function that sees one piece at a time (`shard_map` with
+`manual=True`, or `vmap` with an `axis_name`) they combine the pieces of all devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.common.handler import current
+from weft.core.common.parameters import as_choice, shown
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.source import user_position
+from weft.core.common.spec import DeviceMesh, ShardingSpec
+from weft.core.sharding.log import Communication, enter, is_logging
+from weft.core.sharding.pieces import Shards
+from weft.core.sharding.steps import local_bytes, without
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ShardingError
+from weft.ops.axes import normalize_axis
+from weft.ops.base import Tangents, call
+from weft.ops.communication import named
+from weft.ops.communication.layout import Layout, reshard_like_op
+from weft.ops.communication.transfer import permuted
+from weft.ops.named_axis import is_mapped
+
+_MAPPED = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin"}
+
+
+class AllReduce(Layout):
+    """Settle reductions that are pending over `axes` (all of them if None)."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        axes = params["axes"]
+        left = () if axes is None else tuple(p for p in held.pending if p[0] not in axes)
+        return ShardingSpec(held.mesh, held.axes, left)
+
+
+class AllGather(Layout):
+    """Give every device along `axes` (all mesh axes if None) what the others hold."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        assert held.mesh is not None
+        axes = params["axes"]
+        return without(held.plain, *(held.mesh.axis_names if axes is None else axes))
+
+
+class ReduceScatter(Layout):
+    """Settle what is pending over a mesh axis, each device keeping its part along `axis`."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        spec = held.plain
+        for mesh_axis in params["axes"]:
+            spec = _with_axis(without(spec, mesh_axis), params["axis"], mesh_axis)
+        return spec
+
+
+class AllToAll(Layout):
+    """Let mesh axes split tensor axis `axis` instead of the ones they split now."""
+
+    target = ReduceScatter.target
+
+
+class PPermute(Layout):
+    """Send the pieces of a tensor from device to device along a mesh axis that splits it."""
+
+    reasons = {**Layout.reasons}
+
+    def communicate(self, x: Any, **params: Any) -> Any:
+        (axis,) = params["axes"]
+        if not isinstance(x, Shards) or all(axis not in entry for entry in x.spec.axes):
+            held = x.spec if isinstance(x, Shards) else "on no mesh"
+            raise ShardingError(
+                f"ppermute: a tensor {x.type} that is {held} is not split over {axis!r}"
+                f"\\nhint: x.shard(mesh, P({axis!r}, …)) splits it"
+            )
+        if any(size % x.spec.parts(k) for k, size in enumerate(x.type.shape)):
+            raise ShardingError(
+                f"ppermute: shape {x.type.shape} laid out as {x.spec} has pieces of several sizes"
+            )
+        if is_logging():
+            sent = int(local_bytes(x.spec, x.type.shape, x.type.dtype.itemsize))
+            where = user_position(2)
+            enter(Communication("ppermute", x.mesh, (axis,), x.type.shape, sent, "", where))
+        return Shards(x.type, x.spec, permuted(x.pieces, axis, params["pairs"]))
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        back = tuple((target, source) for source, target in params["pairs"])
+        laid = call(reshard_like_op, (ct, primals[0]), {})
+        return (call(self, (laid,), {**params, "pairs": back}),)
+
+
+def _with_axis(spec: ShardingSpec, axis: int, mesh_axis: str) -> ShardingSpec:
+    assert spec.mesh is not None
+    spec.mesh.axis_size(mesh_axis)
+    at = len(spec.axes) + axis
+    axes = (*spec.axes[:at], (*spec.axes[at], mesh_axis), *spec.axes[at + 1 :])
+    return ShardingSpec(spec.mesh, axes, spec.pending)
+
+
+all_reduce_op, all_gather_op, ppermute_op = AllReduce(), AllGather(), PPermute()
+reduce_scatter_op, all_to_all_op = ReduceScatter(), AllToAll()
+
+
+def _names(axes: Any) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def piece_mesh(axes: Any) -> DeviceMesh | None:
+    """The mesh whose pieces a function sees here, if these are axes of it."""
+    handler: Any = current()
+    while handler is not None:
+        mesh = getattr(handler, "piece_mesh", None)
+        if mesh is not None:
+            names = mesh.axis_names if axes is None else _names(axes)
+            for axis in names:
+                mesh.axis_size(axis)
+            found: DeviceMesh = mesh
+            return found
+        handler = handler.outer
+    return None
+
+
+@public
+def all_reduce(x: Any, axes: Any = None, op: str = "sum") -> Tensor:
+    """Combine what the devices along some mesh axes (or all) hold, the same result on each.
+
+    On a sharded tensor this settles the reductions that are still pending in it. In a body that
+    sees one piece at a time `op` is `sum`, `mean`, `max`, `min` or `prod`.
+    """
+    as_choice("all_reduce", "op", op, ("sum", "mean", "max", "min", "prod"))
+    tensor = to_tensor(x, op="all_reduce")
+    if isinstance(axes, str) and is_mapped(axes) and op in _MAPPED:
+        mapped: Tensor = FUNCTIONS[_MAPPED[op]](tensor, axes)
+        return mapped
+    mesh = piece_mesh(axes)
+    if mesh is None:
+        names = None if axes is None else _names(axes)
+        return call(all_reduce_op, (tensor,), {"axes": names})
+    over = mesh.ordered(mesh.axis_names if axes is None else _names(axes))
+    if op in ("sum", "mean"):
+        total = call(named.sum_over_op, (tensor,), {"axes": over})
+        return total / mesh.parts(over) if op == "mean" else total
+    return call(named.reduce_over_op, (tensor,), {"axes": over, "kind": op})
+
+
+@public
+def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
+    """Give every device along some mesh axes (or all) what the others hold.
+
+    In a body that sees one piece at a time the pieces are joined along `axis`.
+    """
+    tensor = to_tensor(x, op="all_gather")
+    mesh = piece_mesh(axes)
+    if mesh is None:
+        names = None if axes is None else _names(axes)
+        return call(all_gather_op, (tensor,), {"axes": names})
+    over = mesh.axis_names if axes is None else _names(axes)
+    place = normalize_axis("all_gather", axis, tensor.ndim) - tensor.ndim
+    params = {"axes": tuple(over), "axis": place, "count": mesh.parts(tuple(over))}
+    return call(named.join_over_op, (tensor,), params)
+
+
+@public
+def reduce_scatter(x: Any, axes: Any, *, axis: int = 0) -> Tensor:
+    """Sum over mesh axes, each device keeping its part along tensor axis `axis`."""
+    return _to_axis(reduce_scatter_op, named.sum_part_over_op, x, axes, axis)
+
+
+@public
+def all_to_all(x: Any, axes: Any, *, axis: int = 0, split: int | None = None) -> Tensor:
+    """Let mesh axes split another tensor axis than now: `axis`.
+
+    In a body that sees one piece at a time, part j along `split` goes to device j, and what arrives
+    is joined along `axis`.
+    """
+    if piece_mesh(axes) is not None and (split is None or len(_names(axes)) != 1):
+        raise ShardingError("all_to_all: pieces need one mesh axis and `split`, the axis cut")
+    return _to_axis(all_to_all_op, named.swap_over_op, x, axes, axis, split)
+
+
+def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = None) -> Tensor:
+    tensor = to_tensor(x, op=op.name)
+    place = normalize_axis(op.name, axis, tensor.ndim) - tensor.ndim
+    names = _names(axes)
+    mesh = piece_mesh(names)
+    if mesh is None:
+        return call(op, (tensor,), {"axes": names, "axis": place})
+    params: dict[str, Any] = {"axes": names, "axis": place, "count": mesh.parts(names)}
+    if split is not None:
+        params["split"] = normalize_axis(op.name, split, tensor.ndim) - tensor.ndim
+    return call(by_name, (tensor,), params)
+
+
+@public
+def ppermute(x: Any, axis_name: str, pairs: Any) -> Tensor:
+    """Send pieces from device to device along a mesh axis: `pairs` of (from, to).
+
+    A device that nobody sends to has zeros. A sharded tensor must be split over the axis.
+    """
+    tensor = to_tensor(x, op="ppermute")
+    if not isinstance(axis_name, str):
+        raise ShardingError(f"ppermute: expected one mesh axis, got {shown(axis_name)}")
+    mesh = piece_mesh(axis_name)
+    if mesh is not None:
+        found = named.checked_pairs("ppermute", pairs, mesh.axis_size(axis_name))
+        return call(named.permute_over_op, (tensor,), {"axes": (axis_name,), "pairs": found})
+    held = tensor.sharding.mesh
+    count = 2**24 if held is None else held.axis_size(axis_name)
+    found = named.checked_pairs("ppermute", pairs, count)
+    return call(ppermute_op, (tensor,), {"axes": (axis_name,), "pairs": found})
+
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "ppermute", "reduce_scatter"]

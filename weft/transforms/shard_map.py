@@ -1,0 +1,311 @@
+"""`shard_map`: run single-device code over a mesh.
+
+The function runs once, on shapes; its calls are then replayed on tensors that lie over the mesh,
+where every op propagates layouts. With `auto_sharding=True` a solver chooses the layouts first.
+With `manual=True` the function sees one device's pieces and calls collectives by axis name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+from weft.core.common.handler import Handler, installed
+from weft.core.common.parameters import as_flag, as_function, shown
+from weft.core.common.slots import public
+from weft.core.common.source import blamed, describe, user_position
+from weft.core.common.spec import DeviceMesh, P, ShardingSpec
+from weft.core.common.trees import tree_flatten, tree_paths, tree_unflatten
+from weft.core.graph.node import OutputRefs
+from weft.core.sharding.log import Communication, enter, is_logging
+from weft.core.sharding.pieces import Pieces
+from weft.core.sharding.steps import Step
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.impl import TensorImpl, check_running
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import trace_tree
+from weft.errors import ArgumentError, ConcretizationError, ShardingError, TreeError
+from weft.ops.base import call
+from weft.ops.communication import named
+from weft.ops.communication.apart import pieces_of, tensor_of
+from weft.ops.communication.layout import shard, spec_of
+from weft.ops.communication.transfer import carry_out, permuted, varied
+from weft.ops.named_axis import axis_gather_op, axis_index_op
+from weft.ops.view.reshape import expand_dims
+
+Layouts = Mapping[OutputRefs, Sequence[ShardingSpec | None]]
+
+
+@public
+def shard_map(
+    function: Callable[..., Any] | None = None,
+    mesh: DeviceMesh | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    *,
+    auto_sharding: bool = False,
+    manual: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Distribute a function over a mesh; its Python runs once, on shapes.
+
+    `in_specs` and `out_specs` are trees of partitions (`P`) that are prefixes of the arguments and
+    the result; None leaves a layout to propagation. `auto_sharding=True` lets a solver choose what
+    is not fixed (`options` are the solver's: `memory`, `device`…). `manual=True` gives the function
+    one device's pieces: it calls `wf.all_reduce(x, "data")` and the like by axis name, and
+    `out_specs` says how its results fit together.
+
+    >>> mesh = DeviceMesh("line", (2,), ("x",))
+    >>> total = shard_map(lambda x: x.sum(), mesh, in_specs=P("x"), out_specs=P())
+    >>> total(to_tensor([1.0, 2.0, 3.0, 4.0])).item()
+    10.0
+    """
+    if function is None:
+        return lambda f: shard_map(
+            f, mesh, in_specs, out_specs, auto_sharding=auto_sharding, manual=manual, **options
+        )
+    as_function("shard_map", "function", function)
+    if not isinstance(mesh, DeviceMesh):
+        raise ArgumentError(f"shard_map: expected a DeviceMesh, got {shown(mesh)}")
+    by_hand = as_flag("shard_map", "manual", manual)
+    chosen = as_flag("shard_map", "auto_sharding", auto_sharding)
+    if by_hand and chosen:
+        raise ArgumentError("shard_map: manual and auto_sharding exclude each other")
+    if options and not chosen:
+        raise ArgumentError(f"shard_map: options without auto_sharding: {', '.join(options)}")
+
+    @wraps(function)
+    def mapped(*args: Any, **keywords: Any) -> Any:
+        leaves, structure = tree_flatten((args, keywords))
+        tensors = [to_tensor(x, op="shard_map") for x in leaves]
+        specs = spread_specs(in_specs, args, keywords)
+        if by_hand:
+            return _by_hand(function, mesh, tensors, structure, specs, out_specs)
+        traced, shape = trace_tree(function, args, keywords, "shard_map")
+        layouts = _solved(traced, mesh, tensors, specs, options) if chosen else {}
+        inputs = [
+            x if spec is None else shard(x, mesh, spec)
+            for x, spec in zip(tensors, specs, strict=True)
+        ]
+        results = _replay(traced, inputs, mesh, layouts)
+        return _laid_out(tree_unflatten(shape, results), mesh, out_specs)
+
+    return mapped
+
+
+def _solved(
+    traced: Any, mesh: DeviceMesh, tensors: list[Tensor], specs: list[Any], options: dict[str, Any]
+) -> dict[Any, Any]:
+    raise ShardingError("shard_map: auto_sharding is not available")
+
+
+def _replay(traced: Any, inputs: list[Tensor], mesh: DeviceMesh, layouts: Layouts) -> Any:
+    """Perform the recorded calls on sharded tensors; chosen layouts are enforced as they come."""
+
+    def step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        with blamed(node.position):
+            result: Any = call(node.op, args, node.params)
+            found = result if isinstance(result, tuple) else (result,)
+            wanted = layouts.get(node, (None,) * len(found))
+            return tuple(
+                x if spec is None else shard(x, mesh, spec)
+                for x, spec in zip(found, wanted, strict=True)
+            )
+
+    return traced.walk((*inputs, *traced.captures), step)
+
+
+def _laid_out(result: Any, mesh: DeviceMesh, out_specs: Any) -> Any:
+    leaves, structure = tree_flatten(result)
+    specs = spread("out_specs", out_specs, result)
+    return tree_unflatten(
+        structure,
+        [
+            x if spec is None else shard(x, mesh, spec)
+            for x, spec in zip(leaves, specs, strict=True)
+        ],
+    )
+
+
+def spread_specs(specs: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+    """One partition for each leaf of the arguments; keyword arguments have none."""
+    if isinstance(specs, P | ShardingSpec) or specs is None:
+        found = [specs] * len(tree_flatten(args)[0])
+    else:
+        found = spread("in_specs", tuple(specs) if len(args) > 1 else specs, args)
+    return [*found, *[None] * len(tree_flatten(keywords)[0])]
+
+
+def spread(name: str, specs: Any, tree: Any) -> list[Any]:
+    """One partition for each leaf of `tree`, from a prefix tree of partitions."""
+    found: list[Any] = []
+
+    def fill(spec: Any, part: Any) -> None:
+        if spec is None or isinstance(spec, P | ShardingSpec):
+            found.extend([spec] * len(tree_flatten(part)[0]))
+        elif isinstance(spec, tuple | list) and isinstance(part, tuple | list):
+            if len(spec) != len(part):
+                raise TreeError(f"shard_map: {name} has {len(spec)} entries for {len(part)} values")
+            for s, p in zip(spec, part, strict=True):
+                fill(s, p)
+        elif isinstance(spec, dict) and isinstance(part, dict) and spec.keys() == part.keys():
+            for key in sorted(part):
+                fill(spec[key], part[key])
+        else:
+            raise TreeError(
+                f"shard_map: {name} {shown(spec)} is no prefix of {tree_flatten(part)[1]}"
+                '\nhint: a partition is written P("axis", None)'
+            )
+
+    fill(specs, tree)
+    return found
+
+
+class Manual(Handler):
+    """Runs a function on the pieces of all devices at once: one op, then the next."""
+
+    label = "shard_map"
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.piece_mesh = mesh
+
+    def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+        mesh = self.piece_mesh
+        held = [
+            x._impl.payload if x._impl.owner is self else Pieces.everywhere(mesh, x) for x in args
+        ]
+        if isinstance(op, named.NamedCollective):
+            with installed(self.outer):
+                return self.show(collective(op, held[0], params))
+        if op is axis_index_op and params["axis"] in mesh.axis_names:
+            return self.show(self._index(params["axis"]))
+        if op is axis_gather_op and params["axis"] in mesh.axis_names:
+            with installed(self.outer):
+                opened = held[0].map(lambda x: expand_dims(x, axis=0))
+                return self.show(_stepped(Step("all_gather", params["axis"], 0), opened))
+        axes = mesh.ordered({axis for pieces in held for axis in pieces.axes})
+        with installed(self.outer):
+            done = Pieces.build(
+                mesh, axes, lambda at: call(op, tuple(p.at(at) for p in held), params)
+            )
+        if not op.multiple:
+            return self.show(done)
+        count = len(next(iter(done.parts.values())))
+        return tuple(self.show(done.map(lambda r, k=k: r[k])) for k in range(count))  # type: ignore[misc]
+
+    def show(self, pieces: Pieces) -> Tensor:
+        """A tensor that stands for one piece on each device."""
+        first = next(iter(pieces.parts.values()))
+        return Tensor(TensorImpl.owned(first.type, first.device, self, pieces))
+
+    def _index(self, axis: str) -> Pieces:
+        with installed(self.outer):
+            return Pieces.build(self.piece_mesh, (axis,), lambda at: to_tensor(at[axis]))
+
+    def read(self, payload: Pieces) -> Any:
+        check_running(self)
+        if not payload.axes:
+            return payload.parts[()]
+        raise ConcretizationError(
+            f"shard_map: a value was read inside, at {describe(user_position(2))}:"
+            f" it differs between devices along {', '.join(payload.axes)}"
+            "\nhint: use wf.where or wf.cond; wf.all_reduce makes a value the same everywhere"
+        )
+
+
+def collective(op: Any, pieces: Pieces, params: Mapping[str, Any]) -> Pieces:
+    """What a collective by axis name does to the pieces of all devices."""
+    for axis in params["axes"]:
+        pieces = varied(pieces, axis)
+    if op is named.permute_over_op:
+        (axis,) = params["axes"]
+        _note("ppermute", axis, pieces, 1.0)
+        return permuted(pieces, axis, params["pairs"])
+    rank = next(iter(pieces.parts.values())).ndim
+    at = params["axis"] + rank if "axis" in params else None
+    kind, source, target, reduction = {
+        named.sum_over_op: ("all_reduce", None, None, "sum"),
+        named.reduce_over_op: ("all_reduce", None, None, params.get("kind", "")),
+        named.join_over_op: ("all_gather", at, None, ""),
+        named.sum_part_over_op: ("reduce_scatter", None, at, "sum"),
+        named.swap_over_op: ("all_to_all", at, params.get("split", 0) + rank, ""),
+    }[op]
+    # Joins go from the innermost mesh axis outwards, cuts from the outermost inwards.
+    order = reversed(params["axes"]) if kind == "all_gather" else params["axes"]
+    for axis in order:
+        pieces = _stepped(Step(kind, axis, source, target, reduction), pieces)
+    return pieces
+
+
+def _stepped(step: Step, pieces: Pieces) -> Pieces:
+    pieces = varied(pieces, step.axis)
+    if is_logging():
+        first = next(iter(pieces.parts.values()))
+        _note(step.kind, step.axis, pieces, step.bytes(pieces.mesh, 1.0), first.shape)
+    return carry_out(step, pieces)
+
+
+def _note(kind: str, axis: str, pieces: Pieces, share: float, shape: Any = None) -> None:
+    if is_logging():
+        first = next(iter(pieces.parts.values()))
+        sent = int(share * first.nbytes)
+        where = user_position(2)
+        enter(Communication(kind, pieces.mesh, (axis,), shape or first.shape, sent, "", where))
+
+
+def _by_hand(
+    function: Callable[..., Any],
+    mesh: DeviceMesh,
+    tensors: list[Tensor],
+    structure: Any,
+    in_specs: list[Any],
+    out_specs: Any,
+) -> Any:
+    specs = [spec_of("shard_map", mesh, s, x) for x, s in zip(tensors, in_specs, strict=True)]
+    for number, (x, spec) in enumerate(zip(tensors, specs, strict=True)):
+        _check_even(f"argument leaf {number}", x.shape, spec)
+    pieces = [pieces_of(x, spec) for x, spec in zip(tensors, specs, strict=True)]
+    with Manual(mesh) as manual:
+        assert isinstance(manual, Manual)
+        args, keywords = tree_unflatten(structure, list(map(manual.show, pieces)))
+        result = function(*args, **keywords)
+        leaves, shape = tree_flatten(result)
+        found = [to_tensor(x, op="shard_map") for x in leaves]
+    places = spread("out_specs", out_specs, result)
+    paths = tree_paths(result)
+    return tree_unflatten(
+        shape,
+        [
+            _assembled(manual, mesh, x, spec, path)
+            for x, spec, path in zip(found, places, paths, strict=True)
+        ],
+    )
+
+
+def _assembled(manual: Manual, mesh: DeviceMesh, x: Tensor, spec: Any, path: str) -> Tensor:
+    held = x._impl.payload if x._impl.owner is manual else Pieces.everywhere(mesh, x)
+    full = spec_of("shard_map", mesh, spec, x)
+    extra = [axis for axis in held.axes if axis not in full.varying]
+    if extra:
+        raise ShardingError(
+            f"shard_map: result{path} differs between devices along {', '.join(extra)},"
+            f" but out_specs {full} says that it is the same there"
+            f"\nhint: wf.all_reduce(x, {extra[0]!r}), or name the axis in out_specs"
+        )
+    shape = tuple(size * full.parts(axis) for axis, size in enumerate(x.shape))
+    return tensor_of(held, full, shape)
+
+
+def _check_even(what: str, shape: Any, spec: ShardingSpec) -> None:
+    for axis, size in enumerate(shape):
+        if size % spec.parts(axis):
+            raise ShardingError(
+                f"shard_map: {what}: axis {axis} of shape {shape} cannot be cut into"
+                f" {spec.parts(axis)} equal pieces (mesh {spec.mesh}, {spec})"
+                "\nhint: pad the axis, or leave out manual=True, which allows pieces of any size"
+            )
+
+
+__all__ = ["shard_map"]
