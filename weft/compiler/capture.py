@@ -171,6 +171,7 @@ class Capture:
     type: TensorType
     device: Device
     variable: Variable | None
+    spec: Any = None  # how it lay over a mesh
 
     def current(self) -> Any:
         """What the variable holds now."""
@@ -230,7 +231,7 @@ def _program(
 ) -> Program:
     variables = find_variables(function, [handle for handle, _ in recorder.handles])
     captures = tuple(
-        Capture(handle, impl.type, impl.device, variables.get(id(handle)))
+        Capture(handle, impl.type, impl.device, variables.get(id(handle)), impl.spec)
         for handle, impl in recorder.handles
     )
     constants = recorder.constants.values()

@@ -11,16 +11,19 @@ from weft.compiler.capture import Program, Threaded
 from weft.compiler.donation import give
 from weft.compiler.executable import Executable, build
 from weft.compiler.flatten import Enter, Leave, make_enter, make_leave, passed_through
+from weft.compiler.partition import Partition, is_distributed, partition
 from weft.compiler.signature import Call, Signature
 from weft.compiler.statistics import Counting
 from weft.core.autograd.imperative import AMBIENT
 from weft.core.common.handler import Handler, current
 from weft.core.common.lazy import LazyModule
 from weft.core.common.source import blamed
+from weft.core.common.spec import ShardingSpec
 from weft.core.common.trees import tree_unflatten
 from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
+from weft.core.sharding.pieces import local_coordinates
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.number import WIDE, Number
 from weft.core.tensor.sharing import is_shared
@@ -28,6 +31,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import CastError
 from weft.ops.base import call as perform_call
+from weft.ops.communication.mesh import MESH
 from weft.ops.random.state import Generator, generator, own_key
 
 _rewriting = LazyModule("weft.compiler.rewrite")
@@ -41,6 +45,7 @@ class Specialization:
     executable: Executable
     run: Callable[[Sequence[Any]], tuple[Any, ...]]
     lowered: Trace
+    parts: Partition | None  # over a mesh: the pieces that are compiled
 
     def __init__(
         self, signature: Signature, program: Program, paths: list[str], donated: tuple[bool, ...]
@@ -65,6 +70,10 @@ class Specialization:
                 changes.append(f"captured tensor {each.name}: is no tensor any more")
             elif now.type != each.type:
                 changes.append(f"captured tensor {each.name}: was {each.type}, now {now.type}")
+            elif now._impl.spec != each.spec:
+                changes.append(
+                    f"captured tensor {each.name}: sharding was {each.spec}, now {now._impl.spec}"
+                )
             elif now.device is not each.device:
                 changes.append(
                     f"captured tensor {each.name}: device was {each.device}, now {now.device}"
@@ -83,13 +92,21 @@ class Specialization:
     def build(self, counting: Counting, call: Call, arguments: Any, general: bool = False) -> None:
         """Make the executable, and the code around it."""
         trace = self.program.trace
+        specs = self._specs()
+        self.parts = None
+        if is_distributed(trace, specs):
+            self.parts = partition(trace, specs, self.program.structure)
+            trace = self.parts.trace
         with counting.timed("optimise"):
             self.lowered, found = _rewriting.rewrite(trace)
         counting.add(
             dead=found.dead, shared=found.shared, folded=found.folded, simplified=found.simplified
         )
-        rest = len(trace.inputs) - len(trace.captures) - len(self.donated)
-        donated = (*self.donated, *(False,) * rest)
+        own = [
+            flag for flag, n in zip(self.donated, self._counts(), strict=False) for _ in range(n)
+        ]
+        rest = len(trace.inputs) - len(trace.captures) - len(own)
+        donated = (*own, *(False,) * rest)
         compiled = GRAPH.counters.compilations
         self.executable = build(self.lowered, donated=donated, general=general)
         if GRAPH.counters.compilations == compiled:  # an executable may count its own
@@ -97,8 +114,12 @@ class Specialization:
         counting.add(compilations=1, nodes_after=len(self.lowered.nodes))
         counting.add_build(self.executable.counts)
         self.run = self.executable.run
-        self.leave = make_leave(trace, self.program.structure)
         self.kept = passed_through(self.lowered)
+        if self.parts is not None:
+            self.leave, self.enter = self.parts.leave, _refuse
+            self.is_ready = True
+            return
+        self.leave = make_leave(trace, self.program.structure)
         made = make_enter(call, arguments, self.program, self.kept, self._donations())
         self.enter = _refuse if made is None else made
         self.is_ready = True
@@ -107,19 +128,42 @@ class Specialization:
         """The arrays of a call, by the general path; None if a generator has to start anew."""
         arrays: list[Any] = []
         pairs = zip(call.leaves, self.program.limits, self.paths, strict=True)
+        first = []  # where the pieces of each leaf begin
         for leaf, limits, path in pairs:
-            arrays.append(self._array(leaf, limits, path, len(arrays)))
+            first.append(len(arrays))
+            for piece in pieces_of(leaf):
+                arrays.append(self._array(piece, limits, path, len(arrays)))
         for slot in self.program.slots:
             taken = _source(slot).reserve(slot.drawn)
             if taken is None:
                 return None
             arrays += [taken[0].data(), np.array(taken[1], np.uint32)]
         for each in self.program.captures:
-            arrays.append(self._array(each.current(), None, each.name, len(arrays)))
-        given = [(i, call.leaves[i], path) for i, path in self._donations()]
+            for piece in pieces_of(each.current()):
+                arrays.append(self._array(piece, None, each.name, len(arrays)))
+        given = [
+            (first[i] + k, piece, path)
+            for i, path in self._donations()
+            for k, piece in enumerate(pieces_of(call.leaves[i]))
+        ]
         if given:
             give(arrays, given)
         return arrays
+
+    def _specs(self) -> list[ShardingSpec | None]:
+        """How each input of the trace lies over a mesh."""
+        return [
+            *(leaf.spec for leaf in self.signature.leaves),
+            *(None for _ in self.program.slots for _ in range(2)),
+            *(each.spec for each in self.program.captures),
+        ]
+
+    def _counts(self) -> list[int]:
+        """How many pieces each leaf has."""
+        return [
+            1 if leaf.spec is None else len(local_coordinates(leaf.spec.mesh, leaf.spec.varying))
+            for leaf in self.signature.leaves
+        ]
 
     def _donations(self) -> list[tuple[int, str]]:
         """Positions and names of the leaves that are given away."""
@@ -197,12 +241,21 @@ def _inside_no_grad() -> bool:
 def _is_plain(x: Any, constant: bool) -> bool:
     """Whether a tensor has data of its own: `requires_grad` counts only outside `no_grad`."""
     owner = x._impl.owner
-    return owner is None or (constant and owner is AMBIENT)
+    return owner is None or owner is MESH or (constant and owner is AMBIENT)
+
+
+def pieces_of(x: Any) -> Sequence[Any]:
+    """A leaf as what the executable takes: itself, or the pieces of a sharded tensor."""
+    if isinstance(x, Tensor) and x._impl.owner is not None:
+        x = _opened(x)
+        if x._impl.owner is MESH:
+            return list(x._impl.payload.pieces.parts.values())
+    return (x,)
 
 
 def _opened(x: Tensor) -> Tensor:
     """A tensor's value outside the tape that `requires_grad` keeps."""
-    while x._impl.owner is not None:
+    while x._impl.owner is not None and x._impl.owner is not MESH:
         x = x._impl.owner.read(x._impl.payload)
     return x
 

@@ -1,0 +1,104 @@
+"""From a trace over a mesh to a trace of pieces, which compiles like any other.
+
+The recorded calls are replayed once on pieces that are inputs of a second trace. What moves between
+devices of this process is then ordinary ops, fused with the rest; what moves between processes is a
+call in program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.common.source import blamed
+from weft.core.common.spec import ShardingSpec
+from weft.core.common.trees import PyTreeDef, tree_unflatten
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace
+from weft.core.sharding.pieces import Pieces, Shards
+from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import Recorder
+from weft.ops.base import call
+from weft.ops.communication.mesh import MESH, execute, wrapped
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A trace of pieces, and how its outputs make up the results of the original."""
+
+    trace: Trace
+    outputs: tuple[Shards | None, ...]  # whose pieces are positions; None for a plain result
+    structure: PyTreeDef
+
+    def leave(self, arrays: Sequence[Any]) -> Any:
+        """The result's tree of tensors."""
+        tensors = iter(
+            [
+                Tensor(TensorImpl.realized(array, node.types[slot], node.device))
+                for array, (node, slot) in zip(arrays, self.trace.outputs, strict=True)
+            ]
+        )
+        return tree_unflatten(self.structure, [_result(held, tensors) for held in self.outputs])
+
+
+def _result(held: Shards | None, tensors: Iterator[Tensor]) -> Tensor:
+    if held is None:
+        return next(tensors)
+    pieces = held.pieces.map(lambda _: next(tensors))
+    return wrapped(Shards(held.type, held.spec, pieces))
+
+
+def is_distributed(trace: Trace, specs: Sequence[ShardingSpec | None]) -> bool:
+    """Whether anything of a trace lies over a mesh."""
+    return any(spec is not None for spec in specs) or any(
+        node.op.home is MESH or _holds_layouts(node) for node in trace.nodes
+    )
+
+
+def _holds_layouts(node: OutputRefs) -> bool:
+    """Whether a subgraph of a call lays tensors out over a mesh."""
+    values = [v if isinstance(v, tuple) else (v,) for v in node.params.values()]
+    inner = [each for group in values for each in group if isinstance(each, Trace)]
+    return any(is_distributed(each, ()) for each in inner)
+
+
+def partition(
+    trace: Trace, specs: Sequence[ShardingSpec | None], structure: PyTreeDef
+) -> Partition:
+    """The trace of pieces for inputs laid out as `specs` (None: on one device)."""
+    with Recorder(label="compile") as recorder:
+        assert isinstance(recorder, Recorder)
+        given = trace.inputs[: len(trace.inputs) - len(trace.captures)]
+        values = [_input(recorder, node, spec) for node, spec in zip(given, specs, strict=True)]
+        found = trace.walk((*values, *trace.captures), replay_step)
+        flat = [piece for x in found for piece in _pieces(x)]
+    outputs = tuple(x if isinstance(x, Shards) else None for x in found)
+    return Partition(recorder.finish(flat, trace.name), outputs, structure)
+
+
+def _input(recorder: Recorder, node: OutputRefs, spec: ShardingSpec | None) -> Any:
+    kind, device = node.types[0], node.device
+    if spec is None:
+        return recorder.input(kind, device)
+    assert spec.mesh is not None
+
+    def make(at: dict[str, int]) -> Tensor:
+        return recorder.input(TensorType(spec.local_shape(kind.shape, at), kind.dtype), device)
+
+    return Shards(kind, spec, Pieces.build(spec.mesh, spec.varying, make))
+
+
+def replay_step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One recorded call on shards, or on tensors where no operand lies over a mesh."""
+    with blamed(node.position):
+        if node.op.home is MESH or any(isinstance(x, Shards) for x in args):
+            return execute(node.op, args, node.params)
+        result: Any = call(node.op, args, node.params)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _pieces(x: Any) -> list[Tensor]:
+    return list(x.pieces.parts.values()) if isinstance(x, Shards) else [x]
