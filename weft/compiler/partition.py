@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.common.source import blamed
 from weft.core.common.spec import ShardingSpec
 from weft.core.common.trees import PyTreeDef, tree_unflatten
 from weft.core.common.types import TensorType
@@ -21,8 +20,7 @@ from weft.core.sharding.pieces import Pieces, Shards
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
-from weft.ops.base import call
-from weft.ops.communication.mesh import MESH, execute, wrapped
+from weft.ops.communication.mesh import MESH, replay_step, wrapped
 
 
 @dataclass(frozen=True)
@@ -89,15 +87,6 @@ def _input(recorder: Recorder, node: OutputRefs, spec: ShardingSpec | None) -> A
         return recorder.input(TensorType(spec.local_shape(kind.shape, at), kind.dtype), device)
 
     return Shards(kind, spec, Pieces.build(spec.mesh, spec.varying, make))
-
-
-def replay_step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One recorded call on shards, or on tensors where no operand lies over a mesh."""
-    with blamed(node.position):
-        if node.op.home is MESH or any(isinstance(x, Shards) for x in args):
-            return execute(node.op, args, node.params)
-        result: Any = call(node.op, args, node.params)
-    return result if isinstance(result, tuple) else (result,)
 
 
 def _pieces(x: Any) -> list[Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from operator import itemgetter
 from typing import Any
 
 from weft.core.common.handler import Handler, installed
@@ -29,7 +30,9 @@ from weft.errors import ArgumentError, ConcretizationError, ShardingError, TreeE
 from weft.ops.base import call
 from weft.ops.communication import named
 from weft.ops.communication.apart import pieces_of, tensor_of
+from weft.ops.communication.joint import OfPieces
 from weft.ops.communication.layout import shard, spec_of
+from weft.ops.communication.mesh import rule_for
 from weft.ops.communication.transfer import carry_out, permuted, varied
 from weft.ops.named_axis import axis_gather_op, axis_index_op
 from weft.ops.view.reshape import expand_dims
@@ -170,39 +173,48 @@ class Manual(Handler):
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self.piece_mesh = mesh
+        self._joint = OfPieces(self._replayed).rules()
 
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
         mesh = self.piece_mesh
         held = [
             x._impl.payload if x._impl.owner is self else Pieces.everywhere(mesh, x) for x in args
         ]
-        if isinstance(op, named.NamedCollective):
-            with installed(self.outer):
-                return self.show(collective(op, held[0], params))
-        if op is axis_index_op and params["axis"] in mesh.axis_names:
-            return self.show(self._index(params["axis"]))
-        if op is axis_gather_op and params["axis"] in mesh.axis_names:
-            with installed(self.outer):
-                opened = held[0].map(lambda x: expand_dims(x, axis=0))
-                return self.show(_stepped(Step("all_gather", params["axis"], 0), opened))
-        axes = mesh.ordered({axis for pieces in held for axis in pieces.axes})
         with installed(self.outer):
-            done = Pieces.build(
-                mesh, axes, lambda at: call(op, tuple(p.at(at) for p in held), params)
-            )
+            results = tuple(map(self.show, self.run(op, held, params)))
+        return results if op.multiple else results[0]
+
+    def run(self, op: Any, held: Sequence[Pieces], params: dict[str, Any]) -> tuple[Pieces, ...]:
+        """One op on the pieces of all devices, in the handler outside."""
+        mesh = self.piece_mesh
+        if isinstance(op, named.NamedCollective):
+            return (collective(op, held[0], params),)
+        if op is axis_index_op and params["axis"] in mesh.axis_names:
+            axis = params["axis"]
+            return (Pieces.build(mesh, (axis,), lambda at: to_tensor(at[axis])),)
+        if op is axis_gather_op and params["axis"] in mesh.axis_names:
+            opened = held[0].map(lambda x: expand_dims(x, axis=0))
+            return (_stepped(Step("all_gather", params["axis"], 0), opened),)
+        rule = None if op.leaf else rule_for(op, self._joint)
+        if rule is not None:
+            return rule(op, held, params)
+        axes = mesh.ordered({axis for pieces in held for axis in pieces.axes})
+        done = Pieces.build(mesh, axes, lambda at: call(op, tuple(p.at(at) for p in held), params))
         if not op.multiple:
-            return self.show(done)
+            return (done,)
         count = len(next(iter(done.parts.values())))
-        return tuple(self.show(done.map(lambda r, k=k: r[k])) for k in range(count))  # type: ignore[misc]
+        return tuple(done.map(itemgetter(k)) for k in range(count))
+
+    def _replayed(self, node: OutputRefs, args: tuple[Any, ...]) -> tuple[Pieces, ...]:
+        """One call of a subgraph; what it captured is the same on every device."""
+        held = [x if isinstance(x, Pieces) else Pieces.everywhere(self.piece_mesh, x) for x in args]
+        with blamed(node.position):
+            return self.run(node.op, held, node.params)
 
     def show(self, pieces: Pieces) -> Tensor:
         """A tensor that stands for one piece on each device."""
         first = next(iter(pieces.parts.values()))
         return Tensor(TensorImpl.owned(first.type, first.device, self, pieces))
-
-    def _index(self, axis: str) -> Pieces:
-        with installed(self.outer):
-            return Pieces.build(self.piece_mesh, (axis,), lambda at: to_tensor(at[axis]))
 
     def read(self, payload: Pieces) -> Any:
         check_running(self)

@@ -78,6 +78,16 @@ def communication_log() -> Iterator[CommunicationLog]:
         _logs.reset(token)
 
 
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Inside, nothing is entered: for trying out on shapes what will be done later."""
+    token = _logs.set(())
+    try:
+        yield
+    finally:
+        _logs.reset(token)
+
+
 def is_logging() -> bool:
     """Whether somebody watches."""
     return bool(_logs.get())

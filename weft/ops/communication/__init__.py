@@ -8,5 +8,6 @@
 | `layout` | `shard`, `reshard`: ops that change how a tensor lies |
 | `collectives` | `all_reduce`, `all_gather`, `ppermute`…, on tensors and on pieces |
 | `named` | collectives by axis name, on pieces |
+| `joint` | loops and branches over a mesh |
 | `apart` | from a sharded tensor to its pieces and back |
 """

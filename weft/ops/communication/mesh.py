@@ -6,26 +6,30 @@ works on logical tensors and never sees a mesh. Below, each op becomes ordinary 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.handler import Handler
+from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
 from weft.core.common.types import Shape, TensorType
-from weft.core.graph.node import freeze
+from weft.core.graph.node import OutputRefs, freeze
 from weft.core.sharding.pieces import Pieces, Shards, is_local, local_coordinates
 from weft.core.sharding.propagate import Passing, Propagation, common_mesh, propagate
 from weft.core.tensor.impl import TensorImpl, leaked
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ShardingError
 from weft.ops.base import Linear, Operation, call
-from weft.ops.communication.transfer import joined, reshard
+from weft.ops.communication.transfer import reshard
 from weft.ops.families import CollectiveOperation, LogicalShapeOperation
 
+# How ops with subgraphs run on shards, by class; the modules that know them enter them here.
+Rules: TypeAlias = dict[type, Callable[..., tuple[Any, ...]]]
+joint_rules: Rules = {}
 _plans: dict[Any, Plan] = {}
 _PLANS_LIMIT = 16_384
 
@@ -162,6 +166,9 @@ def execute(
     if isinstance(op, CollectiveOperation):
         made = op.communicate(*args, **params)
         return made if isinstance(made, tuple) else (made,)
+    rule = None if op.leaf else rule_for(op, joint_rules)
+    if rule is not None:
+        return rule(op, args, params)
     plan = plan_of(op, args, params)
     moved = [
         reshard(x, spec, op.name) if isinstance(x, Shards) else on_mesh(x, spec)
@@ -176,6 +183,20 @@ def execute(
         Shards(kind, spec, Pieces(plan.mesh, plan.axes, parts))
         for kind, spec, parts in zip(plan.types, plan.outputs, results, strict=True)
     )
+
+
+def rule_for(op: Operation, rules: Rules) -> Callable[..., tuple[Any, ...]] | None:
+    """The rule for an op's class, or for the nearest class it derives from."""
+    return next((rules[kind] for kind in type(op).__mro__ if kind in rules), None)
+
+
+def replay_step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One recorded call on shards, or on tensors where no operand lies over a mesh."""
+    with blamed(node.position):
+        if node.op.home is MESH or any(isinstance(x, Shards) for x in args):
+            return execute(node.op, args, node.params)
+        result: Any = call(node.op, args, node.params)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def on_mesh(x: Tensor, spec: ShardingSpec) -> Shards:
@@ -284,6 +305,3 @@ def _local_params(
             return None
         found[place] = local
     return found
-
-
-__all__ = ["MESH", "Mesh", "Plan", "ShardView", "execute", "joined", "opened", "wrapped"]
