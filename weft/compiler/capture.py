@@ -210,8 +210,8 @@ def capture(function: Callable[..., Any], name: str, leaves: Sequence[Any], buil
             inputs = [
                 recorder.number(kind, device)
                 if isinstance(kind, type)
-                else recorder.input(kind, device)
-                for kind, device in leaves
+                else recorder.input(kind, device, spec)
+                for kind, device, spec in leaves
             ]
             args, keywords = build(inputs)
             result = function(*args, **keywords)

@@ -124,7 +124,7 @@ class CompiledFunction:
             )
         self._running.add(mark)
         try:
-            leaves = [(leaf.kind, leaf.device) for leaf in call.signature.leaves]
+            leaves = [(leaf.kind, leaf.device, leaf.spec) for leaf in call.signature.leaves]
             with self._counting.timed("trace"):
                 program = capture(self._function, self.name, leaves, call.build)
         finally:

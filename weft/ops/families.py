@@ -287,6 +287,10 @@ class CollectiveOperation(Operation):
     def communicate(self, *args: Any, **params: Any) -> Any:
         """The result for operands that are shards, or tensors of one device."""
 
+    def layout_of(self, *specs: Any, **params: Any) -> Any:
+        """The layout of the result, if those of the operands decide it."""
+        return None
+
 
 def _made(array: Any, like: TensorImpl) -> Tensor:
     """The result of a kernel that ran at once, as a tensor."""

@@ -17,6 +17,7 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError, TreeError
+from weft.ops.communication.layout import spread_over
 from weft.ops.creation import arange
 from weft.ops.families import broadcast
 from weft.ops.indexing import getitem
@@ -185,7 +186,8 @@ def vmap(
 
     `in_axes` and `out_axes` may be trees that are prefixes of the arguments and the result; None
     leaves a value out. Keyword arguments are mapped over axis 0. `axis_name` lets the function use
-    `psum`, `pmean`, `pmax` and `axis_index`. `loop=True` runs the function once for each slice, so
+    `psum`, `pmean`, `pmax` and `axis_index`; `spmd_axis_name` spreads the mapped axis over
+    axes of the mesh that an argument lies on. `loop=True` runs the function once for each slice, so
     that Python may read values. Without a function it is a decorator.
 
     >>> vmap(lambda x, y: x * y, in_axes=(0, None))(to_tensor([1.0, 2.0]), 3.0).tolist()
@@ -229,8 +231,9 @@ def vmap(
 def _run_batched(
     level: Vmap, function: Any, tensors: list[Tensor], axes: list[int | None], out_axes: Any
 ) -> Any:
+    mesh = _mesh_of(level, tensors)
     inputs = [
-        t if axis is None else move_axis_to_batch_dims(t, axis, level)
+        t if axis is None else level.hide(_spread(level, moveaxis(t, axis, 0), mesh))
         for t, axis in zip(tensors, axes, strict=True)
     ]
     with level:
@@ -239,6 +242,20 @@ def _run_batched(
     places = spread_axes(out_axes, result, "out_axes")
     shown = [_shown(level, x, axis) for x, axis in zip(outputs, places, strict=True)]
     return tree_unflatten(shape, shown)
+
+
+def _mesh_of(level: Vmap, tensors: list[Tensor]) -> Any:
+    """The mesh that the map's axis is spread over: that of an argument with such an axis."""
+    if level.spmd_axis_name is None:
+        return None
+    names = level.spmd_axis_name
+    wanted = {names} if isinstance(names, str) else set(names)
+    meshes = (t.sharding.mesh for t in tensors)
+    return next((m for m in meshes if m is not None and wanted <= set(m.axis_names)), None)
+
+
+def _spread(level: Vmap, x: Tensor, mesh: Any) -> Tensor:
+    return x if mesh is None else spread_over(x, level.spmd_axis_name, mesh)
 
 
 def _run_slices(

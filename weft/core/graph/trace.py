@@ -82,7 +82,9 @@ class Trace:
         return tuple(found[node][slot] for node, slot in self.outputs)
 
     def replay(self, *tensors: Any) -> tuple[Any, ...]:
-        """Perform the recorded calls on `tensors`, in the current handler."""
+        """Perform the recorded calls on `tensors`, in the current handler; on duals gives duals."""
+        if any(hasattr(x, "logical") for x in tensors):
+            return tuple(x.dual for x in self.replay(*(getattr(x, "logical", x) for x in tensors)))
         if len(tensors) == len(self.inputs) - len(self.captures):
             tensors = (*tensors, *self.captures)
 

@@ -17,7 +17,7 @@ def text(tensor: Any) -> str:
     extra = "" if tensor.device.name == "cpu:0" else f", device={tensor.device.name}"
     impl = tensor._impl
     while impl.owner is not None:
-        if impl.spec is not None:
+        if impl.spec is not None and impl.owner.ambient:
             extra = f"{extra}, sharding={impl.spec}"
             if not impl.owner.holds(impl.payload):
                 part = impl.owner.part(impl.payload)

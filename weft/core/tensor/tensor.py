@@ -147,6 +147,11 @@ class Tensor(Operators, Methods, Exchange):
         return ShardingSpec.whole(self.ndim) if spec is None else spec.inside(hidden)
 
     @property
+    def dual(self) -> Any:
+        """The physical side: one shard for each device of the mesh (`x.dual.shards`)."""
+        return FUNCTIONS["dual_of"](self)
+
+    @property
     def batch_dims(self) -> int:
         """How many hidden `vmap` axes lead the physical shape."""
         return self._impl.batch_dims

@@ -11,7 +11,7 @@ from typing import Any
 from weft.core.common.context import current_device
 from weft.core.common.handler import Handler, installed, perform
 from weft.core.common.parameters import as_function
-from weft.core.common.slots import public
+from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from weft.core.common.types import TensorType
@@ -39,14 +39,19 @@ class Recorder(Handler):
         self.effects: list[OutputRefs] = []
         self._table: dict[Any, OutputRefs] = {}
 
-    def input(self, kind: TensorType, device: Any) -> Tensor:
+    def input(self, kind: TensorType, device: Any, spec: Any = None) -> Tensor:
         """A new input of the trace."""
         node = OutputRefs.leaf(None, kind, device)
+        if spec is not None:
+            node.specs = (spec,)
         self.inputs.append(node)
         return self._tensor(node, 0)
 
     def _tensor(self, node: OutputRefs, slot: int) -> Tensor:
-        return Tensor(TensorImpl.owned(node.types[slot], node.device, self, (node, slot)))
+        impl = TensorImpl.owned(node.types[slot], node.device, self, (node, slot))
+        if node.specs is not None:
+            impl.spec = node.specs[slot]
+        return Tensor(impl)
 
     def ref(self, x: Tensor) -> Ref:
         """`x` as an input of a recorded call; an outer tensor is captured."""
@@ -82,6 +87,8 @@ class Recorder(Handler):
         node = self._table.get(key) if op.pure else None
         if node is None:
             node = OutputRefs(op, refs, params, types, device, user_position(2))
+            if op.home is not None or any(impl.spec is not None for impl in impls):
+                node.specs = FUNCTIONS["result_layouts"](op, impls, params)
             self._table[key] = node
             if not op.pure:
                 self.effects.append(node)
@@ -114,9 +121,15 @@ def abstract(recorder: Recorder, leaf: Any) -> Tensor:
     if isinstance(leaf, TensorType):
         return recorder.input(leaf, current_device())
     if isinstance(leaf, Tensor):
-        return recorder.input(leaf.type, leaf.device)
+        return recorder.input(leaf.type, leaf.device, _layout(leaf))
     tensor = to_tensor(leaf, op="trace")
     return recorder.input(tensor.type, tensor.device)
+
+
+def _layout(x: Tensor) -> Any:
+    """How a tensor lies over a mesh; None if it does not."""
+    spec = x.sharding
+    return None if spec.mesh is None else spec
 
 
 def is_type(leaf: Any) -> bool:

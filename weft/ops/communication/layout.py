@@ -12,6 +12,7 @@ from weft.core.common.parameters import shown
 from weft.core.common.slots import public
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.types import TensorType
+from weft.core.sharding.dual import Dual
 from weft.core.sharding.pieces import Pieces, Shards
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -36,6 +37,9 @@ class Layout(CollectiveOperation):
             return x
         return moved(x, self.target(x.spec, **params), self.name)
 
+    def layout_of(self, *specs: Any, **params: Any) -> ShardingSpec | None:
+        return None if specs[0] is None else self.target(specs[0], **params)
+
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return (call(reshard_like_op, (ct, primals[0]), {}),)
 
@@ -52,6 +56,13 @@ class Reshard(Layout):
         return ShardingSpec(
             wanted.mesh, (*kept, *wanted.axes), (), wanted.replicated, free, wanted.priority
         )
+
+    def layout_of(self, *specs: Any, **params: Any) -> ShardingSpec | None:
+        wanted: ShardingSpec = params["spec"]
+        held = specs[0]
+        if held is None or held.mesh != wanted.mesh:
+            return wanted if held is None else None
+        return self.target(held, **params)
 
     def communicate(self, x: Any, **params: Any) -> Any:
         spec: ShardingSpec = params["spec"]
@@ -73,6 +84,10 @@ class ReshardLike(CollectiveOperation):
 
     def infer(self, *types: Any, **params: Any) -> TensorType:
         found: TensorType = types[0]
+        return found
+
+    def layout_of(self, *specs: Any, **params: Any) -> ShardingSpec | None:
+        found: ShardingSpec | None = specs[0] if specs[1] is None else specs[1].settled
         return found
 
     def communicate(self, x: Any, like: Any) -> Any:
@@ -156,6 +171,24 @@ def _mesh(op: str, tensor: Tensor) -> DeviceMesh:
             f"{op}: the tensor is on no mesh\nhint: wf.shard(x, mesh, spec) puts it on one"
         )
     return mesh
+
+
+@public
+def dual_of(x: Tensor) -> Dual:
+    """The physical side of a tensor outside every transform."""
+    while x._impl.owner is not None and x._impl.owner is not MESH:
+        x = x._impl.owner.read(x._impl.payload)
+    held = x._impl.payload.pieces if x._impl.owner is MESH else None
+    return Dual(x, x.sharding, held)
+
+
+@public
+def spread_over(x: Tensor, mesh_axes: Any, mesh: DeviceMesh) -> Tensor:
+    """`x` with its leading axis split by some mesh axes; the others keep their layout."""
+    names = (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes)
+    held = x.sharding.axes if x.sharding.mesh == mesh else ((),) * x.ndim
+    rest = tuple(tuple(a for a in axes if a not in names) for axes in held[1:])
+    return shard(x, mesh, ShardingSpec.of(mesh, P(names, *rest), x.ndim))
 
 
 @public

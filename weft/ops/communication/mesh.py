@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.handler import Handler
+from weft.core.common.slots import public
 from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
 from weft.core.common.types import Shape, TensorType
@@ -197,6 +198,20 @@ def replay_step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
             return execute(node.op, args, node.params)
         result: Any = call(node.op, args, node.params)
     return result if isinstance(result, tuple) else (result,)
+
+
+@public
+def result_layouts(
+    op: Operation, impls: Sequence[TensorImpl], params: dict[str, Any]
+) -> tuple[ShardingSpec | None, ...] | None:
+    """How the results of a recorded call will lie over a mesh; None where only a run can tell."""
+    specs = tuple(impl.spec for impl in impls)
+    if isinstance(op, CollectiveOperation):
+        found: ShardingSpec | None = op.layout_of(*specs, **params)
+        return None if found is None else (found,)
+    if not op.leaf:
+        return None
+    return _plan(op, tuple(impl.type for impl in impls), specs, params).outputs
 
 
 def on_mesh(x: Tensor, spec: ShardingSpec) -> Shards:
