@@ -34,6 +34,8 @@ class Settings:
     threads: int = _setting(0, "threads that compiled programs use; 0 is one for each core")
     cache_dir: str = _setting("", "folder of compiled code; empty is weft in the user's cache")
     cache_bytes: int = _setting(1 << 30, "bytes of compiled code kept on disk; 0 keeps none")
+    rank_timeout: int = _setting(600, "seconds a collective waits for the other processes", 1)
+    shared_memory: int = _setting(1, "0 sends messages between processes of one host, too")
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = self.__dataclass_fields__

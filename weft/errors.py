@@ -121,3 +121,23 @@ class CompilationError(WeftError, RuntimeError):
 
 class CancelledError(WeftError, RuntimeError):
     """A program was stopped from another thread before it was done."""
+
+
+class CommunicationError(WeftError, RuntimeError):
+    """Ranks could not do a collective together; `ranks` are those it is about."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class RankMismatchError(CommunicationError):
+    """Ranks came to different collectives, or with shapes or dtypes that do not fit."""
+
+
+class RankTimeoutError(CommunicationError, TimeoutError):
+    """Ranks did not come to a collective in time."""
+
+
+class RankFailedError(CommunicationError, ConnectionError):
+    """Ranks have died, or left, and a collective waits for them."""

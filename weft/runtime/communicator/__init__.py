@@ -1,0 +1,20 @@
+"""Communication between processes: collectives of NumPy arrays, the same under every launcher.
+
+| file | what lives in it |
+|---|---|
+| `interface` | `Communicator`: what collectives promise |
+| `local` | the communicator of a single process |
+| `collectives` | all collectives, on any transport |
+| `headers` | what a rank says it is doing; how divergence is found |
+| `fold` | the ordered fold of reductions |
+| `transport` | what collectives need of a way to move bytes |
+| `shared_memory`, `segment`, `signals` | ranks of one host |
+| `messages` | ranks anywhere, through MPI |
+| `process` | `world`: the communicator of this process |
+"""
+
+from weft.runtime.communicator.interface import Communicator, Members
+from weft.runtime.communicator.local import LocalCommunicator
+from weft.runtime.communicator.process import world
+
+__all__ = ["Communicator", "LocalCommunicator", "Members", "world"]

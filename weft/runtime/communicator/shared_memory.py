@@ -1,0 +1,319 @@
+"""Transport between ranks of one host: blocks and bulk data in shared memory, counters as signals.
+
+Waiting spins for a moment, then yields, then sleeps for up to a millisecond; now and then it looks
+whether the missing ranks are alive and what they have told. `shrink` agrees on the survivors in the
+same memory: the first seat alive decides once every other one has come to shrink or is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from weft.runtime.communicator.segment import (
+    BLOCKS,
+    DECISION,
+    DONE,
+    GATHER_CHUNK,
+    SLOT,
+    STATE,
+    STEPS,
+    SURVIVORS,
+    TEXT,
+    TEXT_BYTES,
+    TEXT_LENGTH,
+    WISH,
+    Segment,
+)
+from weft.runtime.communicator.signals import signals
+from weft.runtime.communicator.transport import (
+    Bytes,
+    Ranks,
+    State,
+    Transport,
+    Trouble,
+    chunk,
+    rank_list,
+    rounds_of,
+    trouble_of,
+)
+
+_SPINS = 2_000  # about 30 µs
+_SPINS_CROWDED = 50  # when there are more ranks than cores
+_AWAKE_SECONDS = 300e-6
+_YIELDS_CROWDED = 200
+_LOOK_SECONDS = 5e-3
+_LONGEST_SLEEP = 1e-3
+
+
+class Watch:
+    """Tells which processes have ended, without being their parent."""
+
+    def __init__(self, processes: Sequence[int]) -> None:
+        self._poll = select.poll()
+        self._place: dict[int, int] = {}
+        self.dead: set[int] = set()
+        for place, process in enumerate(processes):
+            try:
+                descriptor = os.pidfd_open(process)
+            except ProcessLookupError:
+                self.dead.add(place)
+                continue
+            self._place[descriptor] = place
+            self._poll.register(descriptor, select.POLLIN)
+
+    def look(self) -> set[int]:
+        """The places of processes that have ended."""
+        for descriptor, _ in self._poll.poll(0):
+            self.dead.add(self._place.pop(descriptor))
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+        return self.dead
+
+
+class Table:
+    """The counters that a rank shares with some peers, as native code takes them."""
+
+    def __init__(self, segment: Segment, kind: int, seat: int, seats: Sequence[int]) -> None:
+        counter = segment.layout.counter
+        mine = [segment.address + counter(kind, seat, other) for other in seats]
+        theirs = [segment.address + counter(kind, other, seat) for other in seats]
+        self._arrays = np.array(mine, np.int64), np.array(theirs, np.int64)
+        self.mine: int = self._arrays[0].ctypes.data
+        self.theirs: int = self._arrays[1].ctypes.data
+        self.count = len(mine)
+        self.pairs = list(zip(mine, theirs, strict=True))
+
+
+class Party:
+    """What a rank keeps for a set of peers: their numbers, seats and counters."""
+
+    def __init__(self, segment: Segment, peers: Ranks, seats: Ranks, rank: int) -> None:
+        self.peers = peers
+        self.seats = tuple(seats[peer] for peer in peers)
+        self.tables = [Table(segment, kind, seats[rank], self.seats) for kind in range(3)]
+
+
+class SharedMemory(Transport):
+    """Ranks that sit in one segment; `seats[r]` is the seat of rank r."""
+
+    def __init__(self, segment: Segment, watch: Watch, seats: Ranks, rank: int) -> None:
+        self.rank = rank
+        self.size = len(seats)
+        self.room = SLOT
+        self.timeout = 0.0
+        self._segment = segment
+        self._watch = watch
+        self._seats = seats
+        self._generation = 0
+        self._signals = signals()
+        crowded = self.size > len(os.sched_getaffinity(0))
+        self._spins = _SPINS_CROWDED if crowded else _SPINS
+        self._yields = _YIELDS_CROWDED if crowded else 0
+        self._parties: dict[Ranks, Party] = {}
+        self._gathered: Party | None = None  # who may still be reading what I gathered last
+        self._boxes = [self._pair_of_boxes(seat) for seat in seats]
+        self._blocks = [0] * self.size  # blocks posted so far, by rank
+        self._steps = [0] * self.size  # rounds of bulk data
+
+    def _pair_of_boxes(self, seat: int) -> tuple[list[memoryview], list[memoryview]]:
+        view, slot, own = self._segment.view, self._segment.layout.slot, self._seats[self.rank]
+        out = [slot(own, seat, parity) for parity in range(2)]
+        back = [slot(seat, own, parity) for parity in range(2)]
+        return [view[a : a + SLOT] for a in out], [view[a : a + SLOT] for a in back]
+
+    def _party(self, peers: Ranks) -> Party:
+        found = self._parties.get(peers)
+        if found is None:
+            found = Party(self._segment, peers, self._seats, self.rank)
+            self._parties[peers] = found
+        return found
+
+    def talk(self, peers: Ranks, blocks: Sequence[tuple[bytes, bytes]]) -> list[memoryview]:
+        party = self._parties.get(peers) or self._party(peers)
+        counts = self._blocks
+        received = []
+        for peer, (head, rest) in zip(peers, blocks):
+            count = counts[peer] = counts[peer] + 1
+            out, back = self._boxes[peer]
+            parity = count & 1
+            box, middle = out[parity], len(head)
+            box[:middle] = head
+            box[middle : middle + len(rest)] = rest
+            received.append(back[parity])
+        table = party.tables[BLOCKS]
+        if self._signals.turn(table.mine, table.theirs, table.count, self._spins) != table.count:
+            self._wait(table, party)
+        return received
+
+    def scatter(
+        self, peers: Ranks, outgoing: Sequence[Bytes], incoming: Sequence[int]
+    ) -> Iterator[tuple[int, list[Bytes]]]:
+        layout, own = self._segment.layout, self._seats[self.rank]
+        length = layout.chunk
+        rounds = rounds_of([len(out) for out in outgoing], incoming, length)
+        empty = self._segment.bytes[:0]
+        for k in range(max(rounds, default=0)):
+            start = k * length
+            active = tuple(peer for peer, n in zip(peers, rounds, strict=True) if k < n)
+            views = [empty] * len(peers)
+            for i, peer in enumerate(peers):
+                if k >= rounds[i]:
+                    continue
+                seat, parity = self._seats[peer], self._steps[peer] & 1
+                self._steps[peer] += 1
+                piece = chunk(outgoing[i], start, length)
+                at = layout.scatter(own, seat, parity)
+                self._segment.bytes[at : at + len(piece)] = piece
+                size = max(0, min(length, incoming[i] - start))
+                views[i] = self._segment.part(layout.scatter(seat, own, parity), size)
+            self._turn(self._party(active), STEPS)
+            yield start, views
+
+    def gather(
+        self, peers: Ranks, outgoing: Bytes, incoming: Sequence[int]
+    ) -> Iterator[tuple[int, list[Bytes]]]:
+        layout, own = self._segment.layout, self._seats[self.rank]
+        self._until_read()
+        rounds = rounds_of([len(outgoing)] * len(peers), incoming, GATHER_CHUNK)
+        for k in range(max(rounds, default=0)):
+            start, parity = k * GATHER_CHUNK, k & 1
+            piece = chunk(outgoing, start, GATHER_CHUNK)
+            at = layout.gather(own, parity)
+            self._segment.bytes[at : at + len(piece)] = piece
+            active = tuple(peer for peer, n in zip(peers, rounds, strict=True) if k < n)
+            for peer in active:
+                self._steps[peer] += 1
+            self._turn(self._party(active), STEPS)
+            views = []
+            for peer, size in zip(peers, incoming, strict=True):
+                here = max(0, min(GATHER_CHUNK, size - start))
+                views.append(self._segment.part(layout.gather(self._seats[peer], parity), here))
+            yield start, views
+        self._gathered = self._party(peers)
+        table = self._gathered.tables[DONE]
+        self._signals.post(table.mine, table.count)
+
+    def _until_read(self) -> None:
+        """Wait until nobody reads what this rank gathered last: its peers may be others now."""
+        while self._gathered is not None:
+            party, self._gathered = self._gathered, None
+            try:
+                self._wait(party.tables[DONE], party)
+            except Trouble as trouble:
+                if trouble.state is State.GAVE_UP and not trouble.told:
+                    raise
+                # Ranks that have ended, or raised, read no more.
+                rest = tuple(peer for peer in party.peers if peer not in trouble.ranks)
+                self._gathered = self._party(rest)
+
+    def _turn(self, party: Party, kind: int) -> None:
+        table = party.tables[kind]
+        if self._signals.turn(table.mine, table.theirs, table.count, self._spins) != table.count:
+            self._wait(table, party)
+
+    def _wait(self, table: Table, party: Party) -> None:
+        begin = time.monotonic()
+        look, yields = _LOOK_SECONDS, self._yields
+        arrived = self._signals.arrived
+        while arrived(table.mine, table.theirs, table.count, self._spins) != table.count:
+            waited = time.monotonic() - begin
+            if waited >= look:
+                look = waited + _LOOK_SECONDS
+                self._look(table, party, waited)
+            if yields > 0:
+                yields -= 1
+                os.sched_yield()
+            elif waited > _AWAKE_SECONDS:
+                time.sleep(min(_LONGEST_SLEEP, waited / 20))
+
+    def _look(self, table: Table, party: Party, waited: float) -> None:
+        load = self._signals.load
+        dead = self._watch.look()
+        missing = [
+            (peer, seat)
+            for peer, seat, (mine, theirs) in zip(party.peers, party.seats, table.pairs)
+            if load(theirs) < load(mine)
+        ]
+        for peer, _ in missing:
+            state, text = self.told(peer)
+            if state is not State.RUNNING:
+                raise trouble_of(peer, state, text)
+        gone = tuple(peer for peer, seat in missing if seat in dead)
+        if gone:
+            raise Trouble(State.FAILED, gone, f"{rank_list(gone)} died")
+        if missing and waited > self.timeout:
+            ranks = tuple(peer for peer, _ in missing)
+            raise Trouble(
+                State.GAVE_UP, ranks, f"{rank_list(ranks)} did not come in {waited:.1f} s"
+            )
+
+    def tell(self, state: State, text: str) -> None:
+        start = self._segment.layout.control(self._seats[self.rank])
+        encoded = text.encode()[:TEXT_BYTES]
+        self._segment.view[start + TEXT : start + TEXT + len(encoded)] = encoded
+        self._put(self._seats[self.rank], TEXT_LENGTH, len(encoded))
+        self._put(self._seats[self.rank], STATE, state)
+
+    def told(self, rank: int) -> tuple[State, str]:
+        seat = self._seats[rank]
+        state = State(self._get(seat, STATE))
+        if state is State.RUNNING:
+            return state, ""
+        start = self._segment.layout.control(seat) + TEXT
+        encoded = bytes(self._segment.view[start : start + self._get(seat, TEXT_LENGTH)])
+        return state, encoded.decode(errors="replace")
+
+    def _put(self, seat: int, word: int, value: int) -> None:
+        self._signals.store(
+            self._segment.address + self._segment.layout.control(seat) + word, value
+        )
+
+    def _get(self, seat: int, word: int) -> int:
+        return self._signals.load(self._segment.address + self._segment.layout.control(seat) + word)
+
+    def shrink(self) -> tuple[Transport, Ranks]:
+        wish = self._generation + 1
+        own = self._seats[self.rank]
+        self._put(own, WISH, wish)
+        begin = time.monotonic()
+        while True:
+            dead = set(self._watch.look())  # before decisions are read: the dead decide no more
+            for seat in self._seats:
+                if self._get(seat, DECISION) >= wish:
+                    return self._successor(seat, wish)
+            alive = [seat for seat in self._seats if seat not in dead]
+            late = [seat for seat in alive if self._get(seat, WISH) < wish]
+            if not late and alive[0] == own:
+                self._decide(alive, wish)
+            elif time.monotonic() - begin > self.timeout:
+                ranks = tuple(self._seats.index(seat) for seat in late or alive[:1])
+                raise Trouble(State.GAVE_UP, ranks, f"{rank_list(ranks)} did not come to shrink")
+            else:
+                time.sleep(_LONGEST_SLEEP)
+
+    def _decide(self, alive: list[int], wish: int) -> None:
+        """Clear what the ranks used so far, since all of them wait now, and name the survivors."""
+        begin, end = self._segment.layout.counters
+        self._segment.bytes[begin:end] = 0
+        for seat in alive:
+            self._put(seat, STATE, State.RUNNING)
+        own = self._seats[self.rank]
+        start = self._segment.layout.control(own) + SURVIVORS
+        listed = np.array([len(alive), *alive], np.uint16).tobytes()
+        self._segment.view[start : start + len(listed)] = listed
+        self._put(own, DECISION, wish)
+
+    def _successor(self, leader: int, generation: int) -> tuple[Transport, Ranks]:
+        start = self._segment.layout.control(leader) + SURVIVORS
+        count = int(np.frombuffer(self._segment.view, np.uint16, 1, start)[0])
+        listed = np.frombuffer(self._segment.view, np.uint16, count, start + 2)
+        seats = tuple(int(seat) for seat in listed)
+        made = SharedMemory(self._segment, self._watch, seats, seats.index(self._seats[self.rank]))
+        made.timeout = self.timeout
+        made._generation = generation
+        return made, tuple(self._seats.index(seat) for seat in seats)

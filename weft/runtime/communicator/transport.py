@@ -1,0 +1,124 @@
+"""How bytes travel between ranks: what collectives need of shared memory or of MPI messages.
+
+Every two ranks go in step: a block from one is answered by a block from the other, and so is each
+round of bulk data. Whoever posts the next block has therefore read the last but one, and two
+buffers for each direction are enough, with no acknowledgements.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import (
+    CommunicationError,
+    RankFailedError,
+    RankMismatchError,
+    RankTimeoutError,
+)
+
+Bytes = NDArray[np.uint8]
+Ranks = tuple[int, ...]
+
+
+class State(IntEnum):
+    """What a rank has told the others about itself."""
+
+    RUNNING = 0
+    MISMATCH = 1
+    GAVE_UP = 2
+    FAILED = 3
+    LEFT = 4
+
+
+ERRORS: dict[State, type[CommunicationError]] = {
+    State.MISMATCH: RankMismatchError,
+    State.GAVE_UP: RankTimeoutError,
+    State.FAILED: RankFailedError,
+    State.LEFT: RankFailedError,
+}
+
+
+class Trouble(Exception):
+    """A transport cannot go on: why, and which ranks it is about."""
+
+    def __init__(self, state: State, ranks: Ranks, text: str, told: bool = False) -> None:
+        super().__init__(text)
+        self.state = state
+        self.ranks = ranks
+        self.text = text
+        self.told = told  # whether those ranks have said so themselves
+
+
+class Transport(ABC):
+    """Pairs of ranks that exchange blocks and bulk data."""
+
+    rank: int
+    size: int
+    timeout: float
+    room: int
+    """Bytes that fit into a block."""
+
+    @abstractmethod
+    def talk(self, peers: Ranks, blocks: Sequence[tuple[bytes, bytes]]) -> list[memoryview]:
+        """Give each peer its block (in two parts) and return the blocks they give.
+
+        The views are valid until the next call.
+        """
+
+    @abstractmethod
+    def scatter(
+        self, peers: Ranks, outgoing: Sequence[Bytes], incoming: Sequence[int]
+    ) -> Iterator[tuple[int, list[Bytes]]]:
+        """Stream bytes to each peer, and from each; yields an offset and what came from there.
+
+        What is yielded is valid until the next step.
+        """
+
+    @abstractmethod
+    def gather(
+        self, peers: Ranks, outgoing: Bytes, incoming: Sequence[int]
+    ) -> Iterator[tuple[int, list[Bytes]]]:
+        """`scatter` of the same bytes to every peer."""
+
+    @abstractmethod
+    def tell(self, state: State, text: str) -> None:
+        """Let every rank know that this one has left the common path, and why."""
+
+    @abstractmethod
+    def told(self, rank: int) -> tuple[State, str]:
+        """What a rank has told."""
+
+    @abstractmethod
+    def shrink(self) -> tuple[Transport, Ranks]:
+        """A transport between the ranks that are alive, and their present numbers."""
+
+
+def trouble_of(rank: int, state: State, text: str) -> Trouble:
+    """What it means for a rank to wait for another one that has told this."""
+    verb = {
+        State.MISMATCH: "came to another collective",
+        State.GAVE_UP: "gave up waiting",
+        State.FAILED: "failed",
+        State.LEFT: "has left",
+    }[state]
+    return Trouble(state, (rank,), f"rank {rank} {verb}" + (f": {text}" if text else ""), True)
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """`rank 1` or `ranks 1, 3`, for messages."""
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def chunk(array: Bytes, start: int, length: int) -> Bytes:
+    """At most `length` bytes from `start`."""
+    return array[start : start + length]
+
+
+def rounds_of(sizes: Sequence[int], other_sizes: Sequence[int], length: int) -> list[int]:
+    """How many chunks of `length` bytes each pair needs for the longer of its two directions."""
+    return [-(-max(a, b) // length) for a, b in zip(sizes, other_sizes, strict=True)]
