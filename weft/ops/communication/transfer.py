@@ -9,7 +9,8 @@ here and there: the bits are the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
+from typing import Any
 
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.source import user_position
@@ -46,15 +47,20 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
             sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))
             at = user_position(2)
             enter(Communication(step.kind, mesh, (step.axis,), shape, sent, reason, at))
-        pieces = carry_out(step, pieces)
+        pieces = carry_out(step, pieces, partial(spec.local_shape, shape))
         spec = step.apply(spec)
     return Shards(shards.type, target, pieces)
 
 
-def carry_out(step: Step, pieces: Pieces) -> Pieces:
-    """The pieces after one step."""
-    if step.kind != "slice" and not is_local(pieces.mesh, step.axis):
-        return remote.carry_out(step, pieces)
+def carry_out(step: Step, pieces: Pieces, shape_at: Any = None) -> Pieces:
+    """The pieces after one step; `shape_at` gives the shapes of pieces that are elsewhere."""
+    if step.kind == "slice" or is_local(pieces.mesh, step.axis):
+        return _within(step, pieces)
+    return remote.carry_out(step, pieces, shape_at, _within)
+
+
+def _within(step: Step, pieces: Pieces) -> Pieces:
+    """One step between devices whose pieces are all here."""
     return {
         "all_reduce": _all_reduce,
         "reduce_scatter": _reduce_scatter,
