@@ -31,8 +31,6 @@ _OPEN_MPI = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,sm",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PRTE_MCA_prte_if_include": "lo",
-    "PMIX_MCA_ptl_base_if_include": "lo",
 }
 _THREADS = ("WEFT_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -32,7 +32,7 @@ from weft.runtime.communicator.headers import (
 )
 from weft.runtime.communicator.interface import Communicator, Members
 from weft.runtime.communicator.local import check_axis, check_own_messages, row_major
-from weft.runtime.communicator.transport import ERRORS, Bytes, State, Transport, Trouble
+from weft.runtime.communicator.transport import ERRORS, Bytes, Lane, State, Transport, Trouble
 
 _MOST_PLANS = 1024  # kinds of calls remembered for each group
 _DETAIL_SECONDS = 1.0  # how long a rank that diverged waits to hear what the others were doing
@@ -42,12 +42,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One kind of call: what its block says, and whether the array fits into it."""
+    """One kind of reduction: what its block says, and whether the array fits into it."""
 
     header: Header
-    head: bytes
+    function: Any  # its ufunc
+    lane: Lane
     small: bool
-    function: Any = None  # the ufunc of a reduction
 
 
 @dataclass(slots=True)
@@ -114,8 +114,17 @@ class ProcessCommunicator(Communicator):
             plan = self._plan(group, "all_reduce", (kind,), array)
         if not group.peers:
             return row_major(array, "all_reduce")
-        how = self._reduce_small if plan.small else self._reduce_large
-        return self._run(plan.header, how, group, plan, array)
+        if not plan.small:
+            return self._run(plan.header, self._reduce_large, group, plan, array)
+        with self._lock:  # as `_run` does, without the cost of a call
+            if self._unusable is not None:
+                raise self._refusal(plan.header)
+            try:
+                arrays = plan.lane.meet(array.tobytes()) or self._diverged(plan)
+                arrays.insert(group.position, array)
+                return self._folder.fold(plan.function, arrays)
+            except BaseException as error:
+                raise self._failure(error, plan.header) from None
 
     def reduce_scatter(self, array: Array, kind: str, axis: int, members: Members) -> Array:
         group = self._groups.get(members) or self._group(members, "reduce_scatter")
@@ -244,8 +253,10 @@ class ProcessCommunicator(Communicator):
         words = [kind, *(f"along axis {each}" for each in axis), str(carried), group.text]
         header = Header(op, tuple(words))
         head = encode(header)
-        small = len(head) + carried.nbytes <= self._transport.room
-        plan = Plan(header, head, small, function)
+        small = self._fits(head, carried.nbytes)
+        inside = carried if small else TensorType((0,), carried.dtype)
+        lane = self._transport.lane(group.peers, head, *inside)
+        plan = Plan(header, function, lane, small)
         if len(group.plans) >= _MOST_PLANS:
             group.plans.clear()
         group.plans[(*how, array.dtype, array.shape)] = plan
@@ -255,23 +266,24 @@ class ProcessCommunicator(Communicator):
         """Do a collective; if it cannot be finished, this communicator is of no further use."""
         with self._lock:
             if self._unusable is not None:
-                raise type(self._unusable)(
-                    f"{header.op}: no longer possible: {self._unusable}", self._unusable.ranks
-                )
+                raise self._refusal(header)
             try:
                 return how(*args)
             except BaseException as error:
                 raise self._failure(error, header) from None
 
-    def _meet(self, group: Group, plan: Plan, payload: bytes) -> list[memoryview]:
+    def _refusal(self, header: Header) -> CommunicationError:
+        assert self._unusable is not None
+        text = f"{header.op}: no longer possible: {self._unusable}"
+        return type(self._unusable)(text, self._unusable.ranks)
+
+    def _meet(self, plan: Plan, payload: bytes) -> list[Array]:
         """Exchange blocks that every member must open alike."""
-        peers, head = group.peers, plan.head
-        blocks = self._transport.talk(peers, [(head, payload)] * len(peers))
-        length = len(head)
-        for block in blocks:
-            if bytes(block[:length]) != head:
-                self._read(peers, blocks, [plan.header] * len(peers))
-        return blocks
+        return plan.lane.meet(payload) or self._diverged(plan)
+
+    def _diverged(self, plan: Plan) -> list[Array]:
+        self._read(plan.lane.peers, plan.lane.blocks, [plan.header] * len(plan.lane.peers))
+        raise AssertionError("headers that differ as bytes differ")
 
     def _read(
         self, peers: Members, blocks: Sequence[memoryview], headers: Sequence[Header]
@@ -285,15 +297,8 @@ class ProcessCommunicator(Communicator):
             raise Trouble(State.MISMATCH, strangers, seen)
         return found
 
-    def _reduce_small(self, group: Group, plan: Plan, array: Array) -> Array:
-        blocks = self._meet(group, plan, array.tobytes())
-        shape, dtype, start = array.shape, array.dtype, len(plan.head)
-        arrays: list[Array] = [np.ndarray(shape, dtype, block, start) for block in blocks]
-        arrays.insert(group.position, array)
-        return self._folder.fold(plan.function, arrays, np.empty(shape, dtype))
-
     def _reduce_large(self, group: Group, plan: Plan, array: Array) -> Array:
-        self._meet(group, plan, b"")
+        self._meet(plan, b"")
         flat = np.ascontiguousarray(array).reshape(-1)
         out = np.empty(array.shape, array.dtype)
         flat_out = out.reshape(-1)
@@ -314,16 +319,13 @@ class ProcessCommunicator(Communicator):
         leading = (slice(None),) * axis
         pieces = [array[(*leading, slice(*each))] for each in bounds]
         own = pieces[group.position]
-        out = np.empty(own.shape, own.dtype)
         if plan.small:
-            blocks = self._meet(group, plan, array.tobytes())
-            start, piece = len(plan.head), (*leading, slice(*bounds[group.position]))
-            arrays: list[Array] = [
-                np.ndarray(array.shape, array.dtype, block, start)[piece] for block in blocks
-            ]
+            piece = (*leading, slice(*bounds[group.position]))
+            arrays = [each[piece] for each in self._meet(plan, array.tobytes())]
             arrays.insert(group.position, own)
-            return self._folder.fold(plan.function, arrays, out)
-        self._meet(group, plan, b"")
+            return self._folder.fold(plan.function, arrays)
+        out = np.empty(own.shape, own.dtype)
+        self._meet(plan, b"")
         flat = [np.ascontiguousarray(piece).reshape(-1) for piece in pieces]
         self._fold_pieces(group, plan, flat, out.reshape(-1))
         return out
@@ -338,7 +340,7 @@ class ProcessCommunicator(Communicator):
             arrays = [view.view(own.dtype) for view in views]
             part = slice(begin, begin + arrays[0].size)
             arrays.insert(group.position, own[part])
-            self._folder.fold(plan.function, arrays, out[part])
+            self._folder.fold_into(plan.function, arrays, out[part])
 
     def _trade_alike(
         self, peers: Members, header: Header, arrays: Sequence[Array]
@@ -389,7 +391,7 @@ class ProcessCommunicator(Communicator):
     def _parcel(self, header: Header, arrays: Sequence[Array]) -> tuple[tuple[bytes, bytes], Bytes]:
         """The block of a header, and what does not fit into it."""
         head = encode(header)
-        if self._fits(head, header):
+        if self._fits(head, header.nbytes):
             return (head, b"".join(array.tobytes() for array in arrays)), _NOTHING
         if len(arrays) == 1:
             return (head, b""), as_bytes(np.ascontiguousarray(arrays[0]))
@@ -398,13 +400,13 @@ class ProcessCommunicator(Communicator):
     def _unpack(self, header: Header, block: memoryview) -> tuple[list[Array], Bytes]:
         """The arrays in a block, or none of them and the memory that they will come to."""
         head = header_bytes(block)
-        if not self._fits(head, header):
+        if not self._fits(head, header.nbytes):
             return [], np.empty(header.nbytes, np.uint8)
         inside = np.frombuffer(block, np.uint8, header.nbytes, len(head)).copy()
         return split(header.carries, inside), _NOTHING
 
-    def _fits(self, head: bytes, header: Header) -> bool:
-        return len(head) + header.nbytes <= self._transport.room
+    def _fits(self, head: bytes, nbytes: int) -> bool:
+        return len(head) + nbytes <= self._transport.room
 
     def _failure(self, error: BaseException, header: Header) -> BaseException:
         """The error to raise; the other ranks are told, and this communicator is given up."""

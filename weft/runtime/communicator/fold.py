@@ -42,8 +42,16 @@ class Folder:
         self._quiet = contextvars.copy_context()
         self._quiet.run(np.seterr, all="ignore")
 
-    def fold(self, function: Any, arrays: Sequence[Array], out: Array) -> Array:
-        """Put ((a0 ∘ a1) ∘ a2)… into `out`; there are at least two arrays."""
+    def fold(self, function: Any, arrays: Sequence[Array]) -> Array:
+        """((a0 ∘ a1) ∘ a2)… as a new array; there are at least two."""
+        first = arrays[0]
+        if first.ndim == 1 and len(arrays) == 2:  # no scalar, and no question of memory order
+            result: Array = self._quiet.run(function, first, arrays[1])
+            return result
+        return self.fold_into(function, arrays, np.empty(first.shape, first.dtype))
+
+    def fold_into(self, function: Any, arrays: Sequence[Array], out: Array) -> Array:
+        """The fold in memory that is given."""
         run = self._quiet.run
         run(function, arrays[0], arrays[1], out)
         for array in arrays[2:]:

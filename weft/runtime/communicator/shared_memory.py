@@ -7,13 +7,16 @@ same memory: the first seat alive decides once every other one has come to shrin
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import time
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 
+from weft.core.common.types import Array, DType, Shape
 from weft.runtime.communicator.segment import (
     BLOCKS,
     DECISION,
@@ -32,6 +35,7 @@ from weft.runtime.communicator.segment import (
 from weft.runtime.communicator.signals import signals
 from weft.runtime.communicator.transport import (
     Bytes,
+    Lane,
     Ranks,
     State,
     Transport,
@@ -78,24 +82,71 @@ class Watch:
 class Table:
     """The counters that a rank shares with some peers, as native code takes them."""
 
-    def __init__(self, segment: Segment, kind: int, seat: int, seats: Sequence[int]) -> None:
+    def __init__(
+        self, segment: Segment, kind: int, seat: int, seats: Sequence[int], spins: int
+    ) -> None:
         counter = segment.layout.counter
         mine = [segment.address + counter(kind, seat, other) for other in seats]
         theirs = [segment.address + counter(kind, other, seat) for other in seats]
-        self._arrays = np.array(mine, np.int64), np.array(theirs, np.int64)
-        self.mine: int = self._arrays[0].ctypes.data
-        self.theirs: int = self._arrays[1].ctypes.data
-        self.count = len(mine)
+        self._words = np.array([len(seats), spins, *mine, *theirs], np.int64)
         self.pairs = list(zip(mine, theirs, strict=True))
+        native, address = signals(), self._words.ctypes.data
+        self.post = functools.partial(native.post, address)
+        self.arrived = functools.partial(native.arrived, address)
+        self.turn = functools.partial(native.turn, address)
 
 
 class Party:
     """What a rank keeps for a set of peers: their numbers, seats and counters."""
 
-    def __init__(self, segment: Segment, peers: Ranks, seats: Ranks, rank: int) -> None:
+    def __init__(self, segment: Segment, peers: Ranks, seats: Ranks, rank: int, spins: int) -> None:
         self.peers = peers
         self.seats = tuple(seats[peer] for peer in peers)
-        self.tables = [Table(segment, kind, seats[rank], self.seats) for kind in range(3)]
+        self.tables = [Table(segment, kind, seats[rank], self.seats, spins) for kind in range(3)]
+
+
+class SharedLane(Lane):
+    """Blocks whose places in memory are looked up once."""
+
+    def __init__(
+        self,
+        transport: SharedMemory,
+        party: Party,
+        head: bytes,
+        shape: Shape,
+        dtype: DType,
+    ) -> None:
+        super().__init__(transport, party.peers, head, shape, dtype)
+        self._party = party
+        self._shared = transport
+        self._table = party.tables[BLOCKS]
+        start = len(head)
+        end = start + prod(shape) * dtype.itemsize
+        self._ways = []
+        for peer in party.peers:
+            out, back = transport.boxes[peer]
+            heads = [(box[:start], box[start:end]) for box in out]
+            found = [(box, box[:start], np.ndarray(shape, dtype, box, start)) for box in back]
+            self._ways.append((peer, heads, found))
+
+    def meet(self, payload: bytes) -> list[Array] | None:
+        head, counts, table = self.head, self._shared.blocks, self._table
+        arrived = []
+        for peer, out, back in self._ways:
+            parity = counts[peer] = counts[peer] ^ 1
+            head_box, rest_box = out[parity]
+            head_box[:] = head
+            rest_box[:] = payload
+            arrived.append(back[parity])
+        if not table.turn():
+            self._shared.wait(table, self._party)
+        arrays = []
+        for _, head_box, array in arrived:
+            if head_box.tobytes() != head:
+                self.blocks = [box for box, _, _ in arrived]
+                return None
+            arrays.append(array)
+        return arrays
 
 
 class SharedMemory(Transport):
@@ -116,9 +167,9 @@ class SharedMemory(Transport):
         self._yields = _YIELDS_CROWDED if crowded else 0
         self._parties: dict[Ranks, Party] = {}
         self._gathered: Party | None = None  # who may still be reading what I gathered last
-        self._boxes = [self._pair_of_boxes(seat) for seat in seats]
-        self._blocks = [0] * self.size  # blocks posted so far, by rank
-        self._steps = [0] * self.size  # rounds of bulk data
+        self.boxes = [self._pair_of_boxes(seat) for seat in seats]
+        self.blocks = [0] * self.size  # which of two blocks was posted last, by rank
+        self._steps = [0] * self.size  # the same for bulk data
 
     def _pair_of_boxes(self, seat: int) -> tuple[list[memoryview], list[memoryview]]:
         view, slot, own = self._segment.view, self._segment.layout.slot, self._seats[self.rank]
@@ -129,26 +180,26 @@ class SharedMemory(Transport):
     def _party(self, peers: Ranks) -> Party:
         found = self._parties.get(peers)
         if found is None:
-            found = Party(self._segment, peers, self._seats, self.rank)
+            found = Party(self._segment, peers, self._seats, self.rank, self._spins)
             self._parties[peers] = found
         return found
 
     def talk(self, peers: Ranks, blocks: Sequence[tuple[bytes, bytes]]) -> list[memoryview]:
         party = self._parties.get(peers) or self._party(peers)
-        counts = self._blocks
+        counts = self.blocks
         received = []
         for peer, (head, rest) in zip(peers, blocks):
-            count = counts[peer] = counts[peer] + 1
-            out, back = self._boxes[peer]
-            parity = count & 1
+            parity = counts[peer] = counts[peer] ^ 1
+            out, back = self.boxes[peer]
             box, middle = out[parity], len(head)
             box[:middle] = head
             box[middle : middle + len(rest)] = rest
             received.append(back[parity])
-        table = party.tables[BLOCKS]
-        if self._signals.turn(table.mine, table.theirs, table.count, self._spins) != table.count:
-            self._wait(table, party)
+        self._turn(party, BLOCKS)
         return received
+
+    def lane(self, peers: Ranks, head: bytes, shape: Shape, dtype: DType) -> Lane:
+        return SharedLane(self, self._party(peers), head, shape, dtype)
 
     def scatter(
         self, peers: Ranks, outgoing: Sequence[Bytes], incoming: Sequence[int]
@@ -164,8 +215,8 @@ class SharedMemory(Transport):
             for i, peer in enumerate(peers):
                 if k >= rounds[i]:
                     continue
-                seat, parity = self._seats[peer], self._steps[peer] & 1
-                self._steps[peer] += 1
+                seat = self._seats[peer]
+                parity = self._steps[peer] = self._steps[peer] ^ 1
                 piece = chunk(outgoing[i], start, length)
                 at = layout.scatter(own, seat, parity)
                 self._segment.bytes[at : at + len(piece)] = piece
@@ -186,8 +237,6 @@ class SharedMemory(Transport):
             at = layout.gather(own, parity)
             self._segment.bytes[at : at + len(piece)] = piece
             active = tuple(peer for peer, n in zip(peers, rounds, strict=True) if k < n)
-            for peer in active:
-                self._steps[peer] += 1
             self._turn(self._party(active), STEPS)
             views = []
             for peer, size in zip(peers, incoming, strict=True):
@@ -195,15 +244,14 @@ class SharedMemory(Transport):
                 views.append(self._segment.part(layout.gather(self._seats[peer], parity), here))
             yield start, views
         self._gathered = self._party(peers)
-        table = self._gathered.tables[DONE]
-        self._signals.post(table.mine, table.count)
+        self._gathered.tables[DONE].post()
 
     def _until_read(self) -> None:
         """Wait until nobody reads what this rank gathered last: its peers may be others now."""
         while self._gathered is not None:
             party, self._gathered = self._gathered, None
             try:
-                self._wait(party.tables[DONE], party)
+                self.wait(party.tables[DONE], party)
             except Trouble as trouble:
                 if trouble.state is State.GAVE_UP and not trouble.told:
                     raise
@@ -213,14 +261,14 @@ class SharedMemory(Transport):
 
     def _turn(self, party: Party, kind: int) -> None:
         table = party.tables[kind]
-        if self._signals.turn(table.mine, table.theirs, table.count, self._spins) != table.count:
-            self._wait(table, party)
+        if not table.turn():
+            self.wait(table, party)
 
-    def _wait(self, table: Table, party: Party) -> None:
+    def wait(self, table: Table, party: Party) -> None:
+        """Return when all peers have come as far as this rank."""
         begin = time.monotonic()
         look, yields = _LOOK_SECONDS, self._yields
-        arrived = self._signals.arrived
-        while arrived(table.mine, table.theirs, table.count, self._spins) != table.count:
+        while not table.arrived():
             waited = time.monotonic() - begin
             if waited >= look:
                 look = waited + _LOOK_SECONDS

@@ -18,19 +18,21 @@ _PAUSE = {
     "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
 }
 
-# `turn` advances my counters and waits until the others' have come as far. A pair goes in step, so
-# mine says how far theirs must be. The result is the number of counters that are there in a row.
+# A table holds the number of peers, how long to spin, my counters and theirs. `turn` advances mine
+# and waits until theirs have come as far: a pair goes in step, so mine says how far theirs must be.
 _TEXT = Template("""
 $DECLARE
-define void @post(ptr %mine, i64 %count) {
+define void @post(ptr %table) {
 entry:
+  %count = load i64, ptr %table
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %more, %step ]
   %end = icmp sge i64 %i, %count
   br i1 %end, label %done, label %step
 step:
-  %at = getelementptr ptr, ptr %mine, i64 %i
+  %place = add i64 %i, 2
+  %at = getelementptr ptr, ptr %table, i64 %place
   %word = load ptr, ptr %at
   %old = load i64, ptr %word
   %new = add i64 %old, 1
@@ -40,8 +42,11 @@ step:
 done:
   ret void
 }
-define i64 @arrived(ptr %mine, ptr %theirs, i64 %count, i64 %spins) {
+define i64 @arrived(ptr %table) {
 entry:
+  %count = load i64, ptr %table
+  %spins.at = getelementptr i64, ptr %table, i64 1
+  %spins = load i64, ptr %spins.at
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %more, %there ]
@@ -49,10 +54,12 @@ next:
   %end = icmp sge i64 %i, %count
   br i1 %end, label %done, label %first
 first:
-  %mine.at = getelementptr ptr, ptr %mine, i64 %i
-  %mine.word = load ptr, ptr %mine.at
-  %wanted = load i64, ptr %mine.word
-  %theirs.at = getelementptr ptr, ptr %theirs, i64 %i
+  %place = add i64 %i, 2
+  %mine.at = getelementptr ptr, ptr %table, i64 %place
+  %mine = load ptr, ptr %mine.at
+  %wanted = load i64, ptr %mine
+  %other = add i64 %place, %count
+  %theirs.at = getelementptr ptr, ptr %table, i64 %other
   %word = load ptr, ptr %theirs.at
   br label %look
 look:
@@ -71,11 +78,13 @@ there:
   %more = add i64 %i, 1
   br label %next
 done:
-  ret i64 %i
+  %all = icmp sge i64 %i, %count
+  %wide = zext i1 %all to i64
+  ret i64 %wide
 }
-define i64 @turn(ptr %mine, ptr %theirs, i64 %count, i64 %spins) {
-  call void @post(ptr %mine, i64 %count)
-  %r = call i64 @arrived(ptr %mine, ptr %theirs, i64 %count, i64 %spins)
+define i64 @turn(ptr %table) {
+  call void @post(ptr %table)
+  %r = call i64 @arrived(ptr %table)
   ret i64 %r
 }
 define void @store(ptr %word, i64 %value) {
@@ -95,13 +104,13 @@ class Signals:
     def __init__(self, code: Loaded) -> None:
         self._code = code  # the functions live in it
         word = ctypes.c_int64
-        nothing = ctypes.CFUNCTYPE(None, word, word)
-        number = ctypes.CFUNCTYPE(word, word, word, word, word)
-        self.post: Callable[[int, int], None] = nothing(code.address("post"))
-        self.arrived: Callable[[int, int, int, int], int] = number(code.address("arrived"))
-        self.turn: Callable[[int, int, int, int], int] = number(code.address("turn"))
-        self.store: Callable[[int, int], None] = nothing(code.address("store"))
-        self.load: Callable[[int], int] = ctypes.CFUNCTYPE(word, word)(code.address("load"))
+        number = ctypes.CFUNCTYPE(word, word)
+        self.post: Callable[[int], None] = ctypes.CFUNCTYPE(None, word)(code.address("post"))
+        self.arrived: Callable[[int], int] = number(code.address("arrived"))
+        self.turn: Callable[[int], int] = number(code.address("turn"))
+        self.load: Callable[[int], int] = number(code.address("load"))
+        store = ctypes.CFUNCTYPE(None, word, word)
+        self.store: Callable[[int, int], None] = store(code.address("store"))
 
 
 @functools.cache

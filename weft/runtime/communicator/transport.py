@@ -14,6 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.core.common.types import Array, DType, Shape
 from weft.errors import (
     CommunicationError,
     RankFailedError,
@@ -54,6 +55,32 @@ class Trouble(Exception):
         self.told = told  # whether those ranks have said so themselves
 
 
+class Lane:
+    """Blocks of one kind of reduction: a header that all peers must send alike, and a small array.
+
+    A transport may know a faster way than this one for calls that come again and again.
+    """
+
+    def __init__(
+        self, transport: Transport, peers: Ranks, head: bytes, shape: Shape, dtype: DType
+    ) -> None:
+        self.peers = peers
+        self.head = head
+        self._transport = transport
+        self._type = shape, dtype
+        self.blocks: list[memoryview] = []
+        """What came last."""
+
+    def meet(self, payload: bytes) -> list[Array] | None:
+        """The arrays of the peers, valid until the next call; None if a header is another one."""
+        head, start = self.head, len(self.head)
+        self.blocks = self._transport.talk(self.peers, [(head, payload)] * len(self.peers))
+        if any(bytes(block[:start]) != head for block in self.blocks):
+            return None
+        shape, dtype = self._type
+        return [np.ndarray(shape, dtype, block, start) for block in self.blocks]
+
+
 class Transport(ABC):
     """Pairs of ranks that exchange blocks and bulk data."""
 
@@ -69,6 +96,10 @@ class Transport(ABC):
 
         The views are valid until the next call.
         """
+
+    def lane(self, peers: Ranks, head: bytes, shape: Shape, dtype: DType) -> Lane:
+        """Blocks that will be exchanged with the same peers many times."""
+        return Lane(self, peers, head, shape, dtype)
 
     @abstractmethod
     def scatter(
