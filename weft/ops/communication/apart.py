@@ -5,12 +5,13 @@ They are ops, so derivatives and maps flow through code that works on pieces by 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import DeviceMesh, ShardingSpec
-from weft.core.common.types import TensorType
-from weft.core.sharding.pieces import Pieces, Shards, local_coordinates
+from weft.core.common.types import Shape, TensorType
+from weft.core.sharding.pieces import Pieces, Shards, is_local, local_coordinates
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Tangents, call, call_multiple
 from weft.ops.communication.layout import reshard_op
@@ -43,7 +44,7 @@ class TakeApart(CollectiveOperation):
             FUNCTIONS["zeros_like"](piece) if ct is None else ct
             for piece, ct in zip(out, cts, strict=True)
         )
-        return (call(put_together_op, pieces, {"spec": spec, "shape": core}),)
+        return (_summed(pieces, spec, core),)
 
 
 class PutTogether(CollectiveOperation):
@@ -60,13 +61,46 @@ class PutTogether(CollectiveOperation):
         spec: ShardingSpec = params["spec"]
         assert spec.mesh is not None
         lead, _ = _lead(pieces[0].shape, spec)
-        full = ShardingSpec(spec.mesh, ((),) * len(lead) + spec.axes)
+        full = ShardingSpec(spec.mesh, ((),) * len(lead) + spec.axes, spec.pending)
         coordinates = local_coordinates(spec.mesh, spec.varying)
         held = Pieces(spec.mesh, spec.varying, dict(zip(coordinates, pieces, strict=True)))
         return Shards(TensorType(lead + params["shape"], pieces[0].dtype), full, held)
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return call_multiple(take_apart_op, (ct,), {"spec": params["spec"]})
+        parts = call_multiple(take_apart_op, (ct,), {"spec": params["spec"]})
+        # Processes that hold copies of a piece are one value: the first of them answers for it.
+        if any(_first(params["spec"], axis) for axis in _copied(params["spec"])):
+            return tuple(map(FUNCTIONS["zeros_like"], parts))
+        return parts
+
+
+def _copied(spec: ShardingSpec) -> list[str]:
+    """The mesh axes along which other processes hold copies of the same pieces."""
+    mesh = spec.mesh
+    assert mesh is not None
+    return [a for a in mesh.axis_names if a not in spec.varying and not is_local(mesh, a)]
+
+
+def _first(spec: ShardingSpec, axis: str) -> int:
+    """The first coordinate along an axis that belongs to this process."""
+    assert spec.mesh is not None
+    return local_coordinates(spec.mesh, (axis,))[0][0]
+
+
+def _summed(pieces: Sequence[Tensor], spec: ShardingSpec, shape: Shape) -> Tensor:
+    """The tensor of these pieces, of which processes with copies each have a term."""
+    copied = _copied(spec)
+    if not copied:
+        return call(put_together_op, tuple(pieces), {"spec": spec, "shape": shape})
+    waiting = ShardingSpec(spec.mesh, spec.axes, tuple((axis, "sum") for axis in copied))
+    order = [tuple(at[axis] for axis in spec.varying) for at in places(spec)]
+    held = dict(zip(order, pieces, strict=True))
+    terms = []
+    for at in places(waiting):
+        piece = held[tuple(at[axis] for axis in spec.varying)]
+        mine = all(at[axis] == _first(spec, axis) for axis in copied)
+        terms.append(piece if mine else FUNCTIONS["zeros_like"](piece))
+    return call(put_together_op, tuple(terms), {"spec": waiting, "shape": shape})
 
 
 def places(spec: ShardingSpec) -> list[dict[str, int]]:
