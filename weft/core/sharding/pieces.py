@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -95,6 +95,8 @@ class Shards:
     type: TensorType
     spec: ShardingSpec
     pieces: Pieces
+    settled: dict[ShardingSpec, Shards] = field(default_factory=dict, repr=False, compare=False)
+    """What became of pending reductions, so that a second use does not reduce again."""
 
     @property
     def mesh(self) -> DeviceMesh:

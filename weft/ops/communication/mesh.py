@@ -181,9 +181,16 @@ def execute(
         for found, piece in zip(results, made if op.multiple else (made,), strict=True):
             found[place] = piece
     return tuple(
-        Shards(kind, spec, Pieces(plan.mesh, plan.axes, parts))
+        _finished(Shards(kind, spec, Pieces(plan.mesh, plan.axes, parts)), op.name)
         for kind, spec, parts in zip(plan.types, plan.outputs, results, strict=True)
     )
+
+
+def _finished(made: Shards, reason: str) -> Shards:
+    """A result as it is handed out: a single number is settled at once, so anyone may read it."""
+    if made.spec.pending and made.type.size == 1:
+        return reshard(made, made.spec.settled, reason)
+    return made
 
 
 def rule_for(op: Operation, rules: Rules) -> Callable[..., tuple[Any, ...]] | None:
@@ -211,7 +218,11 @@ def result_layouts(
         return None if found is None else (found,)
     if not op.leaf:
         return None
-    return _plan(op, tuple(impl.type for impl in impls), specs, params).outputs
+    plan = _plan(op, tuple(impl.type for impl in impls), specs, params)
+    return tuple(
+        spec.settled if kind.size == 1 else spec
+        for kind, spec in zip(plan.types, plan.outputs, strict=True)
+    )
 
 
 def on_mesh(x: Tensor, spec: ShardingSpec) -> Shards:

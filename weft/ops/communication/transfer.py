@@ -41,6 +41,8 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
         return shards
     mesh, shape, size = shards.mesh, shards.type.shape, shards.type.dtype.itemsize
     target = target.on(mesh)
+    if target in shards.settled:
+        return shards.settled[target]
     spec, pieces = shards.spec.plain, shards.pieces
     for step in reshard_steps(spec, target.plain, shape, size):
         if is_logging() and step.kind != "slice":
@@ -49,7 +51,10 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
             enter(Communication(step.kind, mesh, (step.axis,), shape, sent, reason, at))
         pieces = carry_out(step, pieces, partial(spec.local_shape, shape))
         spec = step.apply(spec)
-    return Shards(shards.type, target, pieces)
+    made = Shards(shards.type, target, pieces)
+    if shards.spec.pending and not target.pending:
+        shards.settled[target] = made
+    return made
 
 
 def carry_out(step: Step, pieces: Pieces, shape_at: Any = None) -> Pieces:
