@@ -1,8 +1,11 @@
 """weft: NumPy's feel, transforms that compose without exception, and one definition per op.
 
 `import weft as wf`. Everything here is re-exported; `wf.linalg`, `wf.fft` and `wf.random` are
-namespaces, `wf.errors` has the exceptions and `wf.config` the settings.
+namespaces, as are `wf.checkpoints` and `wf.data`; `wf.errors` has the exceptions and `wf.config`
+the settings.
 """
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft.core.common.context import *
 from weft.core.common.device import *
@@ -62,6 +65,7 @@ from weft.runtime.registry import *
 from weft.runtime.report import *
 from weft.transforms import *
 from weft.namespace_info import *
+from weft.safetensors import *
 from weft.compiler import install as _install
 from weft import config as config
 from weft import errors as errors
@@ -69,5 +73,13 @@ from weft import fft as fft
 from weft import linalg as linalg
 from weft import neighbours as neighbours
 from weft import random as random
+from weft.core.common.lazy import LazyModule as _LazyModule
+
+if _TYPE_CHECKING:
+    from weft import checkpoints as checkpoints
+    from weft import data as data
+else:  # loaded when first used
+    checkpoints = _LazyModule("weft.checkpoints")
+    data = _LazyModule("weft.data")
 
 __version__ = "0.1.0"

@@ -87,6 +87,10 @@ class FormatError(WeftError, ValueError):
     """A file is not what its reader expects: cut off, changed, or of another kind."""
 
 
+class StorageError(WeftError, OSError):
+    """A file could not be written or read: no space, no permission, nothing there."""
+
+
 class ConcretizationError(WeftError, TypeError):
     """A value was read where only shapes are known (vmap, compile, eval_shape)."""
 

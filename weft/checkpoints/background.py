@@ -1,0 +1,89 @@
+"""Saving while the program goes on: the values are held at the call, the disk is written to later.
+
+Tensors never change, so holding them is enough; memory that others may write to is copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.checkpoints.pieces import Piece
+from weft.checkpoints.store import PathLike, pieces_of, write
+from weft.checkpoints.structure import describe
+from weft.core.common.types import Array
+from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.tensor import Tensor
+from weft.errors import StorageError, WeftError
+
+_log = logging.getLogger("weft")
+
+
+class Saving:
+    """A save that is under way; `wait()` returns when the checkpoint is complete, or raises.
+
+    A failure is logged as well, for programs that never wait. The interpreter does not exit before
+    the save has ended.
+    """
+
+    def __init__(self, path: PathLike, work: Callable[[], None]) -> None:
+        self.path = Path(path)
+        self._work = work
+        self._error: WeftError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"weft save {path}")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except WeftError as error:
+            self._error = error
+            _log.error("saving %s in the background failed: %s", self.path, error)
+
+    @property
+    def done(self) -> bool:
+        """Whether the save has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> Path:
+        """Wait until the checkpoint is complete and give its path; raise what went wrong."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise StorageError(f"wait: {self.path}: not saved after {timeout} seconds")
+        if self._error is not None:
+            raise self._error
+        return self.path
+
+
+def save_async(
+    path: PathLike,
+    tree: Any,
+    *,
+    step: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Saving:
+    """Save a tree as `save` does, in the background; the values are those of this moment."""
+    pieces, structure = snapshot(tree)
+    return Saving(path, lambda: write(path, pieces, structure, step=step, metadata=metadata))
+
+
+def snapshot(tree: Any) -> tuple[list[Piece], Any]:
+    """The values of a tree as they are now, and its structure."""
+    described = describe(tree)
+    own = {name: _own(value) for name, value in described.tensors.items()}
+    return pieces_of(own), described.structure
+
+
+def _own(value: Tensor | Array) -> Tensor | Array:
+    """The value in memory that nobody writes to."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    data = value.data()
+    if value._impl.shared or is_shared(data):
+        return value.host().copy()
+    return value
