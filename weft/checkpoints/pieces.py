@@ -279,7 +279,7 @@ def assemble(
                 slice(begin - start, begin - start + size)
                 for begin, start, size in zip(offset, placement.offset, shape)
             )
-            return array[*inside, ...]  # an array even without axes
+            return array[inside].reshape(shape)  # NumPy makes a number of an array without axes
     made = np.empty(shape, tensor.dtype)
     for placement, array in found:
         low = [max(pair) for pair in zip(offset, placement.offset)]

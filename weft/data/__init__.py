@@ -1,1 +1,14 @@
-"""Data."""
+"""Data for training: batches in an order that depends on a key alone, and text as characters.
+
+| file | what lives in it |
+|---|---|
+| `loader` | `Loader`: shuffled, prefetched, sharded batches, at a position that can be saved |
+| `source` | `Dataset`; trees of arrays and sequences of items as rows to choose from |
+| `text` | `CharText`: a text as numbers, for language models on characters |
+"""
+
+from weft.data.loader import Loader
+from weft.data.source import Dataset
+from weft.data.text import CharText
+
+__all__ = ["CharText", "Dataset", "Loader"]

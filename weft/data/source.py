@@ -1,0 +1,132 @@
+"""Where rows come from: arrays that are indexed all at once, or items that are fetched one by one.
+
+A source gives the rows of a batch as a tree of NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.parameters import shown
+from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
+from weft.core.common.types import Array
+from weft.core.tensor.convert import PYTHON_SCALARS, to_array
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError, WeftError
+
+
+class Dataset(Protocol):
+    """Anything with a length and items: a list, a memory map, a class of yours.
+
+    Items are trees of numbers, arrays, tensors and text, all of one structure.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Source(ABC):
+    """Rows that a batch is made of."""
+
+    length: int
+
+    @abstractmethod
+    def rows(self, positions: Array) -> Any:
+        """The rows at these positions as a tree of arrays."""
+
+
+def as_source(data: Any) -> Source:
+    """Arrays, tensors, tuples and dicts of them, or a dataset."""
+    leaves = tree_leaves(data)
+    is_leaf = len(leaves) == 1 and leaves[0] is data
+    if leaves and (not is_leaf or isinstance(data, Tensor | np.ndarray)):
+        return Items(data) if isinstance(data, list) else Arrays(data)
+    if is_leaf and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return Items(data)
+    raise ArgumentError(
+        f"Loader: data must be arrays or a dataset, got {shown(data)}"
+        "\nhint: a dataset is anything with __len__ and __getitem__"
+    )
+
+
+class Arrays(Source):
+    """A tree of arrays with equally many rows."""
+
+    def __init__(self, data: Any) -> None:
+        leaves, self._structure = tree_flatten(data)
+        paths = tree_paths(data)
+        self._arrays: list[Array] = []
+        for path, leaf in zip(paths, leaves):
+            if not isinstance(leaf, Tensor | np.ndarray):
+                raise DTypeError(
+                    f"Loader: data{path}: {shown(leaf)} is no array"
+                    "\nhint: a list of items is a dataset; tuples and dicts hold arrays"
+                )
+            if not leaf.shape:
+                raise ShapeError(f"Loader: data{path}: an array without axes has no rows")
+            dtypes.as_dtype(leaf.dtype, op=f"Loader: data{path}")
+            self._arrays.append(leaf.numpy() if isinstance(leaf, Tensor) else leaf)
+        lengths = {len(array) for array in self._arrays}
+        if len(lengths) != 1:
+            counts = ", ".join(f"{p or 'data'} {len(a)}" for p, a in zip(paths, self._arrays))
+            raise ShapeError(f"Loader: the arrays have different numbers of rows ({counts})")
+        self.length = lengths.pop()
+
+    def rows(self, positions: Array) -> Any:
+        """The rows at these positions, chosen from each array."""
+        return tree_unflatten(self._structure, [array[positions] for array in self._arrays])
+
+
+class Items(Source):
+    """Items of a dataset, stacked leaf by leaf."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+        self.length = len(data)
+
+    def rows(self, positions: Array) -> Any:
+        """The items at these positions as one tree."""
+        return stacked([self._data[int(position)] for position in positions])
+
+
+def stacked(items: list[Any]) -> Any:
+    """Items of one structure as a tree of arrays with a new first axis; text becomes lists."""
+    _, structure = tree_flatten(items[0])
+    columns = []
+    for number, item in enumerate(items):
+        leaves, found = tree_flatten(item)
+        if found != structure:
+            raise TreeError(
+                f"Loader: item {number} of a batch has structure {found}, item 0 has {structure}"
+            )
+        columns.append(leaves)
+    paths = tree_paths(items[0])
+    made = [_column(path, list(column)) for path, column in zip(paths, zip(*columns))]
+    return tree_unflatten(structure, made)
+
+
+def _column(path: str, leaves: list[Any]) -> Any:
+    first = leaves[0]
+    if isinstance(first, str):
+        return leaves
+    if isinstance(first, Tensor | np.ndarray | np.generic):
+        arrays = [leaf.numpy() if isinstance(leaf, Tensor) else np.asarray(leaf) for leaf in leaves]
+        kinds = {(array.shape, array.dtype) for array in arrays}
+        if len(kinds) > 1:
+            raise ShapeError(
+                f"Loader: items{path}: shapes or dtypes differ within a batch"
+                f" ({' and '.join(f'{dtype}{list(shape)}' for shape, dtype in list(kinds)[:2])})"
+                "\nhint: pad the items to one shape"
+            )
+        return np.stack(arrays)
+    if isinstance(first, PYTHON_SCALARS):
+        try:
+            return to_array(leaves, None, f"Loader: items{path}")
+        except WeftError as error:
+            error.add_note("while a batch was put together")
+            raise
+    raise DTypeError(f"Loader: items{path}: {shown(first)} cannot be put into a batch")
