@@ -275,11 +275,11 @@ def assemble(
     found = list(views)
     for placement, array in found:
         if _contains(placement, offset, shape):
-            inside = tuple(
+            inside: list[Any] = [
                 slice(begin - start, begin - start + size)
                 for begin, start, size in zip(offset, placement.offset, shape)
-            )
-            return array[inside].reshape(shape)  # NumPy makes a number of an array without axes
+            ]
+            return array[*inside, ...]  # an array even if it has no axes
     made = np.empty(shape, tensor.dtype)
     for placement, array in found:
         low = [max(pair) for pair in zip(offset, placement.offset)]
