@@ -62,3 +62,11 @@ def test_mistakes_are_told() -> None:
         CharText("")
     with pytest.raises(DTypeError, match="expected text"):
         CharText(b"abc")
+
+
+def test_the_text_that_comes_with_weft_is_plain_and_whole() -> None:
+    text = wf.data.paradise_lost()
+    assert text.isascii() and 450_000 < len(text) < 460_000
+    assert text.startswith("Book I\n\nOf Man's first disobedience")
+    assert text.endswith("Through Eden took their solitary way.\n")
+    assert len(CharText(text).vocabulary) < 70

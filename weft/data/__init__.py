@@ -4,11 +4,11 @@
 |---|---|
 | `loader` | `Loader`: shuffled, prefetched, sharded batches, at a position that can be saved |
 | `source` | `Dataset`; trees of arrays and sequences of items as rows to choose from |
-| `text` | `CharText`: a text as numbers, for language models on characters |
+| `text` | `CharText`: a text as numbers, for language models on characters; a poem to begin with |
 """
 
 from weft.data.loader import Loader
 from weft.data.source import Dataset
-from weft.data.text import CharText
+from weft.data.text import CharText, paradise_lost
 
-__all__ = ["CharText", "Dataset", "Loader"]
+__all__ = ["CharText", "Dataset", "Loader", "paradise_lost"]

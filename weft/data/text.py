@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any, Self
 
 import numpy as np
@@ -81,6 +82,15 @@ class CharText:
         made = type(self)("", self.vocabulary)
         made.ids = ids
         return made
+
+
+def paradise_lost() -> str:
+    """Milton's poem, 457 kB of plain ASCII in the public domain: a text to train a model on.
+
+    >>> paradise_lost()[8:50]
+    "Of Man's first disobedience, and the fruit"
+    """
+    return resources.files("weft.data").joinpath("texts/paradise_lost.txt").read_text("ascii")
 
 
 def _check_text(op: str, text: Any) -> None:
