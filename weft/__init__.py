@@ -1,11 +1,13 @@
 """weft: NumPy's feel, transforms that compose without exception, and one definition per op.
 
 `import weft as wf`. Everything here is re-exported; `wf.linalg`, `wf.fft` and `wf.random` are
-namespaces, as are `wf.checkpoints` and `wf.data`; `wf.errors` has the exceptions and `wf.config`
-the settings.
+namespaces, `wf.errors` has the exceptions and `wf.config` the settings. `wf.checkpoints` and
+`wf.data` are loaded when they are first used.
 """
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from weft.core.common.context import *
 from weft.core.common.device import *
@@ -65,7 +67,6 @@ from weft.runtime.registry import *
 from weft.runtime.report import *
 from weft.transforms import *
 from weft.namespace_info import *
-from weft.safetensors import *
 from weft.compiler import install as _install
 from weft import config as config
 from weft import errors as errors
@@ -73,13 +74,27 @@ from weft import fft as fft
 from weft import linalg as linalg
 from weft import neighbours as neighbours
 from weft import random as random
-from weft.core.common.lazy import LazyModule as _LazyModule
 
 if _TYPE_CHECKING:
     from weft import checkpoints as checkpoints
     from weft import data as data
-else:  # loaded when first used
-    checkpoints = _LazyModule("weft.checkpoints")
-    data = _LazyModule("weft.data")
+    from weft.safetensors import load_safetensors as load_safetensors
+    from weft.safetensors import save_safetensors as save_safetensors
 
 __version__ = "0.1.0"
+
+# Loaded when first used: namespaces, and functions with the module they live in.
+_LATER = ("checkpoints", "data")
+_LATER_FUNCTIONS = {"load_safetensors": "safetensors", "save_safetensors": "safetensors"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _LATER:
+        return _import_module(f"weft.{name}")
+    if name in _LATER_FUNCTIONS:
+        return getattr(_import_module(f"weft.{_LATER_FUNCTIONS[name]}"), name)
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_LATER_FUNCTIONS})

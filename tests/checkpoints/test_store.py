@@ -361,5 +361,14 @@ def test_deep_structures_of_optree_are_the_same_trees(tmp_path: Path) -> None:
     )
 
 
+def test_nothing_of_this_is_loaded_before_it_is_used() -> None:
+    code = (
+        "import sys, weft as wf; late = ('weft.checkpoints', 'weft.data', 'weft.safetensors');"
+        "assert not set(late) & set(sys.modules); wf.load_safetensors, wf.data, wf.checkpoints;"
+        "assert set(late) <= set(sys.modules) and {'data', 'save_safetensors'} <= set(dir(wf))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_transform_keeps_its_name_beside_the_namespace() -> None:
     assert callable(wf.checkpoint) and wf.checkpoints.save is save

@@ -7,12 +7,14 @@
 | `dtypes` | dtypes, promotion, weak Python scalars |
 | `events` | what runs and when, told to whoever watches |
 | `factors` | index notation |
+| `files` | files and folders that appear whole or not at all |
 | `handler` | the handler stack and `perform` |
 | `lazy` | modules loaded at first use |
 | `parameters` | parameters as users write them, checked |
 | `slots` | the tables of ops and functions that operators look names up in |
 | `source` | the user's line |
 | `spec` | meshes, partitions, sharding specs |
+| `strict_json` | JSON from files that nobody vouches for |
 | `trees` | trees of tensors |
 | `types` | `TensorType`: shape and dtype |
 """
