@@ -221,15 +221,22 @@ def test_a_second_loop_ends_the_first() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_goes_on_with_the_same_batches() -> None:
-    batches = iter(Loader(np.arange(40), 2, shuffle=False))
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_fork_goes_on_with_the_same_batches(busy: bool) -> None:
+    def slow(batch: Any) -> Any:
+        time.sleep(0.02 if busy else 0.0)  # the thread is at work when the fork comes
+        return batch
+
+    batches = iter(Loader(np.arange(40), 2, shuffle=False, transform=slow))
     next(batches)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        text = ";".join(str(batch.tolist()) for batch in batches)
-        os.write(writer, text.encode())
-        os._exit(0)
+        try:
+            text = ";".join(str(batch.tolist()) for batch in batches)
+            os.write(writer, text.encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with open(reader) as pipe:
         found = pipe.read()

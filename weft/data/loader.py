@@ -259,7 +259,8 @@ class Batches(Iterator[Any]):
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="weft-loader")
         while len(self._pending) <= ahead and self._next + len(self._pending) < self._last:
             number = self._next + len(self._pending)
-            self._pending.append(self._executor.submit(self._context.run, self._make, number))
+            run = self._context.copy().run  # one that a fork cannot find in use
+            self._pending.append(self._executor.submit(run, self._make, number))
         return self._pending.popleft().result()
 
     def close(self) -> None:
