@@ -7,6 +7,7 @@
 | `capture`, `variables` | a function traced: inputs, captured tensors, random states |
 | `specialization` | one traced and compiled version of a function |
 | `flatten` | code made for one kind of call: arrays from arguments, tensors from arrays |
+| `partition` | traces over a mesh as traces of pieces |
 | `donation` | arguments that a call may use up |
 | `executable` | `Executable`, `build`: a trace made ready to run |
 | `statistics` | `CompilationStats` |
