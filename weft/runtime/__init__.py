@@ -7,6 +7,7 @@
 | `named` | `client.add(a, b)`: functions bound to a device |
 | `report` | `memory_report`: what is alive and who made it |
 | `cpu/` | the built-in backend |
+| `communicator/` | collectives of arrays between processes |
 | `cuda/` | NVIDIA GPUs, through their driver |
 | `wgpu/` | WebGPU devices |
 """
