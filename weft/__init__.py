@@ -78,13 +78,15 @@ from weft import random as random
 if _TYPE_CHECKING:
     from weft import checkpoints as checkpoints
     from weft import data as data
+    from weft import nn as nn
+    from weft import optim as optim
     from weft.safetensors import load_safetensors as load_safetensors
     from weft.safetensors import save_safetensors as save_safetensors
 
 __version__ = "0.1.0"
 
 # Loaded when first used: namespaces, and functions with the module they live in.
-_LATER = ("checkpoints", "data")
+_LATER = ("checkpoints", "data", "nn", "optim")
 _LATER_FUNCTIONS = {"load_safetensors": "safetensors", "save_safetensors": "safetensors"}
 
 

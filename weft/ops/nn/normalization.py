@@ -246,12 +246,14 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    dropout_rate: float = 0.0,
+    dropout_key: Any = None,
 ) -> Tensor:
     """Mix values (… S V) by how well queries (… L E) match keys (… S E).
 
     A bool mask says what may be seen, a float mask is added to the scores; `is_causal` hides later
     positions. A query that may see nothing gives zeros. With `enable_gqa` each key and value head
-    (axis -3) serves several query heads.
+    (axis -3) serves several query heads. `dropout_rate` of the weights are dropped by a key.
     """
     name = "scaled_dot_product_attention"
     (q, dtype), (k, _), (v, _) = (_wide(name, x) for x in (query, key, value))
@@ -268,7 +270,10 @@ def scaled_dot_product_attention(
         scores = where(wrap(visible, q.device), scores, -inf)
     if mask is not None:
         scores = _masked(name, scores, mask)
-    return cast(product_of(name, _weights(scores), v), dtype)
+    weights = _weights(scores)
+    if type(dropout_rate) is not float or dropout_rate:
+        weights = dropout(weights, dropout_rate, dropout_key)
+    return cast(product_of(name, weights, v), dtype)
 
 
 def _shared_heads(op: str, q: Any, x: Any) -> Any:

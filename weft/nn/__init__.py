@@ -1,0 +1,183 @@
+"""Modules, layers, losses and initial values: `wf.nn`. A model is a tree of tensors.
+
+A `Module` is a frozen dataclass whose tensors are leaves, so that `wf.grad`, `wf.vmap`,
+`wf.compile` and `wf.tree_map` take models as they take tensors. Weights have torch's names, shapes
+and defaults. Nothing is hidden: random numbers come from keys, and what a layer learns from a call
+it returns.
+
+    model = nn.MLP(784, (256, 256), 10, key=wf.random.key(0))
+    gradient = wf.grad(lambda m: nn.losses.cross_entropy(m(x), y))(model)
+
+| what | names |
+|---|---|
+| modules | `Module`, `static`, `buffer`, `map_modules`, `modules`, `summary` |
+| plain layers | `Linear`, `Embedding`, `Dropout`, `MLP`, `Sequential`, `Apply`, `Identity` |
+| convolutions | `Conv1d`, `Conv2d`, `Conv3d`, `ConvTranspose1d`, … |
+| normalisation | `LayerNorm`, `RMSNorm`, `GroupNorm`, `BatchNorm` |
+| attention | `MultiHeadAttention`, `KVCache`, `rotary` |
+| transformers | `TransformerEncoderLayer`, `TransformerDecoderLayer` |
+| recurrent | `RNN`, `GRU`, `LSTM`, `RNNCell`, `GRUCell`, `LSTMCell` |
+| parameters | `partition`, `combine`, `is_parameter`, `parameters`, `parameter_count` |
+| changes | `update_where`, `inference` |
+| state | `state_dict`, `load_state_dict` |
+| adapters | `lora`, `merge_lora`, `is_lora`, `LoRALinear` |
+| dtypes | `Policy` |
+| namespaces | `init` (initial values), `losses` |
+| functions | activations (`relu`, `gelu`, `silu`, `softmax`, …) and poolings of `wf`, re-exported |
+"""
+
+from weft.nn import init as init
+from weft.nn import losses as losses
+from weft.nn.attention import KVCache, MultiHeadAttention, rotary
+from weft.nn.basic import MLP, Apply, Dropout, Embedding, Identity, Linear, Sequential
+from weft.nn.convolution import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from weft.nn.lora import LoRALinear, is_lora, lora, merge_lora
+from weft.nn.module import Module, buffer, map_modules, modules, static
+from weft.nn.names import Entry
+from weft.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from weft.nn.parameters import (
+    combine,
+    inference,
+    is_parameter,
+    parameter_count,
+    parameters,
+    partition,
+    update_where,
+)
+from weft.nn.policy import Policy
+from weft.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from weft.nn.state import load_state_dict, state_dict
+from weft.nn.summary import summary
+from weft.nn.transformer import TransformerDecoderLayer, TransformerEncoderLayer
+from weft.ops.elementwise.elementary import log_sigmoid, sigmoid, tanh
+from weft.ops.nn.activation import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_swish,
+    hardshrink,
+    hardtanh,
+    leaky_relu,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    silu,
+    softplus,
+    softshrink,
+    softsign,
+    swiglu,
+    swish,
+    tanhshrink,
+)
+from weft.ops.nn.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
+from weft.ops.statistics import log_softmax, softmax
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "MLP",
+    "RNN",
+    "Apply",
+    "BatchNorm",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Dropout",
+    "Embedding",
+    "Entry",
+    "GRUCell",
+    "GroupNorm",
+    "Identity",
+    "KVCache",
+    "LSTMCell",
+    "LayerNorm",
+    "Linear",
+    "LoRALinear",
+    "Module",
+    "MultiHeadAttention",
+    "Policy",
+    "RMSNorm",
+    "RNNCell",
+    "Sequential",
+    "TransformerDecoderLayer",
+    "TransformerEncoderLayer",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "buffer",
+    "celu",
+    "combine",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_swish",
+    "hardshrink",
+    "hardtanh",
+    "inference",
+    "init",
+    "is_lora",
+    "is_parameter",
+    "leaky_relu",
+    "load_state_dict",
+    "log_sigmoid",
+    "log_softmax",
+    "lora",
+    "losses",
+    "map_modules",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "merge_lora",
+    "mish",
+    "modules",
+    "parameter_count",
+    "parameters",
+    "partition",
+    "prelu",
+    "relu",
+    "relu6",
+    "rotary",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "state_dict",
+    "static",
+    "summary",
+    "swiglu",
+    "swish",
+    "tanh",
+    "tanhshrink",
+    "update_where",
+]

@@ -1,0 +1,248 @@
+"""The plain layers: linear maps, tables, dropout, and chains of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from itertools import pairwise
+from typing import Any
+
+import weft as wf
+from weft.core.common.parameters import as_flag, as_real
+from weft.core.tensor.convert import to_tensor
+from weft.errors import ArgumentError, DTypeError
+from weft.nn.init import Initializer, normal
+from weft.nn.inputs import features_last, keys_of, sizes, uniform_within
+from weft.nn.module import Module, static
+
+
+class Linear(Module):
+    """x · weightᵀ + bias over the last axis; the weight is (outputs, inputs), as in torch."""
+
+    weight: wf.Tensor
+    bias: wf.Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        key: wf.Tensor,
+        init: Initializer | None = None,
+        dtype: Any = None,
+    ) -> None:
+        inputs, outputs = sizes("Linear", in_features=in_features, out_features=out_features)
+        drawn = uniform_within(inputs**-0.5)
+        first, second = keys_of(key, 2)
+        self.weight = (init or drawn)(first, (outputs, inputs), dtype)
+        self.bias = drawn(second, (outputs,), dtype) if as_flag("Linear", "bias", bias) else None
+
+    @property
+    def in_features(self) -> int:
+        """How many features an input has."""
+        return self.weight.shape[-1]
+
+    @property
+    def out_features(self) -> int:
+        """How many features a result has."""
+        return self.weight.shape[-2]
+
+    def __call__(self, x: Any) -> wf.Tensor:
+        """Map (…, inputs) to (…, outputs)."""
+        return affine(features_last(self, "x", x, self.in_features), self.weight, self.bias)
+
+    def rows(self, start: int, stop: int) -> Linear:
+        """The layer that gives only the outputs from `start` to `stop`."""
+        bias = None if self.bias is None else self.bias[start:stop]
+        return self.replace(weight=self.weight[start:stop], bias=bias)
+
+
+def affine(x: Any, weight: Any, bias: Any = None) -> wf.Tensor:
+    """x · weightᵀ + bias, without checks."""
+    product: wf.Tensor = x @ wf.matrix_transpose(weight)
+    return product if bias is None else product + bias
+
+
+class Embedding(Module):
+    """A table of vectors, looked up by integers."""
+
+    weight: wf.Tensor
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        key: wf.Tensor,
+        init: Initializer | None = None,
+        dtype: Any = None,
+    ) -> None:
+        shape = sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.weight = (init or normal())(key, shape, dtype)
+
+    def __call__(self, ids: Any) -> wf.Tensor:
+        """The rows that `ids` name: shape (*ids.shape, embedding_dim)."""
+        places = to_tensor(ids, op="Embedding")
+        if not wf.isdtype(places.dtype, "integral"):
+            raise DTypeError(
+                f"Embedding: ids: expected integers, got {places.dtype} of shape {places.shape}"
+                "\nhint: wf.astype(ids, wf.int32)"
+            )
+        return wf.embedding(self.weight, places)
+
+    def logits(self, x: Any) -> wf.Tensor:
+        """The scores of all rows for vectors (…, embedding_dim): a head that shares the table."""
+        return affine(features_last(self, "x", x, self.weight.shape[-1]), self.weight)
+
+
+class Identity(Module):
+    """The input, unchanged."""
+
+    def __call__(self, x: Any) -> Any:
+        """`x`."""
+        return x
+
+
+class Apply(Module):
+    """A function as a layer, so that it can stand among modules.
+
+    >>> Apply(wf.relu)(wf.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+
+    function: Callable[..., Any] = static()
+
+    def __call__(self, x: Any) -> Any:
+        """The function's value."""
+        return self.function(x)
+
+
+class Dropout(Module):
+    """Set elements to 0 with probability `rate`, scale the others up; nothing at inference."""
+
+    rate: float
+    inference: bool
+
+    def __init__(self, rate: float = 0.5, inference: bool = False) -> None:
+        self.rate = as_real("Dropout", "rate", rate, 0, 1)
+        self.inference = as_flag("Dropout", "inference", inference)
+        if self.rate == 1:
+            raise ArgumentError("Dropout: rate must be below 1, got 1.0")
+
+    @property
+    def active(self) -> bool:
+        """Whether a call needs a key."""
+        return self.rate > 0 and not self.inference
+
+    def __call__(self, x: Any, *, key: Any = None) -> wf.Tensor:
+        """`x` with elements dropped by `key`."""
+        if not self.active:
+            return to_tensor(x, op="Dropout")
+        return wf.dropout(x, self.rate, self.checked(key))
+
+    def checked(self, key: Any) -> Any:
+        """The key, which must be given where elements are dropped."""
+        if key is None:
+            raise ArgumentError(
+                f"Dropout: key: expected a key to drop {self.rate:.0%} of x by, got None"
+                "\nhint: pass key=wf.random.key(...), or nn.inference(model) to drop nothing"
+            )
+        return key
+
+
+class Sequential(Module):
+    """Layers one after the other; functions may stand among them.
+
+    A call's `key` is split among the layers that take one. `advance` also gives the chain with
+    whatever layers such as `BatchNorm` learned from the call.
+    """
+
+    layers: tuple[Any, ...]
+
+    def __init__(self, *layers: Any) -> None:
+        for number, layer in enumerate(layers):
+            if not callable(layer):
+                raise ArgumentError(f"Sequential: layer {number}: {layer!r} cannot be called")
+        self.layers = tuple(x if isinstance(x, Module) else Apply(x) for x in layers)
+
+    def __call__(self, x: Any, *, key: Any = None) -> Any:
+        """The result of the last layer."""
+        for layer, own in zip(self.layers, self._keys(key), strict=True):
+            x = layer(x, key=own) if takes_key(layer) else layer(x)
+        return x
+
+    def advance(self, x: Any, *, key: Any = None) -> tuple[Any, Sequential]:
+        """The result in training, and the chain with what its layers learned from `x`."""
+        learned = []
+        for layer, own in zip(self.layers, self._keys(key), strict=True):
+            if hasattr(layer, "advance"):
+                has_key = "key" in signature(layer.advance).parameters
+                x, layer = layer.advance(x, key=own) if has_key else layer.advance(x)
+            else:
+                x = layer(x, key=own) if takes_key(layer) else layer(x)
+            learned.append(layer)
+        return x, self.replace(layers=tuple(learned))
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self.layers[place]
+        return self.replace(layers=found) if isinstance(place, slice) else found
+
+    def _keys(self, key: Any) -> list[Any]:
+        count = len(self.layers)
+        return [None] * count if key is None or not count else keys_of(key, count)
+
+    def state_name(self, name: str) -> str:
+        """Layers are called by their numbers alone."""
+        return name.removeprefix("layers.")
+
+
+def takes_key(layer: Any) -> bool:
+    """Whether calling a layer may draw random numbers."""
+    found = signature(type(layer).__call__).parameters.get("key")
+    return found is not None and found.kind is Parameter.KEYWORD_ONLY
+
+
+class MLP(Module):
+    """Linear layers with an activation between them, and dropout behind each activation."""
+
+    layers: tuple[Linear, ...]
+    dropout: Dropout
+    activation: Callable[[Any], wf.Tensor] = static()
+    final_activation: Callable[[Any], wf.Tensor] | None = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int | tuple[int, ...],
+        out_features: int,
+        *,
+        key: wf.Tensor,
+        activation: Callable[[Any], wf.Tensor] = wf.relu,
+        final_activation: Callable[[Any], wf.Tensor] | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        init: Initializer | None = None,
+        dtype: Any = None,
+    ) -> None:
+        inner = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        widths = (in_features, *inner, out_features)
+        keys = keys_of(key, len(widths) - 1)
+        self.layers = tuple(
+            Linear(m, n, bias, key=own, init=init, dtype=dtype)
+            for (m, n), own in zip(pairwise(widths), keys, strict=True)
+        )
+        self.dropout = Dropout(dropout)
+        self.activation, self.final_activation = activation, final_activation
+
+    def __call__(self, x: Any, *, key: Any = None) -> wf.Tensor:
+        """Map (…, in_features) to (…, out_features)."""
+        x = features_last(self, "x", x, self.layers[0].in_features)
+        for number, layer in enumerate(self.layers[:-1]):
+            own = None if key is None else wf.random.fold_in(key, number)
+            x = self.dropout(self.activation(layer(x)), key=own)
+        x = self.layers[-1](x)
+        return x if self.final_activation is None else self.final_activation(x)

@@ -1,0 +1,96 @@
+"""Models to and from dictionaries of tensors by name: `state_dict`, `load_state_dict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import weft as wf
+from weft.core.common import dtypes
+from weft.core.common.trees import tree_flatten, tree_unflatten
+from weft.errors import DTypeError, ShapeError, TreeError
+from weft.nn.module import Module
+from weft.nn.names import entries
+
+M = TypeVar("M")
+_SHOWN = 6  # names that a message spells out
+
+
+def state_dict(module: Any) -> dict[str, Any]:
+    """All tensors of a module by name, such as `layers.0.weight`; the tensors are not copied."""
+    found: dict[str, Any] = {}
+    for entry in entries(module):
+        if entry.name in found:
+            raise TreeError(f"state_dict: two tensors are called {entry.name}")
+        found[entry.name] = entry.value
+    return found
+
+
+def load_state_dict(module: M, state: Mapping[str, Any], strict: bool = True) -> M:
+    """The module with the tensors that `state` has under its names; values are copied.
+
+    Tensors, NumPy arrays and torch's tensors are taken, and become the dtype they replace. With
+    `strict=False` missing names keep the module's tensors, and unexpected ones are left alone; a
+    shape must fit in any case.
+    """
+    leaves, structure = tree_flatten(module)
+    names = [entry.name for entry in entries(module)]
+    _check_names(module, names, state, strict)
+    made, wrong = [], []
+    for name, leaf in zip(names, leaves, strict=True):
+        if name not in state:
+            made.append(leaf)
+            continue
+        value = wf.asarray(state[name], copy=True)
+        if value.shape != leaf.shape:
+            wrong.append(f"{name}: expected {leaf.shape}, got {value.shape}")
+        elif dtypes.is_inexact(value.dtype) != dtypes.is_inexact(leaf.dtype):
+            raise DTypeError(
+                f"load_state_dict: {name}: expected {dtypes.name_of(leaf.dtype)},"
+                f" got {dtypes.name_of(value.dtype)}"
+            )
+        made.append(_like(value, leaf))
+    if wrong:
+        raise ShapeError(f"load_state_dict: {type(module).__name__}: {_some(wrong, '; ')}")
+    loaded: M = tree_unflatten(structure, made)
+    return loaded
+
+
+def _like(value: wf.Tensor, leaf: Any) -> wf.Tensor:
+    """The value in the dtype and on the device of the tensor it replaces."""
+    moved = wf.to_device(value, leaf.device) if isinstance(leaf, wf.Tensor) else value
+    return wf.astype(moved, leaf.dtype)
+
+
+def _check_names(module: Any, names: list[str], state: Mapping[str, Any], strict: bool) -> None:
+    if not strict:
+        return
+    missing = [name for name in names if name not in state]
+    known = {*names, *_ignored(module)}
+    unexpected = [name for name in state if name not in known]
+    told = []
+    if missing:
+        told.append(f"missing: {_some(missing)}")
+    if unexpected:
+        told.append(f"unexpected: {_some(unexpected)}")
+    if told:
+        raise TreeError(
+            f"load_state_dict: {type(module).__name__}: {'; '.join(told)}"
+            "\nhint: strict=False takes what there is; nn.state_dict(module) shows the names"
+        )
+
+
+def _ignored(tree: Any) -> list[str]:
+    """The names that modules do without, as the whole tree would call them."""
+    found = entries(tree, lambda node: isinstance(node, Module) and bool(node.ignored_names))
+    return [
+        f"{entry.name}.{name}" if entry.name else name
+        for entry in found
+        if isinstance(entry.value, Module)
+        for name in entry.value.ignored_names
+    ]
+
+
+def _some(words: list[str], separator: str = ", ") -> str:
+    rest = len(words) - _SHOWN
+    return separator.join(words[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
