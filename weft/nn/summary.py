@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.nn.module import Module, children, is_module
-from weft.nn.names import Entry, entries
+from weft.nn.names import entries
 from weft.nn.parameters import is_parameter, parameter_count
 from weft.nn.show import text_of
 
@@ -33,12 +33,12 @@ def summary(tree: Any) -> str:
 
 def _add(rows: list[tuple[str, str, str, str]], name: str, node: Any, depth: int) -> None:
     label = "  " * depth + (name or "(model)")
-    own: list[Entry] = []
-    inner: list[Entry] = []
-    parts = children(node) if isinstance(node, Module) else {"": node}
-    for name, part in parts.items():
-        for entry in entries({name: part}, is_module):
-            (inner if is_module(entry.value) else own).append(entry)
+    if isinstance(node, Module):
+        found = [e for name, x in children(node).items() for e in entries({name: x}, is_module)]
+    else:
+        found = entries(node, is_module)
+    inner = [entry for entry in found if is_module(entry.value)]
+    own = [entry for entry in found if not is_module(entry.value)]
     tensors = ", ".join(f"{entry.name} {text_of(entry.value)}" for entry in own)
     rows.append((label, type(node).__name__, tensors, f"{parameter_count(node):,}"))
     for entry in inner:

@@ -1,0 +1,275 @@
+"""Every layer is torch's: same weights by name, same results, same gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.nn.torch_layers import same_layer
+from tests.torch_oracle import close, draw, torch
+
+nn, theirs = wf.nn, torch.nn
+KEY = wf.random.key(0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 4, 3)])
+def test_linear(shape, bias):
+    same_layer(nn.Linear(3, 5, bias, key=KEY), theirs.Linear(3, 5, bias), draw(*shape))
+
+
+def test_embedding_and_its_shared_head():
+    ids = np.array([[1, 0, 6], [1, 1, 2]])
+    same_layer(nn.Embedding(7, 4, key=KEY), theirs.Embedding(7, 4), ids)
+    table = nn.Embedding(7, 4, key=KEY)
+    assert table.logits(wf.ones((2, 4))).shape == (2, 7)
+
+
+CONVOLUTIONS = [
+    {},
+    {"stride": 2, "padding": 1},
+    {"padding": 2, "dilation": 2, "groups": 2, "bias": False},
+    {"padding": "same"},
+]
+
+
+@pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_convolutions(rank, options):
+    name = f"Conv{rank}d"
+    ours = getattr(nn, name)(4, 6, 3, **options, key=KEY)
+    other = getattr(theirs, name)(4, 6, 3, **options)
+    same_layer(ours, other, draw(2, 4, *(7, 6, 5)[:rank]))
+
+
+TRANSPOSED = [
+    {},
+    {"stride": 2, "padding": 1, "output_padding": 1},
+    {"dilation": 2, "groups": 2, "bias": False},
+]
+
+
+@pytest.mark.parametrize("options", TRANSPOSED, ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_convolutions(rank, options):
+    name = f"ConvTranspose{rank}d"
+    ours = getattr(nn, name)(4, 6, 3, **options, key=KEY)
+    other = getattr(theirs, name)(4, 6, 3, **options)
+    same_layer(ours, other, draw(2, 4, *(5, 4, 3)[:rank]))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm(affine):
+    ours = nn.LayerNorm((4, 5), 1e-3, elementwise_affine=affine)
+    other = theirs.LayerNorm((4, 5), 1e-3, elementwise_affine=affine)
+    same_layer(ours, other, draw(3, 4, 5))
+
+
+def test_rms_norm():
+    same_layer(nn.RMSNorm(5), theirs.RMSNorm(5), draw(3, 4, 5))
+
+
+def test_group_norm():
+    same_layer(nn.GroupNorm(2, 6), theirs.GroupNorm(2, 6), draw(3, 6, 4))
+
+
+def test_batch_norm_at_inference():
+    other = theirs.BatchNorm1d(4)
+    other(torch.tensor(draw(8, 4, 3), dtype=torch.float32))
+    same_layer(nn.BatchNorm(4), other.eval(), draw(3, 4, 2, seed=1))
+
+
+def test_batch_norm_in_training_gives_the_layer_that_has_seen_the_batch():
+    other = theirs.BatchNorm2d(4)
+    ours = same_layer(
+        nn.BatchNorm(4), other, draw(3, 4, 2, 5), call=lambda m, x: m.advance(x)[0]
+    )
+    fresh = theirs.BatchNorm2d(4).double()
+    moved = nn.load_state_dict(ours, fresh.state_dict())
+    for seed in range(3):
+        x = draw(3, 4, 2, 5, seed=seed)
+        y, moved = moved.advance(x)
+        close(y.numpy(), fresh(torch.tensor(x)).detach().numpy())
+    close(moved.running_mean.numpy(), fresh.running_mean.numpy())
+    close(moved.running_var.numpy(), fresh.running_var.numpy())
+
+
+def test_mlp():
+    other = theirs.Sequential(theirs.Linear(3, 8), theirs.GELU(), theirs.Linear(8, 2)).double()
+    ours = wf.tree_map(
+        lambda t: wf.astype(t, wf.float64), nn.MLP(3, 8, 2, activation=nn.gelu, key=KEY)
+    )
+    names = {"0.": "layers.0.", "2.": "layers.1."}
+    state = {names[k[:2]] + k[2:]: v for k, v in other.state_dict().items()}
+    x = draw(4, 3)
+    ours = nn.load_state_dict(ours, state)
+    close(ours(x).numpy(), other(torch.tensor(x)).detach().numpy())
+
+
+def test_a_chain_has_the_names_of_torchs():
+    ours = nn.Sequential(
+        nn.Conv2d(2, 3, 3, key=KEY), nn.BatchNorm(3), nn.relu, nn.Conv2d(3, 1, 1, key=KEY)
+    )
+    other = theirs.Sequential(
+        theirs.Conv2d(2, 3, 3), theirs.BatchNorm2d(3), theirs.ReLU(), theirs.Conv2d(3, 1, 1)
+    )
+    same_layer(ours, other, draw(2, 2, 5, 5), call=lambda m, x: m.advance(x)[0])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_self_attention(bias):
+    ours = nn.MultiHeadAttention(8, 2, bias=bias, key=KEY)
+    other = theirs.MultiheadAttention(8, 2, bias=bias, batch_first=True)
+    same_layer(ours, other, draw(3, 5, 8), call_theirs=lambda m, x: m(x, x, x)[0])
+
+
+def test_causal_attention_and_masks():
+    ours = nn.MultiHeadAttention(8, 2, is_causal=True, key=KEY)
+    other = theirs.MultiheadAttention(8, 2, batch_first=True)
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    call = {"call_theirs": lambda m, x: m(x, x, x, attn_mask=hidden)[0]}
+    same_layer(ours, other, draw(3, 5, 8), **call)
+    seen = np.tri(5, dtype=bool)
+    plain = nn.MultiHeadAttention(8, 2, key=KEY)
+    same_layer(plain, other, draw(3, 5, 8), call=lambda m, x: m(x, mask=seen), **call)
+
+
+def test_attention_to_a_memory_and_to_other_values():
+    other = theirs.MultiheadAttention(8, 4, batch_first=True)
+    ours = nn.MultiHeadAttention(8, 4, key=KEY)
+    q, k, v = draw(3, 5, 8), draw(3, 6, 8, seed=1), draw(3, 6, 8, seed=2)
+    same_layer(ours, other, q, k, call_theirs=lambda m, q, k: m(q, k, k)[0])
+    same_layer(ours, other, q, k, v, call_theirs=lambda m, q, k, v: m(q, k, v)[0])
+
+
+def test_grouped_heads_are_heads_whose_keys_repeat():
+    attention = nn.MultiHeadAttention(8, 4, num_kv_heads=2, key=KEY)
+    full = nn.MultiHeadAttention(8, 4, key=KEY)
+    weight = attention.in_proj.weight
+    q, k, v = weight[:8], weight[8:12], weight[12:]
+    twice = [wf.reshape(wf.repeat(wf.reshape(t, (2, 2, 8)), 2, axis=0), (8, 8)) for t in (k, v)]
+    full = full.replace(
+        in_proj=full.in_proj.replace(weight=wf.concat([q, *twice])), out_proj=attention.out_proj
+    )
+    x = draw(2, 5, 8).astype(np.float32)
+    close(attention(x).numpy(), full(x).numpy(), 1e-5)
+
+
+def test_rotary_positions_turn_pairs_of_features():
+    x = draw(2, 7, 6)
+    angles = torch.arange(7.0)[:, None] * 100.0 ** (-torch.arange(3.0) / 3)
+    turned = torch.polar(torch.ones_like(angles), angles).to(torch.complex128)
+    pairs = torch.complex(torch.tensor(x[..., :3]), torch.tensor(x[..., 3:])) * turned
+    close(nn.rotary(x, base=100.0).numpy(), torch.cat([pairs.real, pairs.imag], -1).numpy(), 1e-6)
+    scores = [
+        (nn.rotary(x, np.arange(7) + s) @ wf.matrix_transpose(nn.rotary(x, np.arange(7) + s)))
+        for s in (0, 5)
+    ]
+    close(scores[0].numpy(), scores[1].numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "rope": 1e4}], ids=str)
+def test_decoding_from_a_cache_is_attention_over_the_whole_sequence(options):
+    attention = nn.MultiHeadAttention(8, 4, is_causal=True, key=KEY, **options)
+    x = draw(2, 7, 8).astype(np.float32)
+    whole = attention(x)
+    decode = wf.compile(lambda m, x, cache: m.decode(x, cache))
+    cache = attention.cache(2, capacity=9)
+    found = []
+    for start, stop in ((0, 3), (3, 4), (4, 5), (5, 7)):
+        y, cache = decode(attention, x[:, start:stop], cache)
+        found.append(y)
+    close(wf.concat(found, axis=1).numpy(), whole.numpy(), 1e-5)
+    assert cache.length.item() == 7
+
+
+ENCODERS = [{}, {"norm_first": True, "activation": "gelu"}, {"bias": False}]
+
+
+def _ours(options):
+    named = {"relu": nn.relu, "gelu": nn.gelu}
+    return {k: named[v] if k == "activation" else v for k, v in options.items()}
+
+
+@pytest.mark.parametrize("options", ENCODERS, ids=str)
+def test_a_transformers_encoder_layer(options):
+    ours = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **_ours(options), key=KEY)
+    other = theirs.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, **options)
+    same_layer(ours, other, draw(3, 5, 8))
+
+
+@pytest.mark.parametrize("options", ENCODERS, ids=str)
+def test_a_transformers_decoder_layer(options):
+    ours = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, **_ours(options), key=KEY)
+    other = theirs.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True, **options)
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    same_layer(
+        ours,
+        other,
+        draw(3, 5, 8),
+        draw(3, 4, 8, seed=1),
+        call_theirs=lambda m, x, memory: m(x, memory, tgt_mask=hidden),
+    )
+
+
+def test_transformer_layers_decode_from_a_cache():
+    x, memory = draw(2, 5, 8).astype(np.float32), draw(2, 3, 8).astype(np.float32)
+    options = {"dropout": 0.0, "rope": 1e4, "is_causal": True, "key": KEY}
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, **options)
+    decoder = nn.TransformerDecoderLayer(8, 2, 16, **options)
+    for layer, rest in ((encoder, ()), (decoder, (memory,))):
+        cache = layer.self_attn.cache(2, capacity=5)
+        first, cache = layer.decode(x[:, :2], *rest, cache)
+        second, cache = layer.decode(x[:, 2:], *rest, cache)
+        close(wf.concat([first, second], axis=1).numpy(), layer(x, *rest).numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_cells(name):
+    ours = getattr(nn, name + "Cell")(3, 4, key=KEY)
+    other = getattr(theirs, name + "Cell")(3, 4)
+    if name == "LSTM":
+        state = (draw(2, 4, seed=1), draw(2, 4, seed=2))
+        same_layer(
+            ours,
+            other,
+            draw(2, 3),
+            *state,
+            call=lambda m, x, h, c: wf.concat(m(x, (h, c)), axis=-1),
+            call_theirs=lambda m, x, h, c: torch.cat(m(x, (h, c)), -1),
+        )
+    else:
+        same_layer(ours, other, draw(2, 3), draw(2, 4, seed=1))
+
+
+SEQUENCES = [{}, {"num_layers": 2}, {"num_layers": 2, "bidirectional": True, "bias": False}]
+
+
+@pytest.mark.parametrize("options", SEQUENCES, ids=str)
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_recurrent_layers(name, options):
+    ours = getattr(nn, name)(3, 4, **options, key=KEY)
+    other = getattr(theirs, name)(3, 4, batch_first=True, **options)
+    ours = same_layer(
+        ours,
+        other,
+        draw(2, 5, 3),
+        call=lambda m, x: m(x)[0],
+        call_theirs=lambda m, x: m(x)[0],
+    )
+    cells = len(ours.cells)
+    state = draw(cells, 2, 4, seed=3)
+    given = (state, state) if name == "LSTM" else state
+    known = wf.tree_map(torch.tensor, given)
+    found = wf.tree_leaves(ours(draw(2, 5, 3), wf.tree_map(wf.tensor, given)))
+    expected = wf.tree_leaves(other(torch.tensor(draw(2, 5, 3)), known))
+    for mine, their in zip(found, expected, strict=True):
+        close(mine.numpy(), their.detach().numpy())
+
+
+def test_a_relu_in_a_recurrent_layer():
+    ours = nn.RNN(3, 4, nonlinearity="relu", key=KEY)
+    other = theirs.RNN(3, 4, nonlinearity="relu", batch_first=True)
+    first = {"call": lambda m, x: m(x)[0], "call_theirs": lambda m, x: m(x)[0]}
+    same_layer(ours, other, draw(2, 5, 3), **first)
