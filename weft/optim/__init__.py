@@ -1,0 +1,101 @@
+"""Optimisers: `wf.optim`. Gradient transformations that chain, with all state explicit.
+
+    optimizer = optim.adamw(optim.schedules.warmup_cosine(3e-4, 100, 5000), mask=optim.matrices)
+    state = optimizer.init(params)
+
+    @wf.compile
+    def step(params, state, x, y):
+        value, gradients = wf.value_and_grad(loss)(params, x, y)
+        updates, state = optimizer.update(gradients, state, params)
+        return value, optim.apply(params, updates), state
+
+Schedules read a counter in the state: a compiled step is compiled once. All updates of all
+parameters are one or two parallel regions.
+
+| what | names |
+|---|---|
+| optimisers | `sgd`, `adam`, `adamw`, `lion`, `adafactor`, `rmsprop`, `muon` |
+| putting together | `Transform`, `chain`, `split`, `apply`, `stateless` |
+| parts | `scale_by_adam`, `scale_by_lion`, `scale_by_rms`, `scale_by_muon` |
+| more parts | `scale`, `scale_by_rate`, `add_momentum`, `add_decayed_weights`, … |
+| clipping | `clip_by_global_norm`, `clip_by_value` |
+| around | `accumulate`, `loss_scaled`, `ema`, `Policy` |
+| schedules | `schedules`: `linear`, `cosine`, `warmup_cosine`, `exponential`, `one_cycle`, … |
+| helpers | `matrices`, `global_norm`, `all_finite`, `orthogonalize` |
+"""
+
+from weft.nn.policy import Policy
+from weft.optim import schedules as schedules
+from weft.optim.around import (
+    AccumulateState,
+    Ema,
+    EmaState,
+    LossScaleState,
+    accumulate,
+    all_finite,
+    ema,
+    loss_scaled,
+)
+from weft.optim.factored import AdafactorState, adafactor
+from weft.optim.muon import SplitState, muon, orthogonalize, scale_by_muon, split
+from weft.optim.optimizers import adam, adamw, lion, rmsprop, sgd
+from weft.optim.steps import (
+    AdamState,
+    MomentumState,
+    RateState,
+    SquareState,
+    add_decayed_weights,
+    add_momentum,
+    clip_by_global_norm,
+    clip_by_value,
+    scale,
+    scale_by_adam,
+    scale_by_lion,
+    scale_by_rate,
+    scale_by_rms,
+)
+from weft.optim.transform import Transform, apply, chain, global_norm, matrices, stateless
+
+__all__ = [
+    "AccumulateState",
+    "AdafactorState",
+    "AdamState",
+    "Ema",
+    "EmaState",
+    "LossScaleState",
+    "MomentumState",
+    "Policy",
+    "RateState",
+    "SplitState",
+    "SquareState",
+    "Transform",
+    "accumulate",
+    "adafactor",
+    "adam",
+    "adamw",
+    "add_decayed_weights",
+    "add_momentum",
+    "all_finite",
+    "apply",
+    "chain",
+    "clip_by_global_norm",
+    "clip_by_value",
+    "ema",
+    "global_norm",
+    "lion",
+    "loss_scaled",
+    "matrices",
+    "muon",
+    "orthogonalize",
+    "rmsprop",
+    "scale",
+    "scale_by_adam",
+    "scale_by_lion",
+    "scale_by_muon",
+    "scale_by_rate",
+    "scale_by_rms",
+    "schedules",
+    "sgd",
+    "split",
+    "stateless",
+]

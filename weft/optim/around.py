@@ -1,0 +1,143 @@
+"""What goes around an optimiser: accumulation, loss scaling, averages of parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import weft as wf
+from weft.core.common.parameters import as_finite, as_flag, as_integer, as_real
+from weft.core.common.trees import tree_leaves, tree_map
+from weft.optim.transform import Transform, first_count, widened, zeros_for
+
+
+class AccumulateState(NamedTuple):
+    """Gradients seen since the last step, their sum, and the optimiser's own state."""
+
+    steps: wf.Tensor
+    total: Any
+    inner: Any
+
+
+def accumulate(transform: Transform, every: int) -> Transform:
+    """Take one step for the mean of each `every` gradients; the updates between are zeros."""
+    number = as_integer("accumulate", "every", every, low=1)
+
+    def init(params: Any) -> AccumulateState:
+        return AccumulateState(first_count(), zeros_for(params), transform.init(params))
+
+    def update(gradients: Any, state: AccumulateState, params: Any = None) -> tuple[Any, Any]:
+        total = tree_map(lambda t, g: t + widened(g), state.total, gradients)
+
+        def step(total: Any, inner: Any) -> Any:
+            mean = tree_map(lambda t: t / number, total)
+            updates, following = transform.update(mean, inner, params)
+            return tree_map(widened, updates), tree_map(wf.zeros_like, total), following
+
+        def wait(total: Any, inner: Any) -> Any:
+            return tree_map(wf.zeros_like, total), total, inner
+
+        count = state.steps + 1
+        full = count >= number
+        updates, total, inner = wf.cond(full, step, wait, total, state.inner)
+        return updates, AccumulateState(wf.where(full, 0, count), total, inner)
+
+    return Transform(init, update)
+
+
+class LossScaleState(NamedTuple):
+    """The factor of the loss, good steps since it last changed, steps skipped, the inner state."""
+
+    scale: wf.Tensor
+    good: wf.Tensor
+    skipped: wf.Tensor
+    inner: Any
+
+
+def all_finite(tree: Any) -> wf.Tensor:
+    """Whether no number of a tree is infinite or NaN."""
+    found: Any = wf.asarray(True)
+    for leaf in tree_leaves(tree):
+        found = found & wf.all(wf.isfinite(leaf))
+    return wf.asarray(found)
+
+
+def loss_scaled(
+    transform: Transform,
+    initial: float = 2.0**15,
+    growth: float = 2.0,
+    backoff: float = 0.5,
+    interval: int = 2000,
+    least: float = 1.0,
+) -> Transform:
+    """For gradients of a loss that was multiplied by `state.scale`, as float16 needs it.
+
+        value, gradients = wf.value_and_grad(lambda p: loss(p) * state.scale)(params)
+        updates, state = transform.update(gradients, state, params)
+
+    Gradients are divided by the scale. A step with a number that is not finite is skipped and
+    shrinks the scale by `backoff`; `interval` good steps in a row grow it by `growth`.
+    """
+    first = as_finite("loss_scaled", "initial", initial, 0)
+    up, down = (
+        as_finite("loss_scaled", "growth", growth, 1),
+        as_finite("loss_scaled", "backoff", backoff, 0, 1),
+    )
+    wanted = as_integer("loss_scaled", "interval", interval, low=1)
+
+    def init(params: Any) -> LossScaleState:
+        start = wf.full((), first, dtype=wf.float32)
+        return LossScaleState(start, first_count(), first_count(), transform.init(params))
+
+    def update(gradients: Any, state: LossScaleState, params: Any = None) -> tuple[Any, Any]:
+        plain = tree_map(lambda g: widened(g) / wf.astype(state.scale, widened(g).dtype), gradients)
+        finite = all_finite(plain)
+        updates, inner = transform.update(plain, state.inner, params)
+        kept = tree_map(lambda new, old: wf.where(finite, new, old), inner, state.inner)
+        taken = tree_map(lambda u: wf.where(finite, u, 0), updates)
+        good = wf.where(finite, state.good + 1, 0)
+        grown = good >= wanted
+        scale = wf.where(grown, state.scale * up, state.scale)
+        scale = wf.where(finite, scale, wf.maximum(state.scale * down, least))
+        skipped = state.skipped + wf.astype(wf.logical_not(finite), wf.int32)
+        return taken, LossScaleState(scale, wf.where(grown, 0, good), skipped, kept)
+
+    return Transform(init, update)
+
+
+class EmaState(NamedTuple):
+    """Updates seen, and the averaged parameters."""
+
+    steps: wf.Tensor
+    value: Any
+
+
+@dataclass(frozen=True)
+class Ema:
+    """A running mean of parameters: `state = ema.update(params, state)`, read `state.value`."""
+
+    decay: float
+    warmup: bool
+
+    def init(self, params: Any) -> EmaState:
+        """The state that starts from these parameters."""
+        return EmaState(first_count(), tree_map(widened, params))
+
+    def update(self, params: Any, state: EmaState) -> EmaState:
+        """The state after a step: moved toward the parameters by 1 − decay."""
+        count = state.steps + 1
+        keep: Any = self.decay
+        if self.warmup:
+            number: Any = wf.astype(count, wf.float32)
+            keep = wf.minimum((1 + number) / (10 + number), self.decay)
+        fresh = wf.asarray(1 - keep)
+
+        def moved(old: Any, p: Any) -> Any:
+            return old + wf.astype(fresh, old.dtype) * (widened(p) - old)
+
+        return EmaState(count, tree_map(moved, state.value, params))
+
+
+def ema(decay: float = 0.999, warmup: bool = False) -> Ema:
+    """A running mean of parameters; with `warmup` early steps count more."""
+    return Ema(as_real("ema", "decay", decay, 0, 1), as_flag("ema", "warmup", warmup))

@@ -1,0 +1,103 @@
+"""Adafactor: second moments of a matrix kept as one row and one column."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import weft as wf
+from weft.core.common.parameters import as_real
+from weft.core.common.trees import tree_map
+from weft.optim.steps import Rate, checked_rate
+from weft.optim.transform import Transform, first_count, needed, widened
+
+
+class AdafactorState(NamedTuple):
+    """Steps taken; means of squares by row and by column of matrices, in full of the others."""
+
+    steps: wf.Tensor
+    row: Any
+    column: Any
+    full: Any
+
+
+def _part(params: Any, axis: int | None) -> Any:
+    """Zeros for the means along an axis of matrices, or for all other tensors; else None."""
+
+    def zeros(p: Any) -> Any:
+        wide = widened(p)
+        if (p.ndim > 1) != (axis is not None):
+            return None
+        return wf.zeros_like(wide if axis is None else wf.sum(wide, axis=axis, keepdims=True))
+
+    return tree_map(zeros, params)
+
+
+def adafactor(
+    learning_rate: Rate = 1e-2,
+    beta2_decay: float = -0.8,
+    eps: tuple[float | None, float] = (None, 1e-3),
+    clip: float = 1.0,
+    weight_decay: float = 0.0,
+) -> Transform:
+    """Steps relative to the size of each parameter, with factored second moments.
+
+    The rate falls with 1/√steps once that is below `learning_rate`; updates whose root mean square
+    exceeds `clip` are scaled down to it. `eps[0]` is the dtype's own by default.
+    """
+    rate = checked_rate("adafactor", learning_rate)
+    power = as_real("adafactor", "beta2_decay", beta2_decay)
+    least = as_real("adafactor", "eps", eps[1], 0)
+    decay = as_real("adafactor", "weight_decay", weight_decay, 0)
+
+    def update(gradients: Any, state: AdafactorState, params: Any = None) -> tuple[Any, Any]:
+        needed("adafactor", params)
+        count = state.steps + 1
+        number: Any = wf.astype(count, wf.float32)
+        now = rate(state.steps) if callable(rate) and not isinstance(rate, wf.Tensor) else rate
+        fresh = number**power
+        relative = wf.minimum(1 / wf.sqrt(number), now)
+        wide = tree_map(widened, gradients)
+
+        def mixed(axis: int) -> Any:
+            return lambda g, old: (
+                None if old is None else _mix(old, wf.mean(g * g, axis=axis, keepdims=True), fresh)
+            )
+
+        row = tree_map(mixed(-1), wide, state.row)
+        column = tree_map(mixed(-2), wide, state.column)
+        full = tree_map(
+            lambda g, old: None if old is None else _mix(old, g * g, fresh), wide, state.full
+        )
+
+        def step(p: Any, g: Any, r: Any, c: Any, f: Any) -> Any:
+            small = float(wf.finfo(p.dtype).eps) if eps[0] is None else eps[0]
+            variance = (
+                f if r is None else r @ c / _at_least(wf.mean(r, axis=-2, keepdims=True), small)
+            )
+            moved = g / wf.sqrt(_at_least(variance, small * small))
+            wide_p = widened(p)
+            size = wf.astype(relative, moved.dtype) * _at_least(_rms(wide_p), least)
+            made = -size / _at_least(_rms(moved) / clip, 1.0) * moved
+            return made - wf.astype(wf.asarray(now), made.dtype) * decay * wide_p if decay else made
+
+        moved = tree_map(step, params, wide, row, column, full)
+        return moved, AdafactorState(count, row, column, full)
+
+    def init(params: Any) -> AdafactorState:
+        return AdafactorState(
+            first_count(), _part(params, -1), _part(params, -2), _part(params, None)
+        )
+
+    return Transform(init, update)
+
+
+def _mix(old: Any, new: Any, fresh: Any) -> Any:
+    return old + wf.astype(fresh, old.dtype) * (new - old)
+
+
+def _at_least(x: Any, low: float) -> Any:
+    return wf.maximum(x, low)
+
+
+def _rms(x: Any) -> Any:
+    return wf.sqrt(wf.mean(x * x))

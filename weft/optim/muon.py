@@ -1,0 +1,121 @@
+"""Muon: momentum of matrices made orthogonal, and another optimiser for all other tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import weft as wf
+from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real
+from weft.core.common.trees import tree_map
+from weft.nn.parameters import combine
+from weft.optim.optimizers import adamw
+from weft.optim.steps import MomentumState, Rate, add_decayed_weights, scale_by_rate
+from weft.optim.transform import Transform, chain, mask_for, widened, zeros_for
+
+_COEFFICIENTS = (3.4445, -4.775, 2.0315)  # steep at 0: small singular values grow quickest
+
+
+def orthogonalize(matrix: Any, steps: int = 5, eps: float = 1e-7, dtype: Any = None) -> wf.Tensor:
+    """A matrix with the singular vectors of the given one, and singular values near 1.
+
+    Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X, `steps` times, in `dtype` (its own by default).
+    """
+    a, b, c = _COEFFICIENTS
+    x: Any = widened(matrix) if dtype is None else wf.astype(matrix, dtype)
+    tall = x.shape[-2] > x.shape[-1]
+    x = wf.matrix_transpose(x) if tall else x
+    x = x / wf.maximum(wf.sqrt(wf.sum(x * x, axis=(-2, -1), keepdims=True)), eps)
+    for _ in range(steps):
+        gram = x @ wf.matrix_transpose(x)
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    made = wf.matrix_transpose(x) if tall else x
+    return wf.astype(made, widened(matrix).dtype)
+
+
+def scale_by_muon(
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    steps: int = 5,
+    adjust: str = "original",
+    dtype: Any = None,
+) -> Transform:
+    """Orthogonal momentum, scaled by √max(1, rows / columns), or to the size of AdamW's steps."""
+    rate, ahead = as_real("muon", "momentum", momentum, 0, 1), as_flag("muon", "nesterov", nesterov)
+    rounds = as_integer("muon", "steps", steps, low=1, high=100)
+    as_choice("muon", "adjust", adjust, ("original", "match_rms_adamw"))
+
+    def direction(g: Any, m: Any) -> Any:
+        rows, columns = g.shape[-2:]
+        found: Any = orthogonalize(g + rate * (m - g) if ahead else m, rounds, dtype=dtype)
+        if adjust == "original":
+            return found * max(1.0, rows / columns) ** 0.5
+        return found * (0.2 * max(rows, columns) ** 0.5)
+
+    def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
+        wide = tree_map(widened, gradients)
+        moved = tree_map(lambda g, m: rate * m + (1 - rate) * g, wide, state.momentum)
+        return tree_map(direction, wide, moved), MomentumState(moved)
+
+    return Transform(lambda params: MomentumState(zeros_for(params)), update)
+
+
+class SplitState(NamedTuple):
+    """The states of the two transformations of `split`."""
+
+    chosen: Any
+    others: Any
+
+
+def split(mask: Any, chosen: Transform, others: Transform) -> Transform:
+    """One transformation for the parameters that a mask chooses, another for the others."""
+
+    def parts(tree: Any, params: Any) -> tuple[Any, Any]:
+        found = mask_for("split", mask, params)
+        return (
+            tree_map(lambda x, m: x if m else None, tree, found),
+            tree_map(lambda x, m: None if m else x, tree, found),
+        )
+
+    def init(params: Any) -> SplitState:
+        first, second = parts(params, params)
+        return SplitState(chosen.init(first), others.init(second))
+
+    def update(gradients: Any, state: SplitState, params: Any = None) -> tuple[Any, Any]:
+        known = gradients if params is None else params
+        slopes, points = parts(gradients, known), parts(known, known)
+        if params is None:
+            points = (None, None)
+        one, first = chosen.update(slopes[0], state.chosen, points[0])
+        two, second = others.update(slopes[1], state.others, points[1])
+        return combine(one, two), SplitState(first, second)
+
+    return Transform(init, update)
+
+
+def _two_axes(params: Any) -> Any:
+    return tree_map(lambda p: p.ndim == 2, params)
+
+
+def muon(
+    learning_rate: Rate = 1e-3,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    weight_decay: float = 0.1,
+    steps: int = 5,
+    adjust: str = "original",
+    fallback: Transform | None = None,
+    mask: Any = None,
+    dtype: Any = None,
+) -> Transform:
+    """Orthogonal steps for matrices, `fallback` (AdamW of the same rate) for all other tensors.
+
+    `mask` chooses what counts as a matrix, by default every tensor of two axes: tables of
+    embeddings and the last layer do better with the fallback.
+    """
+    others = adamw(learning_rate, weight_decay=0.0) if fallback is None else fallback
+    own = chain(
+        scale_by_muon(momentum, nesterov, steps, adjust, dtype),
+        add_decayed_weights(weight_decay),
+        scale_by_rate(learning_rate),
+    )
+    return split(_two_axes if mask is None else mask, own, others)

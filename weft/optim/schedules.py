@@ -1,0 +1,157 @@
+"""Numbers that change from step to step: functions of the count of steps taken before.
+
+A schedule reads a counter tensor in the optimiser's state, so that a compiled step serves all
+steps. Give one in place of a learning rate: `optim.adam(schedules.cosine(3e-4, 5000))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import pi
+from typing import Any, TypeAlias
+
+import weft as wf
+from weft.core.common.parameters import as_choice, as_integer, as_real
+from weft.errors import ArgumentError
+
+Schedule: TypeAlias = Callable[[Any], Any]
+
+
+def _float(count: Any) -> Any:
+    return wf.astype(wf.asarray(count), wf.float32)
+
+
+def _fraction(count: Any, steps: float) -> Any:
+    """How much of `steps` is done, from 0 to 1."""
+    return wf.clip(_float(count) / max(steps, 1e-9), 0.0, 1.0)
+
+
+def constant(value: float) -> Schedule:
+    """The same number at each step."""
+    number = as_real("constant", "value", value)
+    return lambda count: wf.full_like(_float(count), number)
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` in equal steps, then `end`."""
+    first, last = as_real("linear", "start", start), as_real("linear", "end", end)
+    length = as_integer("linear", "steps", steps, low=1)
+    return lambda count: first + (last - first) * _fraction(count, length)
+
+
+def cosine(start: float, steps: int, end: float = 0.0) -> Schedule:
+    """From `start` to `end` along half a cosine, then `end`."""
+    first, last = as_real("cosine", "start", start), as_real("cosine", "end", end)
+    length = as_integer("cosine", "steps", steps, low=1)
+    return lambda count: _between(first, last, _fraction(count, length))
+
+
+def _between(first: float, last: float, fraction: Any) -> Any:
+    return last + (first - last) * 0.5 * (1 + wf.cos(pi * fraction))
+
+
+def warmup_cosine(
+    peak: float, warmup: int, steps: int, start: float = 0.0, end: float = 0.0
+) -> Schedule:
+    """Up to `peak` in `warmup` equal steps, then down along half a cosine until `steps`."""
+    rise = as_integer("warmup_cosine", "warmup", warmup, low=0)
+    whole = as_integer("warmup_cosine", "steps", steps, low=1)
+    if whole <= rise:
+        raise ArgumentError(f"warmup_cosine: steps {whole} must be more than warmup {rise}")
+    down = cosine(peak, whole - rise, end)
+    return join([linear(start, peak, rise), down], [rise]) if rise else down
+
+
+def exponential(start: float, factor: float, every: int = 1, staircase: bool = False) -> Schedule:
+    """`start`, multiplied by `factor` in the course of each `every` steps (at once: staircase)."""
+    first, rate = as_real("exponential", "start", start), as_real("exponential", "factor", factor)
+    length = as_integer("exponential", "every", every, low=1)
+    if rate <= 0:
+        raise ArgumentError(f"exponential: factor must be positive, got {rate}")
+
+    def value(count: Any) -> Any:
+        times = _float(count) / length
+        return first * rate ** (wf.floor(times) if staircase else times)
+
+    return value
+
+
+def step(start: float, factor: float, every: int) -> Schedule:
+    """`start`, multiplied by `factor` after each `every` steps."""
+    return exponential(start, factor, every, staircase=True)
+
+
+def piecewise(start: float, factors: Mapping[int, float]) -> Schedule:
+    """`start`, multiplied by each factor from the step it is listed under on."""
+    first = as_real("piecewise", "start", start)
+    rows = sorted((as_integer("piecewise", "step", k, low=0), f) for k, f in factors.items())
+
+    def value(count: Any) -> Any:
+        found: Any = wf.full_like(_float(count), first)
+        for boundary, factor in rows:
+            found = found * wf.where(wf.asarray(count) >= boundary, factor, 1.0)
+        return found
+
+    return value
+
+
+def one_cycle(
+    peak: float,
+    steps: int,
+    rise: float = 0.3,
+    start_divisor: float = 25.0,
+    end_divisor: float = 1e4,
+    shape: str = "cosine",
+) -> Schedule:
+    """Up to `peak` in the first part `rise` of the steps, then down to nearly nothing.
+
+    It starts at peak / start_divisor and ends, at step `steps` − 1, at that / end_divisor.
+    """
+    as_choice("one_cycle", "shape", shape, ("cosine", "linear"))
+    whole = as_integer("one_cycle", "steps", steps, low=2)
+    top = as_real("one_cycle", "rise", rise, 0, 1) * whole - 1
+    low = as_real("one_cycle", "peak", peak) / start_divisor
+
+    def line(first: float, last: float, fraction: Any) -> Any:
+        return first + (last - first) * fraction
+
+    between = _between if shape == "cosine" else line
+
+    def value(count: Any) -> Any:
+        up = between(low, peak, _fraction(count, top))
+        down = between(peak, low / end_divisor, _fraction(_float(count) - top, whole - 1 - top))
+        return wf.where(_float(count) <= top, up, down)
+
+    return value
+
+
+def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
+    """One schedule after the other; each counts from the boundary it begins at."""
+    if len(boundaries) != len(schedules) - 1:
+        raise ArgumentError(
+            f"join: {len(schedules)} schedules need {len(schedules) - 1} boundaries,"
+            f" got {len(boundaries)}"
+        )
+
+    def value(count: Any) -> Any:
+        number = wf.asarray(count)
+        found = schedules[0](number)
+        for boundary, schedule in zip(boundaries, schedules[1:], strict=True):
+            found = wf.where(number < boundary, found, schedule(number - boundary))
+        return found
+
+    return value
+
+
+__all__ = [
+    "Schedule",
+    "constant",
+    "cosine",
+    "exponential",
+    "join",
+    "linear",
+    "one_cycle",
+    "piecewise",
+    "step",
+    "warmup_cosine",
+]

@@ -1,0 +1,195 @@
+"""The parts optimisers are chained of: clipping, momentum, scaling, weight decay, the rate."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any, NamedTuple, TypeAlias
+
+import weft as wf
+from weft.core.common.parameters import as_flag, as_real, shown
+from weft.core.common.trees import tree_map
+from weft.errors import ArgumentError
+from weft.optim.schedules import Schedule
+from weft.optim.transform import (
+    Transform,
+    first_count,
+    global_norm,
+    mask_for,
+    needed,
+    stateless,
+    widened,
+    zeros_for,
+)
+
+Rate: TypeAlias = "float | wf.Tensor | Schedule"
+
+
+class RateState(NamedTuple):
+    """How many steps a schedule has seen."""
+
+    steps: wf.Tensor
+
+
+class MomentumState(NamedTuple):
+    """The running sum of gradients."""
+
+    momentum: Any
+
+
+class AdamState(NamedTuple):
+    """Steps taken, and the running means of gradients and of their squares."""
+
+    steps: wf.Tensor
+    mean: Any
+    square: Any
+
+
+class SquareState(NamedTuple):
+    """Running means of squares and, where the variance is centred, of gradients (else None)."""
+
+    square: Any
+    mean: Any
+
+
+def checked_rate(op: str, rate: Any) -> Any:
+    """A learning rate: a number, a tensor, or a schedule."""
+    if isinstance(rate, wf.Tensor):
+        return rate
+    if isinstance(rate, int | float) and not isinstance(rate, bool):
+        return as_real(op, "learning_rate", rate)
+    if callable(rate):
+        return rate
+    raise ArgumentError(
+        f"{op}: learning_rate: expected a number, a tensor or a schedule, got {shown(rate)}"
+    )
+
+
+def scale_by_rate(rate: Rate) -> Transform:
+    """Multiply by minus the learning rate: the last part of an optimiser."""
+    found = checked_rate("scale_by_rate", rate)
+    if isinstance(found, wf.Tensor) or not callable(found):
+        return stateless(lambda gradients, params: tree_map(lambda g: g * -found, gradients))
+
+    def update(gradients: Any, state: RateState, params: Any = None) -> tuple[Any, Any]:
+        factor = -found(state.steps)
+        moved = tree_map(lambda g: g * wf.astype(factor, g.dtype), gradients)
+        return moved, RateState(state.steps + 1)
+
+    return Transform(lambda params: RateState(first_count()), update)
+
+
+def scale(factor: float) -> Transform:
+    """Multiply by a number."""
+    return stateless(lambda gradients, params: tree_map(lambda g: g * factor, gradients))
+
+
+def clip_by_value(limit: float) -> Transform:
+    """Cut each number off at −limit and limit."""
+    bound = as_real("clip_by_value", "limit", limit, 0)
+    return stateless(lambda gradients, _: tree_map(lambda g: wf.clip(g, -bound, bound), gradients))
+
+
+def clip_by_global_norm(limit: float) -> Transform:
+    """Scale all gradients down together where their norm exceeds `limit`."""
+    bound = as_real("clip_by_global_norm", "limit", limit, 0)
+
+    def clipped(gradients: Any, params: Any) -> Any:
+        # As in torch: the small number also keeps a norm of zero from dividing.
+        factor: Any = wf.minimum(bound / (global_norm(gradients) + 1e-6), 1.0)
+        return tree_map(lambda g: g * wf.astype(factor, g.dtype), gradients)
+
+    return stateless(clipped)
+
+
+def add_decayed_weights(weight_decay: float, mask: Any = None) -> Transform:
+    """Add `weight_decay` times the parameters, where the mask holds."""
+    decay = as_real("add_decayed_weights", "weight_decay", weight_decay, 0)
+
+    def added(gradients: Any, params: Any) -> Any:
+        if decay == 0:
+            return gradients
+        chosen = mask_for("add_decayed_weights", mask, needed("add_decayed_weights", params))
+        return tree_map(
+            lambda g, p, m: widened(g) + decay * widened(p) if m else g, gradients, params, chosen
+        )
+
+    return stateless(added)
+
+
+def add_momentum(decay: float, nesterov: bool = False) -> Transform:
+    """Sum up gradients, of which each step forgets all but the part `decay`."""
+    rate = as_real("add_momentum", "decay", decay, 0, 1)
+    ahead = as_flag("add_momentum", "nesterov", nesterov)
+
+    def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
+        moved = tree_map(lambda g, m: rate * m + widened(g), gradients, state.momentum)
+        if not ahead:
+            return moved, MomentumState(moved)
+        return tree_map(lambda g, m: widened(g) + rate * m, gradients, moved), MomentumState(moved)
+
+    return Transform(lambda params: MomentumState(zeros_for(params)), update)
+
+
+def correction(decay: float, count: Any) -> Any:
+    """1 − decay^count, with all its digits when the decay is close to 1."""
+    if decay == 0:
+        return 1.0
+    return -wf.expm1(wf.astype(count, wf.float32) * log(decay))
+
+
+def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
+    """Running mean of gradients over the root of the running mean of squares, both unbiased."""
+    b1, b2 = as_real("adam", "b1", b1, 0, 1), as_real("adam", "b2", b2, 0, 1)
+    eps = as_real("adam", "eps", eps, 0)
+
+    def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
+        count = state.steps + 1
+        one, two = correction(b1, count), correction(b2, count)
+        wide = tree_map(widened, gradients)
+        mean = tree_map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, wide)
+        square = tree_map(lambda v, g: b2 * v + (1 - b2) * (g * g), state.square, wide)
+
+        def direction(m: Any, v: Any) -> Any:
+            first, second = (wf.astype(wf.asarray(c), m.dtype) for c in (one, two))
+            return m / first / (wf.sqrt(v / second) + eps)
+
+        return tree_map(direction, mean, square), AdamState(count, mean, square)
+
+    def init(params: Any) -> AdamState:
+        return AdamState(first_count(), zeros_for(params), zeros_for(params))
+
+    return Transform(init, update)
+
+
+def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Transform:
+    """The sign of a mean of gradient and momentum."""
+    b1, b2 = as_real("lion", "b1", b1, 0, 1), as_real("lion", "b2", b2, 0, 1)
+
+    def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
+        wide = tree_map(widened, gradients)
+        signs = tree_map(lambda m, g: wf.sign(b1 * m + (1 - b1) * g), state.momentum, wide)
+        moved = tree_map(lambda m, g: b2 * m + (1 - b2) * g, state.momentum, wide)
+        return signs, MomentumState(moved)
+
+    return Transform(lambda params: MomentumState(zeros_for(params)), update)
+
+
+def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, centered: bool = False) -> Transform:
+    """Gradients over the root of a running mean of their squares (less the squared mean)."""
+    rate, eps = as_real("rmsprop", "decay", decay, 0, 1), as_real("rmsprop", "eps", eps, 0)
+    centred = as_flag("rmsprop", "centered", centered)
+
+    def update(gradients: Any, state: SquareState, params: Any = None) -> tuple[Any, Any]:
+        wide = tree_map(widened, gradients)
+        square = tree_map(lambda v, g: rate * v + (1 - rate) * (g * g), state.square, wide)
+        if not centred:
+            moved = tree_map(lambda g, v: g / (wf.sqrt(v) + eps), wide, square)
+            return moved, SquareState(square, None)
+        mean = tree_map(lambda m, g: rate * m + (1 - rate) * g, state.mean, wide)
+        moved = tree_map(lambda g, v, m: g / (wf.sqrt(v - m * m) + eps), wide, square, mean)
+        return moved, SquareState(square, mean)
+
+    def init(params: Any) -> SquareState:
+        return SquareState(zeros_for(params), zeros_for(params) if centred else None)
+
+    return Transform(init, update)

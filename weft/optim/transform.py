@@ -1,0 +1,122 @@
+"""Gradient transformations: pairs of functions that chain.
+
+`init(params)` gives a state, `update(gradients, state, params)` gives updates and the next state;
+`apply` adds updates to parameters. States are trees of tensors: they go through `wf.compile`, are
+saved like parameters, and hold the count of steps that schedules read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import weft as wf
+from weft.core.common import dtypes
+from weft.core.common.parameters import shown
+from weft.core.common.trees import tree_leaves, tree_map
+from weft.errors import ArgumentError, TreeError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A step from gradients to updates: `init(params)`, `update(gradients, state, params)`."""
+
+    init: Callable[[Any], Any]
+    update: Callable[..., tuple[Any, Any]]
+
+
+def chain(*transforms: Transform) -> Transform:
+    """Transformations one after the other; the state is a tuple of theirs."""
+    for number, each in enumerate(transforms):
+        if not isinstance(each, Transform):
+            raise ArgumentError(
+                f"chain: transform {number}: expected a Transform, got {shown(each)}"
+                "\nhint: call it first, such as optim.clip_by_global_norm(1.0)"
+            )
+
+    def init(params: Any) -> Any:
+        return tuple(each.init(params) for each in transforms)
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if not isinstance(state, tuple) or len(state) != len(transforms):
+            raise TreeError(
+                f"chain: state: expected a tuple of {len(transforms)} states, got {shown(state)}"
+                "\nhint: state = transform.init(params)"
+            )
+        following = []
+        for each, own in zip(transforms, state, strict=True):
+            gradients, new = each.update(gradients, own, params)
+            following.append(new)
+        return gradients, tuple(following)
+
+    return Transform(init, update)
+
+
+def stateless(function: Callable[[Any, Any], Any]) -> Transform:
+    """A transformation `function(gradients, params) -> updates` that remembers nothing."""
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return function(gradients, params), state
+
+    return Transform(lambda params: (), update)
+
+
+def apply(params: T, updates: Any) -> T:
+    """Parameters with updates added, in the parameters' own dtypes."""
+    moved: T = tree_map(lambda p, u: wf.astype(widened(p) + u, p.dtype), params, updates)
+    return moved
+
+
+def widened(x: Any) -> Any:
+    """A tensor in the dtype that steps are taken in: narrow floats become float32."""
+    return wf.astype(x, wf.float32) if dtypes.is_narrow(x.dtype) else x
+
+
+def zeros_for(params: Any) -> Any:
+    """Zeros like the parameters, in the dtype that steps are taken in."""
+    return tree_map(lambda p: wf.zeros_like(widened(p)), params)
+
+
+def first_count() -> wf.Tensor:
+    """The count of steps before any was taken."""
+    return wf.zeros((), dtype=wf.int32)
+
+
+def needed(op: str, params: Any) -> Any:
+    """The parameters, which this transformation cannot do without."""
+    if params is None:
+        raise ArgumentError(
+            f"{op}: update: params are needed\nhint: update(gradients, state, params)"
+        )
+    return params
+
+
+def mask_for(op: str, mask: Any, params: Any) -> Any:
+    """A tree of bools, from one, from a function of the parameters, or from None: everywhere."""
+    if mask is None:
+        return tree_map(lambda p: True, params)
+    found = mask(params) if callable(mask) and not _is_tree_of_bools(mask) else mask
+    if not _is_tree_of_bools(found):
+        raise ArgumentError(
+            f"{op}: mask: expected a tree of True and False, or a function that gives one"
+            "\nhint: mask=optim.matrices leaves out biases and scales"
+        )
+    return found
+
+
+def _is_tree_of_bools(tree: Any) -> bool:
+    return all(isinstance(leaf, bool) for leaf in tree_leaves(tree))
+
+
+def matrices(params: Any) -> Any:
+    """A mask: True for tensors of two axes or more, so not for biases and scales."""
+    return tree_map(lambda p: p.ndim >= 2, params)
+
+
+def global_norm(tree: Any) -> wf.Tensor:
+    """The square root of the sum of all squares in a tree."""
+    total: Any = sum(wf.sum(wf.square(widened(x))) for x in tree_leaves(tree))
+    return wf.sqrt(wf.asarray(total))
