@@ -56,10 +56,8 @@ class LossScaleState(NamedTuple):
 
 def all_finite(tree: Any) -> wf.Tensor:
     """Whether no number of a tree is infinite or NaN."""
-    found: Any = wf.asarray(True)
-    for leaf in tree_leaves(tree):
-        found = found & wf.all(wf.isfinite(leaf))
-    return wf.asarray(found)
+    found = [wf.all(wf.isfinite(leaf)) for leaf in tree_leaves(tree)]
+    return wf.all(wf.stack(found)) if found else wf.asarray(True)
 
 
 def loss_scaled(

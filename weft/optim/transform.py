@@ -118,5 +118,6 @@ def matrices(params: Any) -> Any:
 
 def global_norm(tree: Any) -> wf.Tensor:
     """The square root of the sum of all squares in a tree."""
-    total: Any = sum(wf.sum(wf.square(widened(x))) for x in tree_leaves(tree))
-    return wf.sqrt(wf.asarray(total))
+    squares = [wf.sum(wf.square(widened(x))) for x in tree_leaves(tree)]
+    # Joined, the sums wait for nothing but their own tensors, and run beside each other.
+    return wf.sqrt(wf.sum(wf.stack(squares))) if squares else wf.zeros(())
