@@ -82,9 +82,7 @@ def test_batch_norm_at_inference():
 
 def test_batch_norm_in_training_gives_the_layer_that_has_seen_the_batch():
     other = theirs.BatchNorm2d(4)
-    ours = same_layer(
-        nn.BatchNorm(4), other, draw(3, 4, 2, 5), call=lambda m, x: m.advance(x)[0]
-    )
+    ours = same_layer(nn.BatchNorm(4), other, draw(3, 4, 2, 5), call=lambda m, x: m.advance(x)[0])
     fresh = theirs.BatchNorm2d(4).double()
     moved = nn.load_state_dict(ours, fresh.state_dict())
     for seed in range(3):

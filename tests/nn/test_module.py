@@ -79,7 +79,7 @@ def test_the_structure_stays_whatever_the_leaves_become():
 
 def test_a_module_does_not_change():
     scaled = Scaled(wf.ones(2))
-    with pytest.raises(MutationError, match="Scaled: field 'power'.*\nhint: module.replace"):
+    with pytest.raises(MutationError, match=r"Scaled: field 'power'.*\nhint: module.replace"):
         scaled.power = 3
     with pytest.raises(MutationError, match="does not change"):
         del scaled.power
@@ -110,12 +110,18 @@ def test_mistakes_in_fields_are_told():
     class Constant(nn.Module):
         table: wf.Tensor = nn.static()
 
-    with pytest.raises(ArgumentError, match="'size' is no field of the module\nhint: declare it"):
+    with pytest.raises(ArgumentError, match=r"'size' is no field of the module\nhint: declare it"):
         Undeclared()
-    with pytest.raises(ArgumentError, match="Absent: __init__ leaves fields without a value.*size"):
+    with pytest.raises(
+        ArgumentError, match=r"Absent: __init__ leaves fields without a value.*size"
+    ):
         Absent()
     with pytest.raises(TreeError, match="Constant: field 'table': is static, but holds Tensor"):
         Constant(wf.ones(2))
+    with pytest.raises(
+        TreeError, match="Apply: field 'function': a method of Embedding would hide"
+    ):
+        nn.Sequential(nn.Embedding(3, 2, key=KEY).logits)
     with pytest.raises(TreeError, match="'factor': holds 3 beside tensors or modules"):
         Scaled([wf.ones(2), 3])
     with pytest.raises(TreeError, match=r"'names': \['a'\] holds no tensors.*\nhint: a tuple"):

@@ -215,9 +215,11 @@ def test_optimizers_take_models_and_parts_of_models():
 def test_mistakes_are_told():
     transform = optim.adamw(0.1)
     params = {"w": wf.ones(2)}
-    with pytest.raises(ArgumentError, match="add_decayed_weights: update: params are needed\nhint"):
+    with pytest.raises(
+        ArgumentError, match=r"add_decayed_weights: update: params are needed\nhint"
+    ):
         transform.update(params, transform.init(params))
-    with pytest.raises(TreeError, match="chain: state: expected a tuple of 3 states.*\nhint"):
+    with pytest.raises(TreeError, match=r"chain: state: expected a tuple of 3 states.*\nhint"):
         transform.update(params, (), params)
     with pytest.raises(ArgumentError, match="chain: transform 0: expected a Transform"):
         optim.chain(optim.adam)

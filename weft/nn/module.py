@@ -142,6 +142,12 @@ def _is_child(module: Any, name: str) -> bool:
 
 
 def _check_hashable(where: str, value: Any) -> None:
+    """Refuse a static value that cannot be hashed, or that hides tensors from the tree."""
+    if isinstance(getattr(value, "__self__", None), Module):
+        raise TreeError(
+            f"{where}: a method of {type(value.__self__).__name__} would hide its tensors"
+            "\nhint: hold the module itself, and call the method where it is used"
+        )
     try:
         hash(value)
     except TypeError:
