@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
@@ -48,13 +49,15 @@ class Layout:
     one serves the other (so `1` and `True`, or `0.0` and `-0.0`, differ).
     """
 
-    __slots__ = ("_hash", "_key", "children", "constants")
+    __slots__ = ("_hash", "_key", "blank", "children", "constants", "take")
 
     def __init__(self, children: tuple[str, ...], constants: tuple[tuple[str, Any], ...]) -> None:
         self.children = children
         self.constants = constants
         self._key = (children, tuple((name, freeze(value)) for name, value in constants))
         self._hash = hash(self._key)
+        self.blank = {**dict(constants), _LAYOUT: self}  # a module's attributes, without children
+        self.take = _taker(children)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -69,6 +72,13 @@ class Layout:
 
     def __repr__(self) -> str:
         return ", ".join(f"{name}={shown(value)}" for name, value in self.constants)
+
+
+def _taker(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """The function that takes the named values out of a dict, as a tuple."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return (lambda values: (values[names[0]],)) if names else lambda values: ()
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(static, buffer, dataclasses.field))
@@ -157,18 +167,20 @@ def _check_hashable(where: str, value: Any) -> None:
         ) from None
 
 
-def _flatten(module: Any) -> tuple[list[Any], Layout, tuple[str, ...]]:
-    layout: Layout = module.__dict__[_LAYOUT]
+def _flatten(module: Any) -> tuple[tuple[Any, ...], Layout, tuple[str, ...]]:
     values = module.__dict__
-    return [values[name] for name in layout.children], layout, layout.children
+    layout: Layout = values[_LAYOUT]
+    return layout.take(values), layout, layout.children
 
 
 def _rebuilder(cls: type) -> Callable[[Any, Iterable[Any]], Any]:
+    blank: Any = object.__new__
+
     def rebuild(layout: Any, children: Iterable[Any]) -> Any:
-        made: Any = object.__new__(cls)
-        made.__dict__.update(zip(layout.children, children, strict=True))
-        made.__dict__.update(layout.constants)
-        made.__dict__[_LAYOUT] = layout
+        made = blank(cls)
+        values = made.__dict__
+        values.update(layout.blank)
+        values.update(zip(layout.children, children, strict=True))
         return made
 
     return rebuild
