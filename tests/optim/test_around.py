@@ -111,3 +111,17 @@ def regions(transform, count=100):
 )
 def test_a_step_over_a_hundred_parameters_runs_in_two_regions(transform):
     assert regions(transform) <= 2
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(1e-3)),
+        optim.loss_scaled(optim.adamw(1e-3)),
+        optim.accumulate(optim.adamw(1e-3), 4),
+        optim.adafactor(),
+    ],
+    ids=["clipped", "scaled", "accumulated", "adafactor"],
+)
+def test_sums_over_a_hundred_parameters_share_their_regions(transform):
+    assert regions(transform) <= 6

@@ -21,6 +21,8 @@ from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
 from weft.runtime.cpu.program_builder import ProgramBuilder
 
+_SMALL = 1 << 14  # bytes of results that may be made early
+
 
 @dataclass(frozen=True, eq=False)
 class Region:
@@ -44,20 +46,45 @@ def regions(steps: Sequence[Step]) -> list[Region | Step]:
     return made
 
 
+class _Group:
+    """Calls, and the memory that they touch."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._memory: set[Memory] = set()
+        self._written: set[Memory] = set()
+
+    def add(self, call: Call) -> None:
+        self.calls.append(call)
+        self._memory.update(call.memory)
+        self._written.update(call.written)
+
+    def is_apart_from(self, call: Call) -> bool:
+        """Whether the call may change places with all calls of the group."""
+        return self._written.isdisjoint(call.memory) and self._memory.isdisjoint(call.written)
+
+
 def _neighbours(calls: Sequence[Call]) -> Iterator[Region]:
-    """Neighbours that do not need each other; their order stays, since memory is planned by it."""
-    here: list[Call] = []
-    read: set[Memory] = set()
-    written: set[Memory] = set()
-    for call in calls:
-        if not written.isdisjoint(call.memory) or not read.isdisjoint(call.written):
-            yield Region(tuple(here))
-            here, read, written = [], set(), set()
-        here.append(call)
-        read.update(call.memory)
-        written.update(call.written)
-    if here:
-        yield Region(tuple(here))
+    """Calls that do not need each other, in their order: memory is planned by it.
+
+    Only calls of small results may pass each other, such as the sums of a hundred tensors, each of
+    which is two calls; results that lie about longer must not cost memory.
+    """
+    left = list(calls)
+    while left:
+        here, waiting = _Group(), _Group()
+        for place, call in enumerate(left):
+            small = sum(memory.nbytes for memory in call.written) <= _SMALL
+            passes = small or not waiting.calls
+            if passes and here.is_apart_from(call) and waiting.is_apart_from(call):
+                here.add(call)
+            elif small:
+                waiting.add(call)
+            else:
+                waiting.calls += left[place:]
+                break
+        yield Region(tuple(here.calls))
+        left = waiting.calls
 
 
 @dataclass

@@ -89,7 +89,7 @@ def loss_scaled(
 
     def update(gradients: Any, state: LossScaleState, params: Any = None) -> tuple[Any, Any]:
         plain = tree_map(lambda g: widened(g) / wf.astype(state.scale, widened(g).dtype), gradients)
-        finite = all_finite(plain)
+        finite = all_finite(gradients)
         updates, inner = transform.update(plain, state.inner, params)
         kept = tree_map(lambda new, old: wf.where(finite, new, old), inner, state.inner)
         taken = tree_map(lambda u: wf.where(finite, u, 0), updates)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import weft as wf
 from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real
-from weft.core.common.trees import tree_map
+from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
 from weft.nn.parameters import combine
 from weft.optim.optimizers import adamw
 from weft.optim.steps import MomentumState, Rate, add_decayed_weights, scale_by_rate
@@ -44,9 +44,9 @@ def scale_by_muon(
     rounds = as_integer("muon", "steps", steps, low=1, high=100)
     as_choice("muon", "adjust", adjust, ("original", "match_rms_adamw"))
 
-    def direction(g: Any, m: Any) -> Any:
-        rows, columns = g.shape[-2:]
-        found: Any = orthogonalize(g + rate * (m - g) if ahead else m, rounds, dtype=dtype)
+    def direction(matrix: Any) -> Any:
+        rows, columns = matrix.shape[-2:]
+        found: Any = orthogonalize(matrix, rounds, dtype=dtype)
         if adjust == "original":
             return found * max(1.0, rows / columns) ** 0.5
         return found * (0.2 * max(rows, columns) ** 0.5)
@@ -54,9 +54,24 @@ def scale_by_muon(
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         moved = tree_map(lambda g, m: rate * m + (1 - rate) * g, wide, state.momentum)
-        return tree_map(direction, wide, moved), MomentumState(moved)
+        ahead_of = tree_map(lambda g, m: g + rate * (m - g) if ahead else m, wide, moved)
+        return _map_together(direction, ahead_of), MomentumState(moved)
 
     return Transform(lambda params: MomentumState(zeros_for(params)), update)
+
+
+def _map_together(function: Any, tree: Any) -> Any:
+    """Map a function over leaves, all leaves of one type at once: it takes leading axes."""
+    leaves, structure = tree_flatten(tree)
+    groups: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        groups.setdefault((leaf.shape, leaf.dtype), []).append(place)
+    made = list(leaves)
+    for places in groups.values():
+        found = function(wf.stack([leaves[i] for i in places]))
+        for row, place in enumerate(places):
+            made[place] = found[row]
+    return tree_unflatten(structure, made)
 
 
 class SplitState(NamedTuple):
