@@ -6,6 +6,8 @@ import copy
 import pickle
 import subprocess
 import sys
+from abc import abstractmethod
+from typing import Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -94,6 +96,32 @@ def test_a_replaced_field_becomes_a_child_when_it_gets_a_tensor():
     layer = nn.Linear(2, 3, bias=False, key=KEY)
     assert len(wf.tree_leaves(layer)) == 1
     assert len(wf.tree_leaves(layer.replace(bias=wf.zeros(3)))) == 2
+
+
+def test_classes_may_be_generic_abstract_and_have_defaults():
+    T = TypeVar("T")
+
+    class Shape(nn.Module, Generic[T]):
+        size: int = 2
+        scale: wf.Tensor = nn.static(default=None)
+
+        def __init__(self):
+            pass
+
+        @abstractmethod
+        def __call__(self, x): ...
+
+    class Round(Shape[int]):
+        radius: float = 1.5
+
+        def __call__(self, x):
+            return x * self.radius
+
+    with pytest.raises(TypeError, match="abstract"):
+        Shape()
+    shape = Round()
+    assert (shape.replace(size=3).size, shape.radius) == (3, 1.5)
+    assert wf.tree_map(lambda x: x, shape)(2.0) == 3.0
 
 
 def test_mistakes_in_fields_are_told():

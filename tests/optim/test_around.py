@@ -76,10 +76,11 @@ def test_float16_underflows_without_a_scale_and_trains_with_it():
 
 def test_an_average_of_parameters_follows_them():
     average = optim.ema(0.9)
-    state = average.init({"w": wf.zeros(2)})
+    state = average.init({"w": wf.zeros(2), "seen": wf.tensor(0)})
     update = wf.compile(average.update)
-    for _ in range(5):
-        state = update({"w": wf.ones(2)}, state)
+    for number in range(5):
+        state = update({"w": wf.ones(2), "seen": wf.tensor(number)}, state)
+    assert state.value["seen"].item() == 4
     np.testing.assert_allclose(state.value["w"].numpy(), 1 - 0.9**5, rtol=1e-6)
     warm = optim.ema(0.999, warmup=True)
     first = warm.update({"w": wf.ones(2)}, warm.init({"w": wf.zeros(2)}))

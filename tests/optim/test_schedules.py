@@ -76,6 +76,20 @@ def test_a_compiled_step_with_a_schedule_is_compiled_once():
     assert step.stats.traces == 1
 
 
+def test_a_rate_given_at_each_step_is_compiled_once():
+    params = wf.zeros(2)
+    state = wf.optim.adamw(0.0).init(params)
+
+    @wf.compile
+    def step(params, state, rate):
+        return wf.optim.adamw(rate, weight_decay=0.0).update(wf.ones(2), state, params)
+
+    for rate in (0.5, 0.25, 0.125):
+        updates, state = step(params, state, rate)
+        np.testing.assert_allclose(updates.numpy(), -rate, rtol=1e-5)
+    assert step.stats.traces == 1
+
+
 def test_mistakes_are_told():
     with pytest.raises(ArgumentError, match="steps 5 must be more than warmup 5"):
         schedules.warmup_cosine(1.0, 5, 5)

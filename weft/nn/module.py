@@ -113,6 +113,8 @@ class ModuleType(ABCMeta):
             raise ArgumentError(
                 f"{cls.__name__}: __init__ leaves fields without a value ({', '.join(absent)})"
             )
+        for name in made._fields:  # a default lies in the class until the instance has it, too
+            made.__dict__.setdefault(name, getattr(made, name))
         _close(made, [name for name in made._fields if _is_child(made, name)])
         return made
 

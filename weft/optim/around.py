@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import weft as wf
+from weft.core.common import dtypes
 from weft.core.common.parameters import as_finite, as_flag, as_integer, as_real
 from weft.core.common.trees import tree_leaves, tree_map
 from weft.optim.transform import Transform, first_count, widened, zeros_for
@@ -112,7 +113,10 @@ class EmaState(NamedTuple):
 
 @dataclass(frozen=True)
 class Ema:
-    """A running mean of parameters: `state = ema.update(params, state)`, read `state.value`."""
+    """A running mean of parameters: `state = ema.update(params, state)`, read `state.value`.
+
+    What is no float, such as a counter, is not averaged: the latest value counts.
+    """
 
     decay: float
     warmup: bool
@@ -131,6 +135,8 @@ class Ema:
         fresh = wf.asarray(1 - keep)
 
         def moved(old: Any, p: Any) -> Any:
+            if not dtypes.is_inexact(old.dtype):
+                return p
             return old + wf.astype(fresh, old.dtype) * (widened(p) - old)
 
         return EmaState(count, tree_map(moved, state.value, params))
