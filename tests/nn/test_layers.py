@@ -141,19 +141,6 @@ def test_attention_to_a_memory_and_to_other_values():
     same_layer(ours, other, q, k, v, call_theirs=lambda m, q, k, v: m(q, k, v)[0])
 
 
-def test_grouped_heads_are_heads_whose_keys_repeat():
-    attention = nn.MultiHeadAttention(8, 4, num_kv_heads=2, key=KEY)
-    full = nn.MultiHeadAttention(8, 4, key=KEY)
-    weight = attention.in_proj.weight
-    q, k, v = weight[:8], weight[8:12], weight[12:]
-    twice = [wf.reshape(wf.repeat(wf.reshape(t, (2, 2, 8)), 2, axis=0), (8, 8)) for t in (k, v)]
-    full = full.replace(
-        in_proj=full.in_proj.replace(weight=wf.concat([q, *twice])), out_proj=attention.out_proj
-    )
-    x = draw(2, 5, 8).astype(np.float32)
-    close(attention(x).numpy(), full(x).numpy(), 1e-5)
-
-
 def test_rotary_positions_turn_pairs_of_features():
     x = draw(2, 7, 6)
     angles = torch.arange(7.0)[:, None] * 100.0 ** (-torch.arange(3.0) / 3)
@@ -165,21 +152,6 @@ def test_rotary_positions_turn_pairs_of_features():
         for s in (0, 5)
     ]
     close(scores[0].numpy(), scores[1].numpy(), 1e-5)
-
-
-@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "rope": 1e4}], ids=str)
-def test_decoding_from_a_cache_is_attention_over_the_whole_sequence(options):
-    attention = nn.MultiHeadAttention(8, 4, is_causal=True, key=KEY, **options)
-    x = draw(2, 7, 8).astype(np.float32)
-    whole = attention(x)
-    decode = wf.compile(lambda m, x, cache: m.decode(x, cache))
-    cache = attention.cache(2, capacity=9)
-    found = []
-    for start, stop in ((0, 3), (3, 4), (4, 5), (5, 7)):
-        y, cache = decode(attention, x[:, start:stop], cache)
-        found.append(y)
-    close(wf.concat(found, axis=1).numpy(), whole.numpy(), 1e-5)
-    assert cache.length.item() == 7
 
 
 ENCODERS = [{}, {"norm_first": True, "activation": "gelu"}, {"bias": False}]
@@ -209,18 +181,6 @@ def test_a_transformers_decoder_layer(options):
         draw(3, 4, 8, seed=1),
         call_theirs=lambda m, x, memory: m(x, memory, tgt_mask=hidden),
     )
-
-
-def test_transformer_layers_decode_from_a_cache():
-    x, memory = draw(2, 5, 8).astype(np.float32), draw(2, 3, 8).astype(np.float32)
-    options = {"dropout": 0.0, "rope": 1e4, "is_causal": True, "key": KEY}
-    encoder = nn.TransformerEncoderLayer(8, 2, 16, **options)
-    decoder = nn.TransformerDecoderLayer(8, 2, 16, **options)
-    for layer, rest in ((encoder, ()), (decoder, (memory,))):
-        cache = layer.self_attn.cache(2, capacity=5)
-        first, cache = layer.decode(x[:, :2], *rest, cache)
-        second, cache = layer.decode(x[:, 2:], *rest, cache)
-        close(wf.concat([first, second], axis=1).numpy(), layer(x, *rest).numpy(), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])

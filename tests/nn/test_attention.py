@@ -1,0 +1,59 @@
+"""Attention beyond torch's layers: grouped heads and caches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+
+nn = wf.nn
+KEY = wf.random.key(0)
+
+
+def draw(*shape):
+    return np.random.default_rng([0, *shape]).standard_normal(shape)
+
+
+def close(a, b, tolerance):
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_grouped_heads_are_heads_whose_keys_repeat():
+    attention = nn.MultiHeadAttention(8, 4, num_kv_heads=2, key=KEY)
+    full = nn.MultiHeadAttention(8, 4, key=KEY)
+    weight = attention.in_proj.weight
+    q, k, v = weight[:8], weight[8:12], weight[12:]
+    twice = [wf.reshape(wf.repeat(wf.reshape(t, (2, 2, 8)), 2, axis=0), (8, 8)) for t in (k, v)]
+    full = full.replace(
+        in_proj=full.in_proj.replace(weight=wf.concat([q, *twice])), out_proj=attention.out_proj
+    )
+    x = draw(2, 5, 8).astype(np.float32)
+    close(attention(x).numpy(), full(x).numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "rope": 1e4}], ids=str)
+def test_decoding_from_a_cache_is_attention_over_the_whole_sequence(options):
+    attention = nn.MultiHeadAttention(8, 4, is_causal=True, key=KEY, **options)
+    x = draw(2, 7, 8).astype(np.float32)
+    whole = attention(x)
+    decode = wf.compile(lambda m, x, cache: m.decode(x, cache))
+    cache = attention.cache(2, capacity=9)
+    found = []
+    for start, stop in ((0, 3), (3, 4), (4, 5), (5, 7)):
+        y, cache = decode(attention, x[:, start:stop], cache)
+        found.append(y)
+    close(wf.concat(found, axis=1).numpy(), whole.numpy(), 1e-5)
+    assert cache.length.item() == 7
+
+
+def test_transformer_layers_decode_from_a_cache():
+    x, memory = draw(2, 5, 8).astype(np.float32), draw(2, 3, 8).astype(np.float32)
+    options = {"dropout": 0.0, "rope": 1e4, "is_causal": True, "key": KEY}
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, **options)
+    decoder = nn.TransformerDecoderLayer(8, 2, 16, **options)
+    for layer, rest in ((encoder, ()), (decoder, (memory,))):
+        cache = layer.self_attn.cache(2, capacity=5)
+        first, cache = layer.decode(x[:, :2], *rest, cache)
+        second, cache = layer.decode(x[:, 2:], *rest, cache)
+        close(wf.concat([first, second], axis=1).numpy(), layer(x, *rest).numpy(), 1e-5)

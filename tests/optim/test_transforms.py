@@ -1,0 +1,113 @@
+"""Optimisers by formula, and what they do with masks, models, narrow floats and mistakes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.optim.small_problem import draw, loss_of, same, start, trained
+from weft.errors import ArgumentError, TreeError
+
+optim = wf.optim
+
+
+@pytest.mark.parametrize("transform", [optim.adamw(0.02), optim.adafactor(0.5)])
+def test_a_step_compiled_is_the_step_itself(transform):
+    eager = trained(transform, start(), 3, compiled=False)
+    same(trained(transform, start(), 3), {k: v.numpy() for k, v in eager.items()}, 1e-12)
+
+
+def test_lion_is_its_formula():
+    params, x = start(), draw(5, 4)
+    expected = {k: v.copy() for k, v in params.items()}
+    momentum = {k: np.zeros_like(v) for k, v in params.items()}
+    slope = wf.grad(lambda p: loss_of(wf, p, wf.tensor(x)))
+    for _ in range(20):
+        found = slope(wf.tree_map(wf.tensor, expected))
+        for name in expected:
+            g, m = found[name].numpy(), momentum[name]
+            step = np.sign(0.9 * m + 0.1 * g) + 0.1 * expected[name]
+            expected[name] = expected[name] - 0.01 * step
+            momentum[name] = 0.99 * m + 0.01 * g
+    same(trained(optim.lion(0.01, weight_decay=0.1), params), expected)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+def test_orthogonalize_keeps_singular_vectors_and_levels_singular_values(shape):
+    matrix = draw(*shape)
+    made = optim.orthogonalize(matrix, steps=10).numpy()
+    u, _, v = np.linalg.svd(matrix, full_matrices=False)
+    levels = u.T @ made @ v.T
+    assert np.abs(levels - np.diag(np.diag(levels))).max() < 1e-9
+    assert (np.diag(levels) > 0.6).all() and (np.diag(levels) < 1.3).all()
+
+
+def test_muon_falls_back_for_tensors_that_are_no_matrices():
+    params = start()
+    fallback = optim.sgd(0.5)
+    moved = trained(optim.muon(0.1, fallback=fallback), params, 1)
+    plain = trained(fallback, params, 1)
+    for name in ("b", "k"):
+        np.testing.assert_allclose(moved[name].numpy(), plain[name].numpy(), rtol=1e-9)
+    assert not np.allclose(moved["w"].numpy(), plain["w"].numpy())
+
+
+def test_a_mask_says_what_decays():
+    params = start()
+    whole, part = (
+        trained(optim.adamw(0.1, weight_decay=0.5, mask=mask), params, 1)
+        for mask in (None, optim.matrices)
+    )
+    none = trained(optim.adamw(0.1, weight_decay=0.0), params, 1)
+    np.testing.assert_array_equal(part["b"].numpy(), none["b"].numpy())
+    np.testing.assert_array_equal(part["k"].numpy(), whole["k"].numpy())
+    tree = {"w": False, "b": True, "k": False}
+    turned = trained(optim.adamw(0.1, weight_decay=0.5, mask=tree), params, 1)
+    assert not np.array_equal(turned["b"].numpy(), trained(optim.adamw(0.1), params, 1)["b"])
+
+
+def test_narrow_parameters_take_steps_in_float32():
+    params = {"w": wf.ones(3, dtype=wf.bfloat16)}
+    transform = optim.adamw(1e-2)
+    state = transform.init(params)
+    assert state[0].square["w"].dtype == wf.float32
+    updates, state = transform.update({"w": wf.ones(3, dtype=wf.bfloat16)}, state, params)
+    assert updates["w"].dtype == wf.float32
+    assert optim.apply(params, updates)["w"].dtype == wf.bfloat16
+
+
+def test_optimizers_take_models_and_parts_of_models():
+    model = wf.nn.Sequential(wf.nn.Linear(2, 3, key=wf.random.key(0)), wf.nn.BatchNorm(3))
+    params, rest = wf.nn.partition(model)
+    for transform in (optim.adamw(0.1, mask=optim.matrices), optim.muon(0.1), optim.adafactor(0.1)):
+        state = transform.init(params)
+        gradients = wf.tree_map(wf.ones_like, params)
+        updates, state = transform.update(gradients, state, params)
+        moved = wf.nn.combine(optim.apply(params, updates), rest)
+        assert type(moved) is wf.nn.Sequential
+        assert moved.layers[1].running_mean is model.layers[1].running_mean
+        assert not np.allclose(moved.layers[0].bias, model.layers[0].bias)
+
+
+def test_mistakes_are_told():
+    transform = optim.adamw(0.1)
+    params = {"w": wf.ones(2)}
+    with pytest.raises(
+        ArgumentError, match=r"add_decayed_weights: update: params are needed\nhint"
+    ):
+        transform.update(params, transform.init(params))
+    with pytest.raises(TreeError, match=r"chain: state: expected a tuple of 3 states.*\nhint"):
+        transform.update(params, (), params)
+    with pytest.raises(ArgumentError, match="chain: transform 0: expected a Transform"):
+        optim.chain(optim.adam)
+    with pytest.raises(ArgumentError, match="learning_rate: expected a number, a tensor or a sch"):
+        optim.sgd("fast")
+    with pytest.raises(ArgumentError, match="adam: betas: expected two numbers"):
+        optim.adam(0.1, 0.9)
+    with pytest.raises(ArgumentError, match="nesterov needs a momentum"):
+        optim.sgd(0.1, nesterov=True)
+    with pytest.raises(ArgumentError, match="mask: expected a tree of True and False"):
+        optim.adamw(0.1, mask=lambda p: p).update(params, transform.init(params), params)
+    with pytest.raises(TreeError, match="differs"):
+        transform.update({"v": wf.ones(2)}, transform.init(params), params)
