@@ -19,7 +19,7 @@ import pytest
 import weft as wf
 from weft.compiler import eager, kernels, tier
 from weft.compiler.emit_cpu import emit
-from weft.compiler.kernels import STORE, KernelStore, using_target
+from weft.compiler.kernels import STORE, KernelStore
 from weft.config import settings
 from weft.core.graph.graph import GRAPH
 from weft.errors import CompilationError, IndexingError, OutOfMemoryError, WeftError
@@ -166,7 +166,7 @@ def test_a_processor_with_nothing_special_gives_the_same_bits(
     x = wf.tensor(VALUES)
     expected = [y.numpy() for y in wf.compile(program)(x)]
     fresh(monkeypatch)
-    with using_target(jit.host_target().baseline()):
+    with jit.using_target(jit.host_target().baseline()):
         found = [y.numpy() for y in wf.compile(program)(x)]
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -176,7 +176,7 @@ def test_a_processor_with_nothing_special_gives_the_same_bits(
 def test_code_for_other_processors_needs_nothing_outside_itself(features: str) -> None:
     target = jit.Target("x86_64-unknown-linux-gnu", "x86-64", features)
     for name in ("chain", "chain_narrow", "chain_whole", "softmax", "product", "argmax", "sum_all"):
-        with using_target(target):
+        with jit.using_target(target):
             made = [k for kernel in lowered(name) for k in KernelStore._schedule(kernel).kernels]
         unique = [replace(k, name=f"kernel{i}") for i, k in enumerate(made)]
         code = jit.emit_assembly(emit(unique, target), target.triple, target.cpu, target.features)

@@ -30,7 +30,7 @@ from tests.compiler.bits import (
     together,
     unfused,
 )
-from weft.compiler.kernels import STORE, using_target
+from weft.compiler.kernels import STORE
 from weft.compiler.native import Native
 from weft.config import settings
 from weft.core.common import dtypes
@@ -439,7 +439,7 @@ def targets() -> list[Any]:
 @pytest.mark.parametrize("target", targets())
 def test_what_a_processor_can_do_changes_no_bit(target: Any) -> None:
     before = STORE.compilations
-    with using_target(target):
+    with jit.using_target(target):
         check(large(wf.float32))
         check(plain_cases(range(700, 720)))
     assert STORE.compilations > before, "nothing was made for this target"

@@ -18,7 +18,7 @@ import pytest
 
 from weft.config import settings
 from weft.runtime.cpu import code_cache as module
-from weft.runtime.cpu import code_folder
+from weft.runtime.cpu import code_folder, fingerprint
 from weft.runtime.cpu.code_cache import CodeCache, cached, cached_many, compiler_fingerprint, key_of
 from weft.runtime.cpu.code_folder import CodeFolder, default_folder
 from weft.runtime.cpu.jit import Target
@@ -117,21 +117,39 @@ def test_the_key_changes_with_everything_that_decides_the_code(monkeypatch):
 
 
 def test_the_fingerprint_covers_the_sources_and_versions_of_the_compiler(tmp_path, monkeypatch):
-    fresh = compiler_fingerprint.__wrapped__
-    assert fresh() == compiler_fingerprint()
-    for place in module._COMPILER_SOURCES:
+    folders = fingerprint.COMPILER_SOURCES
+    assert fingerprint.hash_of(folders) == compiler_fingerprint()
+    for place in folders:
         (tmp_path / place).mkdir(parents=True)
     source = tmp_path / "ops/functions/exponential.py"
     source.write_text("x = 1\n")
-    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
-    seen = [fresh()]
+    monkeypatch.setattr(fingerprint, "_PACKAGE", str(tmp_path))
+    seen = [fingerprint.hash_of(folders)]
     source.write_text("x = 2\n")
-    seen.append(fresh())
+    seen.append(fingerprint.hash_of(folders))
     source.rename(tmp_path / "compiler/exponential.py")
-    seen.append(fresh())
-    monkeypatch.setattr(module.metadata, "version", lambda package: f"{package} 99")
-    seen.append(fresh())
+    seen.append(fingerprint.hash_of(folders))
+    monkeypatch.setattr(fingerprint.np, "__version__", "99")
+    seen.append(fingerprint.hash_of(folders))
     assert len(set(seen)) == 4
+
+
+def test_the_fingerprint_is_taken_anew_once_a_source_has_changed(tmp_path, monkeypatch, chosen):
+    source = tmp_path / "package" / "a.py"
+    source.parent.mkdir()
+    source.write_text("x = 1\n")
+    monkeypatch.setattr(fingerprint, "_PACKAGE", str(source.parent))
+    assert fingerprint.state_of(("",)) is None  # what changed just now may change again unseen
+    monkeypatch.setattr(fingerprint, "_SETTLED_NS", 0)
+    fresh = module.package_fingerprint.__wrapped__
+    first = fresh()
+    assert len(entries(chosen)) == 1
+    monkeypatch.setattr(module, "hash_of", lambda folders: "not asked")
+    assert fresh() == first
+    times = source.stat()
+    source.write_text("x = 2\n")
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fresh() == "not asked"
 
 
 def test_the_memory_layer_is_bounded_and_forgets_what_was_used_longest_ago(path):

@@ -6,12 +6,15 @@ a file says is checked: every type is inferred anew and compared.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.device import Device, as_device
+from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import LARGEST, shown
 from weft.core.common.slots import OPS
 from weft.core.common.types import DType, TensorType
@@ -19,6 +22,29 @@ from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import wrap
 from weft.errors import FormatError, UnsupportedError
+
+_LENGTH = struct.Struct("<Q")
+_json = LazyModule("json")
+
+
+def pack(header: dict[str, Any], blobs: Sequence[bytes]) -> bytes:
+    """A header that JSON can hold, and raw bytes after it."""
+    encoded = _json.dumps({**header, "sizes": [len(blob) for blob in blobs]}).encode()
+    return b"".join((_LENGTH.pack(len(encoded)), encoded, *blobs))
+
+
+def unpack(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """What `pack` has put together."""
+    (length,) = _LENGTH.unpack_from(body)
+    start = _LENGTH.size + number(length, len(body))
+    header = _json.loads(body[_LENGTH.size : start])
+    sizes = [number(size, len(body) + 1) for size in sequence(header["sizes"])]
+    require(start + sum(sizes) == len(body), "its length")
+    blobs = []
+    for size in sizes:
+        blobs.append(body[start : start + size])
+        start += size
+    return header, blobs
 
 
 class Encoder:

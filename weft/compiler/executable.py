@@ -1,6 +1,6 @@
 """`Executable`: a trace made ready to run on data, many times and from many threads.
 
-`build` takes a trace whose `captures` are constants: `run` gets one array for each of the other
+It is made from a trace whose `captures` are constants: `run` gets one array for each of the other
 inputs and gives one for each output. A result may be one of the arrays given, or a view of it.
 """
 
@@ -11,13 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.compiler.statistics import BuildCounts
-from weft.core.common.lazy import LazyModule
 from weft.core.graph.graph import Located, execute
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.runtime.cpu import jit
-
-_native = LazyModule("weft.compiler.native")
 
 
 class Executable(ABC):
@@ -52,14 +48,3 @@ class Interpreted(Executable):
 def _step(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     with Located(node):
         return execute(node, arrays)
-
-
-def build(trace: Trace, *, donated: tuple[bool, ...], general: bool = False) -> Executable:
-    """Make a trace ready to run; memory of `donated` inputs may be used for results.
-
-    Kernels of a `general` one serve every size from the start.
-    """
-    if not jit.available() or any(node.device.kind != "cpu" for node in trace.nodes):
-        return Interpreted(trace)
-    made: Executable = _native.Native(trace, donated, general=general)
-    return made

@@ -7,11 +7,19 @@ that the file brings: ops are found by name, everything is checked, damage is a 
 from __future__ import annotations
 
 import os
-import struct
 from typing import Any
 
 from weft.compiler.capture import Program, Slot
-from weft.compiler.encoding import Decoder, Encoder, number, require, sequence, text
+from weft.compiler.encoding import (
+    Decoder,
+    Encoder,
+    number,
+    pack,
+    require,
+    sequence,
+    text,
+    unpack,
+)
 from weft.compiler.signature import Call, Leaf, Parameters, Signature, differences
 from weft.compiler.specialization import Specialization
 from weft.compiler.statistics import Counting
@@ -28,8 +36,6 @@ from weft.errors import ArgumentError, FormatError, UnsupportedError
 _MAGIC = b"weft compiled function 1\n"
 _DIGEST = 32  # bytes of a SHA-256
 _hashlib = LazyModule("hashlib")
-_json = LazyModule("json")
-_LENGTH = struct.Struct("<Q")
 _NUMBERS = {kind.__name__: kind for kind in WIDE}
 _MALFORMED = (
     ArithmeticError,
@@ -66,10 +72,8 @@ def save(path: Any, program: Program, signature: Signature, paths: list[str]) ->
         "draws": [
             [numbers[node], *drawn] for node, drawn in program.draws.items() if node in numbers
         ],
-        "sizes": [len(blob) for blob in encoder.blobs],
     }
-    encoded = _json.dumps(header).encode()
-    body = b"".join((_LENGTH.pack(len(encoded)), encoded, *encoder.blobs))
+    body = pack(header, encoder.blobs)
     target = os.fspath(path)
     partial = f"{target}.{os.getpid()}.partial"
     with open(partial, "wb") as file:
@@ -204,15 +208,7 @@ def load_compiled(path: Any) -> LoadedFunction:
 
 
 def _read(body: bytes) -> LoadedFunction:
-    (length,) = _LENGTH.unpack_from(body)
-    start = _LENGTH.size + number(length, len(body))
-    header = _json.loads(body[_LENGTH.size : start])
-    sizes = [number(size, len(body) + 1) for size in sequence(header["sizes"])]
-    require(start + sum(sizes) == len(body), "its length")
-    blobs = []
-    for size in sizes:
-        blobs.append(body[start : start + size])
-        start += size
+    header, blobs = unpack(body)
     decoder = Decoder(blobs)
     trace = decoder.trace(header["trace"])
     leaves = tuple(_read_leaf(decoder, each) for each in sequence(header["leaves"]))

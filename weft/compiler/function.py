@@ -187,7 +187,7 @@ class CompiledFunction:
 
     def lower(self, *args: Any, **keywords: Any) -> Trace:
         """The graph for these arguments after it was simplified: what is compiled."""
-        return self._ready_for(args, keywords).lowered
+        return self._ready_for(args, keywords).lower()
 
     def explain(self, *args: Any, loops: bool = False, **keywords: Any) -> str:
         """What runs for these arguments, in words: kernels, loops, memory, estimated time.

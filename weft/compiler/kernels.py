@@ -12,7 +12,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,28 +22,12 @@ from weft.compiler.passes.contract import contract, plain
 from weft.compiler.pipeline import schedule
 from weft.compiler.statistics import Clock
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
-from weft.runtime.cpu.code_cache import cached_many
+from weft.runtime.cpu.code_cache import cached_many, key_of, link
 from weft.runtime.cpu.code_workers import compile_many
-from weft.runtime.cpu.jit import Loaded, Target, host_target, load_object
+from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
 BATCH = 8  # kernels in a module: few share what a module costs, several can be compiled apart
 MOST_KERNELS = 4096  # that are kept though no program uses them
-_forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
-
-
-def chosen_target() -> Target:
-    """The processor that kernels are made for: this one, unless `using_target` says otherwise."""
-    return _forced.get() or host_target()
-
-
-@contextmanager
-def using_target(target: Target) -> Iterator[None]:
-    """Inside, kernels are made for `target`, which this processor must be able to run."""
-    token = _forced.set(target)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
 
 
 @dataclass(eq=False)
@@ -53,6 +36,7 @@ class Compiled:
 
     kernels: tuple[Kernel, ...]
     code: Loaded | None = None
+    module: str = ""  # the key under which the code is kept
     addresses: tuple[int, ...] = ()
 
 
@@ -129,10 +113,12 @@ class KernelStore:
             with clock("compile"), _told(len(new)):
                 codes = cached_many(texts, target, lambda texts: compile_many(texts, target))
             with clock("link"):
-                for batch, code in zip(batches, codes, strict=True):
-                    loaded = load_object(code)
+                for batch, text, code in zip(batches, texts, codes, strict=True):
+                    key = key_of(text, target)
+                    loaded = link(key, code)
                     for each in batch:
                         each.code = loaded
+                        each.module = key
                         each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
             return sum(len(c.kernels) for c in new)
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler.build_executable import build
 from weft.compiler.capture import Program, Threaded
 from weft.compiler.donation import give
-from weft.compiler.executable import Executable, build
-from weft.compiler.flatten import Enter, Leave, make_enter, make_leave, passed_through
+from weft.compiler.executable import Executable
+from weft.compiler.flatten import Enter, Leave, make_enter, make_leave
 from weft.compiler.partition import Partition, is_distributed, partition
 from weft.compiler.signature import Call, Signature
 from weft.compiler.statistics import Counting
 from weft.core.autograd.imperative import AMBIENT
 from weft.core.common.handler import Handler, current
-from weft.core.common.lazy import LazyModule
 from weft.core.common.source import blamed
 from weft.core.common.spec import ShardingSpec
 from weft.core.common.trees import tree_unflatten
@@ -34,8 +34,6 @@ from weft.ops.base import call as perform_call
 from weft.ops.communication.mesh import MESH
 from weft.ops.random.state import Generator, generator, own_key
 
-_rewriting = LazyModule("weft.compiler.rewrite")
-
 
 class Specialization:
     """A traced function; `build` makes it ready to run on data."""
@@ -44,7 +42,7 @@ class Specialization:
     leave: Leave
     executable: Executable
     run: Callable[[Sequence[Any]], tuple[Any, ...]]
-    lowered: Trace
+    lower: Callable[[], Trace]
     parts: Partition | None  # over a mesh: the pieces that are compiled
 
     def __init__(
@@ -97,24 +95,18 @@ class Specialization:
         if is_distributed(trace, specs):
             self.parts = partition(trace, specs, self.program.structure)
             trace = self.parts.trace
-        with counting.timed("optimise"):
-            self.lowered, found = _rewriting.rewrite(trace)
-        counting.add(
-            dead=found.dead, shared=found.shared, folded=found.folded, simplified=found.simplified
-        )
         own = [
             flag for flag, n in zip(self.donated, self._counts(), strict=False) for _ in range(n)
         ]
         rest = len(trace.inputs) - len(trace.captures) - len(own)
-        donated = (*own, *(False,) * rest)
-        compiled = GRAPH.counters.compilations
-        self.executable = build(self.lowered, donated=donated, general=general)
-        if GRAPH.counters.compilations == compiled:  # an executable may count its own
-            GRAPH.counters.compilations += 1
-        counting.add(compilations=1, nodes_after=len(self.lowered.nodes))
+        built = build(trace, (*own, *(False,) * rest), general, counting.timed)
+        GRAPH.counters.compilations += 1
+        self.lower = built.lower
+        self.executable = built.executable
+        counting.add(compilations=1, **built.rewritten)
         counting.add_build(self.executable.counts)
         self.run = self.executable.run
-        self.kept = passed_through(self.lowered)
+        self.kept = built.passed_through
         if self.parts is not None:
             self.leave, self.enter = self.parts.leave, _refuse
             self.is_ready = True

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from weft.core.common.events import told
 
-PHASES = ("trace", "optimise", "fuse", "lower", "emit", "compile", "link")
+PHASES = ("trace", "recall", "optimise", "fuse", "lower", "emit", "compile", "link")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class CompilationStats:
     traces: int = 0
     compilations: int = 0
     native_compilations: int = 0  # of these, in how many a kernel was new: the others share theirs
+    from_disk: int = 0  # of these, how many were only read: nothing was lowered
     hits: int = 0  # calls that ran what was compiled before
     misses: int = 0
     evictions: int = 0
@@ -54,6 +55,7 @@ class BuildCounts:
     regions: int = 0
     bytes_planned: int = 0
     native_compilations: int = 0
+    from_disk: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -97,7 +99,7 @@ class Counting:
     def add_build(self, counts: BuildCounts) -> None:
         """Add what one executable counted."""
         self.add(kernels=counts.kernels, regions=counts.regions, bytes_planned=counts.bytes_planned)
-        self.add(native_compilations=counts.native_compilations)
+        self.add(native_compilations=counts.native_compilations, from_disk=counts.from_disk)
         self.timed.add(counts.milliseconds)
 
     def snapshot(self, hits: int) -> CompilationStats:

@@ -5,18 +5,13 @@ Kernels that do not depend on each other share a region, which is how many small
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.compiler.cost import estimate
-from weft.core.common.types import Array, TensorType
-from weft.core.graph.graph import Located, execute
+from weft.compiler.host import run_on_host
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
 from weft.runtime.cpu.program_builder import ProgramBuilder
@@ -95,6 +90,7 @@ class Translator:
     slots: dict[Memory, int]
     regions: int = 0
     calls: dict[str, Call] = field(default_factory=dict)  # by the name that profiles show
+    hosts: list[OutputRefs] = field(default_factory=list)  # calls of Python, by number
     _named: dict[str, int] = field(default_factory=dict)
 
     def write(self, steps: Sequence[Step]) -> None:
@@ -139,6 +135,7 @@ class Translator:
         slots = [self.slots[place] for place in (*step.inputs, *step.outputs)]
         inputs = tuple(place.kind for place in step.inputs)
         self.builder.host(partial(run_on_host, step.node, inputs), slots)
+        self.hosts.append(step.node)
 
     def _scan(self, loop: ScanLoop) -> None:
         with self.builder.loop(loop.length) as counter:
@@ -164,23 +161,6 @@ class Translator:
             for branch in step.branches:
                 with case():
                     self.write(branch)
-
-
-def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: int) -> None:
-    """Run a call's reference on memory given by address, and put its results where they belong."""
-    arrays = tuple(map(array_at, addresses, inputs))
-    with Located(node):
-        results = execute(node, arrays)
-    for address, kind, result in zip(addresses[len(inputs) :], node.types, results, strict=True):
-        np.copyto(array_at(address, kind), np.asarray(result).reshape(kind.shape))
-
-
-def array_at(address: int, kind: TensorType) -> Array:
-    """Memory of a program as an array; it must not outlive the run."""
-    if not kind.nbytes:
-        return np.empty(kind.shape, kind.dtype)
-    memory: Any = (ctypes.c_char * kind.nbytes).from_address(address)
-    return np.frombuffer(memory, np.uint8).view(kind.dtype).reshape(kind.shape)
 
 
 def touched(step: Region | Step) -> dict[Memory, None]:

@@ -12,7 +12,7 @@ import numpy as np
 
 import weft as wf
 from weft.compiler.fuse import Fusion
-from weft.compiler.kernels import KernelStore, using_target
+from weft.compiler.kernels import KernelStore
 from weft.compiler.loops import Kernel
 from weft.compiler.lower import Lowered
 from weft.compiler.rewrite import rewrite
@@ -21,7 +21,7 @@ from weft.compiler.show import show
 from weft.compiler.small import is_small, lower_small
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tracing import trace
-from weft.runtime.cpu.jit import Target
+from weft.runtime.cpu.jit import Target, using_target
 from weft.testing.gpu_programs import layer_norm, softmax
 
 TARGET = Target("aarch64-unknown-linux-gnu", "generic", "")

@@ -127,13 +127,13 @@ def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
         params = [f"{name}={value!r}" for name, value in node.params.items()]
         where = f"  # {describe(node.position)}" if lines and node.position else ""
         rows.append(f"  {define(node)} = {node.name}({', '.join([*args, *params])}){where}")
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             rows += [f"    {row}" for row in print_trace_graph(inner, lines=lines).split("\n")]
     rows.append(f"  return {', '.join(names[ref] for ref in trace.outputs)}")
     return "\n".join(rows)
 
 
-def _subgraphs(node: OutputRefs) -> list[Trace]:
+def subgraphs(node: OutputRefs) -> list[Trace]:
     """The traces among a call's parameters: branches, loop bodies."""
     values = [v if isinstance(v, tuple) else (v,) for v in node.params.values()]
     return [each for group in values for each in group if isinstance(each, Trace)]

@@ -13,15 +13,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import metadata
-from pathlib import Path
+from weakref import WeakValueDictionary
 
 from weft.config import settings
 from weft.runtime.cpu.code_folder import CodeCounters, CodeFolder, default_folder
-from weft.runtime.cpu.jit import Target
+from weft.runtime.cpu.fingerprint import COMPILER_SOURCES, hash_of, state_of
+from weft.runtime.cpu.jit import Loaded, Target, load_object
 
-_PACKAGE = Path(__file__).parents[2]
-_COMPILER_SOURCES = ("compiler", "ops/functions", "runtime/cpu")
 _MEMORY_BYTES = 32 << 20
 
 
@@ -118,22 +116,47 @@ def key_of(text: str, target: Target) -> str:
 
 @cache
 def compiler_fingerprint() -> str:
-    """A hash of the compiler itself: its sources, and the versions of weft and LLVM's wrapper."""
-    total = hashlib.sha256()
-    for package in ("weft", "llvmlite"):
-        total.update(f"{package} {_version(package)}\n".encode())
-    for folder in _COMPILER_SOURCES:
-        for path in sorted((_PACKAGE / folder).rglob("*.py")):
-            content = path.read_bytes()
-            total.update(f"{path.relative_to(_PACKAGE)} {len(content)}\n".encode() + content)
-    return total.hexdigest()
+    """A hash of what turns text into code: its sources, and the versions of what it stands on."""
+    return _fingerprint(COMPILER_SOURCES)
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # run from a source tree: its files are hashed anyway
-        return "unknown"
+@cache
+def package_fingerprint() -> str:
+    """A hash of all of weft: what decides which code a traced function becomes."""
+    return _fingerprint(("",))
+
+
+def _fingerprint(folders: tuple[str, ...]) -> str:
+    """The hash of these sources, which is kept for as long as no file changes."""
+    before = state_of(folders)
+    folder = code_cache().folder
+    kept = None if before is None else folder.read(before)
+    if kept is not None:
+        return kept.decode()
+    found = hash_of(folders)
+    if before is not None and state_of(folders) == before:
+        folder.write(before, found.encode())
+    return found
+
+
+_linked: WeakValueDictionary[str, Loaded] = WeakValueDictionary()
+
+
+def link(key: str, code: bytes) -> Loaded:
+    """The code kept under `key` in this process: mapped now, unless a program uses it already."""
+    found = _linked.get(key)
+    if found is None:
+        found = _linked[key] = load_object(code)
+    return found
+
+
+def linked(key: str) -> tuple[Loaded | None, bool]:
+    """The code under `key`, None if it is not kept; and whether it had to be mapped."""
+    found = _linked.get(key)
+    if found is not None:
+        return found, False
+    code = code_cache().get(key)
+    return (None if code is None else link(key, code)), True
 
 
 def _reset_after_fork() -> None:

@@ -64,6 +64,11 @@ class CodeFolder:
         self._reads = self._writes = limit > 0 and _HAS_OWNERS
         self._warned = False
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anything can be found or stored here."""
+        return self._reads
+
     def read(self, key: str) -> bytes | None:
         """The code stored under `key`, or None; an entry that does not authenticate is removed."""
         if not self._reads:

@@ -12,6 +12,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ _names = itertools.count()
 # scheduled in the loop IR, so that further passes cost compile time and give nothing.
 _PASSES = ("sroa",)
 _NEWEST_KNOWN = 22  # the LLVM whose options were last looked at
+_forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,21 @@ def host_target() -> Target:
         _llvm.get_host_cpu_name(),
         _llvm.get_host_cpu_features().flatten(),
     )
+
+
+def chosen_target() -> Target:
+    """The processor that kernels are made for: this one, unless `using_target` says otherwise."""
+    return _forced.get() or host_target()
+
+
+@contextmanager
+def using_target(target: Target) -> Iterator[None]:
+    """Inside, kernels are made for `target`, which this processor must be able to run."""
+    token = _forced.set(target)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
 
 
 def compile_text(text: str, target: Target) -> bytes:

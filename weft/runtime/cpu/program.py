@@ -68,6 +68,8 @@ class Encoded:
     hosts: tuple[HostCall, ...]
     names: tuple[str, ...]  # of the steps
     chunks: tuple[int, ...]  # of the steps: in how many calls each one's kernel runs
+    kernels: tuple[int, ...]  # words of the code that are addresses of kernels
+    constants: tuple[int, ...]  # words that are addresses of constants
     failure: Callable[[int, int], BaseException]  # the error for a status that a kernel reported
     keep_alive: Any  # what owns the kernels' code and the constants
 

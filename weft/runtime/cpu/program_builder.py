@@ -89,6 +89,8 @@ class ProgramBuilder:
         self._hosts: list[HostCall] = []
         self._names: list[str] = []
         self._chunks: list[int] = []
+        self._kernels: list[int] = []  # where in the code addresses of kernels are
+        self._constants: list[int] = []  # slots
 
     def argument(self, number: int, offset: int = 0) -> int:
         """A slot for the address that runs are given at place `number`, plus `offset` bytes."""
@@ -97,7 +99,9 @@ class ProgramBuilder:
 
     def constant(self, address: int) -> int:
         """A slot for memory that stays where it is as long as the program lives."""
-        return self._slot(ZERO, address)
+        slot = self._slot(ZERO, address)
+        self._constants.append(slot)
+        return slot
 
     def scratch(self, nbytes: int) -> int:
         """A slot for memory of each run's own, of arbitrary contents, on a cache line."""
@@ -138,6 +142,7 @@ class ProgramBuilder:
         for grain, step in split:
             self._check(step.slots)
             here = REGION_WORDS + len(records)
+            self._kernels.append(len(self._code) + here)
             slots_at = data_at + len(data)
             data += _packed(step.slots)
             parameters_at = data_at + len(data)
@@ -248,6 +253,7 @@ class ProgramBuilder:
     ) -> Program:
         """The program as written; `failure` makes the error for a status that a kernel reports."""
         sources = [word for pair in self._sources for word in pair]
+        begin = 1 + len(sources)
         words = [len(self._sources), *sources, *self._code, OPCODES["end"], 2]
         code = aligned_words(len(words))
         code[:] = words
@@ -261,6 +267,8 @@ class ProgramBuilder:
                 hosts=tuple(self._hosts),
                 names=tuple(self._names),
                 chunks=tuple(self._chunks),
+                kernels=tuple(begin + place for place in self._kernels),
+                constants=tuple(2 + 2 * slot for slot in self._constants),
                 failure=failure,
                 keep_alive=keep_alive,
             )

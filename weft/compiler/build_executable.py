@@ -1,0 +1,53 @@
+"""From a trace to what runs it: taken from the disk where an earlier process left it, or made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from weft.compiler.executable import Executable, Interpreted
+from weft.compiler.flatten import passed_through
+from weft.compiler.statistics import Clock
+from weft.core.common.lazy import LazyModule
+from weft.core.graph.trace import Trace
+from weft.runtime.cpu import jit
+
+_native = LazyModule("weft.compiler.native")
+_rewriting = LazyModule("weft.compiler.rewrite")
+_stored = LazyModule("weft.compiler.stored")
+
+
+@dataclass(frozen=True)
+class Built:
+    """An executable, and what became of its trace on the way."""
+
+    executable: Executable
+    lower: Callable[[], Trace]  # the trace as it was simplified
+    passed_through: frozenset[int]  # inputs whose memory a result may be
+    rewritten: dict[str, int]  # counts of what the simplification did
+
+
+def build(trace: Trace, donated: tuple[bool, ...], general: bool, clock: Clock) -> Built:
+    """Make a trace ready to run; memory of `donated` inputs may be used for results.
+
+    Kernels of a `general` one serve every size from the start.
+    """
+    native = all(node.device.kind == "cpu" for node in trace.nodes) and jit.available()
+    origin = None
+    if native:
+        with clock("recall"):
+            origin = _stored.origin_of(trace, donated, general)
+            found = None if origin is None else _stored.recall(origin)
+        if found is not None:
+            lower = lambda: origin.lowered  # noqa: E731
+            return Built(found, lower, found.passed_through, found.rewritten)
+    with clock("optimise"):
+        lowered, counts = _rewriting.rewrite(trace)
+    kept = passed_through(lowered)
+    rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
+    if not native:
+        return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
+    made = _native.Native(lowered, donated, general=general)
+    if origin is not None:
+        _stored.keep(origin, made, lowered, rewritten, kept)
+    return Built(made, lambda: lowered, kept, rewritten)

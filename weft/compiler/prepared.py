@@ -1,0 +1,128 @@
+"""`Prepared`: machine code and a program that calls it, run on arrays.
+
+Inputs are used where they lie; results come from the caching allocator; everything in between lives
+in one arena whose parts are used again. What the code reports (an index out of range) becomes the
+error that the calls it was made of would have raised.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.executable import Executable
+from weft.core.common.events import watchers
+from weft.core.common.types import DType, Shape, TensorType
+from weft.errors import WeftError
+from weft.runtime.cpu.allocator import CachingAllocator
+from weft.runtime.cpu.program import Program, address_of, knows_arrays
+from weft.runtime.registry import client
+
+_CACHED_BYTES = 1 << 16  # results from which memory is worth a search in the allocator
+_BYTE = np.dtype(np.uint8)
+
+
+class KernelFailure(WeftError):
+    """A kernel reported what the calls it was made of would have raised."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """How arrays belong to the arguments of a program: inputs, constants, outputs, the arena."""
+
+    strided: tuple[bool, ...]  # for each input: whether it is read however it lies
+    outputs: tuple[TensorType, ...]
+    reused: dict[int, int]  # outputs that take over the memory of an input
+    places: tuple[int, ...]  # for each result: the argument it is
+    arena: int  # bytes that every run is given
+
+
+class Prepared(Executable):
+    """Runs a program; what an error says and what watchers see is for subclasses to know."""
+
+    def _connect(self, program: Program, interface: Interface, constants: Sequence[Any]) -> None:
+        """Make ready to run; `constants` are the last inputs."""
+        self.program = program
+        self.interface = interface
+        self._constants = tuple(constants)
+        self._places = interface.places
+        self._arena = interface.arena
+        self._is_direct = knows_arrays() and not any(interface.strided)
+        runs: Any = client("cpu")
+        self._allocator: CachingAllocator = runs.allocator
+        self._kinds: list[tuple[Callable[..., Any], Shape, DType]] = [
+            (
+                self._allocator.empty if kind.nbytes >= _CACHED_BYTES else np.empty,
+                kind.shape,
+                kind.dtype,
+            )
+            for kind in interface.outputs
+        ]
+
+    @abstractmethod
+    def _retell(self, arrays: Sequence[Any]) -> None:
+        """Raise what is wrong, and where, as the calls one by one do."""
+
+    @abstractmethod
+    def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
+        """Run on inputs, constants included, and tell watchers."""
+
+    def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
+        inputs = [*arrays, *self._constants]
+        if watchers:
+            return self._run_watched(inputs, threads)
+        if not self._is_direct:
+            return self._run_by_address(inputs, threads, self.program.run)
+        outputs = self._outputs_for(inputs)
+        given = inputs + outputs
+        if self._arena:
+            given.append(self._allocator.empty((self._arena,), _BYTE))
+        try:
+            done = self.program.run_arrays(given, threads)
+        except KernelFailure:
+            self._retell(arrays)
+            raise
+        if not done:
+            return self._run_by_address(inputs, threads, self.program.run)
+        return tuple([given[i] for i in self._places])
+
+    def _outputs_for(self, inputs: list[Any]) -> list[Any]:
+        """Memory for results: new, or that of inputs which were given away."""
+        outputs = [make(shape, dtype) for make, shape, dtype in self._kinds]
+        for output, source in self.interface.reused.items():
+            _, shape, dtype = self._kinds[output]
+            given = inputs[source]
+            same = given.dtype == dtype and given.shape == shape
+            outputs[output] = given if same else given.view(dtype).reshape(shape)
+        return outputs
+
+    def _run_by_address(
+        self, arrays: Sequence[Any], threads: int, run: Callable[[list[int], int], None]
+    ) -> tuple[Any, ...]:
+        """Run on arrays of any layout; `run` gets their addresses."""
+        inputs = [
+            a if a.flags.c_contiguous or kept else np.array(a, order="C")
+            for a, kept in zip(arrays, self.interface.strided, strict=True)
+        ]
+        given = inputs + self._outputs_for(inputs)
+        if self._arena:
+            given.append(self._allocator.empty((self._arena,), _BYTE))
+        try:
+            run([*map(address_of, given)], threads)
+        except KernelFailure:
+            self._retell(arrays[: len(arrays) - len(self._constants)])
+            raise
+        return tuple([given[i] for i in self._places])
+
+
+def failure_of(name: str) -> Callable[[int, int], KernelFailure]:
+    """What makes the error for a status that a kernel of `name` reports."""
+
+    def failure(code: int, detail: int) -> KernelFailure:
+        return KernelFailure(f"{name}: a kernel reported status {code} ({detail})")
+
+    return failure

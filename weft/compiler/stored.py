@@ -1,0 +1,240 @@
+"""Programs on disk: what one process has compiled, the next one only reads and links.
+
+An entry lies in the folder of compiled code, with its safety: it holds the instructions of a
+program, names of kernels in modules that are entries of their own, and constants — no Python. What
+an error message or a listing needs is made from the trace, when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.compiler.encoding import Decoder, Encoder, pack, unpack
+from weft.compiler.executable import Interpreted
+from weft.compiler.host import run_on_host
+from weft.compiler.prepared import Interface, Prepared, failure_of
+from weft.compiler.program_key import Namer, program_key
+from weft.compiler.statistics import BuildCounts
+from weft.core.common.lazy import LazyModule
+from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace, subgraphs
+from weft.runtime.cpu.code_cache import code_cache, linked
+from weft.runtime.cpu.jit import Loaded
+from weft.runtime.cpu.program import Encoded, HostCall, Program, aligned_words
+
+if TYPE_CHECKING:
+    from weft.compiler.native import Native
+
+_native = LazyModule("weft.compiler.native")
+_rewriting = LazyModule("weft.compiler.rewrite")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a program is made from, and the name it is kept under."""
+
+    trace: Trace
+    donated: tuple[bool, ...]
+    general: bool
+    key: str
+    opaque: int  # calls of Python functions, which no name holds
+
+    @cached_property
+    def lowered(self) -> Trace:
+        """The trace after it was simplified."""
+        found: Trace = _rewriting.rewrite(self.trace)[0]
+        return found
+
+
+def origin_of(trace: Trace, donated: tuple[bool, ...], general: bool) -> Origin | None:
+    """The name of a program, if it can be kept at all."""
+    if not code_cache().folder.is_used:
+        return None
+    key, opaque = program_key(trace, donated, general)
+    return None if key is None else Origin(trace, donated, general, key, len(opaque))
+
+
+class Stored(Prepared):
+    """A program that an earlier compilation left."""
+
+    def __init__(self, origin: Origin, program: Program, data: dict[str, Any], new: bool) -> None:
+        self._origin = origin
+        decoder: Decoder = data["decoder"]
+        interface = Interface(
+            strided=tuple(data["strided"]),
+            outputs=tuple(map(decoder.type, data["outputs"])),
+            reused=dict(data["reused"]),
+            places=tuple(data["results"]),
+            arena=data["arena"],
+        )
+        captures = origin.trace.captures
+        constants = [
+            captures[each].data() if type(each) is int else decoder.array(each)
+            for each in data["captures"]
+        ]
+        self._connect(program, interface, constants)
+        self.counts = BuildCounts(**data["counts"], native_compilations=int(new), from_disk=1)
+        self.rewritten: dict[str, int] = data["rewritten"]
+        self.passed_through = frozenset(data["passed_through"])
+
+    @cached_property
+    def _whole(self) -> Native:
+        """The same compiled here, with all that can be told about it."""
+        origin = self._origin
+        made: Native = _native.Native(origin.lowered, origin.donated, general=origin.general)
+        return made
+
+    def _retell(self, arrays: Sequence[Any]) -> None:
+        Interpreted(self._origin.lowered).run(arrays)
+
+    def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
+        return self._whole._run_watched(arrays, threads)
+
+    def explain(self, *, loops: bool = False) -> str:
+        return self._whole.explain(loops=loops)
+
+
+def recall(origin: Origin) -> Stored | None:
+    """The program kept under this name, linked and ready to run."""
+    entry = code_cache().get(origin.key)
+    if entry is None:
+        return None
+    data, blobs = unpack(entry)
+    modules: list[Loaded] = []
+    new = False
+    for key in data["modules"]:
+        module, is_new = linked(key)
+        if module is None:
+            return None
+        modules.append(module)
+        new |= is_new
+    addresses = [modules[number].address(symbol) for number, symbol in data["kernels"]]
+    decoder = data["decoder"] = Decoder(blobs)
+    constants = [decoder.array(each) for each in data["constants"]]
+    words = np.frombuffer(blobs[data["code"]], np.int64)
+    code = aligned_words(len(words))
+    code[:] = words
+    for word, number in data["kernel_words"]:
+        code[word] = addresses[number]
+    for word, number in data["constant_words"]:
+        code[word] = constants[number].ctypes.data
+    program = Program(
+        Encoded(
+            code=code,
+            **data["sizes_of_frame"],
+            hosts=tuple(_hosts(origin, data["hosts"], decoder)),
+            names=tuple(data["names"]),
+            chunks=tuple(data["chunks"]),
+            kernels=tuple(word for word, _ in data["kernel_words"]),
+            constants=tuple(word for word, _ in data["constant_words"]),
+            failure=failure_of(origin.trace.name),
+            keep_alive=(constants, modules),
+        )
+    )
+    return Stored(origin, program, data, new)
+
+
+def _hosts(origin: Origin, data: Sequence[Any], decoder: Decoder) -> Iterator[HostCall]:
+    if not data:
+        return
+    nodes = list(_every(origin.lowered))
+    for number, kinds, slots in data:
+        inputs = tuple(map(decoder.type, kinds))
+        yield HostCall(partial(run_on_host, nodes[number], inputs), tuple(slots))
+
+
+def keep(
+    origin: Origin,
+    made: Native,
+    lowered: Trace,
+    rewritten: dict[str, int],
+    passed_through: frozenset[int],
+) -> None:
+    """Write a program down for other processes, if nothing in it is of this one alone."""
+    if not _is_whole(origin, made, lowered):
+        return
+    encoder = Encoder(lowered.name)
+    encoded = made.program.encoded
+    modules = list(dict.fromkeys(each.module for each in made.code))
+    kernels = {
+        address: (modules.index(each.module), kernel.name)
+        for each in made.code
+        for kernel, address in zip(each.kernels, each.addresses, strict=True)
+    }
+    numbers = {address: number for number, address in enumerate(kernels)}
+    places = {array.ctypes.data: number for number, array in enumerate(made.held)}
+    code = encoded.code.copy()
+    kernel_words = [(word, numbers[int(code[word])]) for word in encoded.kernels]
+    constant_words = [(word, places[int(code[word])]) for word in encoded.constants]
+    code[[word for word, _ in (*kernel_words, *constant_words)]] = 0
+    encoder.blobs.append(code.tobytes())
+    known = {id(tensor): number for number, tensor in enumerate(origin.trace.captures)}
+    interface = made.interface
+    header = {
+        "code": 0,
+        "modules": modules,
+        "kernels": list(kernels.values()),
+        "kernel_words": kernel_words,
+        "constant_words": constant_words,
+        "constants": [encoder.array(array) for array in made.held],
+        "captures": [
+            known[id(x)] if id(x) in known else encoder.array(x.host()) for x in lowered.captures
+        ],
+        "hosts": list(_told_hosts(made, lowered, encoder)),
+        "names": encoded.names,
+        "chunks": encoded.chunks,
+        "sizes_of_frame": {
+            "slots": encoded.slots,
+            "registers": encoded.registers,
+            "arguments": encoded.arguments,
+            "scratch_bytes": encoded.scratch_bytes,
+        },
+        "strided": interface.strided,
+        "outputs": [encoder.type(kind) for kind in interface.outputs],
+        "reused": list(interface.reused.items()),
+        "results": interface.places,
+        "arena": interface.arena,
+        "counts": {
+            "kernels": made.counts.kernels,
+            "regions": made.counts.regions,
+            "bytes_planned": made.counts.bytes_planned,
+        },
+        "rewritten": rewritten,
+        "passed_through": sorted(passed_through),
+    }
+    code_cache().put(origin.key, pack(header, encoder.blobs))
+
+
+def _is_whole(origin: Origin, made: Native, lowered: Trace) -> bool:
+    """Whether the name says all that made the program: functions it does not are only called."""
+    if not all(each.module for each in made.code):
+        return False
+    if not origin.opaque:
+        return True
+    namer = Namer()
+    namer.trace(lowered)
+    return len(namer.opaque) == origin.opaque and set(made.hosts).issuperset(namer.opaque)
+
+
+def _told_hosts(made: Native, lowered: Trace, encoder: Encoder) -> Iterator[Any]:
+    if not made.hosts:
+        return
+    numbers: dict[OutputRefs, int] = {}
+    for number, node in enumerate(_every(lowered)):
+        numbers.setdefault(node, number)
+    for node, call in zip(made.hosts, made.program.encoded.hosts, strict=True):
+        kinds = [encoder.type(source.types[slot]) for source, slot in node.inputs]
+        yield numbers[node], kinds, call.slots
+
+
+def _every(trace: Trace) -> Iterator[OutputRefs]:
+    """The calls of a graph and of the graphs inside them, always in the same order."""
+    for node in trace.nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from _every(inner)
