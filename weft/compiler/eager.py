@@ -10,8 +10,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from weft.compiler.native import KernelFailure, Native
+from weft.compiler.native import Native
 from weft.compiler.point import kind_of
+from weft.compiler.prepared import KernelFailure
 from weft.core.common.device import CPU
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, freeze

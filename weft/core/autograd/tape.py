@@ -98,10 +98,7 @@ class Tape(Handler):
         value = out._impl
         if value.dtype.kind in "biu":
             return out  # integers and bools carry no derivative
-        impl = TensorImpl(value.shape, value.dtype, value.device)
-        impl.owner = self
-        impl.payload = (node, slot)
-        return Tensor(impl)
+        return Tensor(TensorImpl.owned(value.type, value.device, self, (node, slot)))
 
     def primal(self, payload: tuple[TapeNode, int]) -> Tensor:
         node, slot = payload

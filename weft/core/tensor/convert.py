@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -92,7 +93,8 @@ def _is_foreign(value: Any) -> bool:
 
 def checked(array: Array, op: str) -> Array:
     """The array itself if weft can represent it; an error that says why not otherwise."""
-    if isinstance(array, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # nobody has a masked array before it is imported
+    if masked is not None and isinstance(array, masked.MaskedArray):
         raise ConversionError(
             f"{op}: a masked array would lose its mask\nhint: fill it first, array.filled(value)"
         )

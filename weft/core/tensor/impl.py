@@ -83,6 +83,7 @@ class TensorImpl:
     def owned(cls, kind: TensorType, device: Device, owner: Handler, payload: Any) -> TensorImpl:
         """A value that only `owner` can interpret."""
         impl = cls(kind.shape, kind.dtype, device)
+        impl._kind = kind
         impl.owner = owner
         impl.payload = payload
         return impl

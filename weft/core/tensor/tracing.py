@@ -38,6 +38,7 @@ class Recorder(Handler):
         self.captured: list[Tensor] = []
         self.effects: list[OutputRefs] = []
         self._table: dict[Any, OutputRefs] = {}
+        self._types: dict[Any, tuple[TensorType, ...]] = {}
 
     def input(self, kind: TensorType, device: Any, spec: Any = None) -> Tensor:
         """A new input of the trace."""
@@ -79,13 +80,13 @@ class Recorder(Handler):
         for position, impl in enumerate(impls):
             if impl.owner is not self and not self._is_outside(impl.owner):
                 raise leaked(op, position, impl)
-        inferred = op.infer(*(a.type for a in args), **params)
-        types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+        frozen = freeze(params)
+        types = self._inferred(op, impls, params, frozen)
         refs = tuple(map(self.ref, args))
-        device = common_device(op, impls, params)
-        key = (op, refs, freeze(params))
+        key = (op, refs, frozen)
         node = self._table.get(key) if op.pure else None
         if node is None:
+            device = common_device(op, impls, params)
             node = OutputRefs(op, refs, params, types, device, user_position(2))
             if op.home is not None or any(impl.spec is not None for impl in impls):
                 node.specs = FUNCTIONS["result_layouts"](op, impls, params)
@@ -94,6 +95,19 @@ class Recorder(Handler):
                 self.effects.append(node)
         made = tuple(self._tensor(node, slot) for slot in range(len(types)))
         return made if op.multiple else made[0]
+
+    def _inferred(
+        self, op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any], frozen: Any
+    ) -> tuple[TensorType, ...]:
+        """The types of a call's results: layers of one shape ask the same many times over."""
+        given = tuple([impl.type for impl in impls])
+        key = (op, given, frozen)
+        types = self._types.get(key)
+        if types is None:
+            inferred = op.infer(*given, **params)
+            types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+            self._types[key] = types
+        return types
 
     def read(self, payload: Ref) -> Any:
         check_running(self)

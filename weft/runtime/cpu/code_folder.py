@@ -13,7 +13,6 @@ import hmac
 import json
 import logging
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -224,7 +223,7 @@ def _contents(folder: int, name: str, private: bool = False) -> bytes:
 @contextmanager
 def _new_file(folder: int, data: bytes) -> Iterator[str]:
     """The name of a new file with these bytes; removed afterwards unless it was renamed."""
-    name = f".{secrets.token_hex(16)}"
+    name = f".{os.urandom(16).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
     try:
         with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
@@ -255,7 +254,7 @@ def _secret(folder: int) -> bytes:
         except _Untrusted:
             os.unlink(_KEY_FILE, dir_fd=folder)
         # A link appears with all its bytes, and fails where another process was faster.
-        with _new_file(folder, secrets.token_bytes(_KEY_BYTES)) as fresh, suppress(FileExistsError):
+        with _new_file(folder, os.urandom(_KEY_BYTES)) as fresh, suppress(FileExistsError):
             os.link(fresh, _KEY_FILE, src_dir_fd=folder, dst_dir_fd=folder)
 
 

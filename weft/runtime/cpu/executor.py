@@ -44,8 +44,10 @@ def executor() -> Executor:
 
 def _loaded() -> Executor:
     target = host_target()
-    text = executor_text(target.triple)
-    code = load_object(cached(text, target, lambda: compile_text(text, target)))
+    # The key holds the sources that the text is written by, so that only a miss has to write it.
+    code = load_object(
+        cached("executor", target, lambda: compile_text(executor_text(target.triple), target))
+    )
     word, address = ctypes.c_int64, ctypes.c_void_p
     routine = ctypes.CFUNCTYPE(word, address)
     clock = ctypes.CFUNCTYPE(word)
