@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.compiler import eager, kernels, stored, tier
+from weft.compiler import build_executable, eager, kernels, tier
 from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import STORE, KernelStore
 from weft.config import settings
@@ -32,7 +32,7 @@ VALUES = np.linspace(-2, 2, 60, dtype=np.float32).reshape(6, 10)
 
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel has been made, no graph been seen, no program kept."""
-    monkeypatch.setattr(stored, "recall", lambda origin: None)
+    monkeypatch.setattr(build_executable._stored, "recall", lambda origin: None)
     monkeypatch.setattr(tier, "_seen", type(tier._seen)())
     monkeypatch.setattr(tier, "_compiled", type(tier._compiled)())
     monkeypatch.setattr(eager, "_prepared", type(eager._prepared)())

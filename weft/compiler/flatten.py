@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ Leave = Callable[[Sequence[Any]], Any]
 
 _MOST_LEAVES = 2_000  # beyond that, general code is no slower than a function of this length
 _PLAIN = (int, str, bool, type(None))  # static values that `==` compares exactly
+_PLAIN_FIELDS = "; ".join(f"i.{name} = {value}" for name, value in TensorImpl.PLAIN.items())
 _DISPLAYED = ("LEAF", "NONE", "TUPLE", "LIST", "DICT", "NAMEDTUPLE")
 
 
@@ -51,7 +53,8 @@ class _Text:
             "array": np.array,
             "ndarray": np.ndarray,
             "is_shared": is_shared,
-            "new": Tensor.__new__,
+            "new": object.__new__,
+            "repeat": repeat,
             "line": user_position,
         }
         self._bound: dict[int, str] = {}
@@ -307,16 +310,18 @@ def make_leave(trace: Trace, structure: PyTreeDef) -> Leave:
     names = [text.fresh() for _ in trace.outputs]
     if names:
         text.add(f"{', '.join(names)}, = arrays")
-    tensors = []
-    for name, (node, slot) in zip(names, trace.outputs, strict=True):
+    tensors = [text.fresh("t") for _ in names]
+    if tensors:
+        # Objects are made and filled here: calls of `__init__` would take half the time of all.
+        text.add(f"{', '.join(tensors)}, = map(new, repeat(Tensor, {len(tensors)}))")
+    for name, made, (node, slot) in zip(names, tensors, trace.outputs, strict=True):
         kind = node.types[slot]
-        made = text.fresh("t")
-        text.add(f"{made} = new(Tensor)")
-        parts = ", ".join(map(text.name, (kind.shape, kind.dtype, node.device)))
-        text.add(f"{made}._impl = Impl({parts}, {name})")
+        fields = {"shape": kind.shape, "dtype": kind.dtype, "device": node.device}
+        text.add(f"i = {made}._impl = new(Impl)")
+        text.add("; ".join(f"i.{field} = {text.name(held)}" for field, held in fields.items()))
+        text.add(f"i.data = {name}; {_PLAIN_FIELDS}")
         if kind.nbytes >= WORTH_A_LINE:
-            text.add(f"{made}._impl.position = line(2)")
-        tensors.append(made)
+            text.add("i.position = line(2)")
     if _is_displayed(structure) and len(tensors) <= _MOST_LEAVES:
         sample = tree_unflatten(structure, range(len(tensors)))
         text.add(f"return {_display(text, sample, tensors)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Prepared(Executable):
         self.program = program
         self.interface = interface
         self._constants = tuple(constants)
-        self._places = interface.places
+        self._chosen = _chooser(interface.places)
         self._arena = interface.arena
         self._is_direct = knows_arrays() and not any(interface.strided)
         runs: Any = client("cpu")
@@ -88,7 +89,7 @@ class Prepared(Executable):
             raise
         if not done:
             return self._run_by_address(inputs, threads, self.program.run)
-        return tuple([given[i] for i in self._places])
+        return self._chosen(given)
 
     def _outputs_for(self, inputs: list[Any]) -> list[Any]:
         """Memory for results: new, or that of inputs which were given away."""
@@ -116,7 +117,14 @@ class Prepared(Executable):
         except KernelFailure:
             self._retell(arrays[: len(arrays) - len(self._constants)])
             raise
-        return tuple([given[i] for i in self._places])
+        return self._chosen(given)
+
+
+def _chooser(places: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """What gives the values at these places of a list."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: tuple([values[i] for i in places])
 
 
 def failure_of(name: str) -> Callable[[int, int], KernelFailure]:

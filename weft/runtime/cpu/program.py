@@ -41,6 +41,7 @@ from weft.runtime.cpu.profile import Profile
 Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _PAUSE_NS = 50_000_000
+_MANY = 8  # arrays from which copying a row of addresses is faster than packing each
 _LINE = 64
 _WORD = 8
 _PLACE = {name: offset // _WORD for name, offset in FRAME.items()}
@@ -122,7 +123,7 @@ class Program:
             frame = Frame(self.encoded)
             self._frames.append(frame)
         try:
-            frame.give(threads or settings.threads or pool.cores, *map(id, arrays))
+            frame.give_arrays(threads or settings.threads or pool.cores, arrays)
             code = frame.start_arrays()
             if code == REFUSED:
                 return False
@@ -160,7 +161,20 @@ class Program:
 class Frame:
     """The state of one run: registers, table of pointers, scratch memory."""
 
-    __slots__ = ("give", "memory", "resume", "start", "start_arrays", "table", "words")
+    __slots__ = (
+        "_count",
+        "_row",
+        "_threads",
+        "give",
+        "give_arrays",
+        "memory",
+        "resume",
+        "start",
+        "start_arrays",
+        "table",
+        "words",
+    )
+    give_arrays: Callable[[int, Sequence[Any]], None]
 
     def __init__(self, encoded: Encoded) -> None:
         arguments = _PLACE["REGISTERS"] + encoded.registers
@@ -185,9 +199,32 @@ class Frame:
         # What changes from run to run lies in a row: how many threads, then the addresses.
         row = struct.Struct(f"{1 + encoded.arguments}n")  # of 64-bit words, n is packed fastest
         self.give = partial(row.pack_into, self.words, (arguments + THREADS) * _WORD)
+        self._threads = arguments + THREADS
+        self._row = address + (arguments + THREADS + 1) * _WORD
+        self._count = encoded.arguments
+        many = encoded.arguments >= _MANY and knows_tuples()
+        self.give_arrays = self._copy_addresses if many else self._pack_addresses
         self.start: Callable[[], int] = partial(native.start, address)
         self.start_arrays: Callable[[], int] = partial(native.start_arrays, address)
         self.resume: Callable[[], int] = partial(native.resume, address)
+
+    def _pack_addresses(self, threads: int, arrays: Sequence[Any]) -> None:
+        self.give(threads, *map(id, arrays))
+
+    def _copy_addresses(self, threads: int, arrays: Sequence[Any]) -> None:
+        """The same for many arrays: a tuple of them has their addresses in a row."""
+        held = tuple(arrays)
+        assert len(held) == self._count
+        self.words[self._threads] = threads
+        ctypes.memmove(self._row, id(held) + tuple.__basicsize__, self._count * _WORD)
+
+
+@functools.cache
+def knows_tuples() -> bool:
+    """Whether Python's tuples lie in memory as `Frame` reads them."""
+    sample = tuple(object() for _ in range(3))
+    found = (ctypes.c_int64 * 3).from_address(id(sample) + tuple.__basicsize__)
+    return tuple.__itemsize__ == _WORD and [*found] == [*map(id, sample)]
 
 
 @functools.cache
