@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -41,7 +40,7 @@ def _register(module: ModuleType) -> None:
     _backends.append(type("WeftBackend", (module.AbstractBackend,), methods))
 
 
-class _Watch(MetaPathFinder):
+class _Watch:
     """Finds nothing of its own; has `_register` called right after einops has been loaded."""
 
     def find_spec(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from weft.compiler.peaks import Peaks
     from weft.transforms.usage import Row
 
+_json = LazyModule("json")
 _peaks = LazyModule("weft.compiler.peaks")
 _timeline = LazyModule("weft.transforms.timeline")
 _usage = LazyModule("weft.transforms.usage")
@@ -157,7 +157,7 @@ class profile:
         made = _timeline.timeline(self.events, self._threads, self._began or 0, self._told)
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(made, file)
+            _json.dump(made, file)
 
     def _told(self, event: Event) -> dict[str, Any]:
         """An event's details, worked out once."""

@@ -6,9 +6,8 @@ from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]  # `numpy.typing` takes milliseconds to import
 Shape: TypeAlias = tuple[int, ...]
 DType: TypeAlias = np.dtype[Any]
 

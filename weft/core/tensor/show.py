@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import html as escape
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.lazy import LazyModule
 
 _LIMIT = 1000
+_html = LazyModule("html")
 
 
 def text(tensor: Any) -> str:
@@ -48,4 +49,4 @@ def html(tensor: Any) -> str:
         "bytes": f"{tensor.nbytes:,}",
     }
     cells = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
-    return f"<table>{cells}</table><pre>{escape.escape(text(tensor))}</pre>"
+    return f"<table>{cells}</table><pre>{_html.escape(text(tensor))}</pre>"

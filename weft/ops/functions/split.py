@@ -7,12 +7,14 @@ bits, which unlike the usual multiplication cannot overflow.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+from weft.core.common.lazy import LazyModule
 from weft.ops.functions.coefficients import CONSTANTS
 from weft.ops.functions.number import Format, Number
+
+_fractions = LazyModule("fractions")
 
 
 class Double(NamedTuple):
@@ -29,11 +31,11 @@ class Double(NamedTuple):
 @cache
 def parts(name: str, *digits: int) -> tuple[float, ...]:
     """A constant as a sum of floats, each rounded to so many binary digits."""
-    rest = Fraction(CONSTANTS[name])
+    rest = _fractions.Fraction(CONSTANTS[name])
     found = []
     for count in digits:
         exponent = math.frexp(float(rest))[1]
-        unit = Fraction(2) ** (exponent - count)
+        unit = _fractions.Fraction(2) ** (exponent - count)
         part = round(rest / unit) * unit
         found.append(float(part))
         rest -= part
