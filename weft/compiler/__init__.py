@@ -9,7 +9,10 @@
 | `flatten` | code made for one kind of call: arrays from arguments, tensors from arrays |
 | `partition` | traces over a mesh as traces of pieces |
 | `donation` | arguments that a call may use up |
-| `executable` | `Executable`, `build`: a trace made ready to run |
+| `executable` | `Executable`: what a compiled function runs |
+| `build_executable` | `build`: a trace made ready to run, or found on disk |
+| `stored`, `program_key` | whole programs on disk; the name of a traced function |
+| `prepared`, `host` | programs run on arrays; their calls of Python |
 | `statistics` | `CompilationStats` |
 | `export`, `encoding` | compiled functions in files |
 | `rewrite` | `rewrite`: fewer calls, the same bits; `RewriteCounts` |

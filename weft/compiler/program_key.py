@@ -153,6 +153,8 @@ def program_key(
         graph = namer.trace(trace)
     except _Nameless:
         return None, {}
-    targets = [(t.triple, t.cpu, t.features) for t in (chosen_target(), host_target())]
+    targets = [
+        (t.triple, t.cpu, t.features, t.vector_bytes) for t in (chosen_target(), host_target())
+    ]
     whole = (_FORMAT, package_fingerprint(), targets, tuple(donated), general, graph)
     return hashlib.sha256(repr(whole).encode()).hexdigest(), namer.opaque

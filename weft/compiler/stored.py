@@ -101,7 +101,7 @@ class Stored(Prepared):
 
 def recall(origin: Origin) -> Stored | None:
     """The program kept under this name, linked and ready to run."""
-    entry = code_cache().get(origin.key)
+    entry = code_cache().folder.read(origin.key)  # once read it is not needed again
     if entry is None:
         return None
     data, blobs = unpack(entry)
@@ -207,7 +207,7 @@ def keep(
         "rewritten": rewritten,
         "passed_through": sorted(passed_through),
     }
-    code_cache().put(origin.key, pack(header, encoder.blobs))
+    code_cache().folder.write(origin.key, pack(header, encoder.blobs))
 
 
 def _is_whole(origin: Origin, made: Native, lowered: Trace) -> bool:
