@@ -1,4 +1,4 @@
-"""Sharding: how tensors lie over a mesh, and how ops carry that along.
+"""Sharding: how tensors lie over a mesh, how ops carry that along, and what moving costs.
 
 | file | what lives in it |
 |---|---|
@@ -7,17 +7,22 @@
 | `pieces` | what the devices of this process hold of a tensor |
 | `dual` | the physical side of a tensor, shard by shard |
 | `log` | the communication log |
+| `profiles` | links and devices in numbers |
+| `cost` | bytes and seconds of collectives and of a change of sharding |
 """
 
 from weft.core.common.spec import DeviceMesh, Link, P, PartitionSpec, ShardingSpec
+from weft.core.sharding.cost import reshard_cost
 from weft.core.sharding.dual import Dual, Shard
 from weft.core.sharding.log import Communication, CommunicationLog, communication_log
+from weft.core.sharding.profiles import DeviceProfile
 from weft.core.sharding.propagate import Propagation, propagate
 
 __all__ = [
     "Communication",
     "CommunicationLog",
     "DeviceMesh",
+    "DeviceProfile",
     "Dual",
     "Link",
     "P",
@@ -27,4 +32,5 @@ __all__ = [
     "ShardingSpec",
     "communication_log",
     "propagate",
+    "reshard_cost",
 ]

@@ -1,0 +1,259 @@
+"""What communication costs: bytes and seconds of collectives, and of a change of sharding.
+
+Rings are assumed: N devices that reduce `bytes` each send 2(N-1)/N·bytes. A change of sharding is a
+list of `Step`s, each one collective over one mesh axis. Nothing here depends on how many devices
+there are, only on the sizes of mesh axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from weft.core.common.parameters import shown
+from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
+from weft.core.common.types import Shape
+from weft.core.sharding.profiles import LINKS, Link, as_link
+from weft.errors import ArgumentError, ShardingError
+
+Pending: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Layout(NamedTuple):
+    """A `ShardingSpec` without its mesh: small to hash and compare."""
+
+    axes: tuple[MeshAxes, ...]
+    pending: Pending = ()
+
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice")
+
+
+def collective_bytes(kind: str, size: int, nbytes: float) -> float:
+    """Bytes each of `size` devices sends.
+
+    `nbytes` is what one device holds: before an `all_reduce`, `reduce_scatter` or `all_to_all`,
+    after an `all_gather`.
+
+    >>> collective_bytes("all_reduce", 4, 1000), collective_bytes("all_gather", 4, 1000)
+    (1500.0, 750.0)
+    >>> collective_bytes("all_reduce", 1, 1000)
+    0.0
+    """
+    _check_collective(kind, size)
+    if kind == "slice":
+        return 0.0
+    return (2 if kind == "all_reduce" else 1) * (size - 1) / size * nbytes
+
+
+def collective_seconds(kind: str, size: int, nbytes: float, link: Link) -> float:
+    """Seconds of one collective over a ring: its bytes, and a latency for each hop."""
+    traffic = collective_bytes(kind, size, nbytes)
+    hops = 0 if kind == "slice" else (size - 1) * (2 if kind == "all_reduce" else 1)
+    return link.seconds(traffic, hops)
+
+
+def _check_collective(kind: Any, size: Any) -> None:
+    if kind not in COLLECTIVES:
+        raise ArgumentError(
+            f"collective: kind must be one of {', '.join(COLLECTIVES)}, got {shown(kind)}"
+        )
+    if not isinstance(size, int) or size < 1:
+        raise ArgumentError(f"collective: size must be at least 1, got {shown(size)}")
+
+
+class Step(NamedTuple):
+    """One collective of a change of sharding; `nbytes` is as in `collective_bytes`."""
+
+    kind: str
+    mesh_axis: str
+    source: int | None  # the tensor axis that is gathered
+    target: int | None  # the tensor axis that is cut
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """The sizes of a mesh's axes and the link along each; all that costs depend on."""
+
+    sizes: Mapping[str, int]
+    links: Mapping[str, Link] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mesh: DeviceMesh, links: Mapping[str, Any] | str | Link | None = None) -> Fabric:
+        """The fabric of a mesh; `links` maps mesh axes to links, or is one link for all."""
+        if not isinstance(mesh, DeviceMesh):
+            raise ShardingError(f"expected a DeviceMesh, got {shown(mesh)}")
+        given: Any = getattr(mesh, "links", None) if links is None else links
+        if given is None:
+            given = {}
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys(mesh.axis_names, given)
+        for axis in given:
+            mesh.axis_size(axis)
+        found = {axis: as_link(f"mesh axis {axis!r}", link) for axis, link in given.items()}
+        return cls(dict(zip(mesh.axis_names, mesh.shape, strict=True)), found)
+
+    def parts(self, axes: MeshAxes) -> int:
+        """Into how many pieces these mesh axes cut together."""
+        return prod(self.sizes[axis] for axis in axes)
+
+    def local_size(self, axes: tuple[MeshAxes, ...], shape: Shape) -> int:
+        """Elements of the largest piece."""
+        return prod(-(-n // self.parts(a)) for n, a in zip(shape, axes, strict=True))
+
+    def seconds(self, step: Step) -> float:
+        """How long one step takes."""
+        link = self.links.get(step.mesh_axis, LINKS["nvlink"])
+        return collective_seconds(step.kind, self.sizes[step.mesh_axis], step.nbytes, link)
+
+    def traffic(self, step: Step) -> float:
+        """Bytes that each device sends in one step."""
+        return collective_bytes(step.kind, self.sizes[step.mesh_axis], step.nbytes)
+
+    def steps(self, source: Layout, target: Layout, shape: Shape, itemsize: int) -> list[Step]:
+        """The collectives that turn one layout into another, in order.
+
+        What makes pieces smaller comes first (slice, reduce-scatter), what makes them larger last.
+        """
+        return _Change(self, source, target, shape, itemsize).run()
+
+    def reshard_seconds(
+        self, source: Layout, target: Layout, shape: Shape, itemsize: int
+    ) -> float | None:
+        """Seconds of a change of layout, or None where there is no way (to a pending result)."""
+        if source == target:
+            return 0.0
+        if not set(target.pending) <= set(source.pending):
+            return None
+        return sum(map(self.seconds, self.steps(source, target, shape, itemsize)))
+
+
+class _Change:
+    """One change of layout, step by step."""
+
+    def __init__(
+        self, fabric: Fabric, source: Layout, target: Layout, shape: Shape, itemsize: int
+    ) -> None:
+        if not set(target.pending) <= set(source.pending):
+            raise ShardingError(f"reshard: no way to a pending result ({target.pending})")
+        self.fabric, self.shape, self.itemsize = fabric, shape, itemsize
+        self.now = [list(axes) for axes in source.axes]
+        self.goal = target.axes
+        self.pending = [axis for axis, _ in source.pending if (axis, _) not in target.pending]
+        self.steps: list[Step] = []
+
+    def run(self) -> list[Step]:
+        moves = (self._cut, self._move, self._reduce, self._gather)
+        while any(move() for move in moves):
+            pass
+        return self.steps
+
+    def _nbytes(self) -> int:
+        now = tuple(tuple(axes) for axes in self.now)
+        return self.fabric.local_size(now, self.shape) * self.itemsize
+
+    def _wanted(self) -> list[tuple[int, str]]:
+        """For each tensor axis that is on its way, the next mesh axis that is to cut it."""
+        return [
+            (i, goal[len(now)])
+            for i, (now, goal) in enumerate(zip(self.now, self.goal, strict=True))
+            if len(now) < len(goal) and list(goal[: len(now)]) == now
+        ]
+
+    def _excess(self) -> list[int]:
+        """Tensor axes whose last cut must go."""
+        pairs = enumerate(zip(self.now, self.goal, strict=True))
+        return [i for i, (now, goal) in pairs if now != list(goal[: len(now)])]
+
+    def _cut(self) -> bool:
+        used = {axis for axes in self.now for axis in axes}
+        for i, axis in self._wanted():
+            if axis not in used:
+                kind = "reduce_scatter" if axis in self.pending else "slice"
+                self.steps.append(Step(kind, axis, None, i, self._nbytes()))
+                self.now[i].append(axis)
+                if axis in self.pending:
+                    self.pending.remove(axis)
+                return True
+        return False
+
+    def _move(self) -> bool:
+        last = {self.now[i][-1]: i for i in self._excess()}
+        for i, axis in self._wanted():
+            if axis in last:
+                self.steps.append(Step("all_to_all", axis, last[axis], i, self._nbytes()))
+                self.now[last[axis]].pop()
+                self.now[i].append(axis)
+                return True
+        return False
+
+    def _reduce(self) -> bool:
+        if not self.pending:
+            return False
+        axis = self.pending.pop()
+        self.steps.append(Step("all_reduce", axis, None, None, self._nbytes()))
+        return True
+
+    def _gather(self) -> bool:
+        for i in self._excess():
+            axis = self.now[i].pop()
+            self.steps.append(Step("all_gather", axis, i, None, self._nbytes()))
+            return True
+        return False
+
+
+class ReshardCost(NamedTuple):
+    """Bytes each device sends, seconds, and the collectives in order."""
+
+    bytes: float
+    seconds: float
+    steps: tuple[Step, ...]
+
+
+def reshard_cost(
+    source: ShardingSpec,
+    target: ShardingSpec,
+    shape: Shape,
+    dtype: Any,
+    links: Mapping[str, Any] | str | Link | None = None,
+) -> ReshardCost:
+    """What it costs to turn one sharding of a tensor into another.
+
+    >>> mesh = DeviceMesh("m", (4,), ("x",))
+    >>> rows, whole = ShardingSpec(mesh, (("x",), ())), ShardingSpec.whole(2, mesh)
+    >>> reshard_cost(rows, whole, (8, 100), "float32").bytes
+    2400.0
+    >>> reshard_cost(whole, rows, (8, 100), "float32").bytes
+    0.0
+    """
+    mesh = source.mesh or target.mesh
+    if mesh is None or (source.mesh and target.mesh and source.mesh != target.mesh):
+        raise ShardingError("reshard_cost: both specs must be of one mesh")
+    if len(source.axes) != len(shape) or len(target.axes) != len(shape):
+        raise ShardingError(f"reshard_cost: {source} and {target} do not fit shape {shape}")
+    fabric = Fabric.of(mesh, links)
+    steps = fabric.steps(layout_of(source), layout_of(target), shape, _itemsize(dtype))
+    return ReshardCost(
+        sum(map(fabric.traffic, steps)), sum(map(fabric.seconds, steps)), tuple(steps)
+    )
+
+
+@lru_cache(maxsize=256)
+def _itemsize(dtype: Any) -> int:
+    return int(np.dtype(dtype).itemsize)
+
+
+def layout_of(spec: ShardingSpec) -> Layout:
+    """The layout a spec gives on its mesh."""
+    return Layout(tuple(map(tuple, spec.axes)), tuple(spec.pending))
+
+
+def spec_of(mesh: DeviceMesh, layout: Layout) -> ShardingSpec:
+    """The spec that has this layout on a mesh."""
+    return ShardingSpec(mesh, layout.axes, layout.pending)

@@ -1,0 +1,122 @@
+"""What hardware can do, in numbers: `Link` between devices and `DeviceProfile` of one device.
+
+Named entries are rounded data-sheet figures; give your own where you have measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.common.parameters import shown
+from weft.errors import ArgumentError
+
+
+def _positive(where: str, name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
+        raise ArgumentError(f"{where}: {name} must be a positive number, got {shown(value)}")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects the devices along one mesh axis: bytes a second, and seconds a message.
+
+    >>> Link(bandwidth=1e9, latency=1e-6).seconds(1e6, messages=2)
+    0.001002
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive("link", "bandwidth", self.bandwidth)
+        if not isinstance(self.latency, int | float) or not 0 <= self.latency:
+            raise ArgumentError(f"link: latency must not be negative, got {shown(self.latency)}")
+
+    def seconds(self, traffic: float, messages: int = 1) -> float:
+        """How long one device takes to send `traffic` bytes in so many messages, one by one."""
+        return self.latency * messages + traffic / self.bandwidth
+
+
+LINKS: Mapping[str, Link] = {
+    "nvlink": Link(bandwidth=450e9, latency=2e-6),
+    "pcie": Link(bandwidth=25e9, latency=5e-6),
+    "infiniband": Link(bandwidth=50e9, latency=5e-6),
+    "ethernet": Link(bandwidth=3e9, latency=30e-6),
+    "shared memory": Link(bandwidth=10e9, latency=5e-6),
+}
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """One device: operations a second by dtype, memory bytes a second, memory bytes.
+
+    A dtype that `flops` does not name runs at the rate of `"float32"`.
+
+    >>> DEVICES["h100"].peak("bfloat16") > DEVICES["h100"].peak("float64")
+    True
+    """
+
+    name: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    memory: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.flops, Mapping) or "float32" not in self.flops:
+            raise ArgumentError(
+                f"device profile: flops must map dtypes, with float32, got {shown(self.flops)}"
+            )
+        for name, rate in self.flops.items():
+            _positive("device profile", f"flops[{name!r}]", rate)
+        _positive("device profile", "bandwidth", self.bandwidth)
+        _positive("device profile", "memory", self.memory)
+
+    def peak(self, dtype: str) -> float:
+        """Operations a second on this dtype."""
+        return self.flops.get(dtype, self.flops["float32"])
+
+    def seconds(self, flops: float, traffic: float, dtype: str) -> float:
+        """How long a kernel takes: arithmetic or memory traffic, whichever is slower."""
+        return max(flops / self.peak(dtype), traffic / self.bandwidth)
+
+
+_GIB = 2**30
+
+DEVICES: Mapping[str, DeviceProfile] = {
+    "h100": DeviceProfile(
+        "h100",
+        {"bfloat16": 989e12, "float16": 989e12, "float32": 67e12, "float64": 34e12},
+        3.35e12,
+        80 * _GIB,
+    ),
+    "a100": DeviceProfile(
+        "a100",
+        {"bfloat16": 312e12, "float16": 312e12, "float32": 19.5e12, "float64": 9.7e12},
+        2.0e12,
+        80 * _GIB,
+    ),
+    "cpu": DeviceProfile("cpu", {"float32": 5e10, "float64": 2.5e10}, 2e10, 8 * _GIB),
+}
+
+
+def as_link(where: str, value: Any) -> Link:
+    """A link as users write it: a `Link`, or the name of one."""
+    return _named(where, "link", Link, LINKS, value)
+
+
+def as_profile(where: str, value: Any) -> DeviceProfile:
+    """A device profile as users write it: a `DeviceProfile`, or the name of one."""
+    return _named(where, "device", DeviceProfile, DEVICES, value)
+
+
+def _named(where: str, what: str, kind: type, table: Mapping[str, Any], value: Any) -> Any:
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, str) and value in table:
+        return table[value]
+    raise ArgumentError(
+        f"{where}: {what} must be a {kind.__name__} or one of {', '.join(table)},"
+        f" got {shown(value)}"
+    )
