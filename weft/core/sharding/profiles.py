@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.core.common.parameters import shown
 from weft.errors import ArgumentError
 
 
-def _positive(where: str, name: str, value: Any) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-        raise ArgumentError(f"{where}: {name} must be a positive number, got {shown(value)}")
+def _number(where: str, name: str, value: Any, low: float = 1e-300) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < 1e300:
+        kind = "a positive number" if low else "0 or a positive number"
+        raise ArgumentError(f"{where}: {name} must be {kind}, got {shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,8 @@ class Link:
     latency: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive("link", "bandwidth", self.bandwidth)
-        if not isinstance(self.latency, int | float) or not 0 <= self.latency:
-            raise ArgumentError(f"link: latency must not be negative, got {shown(self.latency)}")
+        _number("link", "bandwidth", self.bandwidth)
+        _number("link", "latency", self.latency, 0)
 
     def seconds(self, traffic: float, messages: int = 1) -> float:
         """How long one device takes to send `traffic` bytes in so many messages, one by one."""
@@ -64,14 +64,15 @@ class DeviceProfile:
     memory: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flops, Mapping) or "float32" not in self.flops:
+        rates: Any = self.flops
+        if not isinstance(rates, Mapping) or "float32" not in rates:
             raise ArgumentError(
-                f"device profile: flops must map dtypes, with float32, got {shown(self.flops)}"
+                f"device profile: flops must map dtypes, with float32, got {shown(rates)}"
             )
-        for name, rate in self.flops.items():
-            _positive("device profile", f"flops[{name!r}]", rate)
-        _positive("device profile", "bandwidth", self.bandwidth)
-        _positive("device profile", "memory", self.memory)
+        for name, rate in rates.items():
+            _number("device profile", f"flops[{name!r}]", rate)
+        _number("device profile", "bandwidth", self.bandwidth)
+        _number("device profile", "memory", self.memory)
 
     def peak(self, dtype: str) -> float:
         """Operations a second on this dtype."""
@@ -103,15 +104,19 @@ DEVICES: Mapping[str, DeviceProfile] = {
 
 def as_link(where: str, value: Any) -> Link:
     """A link as users write it: a `Link`, or the name of one."""
-    return _named(where, "link", Link, LINKS, value)
+    return _named(where, "link", LINKS, value)
 
 
 def as_profile(where: str, value: Any) -> DeviceProfile:
     """A device profile as users write it: a `DeviceProfile`, or the name of one."""
-    return _named(where, "device", DeviceProfile, DEVICES, value)
+    return _named(where, "device", DEVICES, value)
 
 
-def _named(where: str, what: str, kind: type, table: Mapping[str, Any], value: Any) -> Any:
+_Named = TypeVar("_Named")
+
+
+def _named(where: str, what: str, table: Mapping[str, _Named], value: Any) -> _Named:
+    kind = type(next(iter(table.values())))
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and value in table:

@@ -1,0 +1,29 @@
+"""Planning: where to put what on a mesh, and what it will cost, from shapes alone.
+
+| file | what lives in it |
+|---|---|
+| `problem` | a trace as a sharding problem, and as JSON |
+| `strategies` | the ways to run one call on a mesh |
+| `facts` | who uses what and when, what touches memory |
+| `groups` | which calls decide together |
+| `evaluate` | time, collectives and memory of a placement |
+| `program` | the integer program of a problem |
+| `solver` | `SimpleSolver` |
+"""
+
+from weft.transforms.planning.problem import (
+    Problem,
+    graph_to_json,
+    problem_from_json,
+    problem_of,
+)
+from weft.transforms.planning.solver import SimpleSolver, Solution
+
+__all__ = [
+    "Problem",
+    "SimpleSolver",
+    "Solution",
+    "graph_to_json",
+    "problem_from_json",
+    "problem_of",
+]

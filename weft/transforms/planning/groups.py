@@ -1,0 +1,138 @@
+"""Which calls decide together: light calls follow an operand, views go where they are wanted.
+
+A group has one list of strategies; each member's strategy follows from its number in that list.
+The head chooses freely. A light call (elementwise, reduction) follows the light call before it. A
+view with one user, such as a transposed weight or a broadcast bias, comes out as its user wants it.
+"""
+
+from __future__ import annotations
+
+from weft.core.sharding.cost import Fabric, Layout
+from weft.transforms.planning.facts import Facts, Use
+from weft.transforms.planning.problem import Problem, Ref
+from weft.transforms.planning.strategies import Rules, Strategy
+
+
+class Groups:
+    """For each node its group, and its strategy for each of the group's choices."""
+
+    def __init__(self, problem: Problem, fabric: Fabric, facts: Facts) -> None:
+        self.problem, self.fabric, self.facts = problem, fabric, facts
+        self.nodes = problem.nodes
+        self.group = [-1] * len(self.nodes)
+        self.strategies: list[list[Strategy]] = [[] for _ in self.nodes]
+        self.heads: list[int] = []
+        self._candidates: dict[tuple[Rules, bool], list[Strategy]] = {}
+        self._held = {v for v, _ in problem.fixed}  # calls whose result the user has placed
+        waiting = [v for v in range(len(self.nodes)) if not self._settle(v)]
+        for v in reversed(waiting):
+            if not self._lead(v):
+                self._head(v)
+
+    def _settle(self, v: int) -> bool:
+        """Give a call its group, unless it is a view that waits for its user's."""
+        facts, rules = self.facts, self.facts.rules[v]
+        if facts.is_free[v] and v not in self._held:
+            self._open(v, [rules.replicated()])
+        elif v in self._held or self.nodes[v].signature.op == "input":
+            self._head(v)
+        elif not (rules.is_light and self._follow(v)):
+            if self._waits(v):
+                return False
+            self._head(v)
+        return True
+
+    def _waits(self, v: int) -> bool:
+        uses = self.facts.uses.get((v, 0), ())
+        sign = self.nodes[v].signature
+        single = len(sign.operands) == 1 and len(sign.results) == 1
+        return sign.view and single and len(uses) == 1 and uses[0].node >= 0
+
+    def _open(self, v: int, strategies: list[Strategy]) -> None:
+        self.group[v] = len(self.heads)
+        self.heads.append(v)
+        self.strategies[v] = strategies
+
+    def _head(self, v: int) -> None:
+        rules = self.facts.rules[v]
+        fixed = [self.problem.fixed.get((v, s)) for s in range(len(rules.signature.results))]
+        if rules.signature.op == "input" and fixed[0] is not None:
+            self._open(v, [Strategy((), (fixed[0],), 1.0)])
+            return
+        carries = bool(rules.carriers) and all(
+            self._may_wait(self.nodes[v].inputs[k]) for k in rules.carriers
+        )
+        key = rules, carries
+        if key not in self._candidates:
+            self._candidates[key] = rules.candidates(carries)
+        self._open(v, self._candidates[key])
+
+    def _may_wait(self, ref: Ref) -> bool:
+        """Whether a value may be a sum still to be done."""
+        v, slot = ref
+        if ref in self.problem.fixed:
+            return bool(self.problem.fixed[ref].pending)
+        if self.group[v] < 0:  # a view that waits for its user's group
+            return self._may_wait(self.nodes[v].inputs[0])
+        return any(
+            kind == "sum" for each in self.strategies[v] for _, kind in each.outputs[slot].pending
+        )
+
+    def _follow(self, v: int) -> bool:
+        """Join the group of the largest light operand whose every layout this call can take."""
+        rules, inputs = self.facts.rules[v], self.nodes[v].inputs
+        size = [t.size for t in rules.signature.operands]
+        for k in sorted(range(len(inputs)), key=lambda k: -size[k]):
+            u, slot = inputs[k]
+            if self.group[u] < 0 or not self._leads_on(u):
+                continue
+            found = [rules.follow(k, each.outputs[slot]) for each in self.strategies[u]]
+            strategies = [each for each in found if each is not None]
+            if len(strategies) == len(found):
+                self.group[v] = self.group[u]
+                self.strategies[v] = strategies
+                return True
+        return False
+
+    def _leads_on(self, u: int) -> bool:
+        return self.facts.rules[u].is_light and not self.facts.is_free[u] and u not in self._held
+
+    def _lead(self, v: int) -> bool:
+        """Join the group of a view's one user, and come out as that wants it."""
+        (use,) = self.facts.uses[v, 0]
+        found = [self.facts.rules[v].lead(layout) for layout in self.wanted(use)]
+        strategies = [each for each in found if each is not None]
+        if len(strategies) != len(found):
+            return False
+        self.group[v] = self.group[use.node]
+        self.strategies[v] = strategies
+        return True
+
+    def wanted(self, use: Use) -> list[Layout]:
+        """The layouts a call wants of an operand, for each choice of its group."""
+        return [each.inputs[use.operand] for each in self.strategies[use.node]]
+
+    def given(self, ref: Ref) -> list[Layout]:
+        """The layouts of a value as others see it, for each choice of its group."""
+        v, slot = ref
+        fixed = self.problem.fixed.get(ref)
+        if fixed is not None:
+            return [fixed] * len(self.strategies[v])
+        return [each.outputs[slot] for each in self.strategies[v]]
+
+
+def resolved(fabric: Fabric, layout: Layout, shape: tuple[int, ...], itemsize: int) -> Layout:
+    """The nearest layout without pending reductions: what a result that nobody placed becomes."""
+    if not layout.pending:
+        return layout
+    axes = layout.axes
+    for axis, _ in layout.pending:
+        options = [
+            (*axes[:i], (*mine, axis), *axes[i + 1 :])
+            for i, mine in enumerate(axes)
+            if shape[i] % fabric.parts((*mine, axis)) == 0
+        ]
+        axes = options[0] if options else axes
+    scattered, plain = Layout(axes), Layout(layout.axes)
+    costs = [fabric.reshard_seconds(layout, t, shape, itemsize) for t in (plain, scattered)]
+    return scattered if (costs[1] or 0.0) < (costs[0] or 0.0) else plain
