@@ -79,7 +79,7 @@ class Facts:
 
     def clusters(self) -> Iterator[Cluster]:
         """Uses of each value, cut where the time between two is long."""
-        window = max(32, self.end // 16)
+        window = max(8, self.end // 16)
         for ref, uses in self.uses.items():
             ordered = sorted(uses, key=self.time)
             run: list[Use] = []

@@ -8,7 +8,7 @@ view with one user, such as a transposed weight or a broadcast bias, comes out a
 from __future__ import annotations
 
 from weft.core.sharding.cost import Fabric, Layout
-from weft.transforms.planning.facts import Facts, Use
+from weft.transforms.planning.facts import Facts
 from weft.transforms.planning.problem import Problem, Ref
 from weft.transforms.planning.strategies import Rules, Strategy
 
@@ -22,7 +22,11 @@ class Groups:
         self.group = [-1] * len(self.nodes)
         self.strategies: list[list[Strategy]] = [[] for _ in self.nodes]
         self.heads: list[int] = []
+        # Calls alike share one list, so that what is derived from it is derived once.
         self._candidates: dict[tuple[Rules, bool], list[Strategy]] = {}
+        self._replicated: dict[Rules, list[Strategy]] = {}
+        self._derived: dict[tuple[Rules, int, int, int], list[Strategy] | None] = {}
+        self._lists: dict[tuple[Strategy, ...], list[Strategy]] = {}
         self._held = {v for v, _ in problem.fixed}  # calls whose result the user has placed
         waiting = [v for v in range(len(self.nodes)) if not self._settle(v)]
         for v in reversed(waiting):
@@ -33,7 +37,7 @@ class Groups:
         """Give a call its group, unless it is a view that waits for its user's."""
         facts, rules = self.facts, self.facts.rules[v]
         if facts.is_free[v] and v not in self._held:
-            self._open(v, [rules.replicated()])
+            self._open(v, self._replicated.setdefault(rules, [rules.replicated()]))
         elif v in self._held or self.nodes[v].signature.op == "input":
             self._head(v)
         elif not (rules.is_light and self._follow(v)):
@@ -86,13 +90,20 @@ class Groups:
             u, slot = inputs[k]
             if self.group[u] < 0 or not self._leads_on(u):
                 continue
-            found = [rules.follow(k, each.outputs[slot]) for each in self.strategies[u]]
-            strategies = [each for each in found if each is not None]
-            if len(strategies) == len(found):
-                self.group[v] = self.group[u]
-                self.strategies[v] = strategies
+            key = rules, k, id(self.strategies[u]), slot
+            if key not in self._derived:
+                found = [rules.follow(k, each.outputs[slot]) for each in self.strategies[u]]
+                self._derived[key] = self._list(found)
+            if self._join(v, u, self._derived[key]):
                 return True
         return False
+
+    def _join(self, v: int, other: int, strategies: list[Strategy] | None) -> bool:
+        if strategies is None:
+            return False
+        self.group[v] = self.group[other]
+        self.strategies[v] = strategies
+        return True
 
     def _leads_on(self, u: int) -> bool:
         return self.facts.rules[u].is_light and not self.facts.is_free[u] and u not in self._held
@@ -100,25 +111,17 @@ class Groups:
     def _lead(self, v: int) -> bool:
         """Join the group of a view's one user, and come out as that wants it."""
         (use,) = self.facts.uses[v, 0]
-        found = [self.facts.rules[v].lead(layout) for layout in self.wanted(use)]
-        strategies = [each for each in found if each is not None]
-        if len(strategies) != len(found):
-            return False
-        self.group[v] = self.group[use.node]
-        self.strategies[v] = strategies
-        return True
+        rules, wishes = self.facts.rules[v], self.strategies[use.node]
+        key = rules, use.operand, id(wishes), -1
+        if key not in self._derived:
+            found = [rules.lead(each.inputs[use.operand]) for each in wishes]
+            self._derived[key] = self._list(found)
+        return self._join(v, use.node, self._derived[key])
 
-    def wanted(self, use: Use) -> list[Layout]:
-        """The layouts a call wants of an operand, for each choice of its group."""
-        return [each.inputs[use.operand] for each in self.strategies[use.node]]
-
-    def given(self, ref: Ref) -> list[Layout]:
-        """The layouts of a value as others see it, for each choice of its group."""
-        v, slot = ref
-        fixed = self.problem.fixed.get(ref)
-        if fixed is not None:
-            return [fixed] * len(self.strategies[v])
-        return [each.outputs[slot] for each in self.strategies[v]]
+    def _list(self, found: list[Strategy | None]) -> list[Strategy] | None:
+        """The list, if nothing is missing in it; equal ones are one object."""
+        there = [each for each in found if each is not None]
+        return self._lists.setdefault(tuple(there), there) if len(there) == len(found) else None
 
 
 def resolved(fabric: Fabric, layout: Layout, shape: tuple[int, ...], itemsize: int) -> Layout:

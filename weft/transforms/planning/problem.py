@@ -1,4 +1,4 @@
-"""A traced function as a sharding problem: what to place, what it costs, what is fixed; as JSON too.
+"""A traced function as a sharding problem: what to place, its costs, what is fixed; also as JSON.
 
 Inputs are nodes as well and come first, so node `i` of the trace is node `len(inputs) + i` here.
 Calls that are alike share one `Signature`.
@@ -160,14 +160,16 @@ def _read_node(data: Mapping[str, Any], seen: dict[str, Signature]) -> Node:
     if key not in seen:
         ranks = [len(shape) for shape, _ in data["operands"]]
         factors = Factors.parse(data["factors"], ranks, whole=" ".join(data["whole"]))
+        operands, results = (
+            tuple(TensorType(tuple(shape), np.dtype(d)) for shape, d in data[side])
+            for side in ("operands", "results")
+        )
         seen[key] = Signature(
             data["op"],
             factors,
             data["sizes"],
-            *(
-                tuple(TensorType(tuple(shape), np.dtype(d)) for shape, d in data[side])
-                for side in ("operands", "results")
-            ),
+            operands,
+            results,
             data["linear"],
             tuple(data["constants"]),
             data["combine"],
@@ -312,10 +314,10 @@ def _checked(problem: Problem, where: str, ref: Ref, spec: Any) -> Layout:
     if len(set(used)) != len(used):
         raise ShardingError(f"{where}: {spec} uses a mesh axis twice")
     own = spec_of(mesh, layout)
-    for axis, size in enumerate(kind.shape):
-        if own.parts(axis) > max(size, 1):
+    for i, size in enumerate(kind.shape):
+        if own.parts(i) > max(size, 1):
             raise ShardingError(
-                f"{where}: axis {axis} of {kind} has {size} elements, too few for"
-                f" {own.parts(axis)} parts ({spec})"
+                f"{where}: axis {i} of {kind} has {size} elements, too few for"
+                f" {own.parts(i)} parts ({spec})"
             )
     return layout

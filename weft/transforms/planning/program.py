@@ -10,21 +10,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from weft.core.sharding.cost import Layout
 from weft.transforms.planning.evaluate import Costs, Placement
 from weft.transforms.planning.facts import Cluster, Use
 from weft.transforms.planning.groups import Groups, resolved
 from weft.transforms.planning.problem import Ref
+from weft.transforms.planning.strategies import Strategy
 
 Terms: TypeAlias = dict[int, float]  # variable: coefficient
+Moves: TypeAlias = dict[tuple[Layout, Layout], Terms]  # terms that are 1 where the two meet
 _ROUNDS = 6  # how far groups must look alike around them to choose alike
+_TIE_BREAK = 1e-4
 _SMALL = 48  # groups; below, every group chooses for itself
 
 
-class Layouts(NamedTuple):
-    """A layout for each choice of a class."""
+@dataclass(frozen=True, eq=False)
+class Layouts:
+    """A layout for each choice of a class; equal ones are one object."""
 
     owner: int
     each: tuple[Layout, ...]
@@ -64,10 +68,12 @@ class Builder:
         self.strategies = groups.strategies
         self.category = classes(groups)  # the class of each group
         self.program = Program()
-        self._pairs: dict[Any, dict[tuple[Layout, Layout], Terms]] = {}
-        self._copies: dict[Any, dict[Layout, Terms]] = {}
-        self._interned: dict[Any, Any] = {}
-        self.moves: list[tuple[Cluster, dict[tuple[Layout, Layout], Terms]]] = []
+        self._tied = {o: i for i, o in self.problem.ties}
+        self._pairs: dict[Any, Moves] = {}
+        self._changes: dict[Any, tuple[Moves, Terms]] = {}
+        self._interned: dict[Any, Layouts] = {}
+        self._known: dict[Any, Layouts] = {}
+        self.moves: list[tuple[Cluster, Moves]] = []
         self._choose()
         self._compute()
         for cluster in self.facts.clusters():
@@ -93,7 +99,7 @@ class Builder:
         for v, strategies in enumerate(self.strategies):
             first = self.program.first[self.owner(v)]
             for number, strategy in enumerate(strategies):
-                cost[first + number] += self.costs.of_call(v, strategy)
+                cost[first + number] += self.costs.of_call(v, strategy) + self._storing(v, strategy)
         for ref, target in self.problem.fixed.items():
             v, slot = ref
             first = self.program.first[self.owner(v)]
@@ -104,59 +110,84 @@ class Builder:
                 else:
                     cost[first + number] += seconds
 
+    def _storing(self, v: int, strategy: Strategy) -> float:
+        """Next to nothing, so that of equally fast placements the one with small inputs wins."""
+        if self.problem.nodes[v].signature.op != "input":
+            return 0.0
+        nbytes = self.costs.nbytes((v, 0), strategy.outputs[0])
+        return _TIE_BREAK * nbytes / self.costs.profile.bandwidth
+
     def given(self, ref: Ref) -> Layouts:
         """How a value lies, for each choice of its class."""
-        return self._intern(Layouts(self.owner(ref[0]), tuple(self.groups.given(ref))))
+        v, slot = ref
+        strategies, fixed = self.strategies[v], self.problem.fixed.get(ref)
+        if fixed is not None:
+            return self._layouts(self.owner(v), (fixed,) * len(strategies))
+        key = self.owner(v), id(strategies), slot, "out"
+        if key not in self._known:
+            each = tuple(strategy.outputs[slot] for strategy in strategies)
+            self._known[key] = self._layouts(self.owner(v), each)
+        return self._known[key]
 
     def wanted(self, ref: Ref, use: Use) -> Layouts:
         """How a use wants the value, for each choice of the class that decides about it."""
-        if use.node >= 0:
-            made = Layouts(self.owner(use.node), tuple(self.groups.wanted(use)))
-        else:
-            made = self._wanted_output(-1 - use.node, ref)
-        return self._intern(made)
+        v, k = use
+        if v < 0:
+            return self._wanted_output(-1 - v, ref)
+        strategies = self.strategies[v]
+        key = self.owner(v), id(strategies), k, "in"
+        if key not in self._known:
+            each = tuple(strategy.inputs[k] for strategy in strategies)
+            self._known[key] = self._layouts(self.owner(v), each)
+        return self._known[key]
 
-    def _intern(self, made: Layouts) -> Layouts:
-        found: Layouts = self._interned.setdefault(made, made)
-        return found
+    def _layouts(self, owner: int, each: tuple[Layout, ...]) -> Layouts:
+        return self._interned.setdefault((owner, each), Layouts(owner, each))
 
     def _wanted_output(self, place: int, ref: Ref) -> Layouts:
         given = self.given(ref)
-        tied = dict((o, i) for i, o in self.problem.ties).get(place)
-        if tied is not None:
-            return self.given((tied, 0))
+        if place in self._tied:
+            return self.given((self._tied[place], 0))
         if place in self.problem.fixed_outputs:
-            return Layouts(
-                given.owner, (self.problem.fixed_outputs[place],) * len(given.each)
-            )
+            fixed = self.problem.fixed_outputs[place]
+            return self._layouts(given.owner, (fixed,) * len(given.each))
         kind = self.problem.type(ref)
         each = tuple(
             resolved(self.costs.fabric, layout, kind.shape, kind.dtype.itemsize)
             for layout in given.each
         )
-        return Layouts(given.owner, each)
+        return self._layouts(given.owner, each)
 
     def _communicate(self, cluster: Cluster) -> None:
         ref = cluster.ref
         given = self.given(ref)
-        wishes = list(dict.fromkeys(self.wanted(ref, use) for use in cluster.uses))
-        found = [pairs for wish in wishes if (pairs := self._changes(ref, given, wish))]
+        wishes = frozenset(self.wanted(ref, use) for use in cluster.uses) - {given}
+        key = given, wishes, self.problem.type(ref)
+        if key not in self._changes:
+            self._changes[key] = self._priced(ref, given, wishes)
+        moves, cost = self._changes[key]
+        for variable, seconds in cost.items():
+            self.program.cost[variable] += seconds
+        if moves:
+            self.moves.append((cluster, moves))
+
+    def _priced(self, ref: Ref, given: Layouts, wishes: frozenset[Layouts]) -> tuple[Moves, Terms]:
+        """What the uses of a value may need to be moved, and what that costs."""
+        ordered = sorted(wishes, key=lambda wish: (wish.owner, wish.each))
+        found = [pairs for wish in ordered if (pairs := self._costly(ref, given, wish))]
         if not found:
-            return
-        terms = found[0] if len(found) == 1 else self._shared(ref, given, wishes, found)
-        for (source, target), indicator in terms.items():
+            return {}, {}
+        moves = found[0] if len(found) == 1 else self._shared(found)
+        cost: Terms = defaultdict(float)
+        for (source, target), indicator in moves.items():
             seconds = self.costs.of_change(ref, source, target)
             assert seconds is not None
             for variable, factor in indicator.items():
-                self.program.cost[variable] += factor * seconds
-        self.moves.append((cluster, terms))
+                cost[variable] += factor * seconds
+        return moves, cost
 
-    def _changes(
-        self, ref: Ref, given: Layouts, wish: Layouts
-    ) -> dict[tuple[Layout, Layout], Terms]:
+    def _costly(self, ref: Ref, given: Layouts, wish: Layouts) -> Moves:
         """For each pair of layouts that costs something, the variables that say that it meets."""
-        if given == wish:
-            return {}
         seconds = {
             (p, q): self.costs.of_change(ref, p, q)
             for p in dict.fromkeys(given.each)
@@ -170,7 +201,7 @@ class Builder:
 
     def _meeting(
         self, given: Layouts, wish: Layouts, impossible: frozenset[tuple[Layout, Layout]]
-    ) -> dict[tuple[Layout, Layout], Terms]:
+    ) -> Moves:
         """Terms that are 1 where a pair of layouts meets, and rows that make them so."""
         key = given, wish, impossible
         if key not in self._pairs:
@@ -181,12 +212,12 @@ class Builder:
 
     def _by_choice(
         self, given: Layouts, wish: Layouts, impossible: frozenset[tuple[Layout, Layout]]
-    ) -> dict[tuple[Layout, Layout], Terms]:
+    ) -> Moves:
         """One choice settles both ends."""
         owner = given.owner if len(given.each) > 1 else wish.owner
         first = self.program.first[owner]
         count = max(len(given.each), len(wish.each))
-        found: dict[tuple[Layout, Layout], Terms] = defaultdict(dict)
+        found: Moves = defaultdict(dict)
         for number in range(count):
             pair = (
                 given.each[number if len(given.each) > 1 else 0],
@@ -199,9 +230,9 @@ class Builder:
 
     def _by_pair(
         self, given: Layouts, wish: Layouts, impossible: frozenset[tuple[Layout, Layout]]
-    ) -> dict[tuple[Layout, Layout], Terms]:
+    ) -> Moves:
         program = self.program
-        found: dict[tuple[Layout, Layout], Terms] = {}
+        found: Moves = {}
         rows: dict[tuple[int, Layout], Terms] = {}
         for side, layouts in enumerate((given, wish)):
             first = program.first[layouts.owner]
@@ -216,30 +247,20 @@ class Builder:
         program.rows += [Row(terms, 0.0, 0.0) for terms in rows.values()]
         return found
 
-    def _shared(
-        self,
-        ref: Ref,
-        given: Layouts,
-        wishes: list[Layouts],
-        found: list[dict[tuple[Layout, Layout], Terms]],
-    ) -> dict[tuple[Layout, Layout], Terms]:
+    def _shared(self, found: list[Moves]) -> Moves:
         """One copy for all uses that want the same: a variable not below any of them."""
-        kind = self.problem.type(ref)
-        key = given, frozenset(wishes), kind
-        if key not in self._copies:
-            made: dict[Any, Terms] = {}
-            wanting = Counter(pair for each in found for pair in each)
-            for pairs in found:
-                for pair, terms in pairs.items():
-                    if wanting[pair] == 1:
-                        made[pair] = terms
-                        continue
-                    if pair not in made:
-                        made[pair] = {self.program.variable(): 1.0}
-                    row = made[pair] | {variable: -factor for variable, factor in terms.items()}
-                    self.program.rows.append(Row(row, 0.0, 2.0))
-            self._copies[key] = made
-        return self._copies[key]
+        made: Moves = {}
+        wanting = Counter(pair for each in found for pair in each)
+        for pairs in found:
+            for pair, terms in pairs.items():
+                if wanting[pair] == 1:
+                    made[pair] = terms
+                    continue
+                if pair not in made:
+                    made[pair] = {self.program.variable(): 1.0}
+                row = made[pair] | {variable: -factor for variable, factor in terms.items()}
+                self.program.rows.append(Row(row, 0.0, 2.0))
+        return made
 
     def memory_at(self, time: int) -> Terms:
         """Bytes one device holds at a time, as terms."""
@@ -263,9 +284,7 @@ class Builder:
 
     def placement(self, chosen: Mapping[int, int]) -> Placement:
         """The strategies of all nodes, from the choice of each class."""
-        strategies = tuple(
-            each[chosen[self.owner(v)]] for v, each in enumerate(self.strategies)
-        )
+        strategies = tuple(each[chosen[self.owner(v)]] for v, each in enumerate(self.strategies))
         outputs = []
         for place, ref in enumerate(self.problem.outputs):
             wish = self.wanted(ref, Use(-1 - place, 0))
@@ -319,7 +338,7 @@ def _edges(groups: Groups) -> Iterator[tuple[int, int, int]]:
             if here != there and not groups.facts.is_free[u]:
                 label = (groups.nodes[u].signature, slot, node.signature, k)
                 yield here, there, labels.setdefault(label, len(labels))
-    ties = dict((o, i) for i, o in groups.problem.ties)
+    ties = {o: i for i, o in groups.problem.ties}
     for place, (u, _) in enumerate(groups.problem.outputs):
         if place in ties:
             yield groups.group[u], groups.group[ties[place]], -1

@@ -16,8 +16,8 @@ import numpy as np
 from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import shown
 from weft.core.common.spec import DeviceMesh, ShardingSpec
-from weft.core.sharding.cost import Fabric, Link, spec_of
-from weft.core.sharding.profiles import DeviceProfile, as_profile
+from weft.core.sharding.cost import Fabric, spec_of
+from weft.core.sharding.profiles import DeviceProfile, Link, as_profile
 from weft.errors import ArgumentError, ShardingError
 from weft.transforms.planning.evaluate import Costs, Evaluation, Placement, evaluate
 from weft.transforms.planning.facts import Facts
@@ -54,7 +54,8 @@ class Solution:
 class SimpleSolver:
     """Finds the best sharding of a graph over a mesh.
 
-    `memory` limits the bytes of one device. `links` maps mesh axes to a `Link` or its name.
+    `memory` limits the bytes of one device. `links` maps mesh axes to a `Link` or its name. The
+    result is within `gap` of the best, unless `time_limit` seconds end the search; it says so.
     """
 
     def __init__(
@@ -99,6 +100,11 @@ class Search:
         """Seconds since the start."""
         return time.perf_counter() - self.start
 
+    def _left(self) -> float:
+        """Seconds the next program may take: what is left, but enough to find something."""
+        limit: float = self.solver.time_limit
+        return max(limit - self.spent(), limit / 10)
+
     def best(self) -> tuple[Placement, float]:
         """The placement of least time within the limit, and the gap that is left."""
         limit = self.solver.memory
@@ -140,12 +146,15 @@ class Search:
             integrality=integrality,
             bounds=optimize.Bounds(0, upper),
             constraints=_constraints(everything, count),
-            options={"mip_rel_gap": self.solver.gap, "time_limit": self.solver.time_limit},
+            options={"mip_rel_gap": self.solver.gap, "time_limit": self._left()},
         )
         if result.x is None:
             if result.status == 2:
                 return None, 0.0
-            raise ShardingError(f"solver: {result.message} (limit {self.solver.time_limit:g} s)")
+            raise ShardingError(
+                f"solver: nothing found within {self.solver.time_limit:g} s ({result.message})"
+                "\nhint: give it more time (time_limit=…) or a mesh of fewer axes"
+            )
         return self._read(result.x), float(result.mip_gap or 0.0)
 
     def _read(self, values: Any) -> dict[int, int]:
@@ -177,14 +186,14 @@ class Search:
         peak = program.count  # one more variable, not below the memory at any time
         rows: list[Row] = []
         times: set[int] = set()
-        least = 0
+        least = 2**63
         while True:
             chosen, _ = self._solve({peak: 1.0}, rows, extra=1) if rows else self._any()
             assert chosen is not None
             memory = evaluate(self.costs, self.builder.placement(chosen)).memory
             top = max(range(len(memory)), key=memory.__getitem__)
-            least = max(memory)
-            if top in times:
+            least = min(least, max(memory))
+            if top in times or self.spent() > 2 * self.solver.time_limit:
                 return least
             times.add(top)
             terms = {v: -c / unit for v, c in self.builder.memory_at(top).items()}
@@ -258,6 +267,4 @@ def solution_of(
             operands[v - count, k] = spec_of(mesh, layout)
     inputs = tuple(nodes.pop((v - count, 0)) for v in range(count))
     outputs = tuple(spec_of(mesh, layout) for layout in placement.outputs)
-    return Solution(
-        mesh, inputs, nodes, operands, outputs, found.seconds, found.peak, gap, spent
-    )
+    return Solution(mesh, inputs, nodes, operands, outputs, found.seconds, found.peak, gap, spent)

@@ -7,11 +7,11 @@ from how the result is wanted (`lead`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from weft.core.common.factors import Axis, Term
 from weft.core.common.spec import MeshAxes
@@ -20,6 +20,7 @@ from weft.core.sharding.cost import Fabric, Layout
 from weft.transforms.planning.problem import Signature
 
 _KINDS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+_MOST = 64  # strategies of one call; only meshes of three axes and more reach it
 _CARRY = "+"  # in an assignment: the mesh axis carries a pending sum through the call
 
 
@@ -52,9 +53,7 @@ class Rules:
             places = [
                 axis for term in (*factors.inputs, *factors.outputs) for axis in _with(term, name)
             ]
-            twice = any(
-                len(_with(term, name)) > 1 for term in (*factors.inputs, *factors.outputs)
-            )
+            twice = any(len(_with(term, name)) > 1 for term in (*factors.inputs, *factors.outputs))
             if not twice and all(self.outermost(axis) == name for axis in places):
                 found[name] = any(self._inner(axis) for axis in places)
         return found
@@ -140,7 +139,7 @@ class Rules:
             carried = split.pop(_CARRY, ())
             if all(self.may_split(name, mine) for name, mine in split.items()):
                 found.append(self.strategy(split, carried))
-        return list(dict.fromkeys(found))
+        return _pruned(list(dict.fromkeys(found)))
 
     def follow(self, operand: int, layout: Layout) -> Strategy | None:
         """The strategy that takes one operand as it lies, or None where there is none."""
@@ -170,6 +169,14 @@ class Rules:
         return self.strategy({})
 
 
+def _pruned(found: list[Strategy]) -> list[Strategy]:
+    """At most `_MOST` of many: those that share the work best and leave the least to reduce."""
+    if len(found) <= _MOST:
+        return found
+    ranked = sorted(found[1:], key=lambda each: (each.share, len(each.outputs[0].pending)))
+    return [found[0], *ranked[: _MOST - 1]]  # the first leaves everything whole
+
+
 def _with(term: Term, name: str) -> list[Axis]:
     return [axis for axis in term if name in axis]
 
@@ -177,8 +184,3 @@ def _with(term: Term, name: str) -> list[Axis]:
 def local_bytes(fabric: Fabric, kind: TensorType, layout: Layout) -> int:
     """Bytes of one device's piece."""
     return fabric.local_size(layout.axes, kind.shape) * kind.dtype.itemsize
-
-
-def all_layouts(layouts: Sequence[Any]) -> tuple[Any, ...]:
-    """The different layouts, in order of first appearance."""
-    return tuple(dict.fromkeys(layouts))
