@@ -15,6 +15,7 @@
 | `profile` | `profile`: what ran, when, how fast |
 | `usage` | its events added up, as a table |
 | `timeline` | its events as a trace that Perfetto opens |
+| `planning/` | `plan` and the sharding solver: placement and cost on a mesh, from shapes |
 | `callback` | host functions, `print`, `breakpoint` inside transformed code |
 """
 
@@ -28,6 +29,7 @@ from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.debug import debug, debug_nans
 from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from weft.transforms.jvp import jvp, linearize
+from weft.transforms.planning import Plan, plan
 from weft.transforms.profile import profile
 from weft.transforms.shard_map import shard_map
 from weft.transforms.stop import detach, no_grad, stop_gradient
@@ -42,6 +44,7 @@ __all__ = [
     "CompilationStats",
     "CompiledFunction",
     "LoadedFunction",
+    "Plan",
     "breakpoint",
     "callback",
     "checkpoint",
@@ -62,6 +65,7 @@ __all__ = [
     "linearize",
     "load_compiled",
     "no_grad",
+    "plan",
     "print",
     "profile",
     "remat",

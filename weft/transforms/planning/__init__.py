@@ -9,21 +9,27 @@
 | `evaluate` | time, collectives and memory of a placement |
 | `program` | the integer program of a problem |
 | `solver` | `SimpleSolver` |
+| `plan` | `plan`: predict and place |
+| `report` | `Plan`: the result as text, JSON and HTML |
 """
 
+from weft.transforms.planning.plan import plan
 from weft.transforms.planning.problem import (
     Problem,
     graph_to_json,
     problem_from_json,
     problem_of,
 )
+from weft.transforms.planning.report import Plan
 from weft.transforms.planning.solver import SimpleSolver, Solution
 
 __all__ = [
+    "Plan",
     "Problem",
     "SimpleSolver",
     "Solution",
     "graph_to_json",
+    "plan",
     "problem_from_json",
     "problem_of",
 ]

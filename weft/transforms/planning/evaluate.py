@@ -45,6 +45,7 @@ class Evaluation:
     moves: tuple[Move, ...]
     communication: float  # seconds of all moves
     memory: tuple[int, ...]  # bytes of one device while each node runs, and at the end
+    flops: float  # operations of one device
 
     @property
     def seconds(self) -> float:
@@ -128,6 +129,10 @@ def evaluate(costs: Costs, placement: Placement) -> Evaluation:
         tuple(moves),
         sum(fabric.seconds(step) for move in moves for step in move.steps),
         tuple(accumulate(change))[: facts.end + 1],
+        sum(
+            node.signature.flops * strategy.share
+            for node, strategy in zip(problem.nodes, placement.strategies, strict=True)
+        ),
     )
 
 

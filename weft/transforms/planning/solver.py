@@ -124,7 +124,7 @@ class Search:
             assert over, "a row holds where it was added"
             times |= over
             rows += [_scaled(self.builder.memory_at(t), limit) for t in sorted(over)]
-        raise ShardingError(f"solver: no placement within {_size(limit)} was found")
+        raise ShardingError(f"solver: no placement within {size_text(limit)} was found")
 
     def _solve(
         self, cost: Terms, rows: list[Row], extra: int = 0
@@ -175,8 +175,8 @@ class Search:
         assert limit is not None
         least = self._least_memory(limit)
         return ShardingError(
-            f"{what}: nothing fits into {_size(limit)} a device; the smallest achievable is"
-            f" {_size(least)}"
+            f"{what}: nothing fits into {size_text(limit)} a device; the smallest achievable is"
+            f" {size_text(least)}"
             "\nhint: use a larger mesh, checkpoint, or free inputs that are fixed as whole"
         )
 
@@ -240,10 +240,10 @@ def _limit(name: str, value: Any, low: float = 1e-9) -> Any:
     return float(value)
 
 
-def _size(nbytes: float) -> str:
+def size_text(nbytes: float) -> str:
     """Bytes as people read them.
 
-    >>> _size(3 * 2**20)
+    >>> size_text(3 * 2**20)
     '3.00 MiB'
     """
     for unit in ("B", "KiB", "MiB", "GiB"):

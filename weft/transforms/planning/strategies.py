@@ -19,7 +19,7 @@ from weft.core.common.types import TensorType
 from weft.core.sharding.cost import Fabric, Layout
 from weft.transforms.planning.problem import Signature
 
-_KINDS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+REDUCTIONS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 _MOST = 64  # strategies of one call; only meshes of three axes and more reach it
 _CARRY = "+"  # in an assignment: the mesh axis carries a pending sum through the call
 
@@ -47,7 +47,7 @@ class Rules:
         kept = [{n for axis in term for n in axis} for term in factors.outputs]
         for name in factors.names:
             everywhere = all(name in names for names in kept)
-            reduced = name in factors.contracted and self.signature.combine in _KINDS
+            reduced = name in factors.contracted and self.signature.combine in REDUCTIONS
             if name in factors.whole or self.sizes[name] < 2 or not (everywhere or reduced):
                 continue
             places = [
@@ -108,7 +108,7 @@ class Rules:
             self._layout(term, split, tuple(waiting) if k in self.carriers else ())
             for k, term in enumerate(factors.inputs)
         )
-        kind = _KINDS.get(self.signature.combine, "sum")
+        kind = REDUCTIONS.get(self.signature.combine, "sum")
         own = [(axis, kind) for name in factors.contracted for axis in split.get(name, ())]
         pending = tuple(sorted(waiting + own))
         outputs = tuple(self._layout(term, split, pending) for term in factors.outputs)
@@ -123,6 +123,17 @@ class Rules:
     def _share(self, split: Mapping[str, MeshAxes]) -> float:
         parts = ((self.sizes[n], self.fabric.parts(axes)) for n, axes in split.items() if axes)
         return prod(-(-size // count) / size for size, count in parts)
+
+    def share_of(self, inputs: tuple[Layout, ...], outputs: tuple[Layout, ...]) -> float:
+        """The part of the work one device does when operands and results lie like this."""
+        split: dict[str, MeshAxes] = {}
+        terms = (*self.signature.factors.inputs, *self.signature.factors.outputs)
+        for term, layout in zip(terms, (*inputs, *outputs), strict=True):
+            for axis, mine in zip(term, layout.axes, strict=True):
+                name = self.outermost(axis)
+                if mine and name is not None:
+                    split[name] = mine
+        return self._share(split)
 
     def candidates(self, carries: bool = False) -> list[Strategy]:
         """Every strategy: each mesh axis splits one factor, carries a sum, or does nothing."""
