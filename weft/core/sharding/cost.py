@@ -52,10 +52,14 @@ def collective_bytes(kind: str, size: int, nbytes: float) -> float:
 
 
 def collective_seconds(kind: str, size: int, nbytes: float, link: Link) -> float:
-    """Seconds of one collective over a ring: its bytes, and a latency for each hop."""
+    """Seconds of one collective: its bytes, and a latency for each round.
+
+    Halving and doubling send a ring's bytes in log2(N) rounds; an all-to-all writes to each other.
+    """
     traffic = collective_bytes(kind, size, nbytes)
-    hops = 0 if kind == "slice" else (size - 1) * (2 if kind == "all_reduce" else 1)
-    return link.seconds(traffic, hops)
+    doublings = (size - 1).bit_length()
+    rounds = {"slice": 0, "all_to_all": size - 1, "all_reduce": 2 * doublings}
+    return link.seconds(traffic, rounds.get(kind, doublings))
 
 
 def _check_collective(kind: Any, size: Any) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 from weft.core.common.parameters import as_flag, shown
 from weft.core.common.slots import public
+from weft.core.common.source import keeping_positions
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.sharding.cost import Fabric, layout_of, spec_of
-from weft.core.sharding.profiles import DeviceProfile, Link
+from weft.core.sharding.profiles import DeviceProfile, Link, as_profile
 from weft.core.sharding.propagate import propagate
 from weft.core.tensor.tracing import is_type, trace_tree
 from weft.errors import ArgumentError, ShardingError
@@ -54,8 +55,8 @@ def plan(
 
     `carry={0: 1}` says that argument 0 comes back as result 1 (None: as the whole result), as the
     parameters of a training step do: they come out as they went in and take the same memory.
-    `memory` limits the bytes of one device; `device` and `links` (for each mesh axis) name a
-    profile or are one.
+    `memory` limits the bytes of one device (what the device has, unless given); `device` and
+    `links` (for each mesh axis) name a profile or are one.
 
     >>> mesh = DeviceMesh("line", (8,), ("x",))
     >>> import numpy as np
@@ -67,7 +68,8 @@ def plan(
     if not isinstance(mesh, DeviceMesh):
         raise ShardingError(f"plan: expected a DeviceMesh, got {shown(mesh)}")
     as_flag("plan", "auto", auto)
-    trace, structure = trace_tree(function, args, {}, label="plan")
+    with keeping_positions():  # so that a backward pass is put down to the lines it is for
+        trace, structure = trace_tree(function, args, {}, label="plan")
     results = tree_unflatten(structure, range(len(trace.outputs)))
     problem = problem_of(
         trace,
@@ -76,7 +78,9 @@ def plan(
         out_specs=_specs("out_specs", mesh, out_specs, results, trace.output_types),
         ties=_ties(carry or {}, args, results),
     )
-    solver = SimpleSolver(device=device, links=links, memory=memory, gap=gap, time_limit=time_limit)
+    profile = as_profile("plan", device)
+    limit = profile.memory if memory is None else memory
+    solver = SimpleSolver(device=profile, links=links, memory=limit, gap=gap, time_limit=time_limit)
     if auto:
         search = Search(solver, problem)
         placement, left = search.best()
@@ -88,7 +92,7 @@ def plan(
     found = evaluate(costs, placement)
     solution = solution_of(problem, placement, found, left, spent)
     named = (
-        _named(args, "argument ", solution.inputs, trace.input_types),
+        _named(args, "args", solution.inputs, trace.input_types),
         _named(results, "result", solution.outputs, trace.output_types),
     )
     return Plan.of(trace.name, costs, found, solution, *named, auto=auto)

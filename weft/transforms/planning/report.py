@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from weft.core.sharding.profiles import DeviceProfile
 from weft.transforms.planning.evaluate import Costs, Evaluation, Move
 from weft.transforms.planning.solver import Solution, size_text
 
-_SHOWN = 24  # rows of a table in the text form; the other forms have all
+_SHOWN = 16  # rows of a table in the text form; the other forms have all
 
 
 class Named(NamedTuple):
@@ -37,7 +37,7 @@ class Collective(NamedTuple):
 
     kind: str
     mesh_axis: str
-    count: int
+    calls: int
     bytes: float
     seconds: float
 
@@ -187,9 +187,10 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     mesh, device = plan.mesh, plan.device
     parts = f"compute {_time(plan.compute)}, communication {_time(plan.communication)}"
     rate = plan.flops / plan.seconds / 1e12 if plan.seconds else 0.0
+    excess = "" if plan.memory <= device.memory else ": does not fit"
     rows = [
         ("predicted time", f"{_time(plan.seconds)} ({parts}; no overlap assumed)"),
-        ("memory a device", f"{size_text(plan.memory)} of {size_text(device.memory)}"),
+        ("memory a device", f"{size_text(plan.memory)} of {size_text(device.memory)}{excess}"),
         ("arithmetic a device", f"{plan.flops:.3g} operations, {rate:.3g} T a second"),
         ("devices", f"{mesh.size} of {device.name}"),
     ]
@@ -203,13 +204,14 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
 
 def _tables(plan: Plan) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Titles, heads and rows of the tables every form shows."""
-    sums = [
-        (c.kind, c.mesh_axis, str(c.count), size_text(c.bytes), _time(c.seconds))
+    sums: list[tuple[str, ...]] = [
+        (c.kind, c.mesh_axis, str(c.calls), size_text(c.bytes), _time(c.seconds))
         for c in plan.collectives
     ]
-    longest = [
-        (t.kind, t.mesh_axis, str(t.type), size_text(t.bytes), _time(t.seconds), t.source)
-        for t in plan.transfers
+    alike: dict[Transfer, int] = Counter(plan.transfers)
+    longest: list[tuple[str, ...]] = [
+        (t.kind, t.mesh_axis, str(n), str(t.type), size_text(t.bytes), _time(t.seconds), t.source)
+        for t, n in sorted(alike.items(), key=lambda each: -each[1] * each[0].seconds)
     ]
 
     def named(listed: Sequence[Named]) -> list[tuple[str, ...]]:
@@ -222,8 +224,12 @@ def _tables(plan: Plan) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]
 
     places = ("name", "type", "split", "piece")
     return [
-        ("collectives", ("kind", "axis", "count", "bytes sent", "time"), sums),
-        ("longest", ("kind", "axis", "tensor", "bytes sent", "time", "line"), longest),
+        ("collectives", ("kind", "axis", "calls", "bytes sent", "time"), sums),
+        (
+            "longest collectives",
+            ("kind", "axis", "calls", "tensor", "bytes each", "time each", "line"),
+            longest,
+        ),
         ("arguments", places, named(plan.inputs)),
         ("results", places, named(plan.outputs)),
     ]
@@ -239,7 +245,7 @@ def _text(plan: Plan) -> Iterator[str]:
         if not rows:
             yield f"{title}: none"
             continue
-        listed = [head, *rows[: 8 if title == "longest" else _SHOWN]]
+        listed = [head, *rows[: 8 if title == "longest collectives" else _SHOWN]]
         widths = [max(len(row[i]) for row in listed) for i in range(len(head))]
         yield f"{title}:"
         for row in listed:

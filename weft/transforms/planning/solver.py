@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,27 +108,28 @@ class Search:
     def best(self) -> tuple[Placement, float]:
         """The placement of least time within the limit, and the gap that is left."""
         limit = self.solver.memory
-        rows: list[Row] = []
         times: set[int] = set()
         for _ in range(_MOST_ROUNDS):
-            chosen, gap = self._solve(self.builder.program.cost, rows)
-            if chosen is None:
-                raise self._infeasible(rows)
-            placement = self.builder.placement(chosen)
+            rows = [self._limited(t, limit) for t in sorted(times)]
+            found = self._solve(self.builder.program.cost, rows)
+            if found is None:
+                raise self._infeasible(times)
+            placement = self.builder.placement(found.chosen)
             if limit is None:
-                return placement, gap
+                return placement, found.gap
             memory = evaluate(self.costs, placement).memory
-            over = _peaks(memory, limit) - times
             if max(memory) <= limit:
-                return placement, gap
-            assert over, "a row holds where it was added"
-            times |= over
-            rows += [_scaled(self.builder.memory_at(t), limit) for t in sorted(over)]
+                return placement, found.gap
+            new = _peaks(memory, limit) - times
+            assert new, "a row holds where it was added"
+            times |= new
         raise ShardingError(f"solver: no placement within {size_text(limit)} was found")
 
-    def _solve(
-        self, cost: Terms, rows: list[Row], extra: int = 0
-    ) -> tuple[dict[int, int] | None, float]:
+    def _limited(self, time: int, limit: float) -> Row:
+        terms = self.builder.memory_at(time)
+        return Row({v: c / limit for v, c in terms.items()}, -np.inf, 1.0)
+
+    def _solve(self, cost: Terms, rows: list[Row], extra: int = 0) -> Outcome | None:
         """The choice of each class, or None where there is none."""
         program = self.builder.program
         count = program.count + extra
@@ -136,7 +137,6 @@ class Search:
         objective = np.zeros(count)
         for variable, value in cost.items():
             objective[variable] = value / scale
-        everything = [*program.rows, *rows]
         integrality = np.zeros(count)
         integrality[: program.choices] = 1
         upper = np.ones(count)
@@ -145,17 +145,17 @@ class Search:
             objective,
             integrality=integrality,
             bounds=optimize.Bounds(0, upper),
-            constraints=_constraints(everything, count),
+            constraints=_constraints([*program.rows, *rows], count),
             options={"mip_rel_gap": self.solver.gap, "time_limit": self._left()},
         )
         if result.x is None:
             if result.status == 2:
-                return None, 0.0
+                return None
             raise ShardingError(
                 f"solver: nothing found within {self.solver.time_limit:g} s ({result.message})"
                 "\nhint: give it more time (time_limit=…) or a mesh of fewer axes"
             )
-        return self._read(result.x), float(result.mip_gap or 0.0)
+        return Outcome(self._read(result.x), float(result.mip_gap or 0.0), float(result.x[-1]))
 
     def _read(self, values: Any) -> dict[int, int]:
         program = self.builder.program
@@ -165,46 +165,45 @@ class Search:
             for category, (first, end) in enumerate(zip(program.first, ends, strict=True))
         }
 
-    def _infeasible(self, rows: list[Row]) -> ShardingError:
-        mesh = self.problem.mesh
+    def _infeasible(self, times: set[int]) -> ShardingError:
+        mesh, limit = self.problem.mesh, self.solver.memory
         grid = ", ".join(f"{a}={n}" for a, n in zip(mesh.axis_names, mesh.shape, strict=True))
         what = f"solver: mesh {mesh.name!r} ({grid})"
-        if self._solve(self.builder.program.cost, [])[0] is None:
+        if not times:
             return ShardingError(f"{what}: no placement keeps every fixed spec")
-        limit = self.solver.memory
-        assert limit is not None
-        least = self._least_memory(limit)
         return ShardingError(
             f"{what}: nothing fits into {size_text(limit)} a device; the smallest achievable is"
-            f" {size_text(least)}"
+            f" {size_text(self._least_memory(times))}"
             "\nhint: use a larger mesh, checkpoint, or free inputs that are fixed as whole"
         )
 
-    def _least_memory(self, unit: float) -> int:
-        """The smallest peak any placement has."""
-        program = self.builder.program
-        peak = program.count  # one more variable, not below the memory at any time
-        rows: list[Row] = []
-        times: set[int] = set()
+    def _least_memory(self, times: set[int]) -> int:
+        """The smallest peak a placement has, up to the gap; `times` are where peaks may be."""
+        program, unit = self.builder.program, 2.0**20
+        peak = program.count  # one more variable, not below the memory at any of the times
         least = 2**63
         while True:
-            chosen, _ = self._solve({peak: 1.0}, rows, extra=1) if rows else self._any()
-            assert chosen is not None
-            memory = evaluate(self.costs, self.builder.placement(chosen)).memory
-            top = max(range(len(memory)), key=memory.__getitem__)
+            rows = []
+            for each in sorted(times):
+                terms = {v: -c / unit for v, c in self.builder.memory_at(each).items()}
+                rows.append(Row(terms | {peak: 1.0}, 0.0, np.inf))
+            found = self._solve({peak: 1.0}, rows, extra=1)
+            assert found is not None
+            memory = evaluate(self.costs, self.builder.placement(found.chosen)).memory
             least = min(least, max(memory))
-            if top in times or self.spent() > 2 * self.solver.time_limit:
+            bound = found.last * unit * (1 + max(self.solver.gap, 1e-6))
+            new = _peaks(memory, bound) - times
+            if not new or least <= bound or self.spent() > 2 * self.solver.time_limit:
                 return least
-            times.add(top)
-            terms = {v: -c / unit for v, c in self.builder.memory_at(top).items()}
-            rows.append(Row(terms | {peak: 1.0}, 0.0, np.inf))
-
-    def _any(self) -> tuple[dict[int, int] | None, float]:
-        return self._solve(self.builder.program.cost, [])
+            times |= new
 
 
-def _scaled(terms: Terms, limit: float) -> Row:
-    return Row({v: c / limit for v, c in terms.items()}, -np.inf, 1.0)
+class Outcome(NamedTuple):
+    """What one integer program gave: choices, the gap, and the value of the last variable."""
+
+    chosen: dict[int, int]
+    gap: float
+    last: float
 
 
 def _peaks(memory: tuple[int, ...], limit: float) -> set[int]:
