@@ -158,7 +158,7 @@ def test_a_tighter_limit_is_kept_or_refused() -> None:
     tight = wf.plan(step, GRID, *args, carry={0: 0}, memory=0.9 * free.memory)
     assert tight.memory <= 0.9 * free.memory
     with pytest.raises(ShardingError, match=r"grid.*data=2, model=4.*smallest achievable is"):
-        wf.plan(step, GRID, *args, carry={0: 0}, memory=1e6)
+        wf.plan(layer, GRID, tensor(8192, 1024), weights()[0], memory=1e6)
 
 
 def test_a_plan_that_does_not_fit_says_so() -> None:

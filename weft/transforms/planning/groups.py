@@ -12,6 +12,8 @@ from weft.transforms.planning.facts import Facts
 from weft.transforms.planning.problem import Problem, Ref
 from weft.transforms.planning.strategies import Rules, Strategy
 
+_SMALL = 8  # how many times smaller than its group's head a value is reduced without ado
+
 
 class Groups:
     """For each node its group, and its strategy for each of the group's choices."""
@@ -47,10 +49,11 @@ class Groups:
         return True
 
     def _waits(self, v: int) -> bool:
-        uses = self.facts.uses.get((v, 0), ())
-        sign = self.nodes[v].signature
-        single = len(sign.operands) == 1 and len(sign.results) == 1
-        return sign.view and single and len(uses) == 1 and uses[0].node >= 0
+        """Whether a view is to go where it is wanted: by one user, or repeated for several."""
+        rules, uses = self.facts.rules[v], self.facts.uses.get((v, 0), [])
+        if not rules.signature.view or not rules.leads or any(use.node < 0 for use in uses):
+            return False
+        return len(uses) == 1 or (bool(uses) and not rules.is_light)
 
     def _open(self, v: int, strategies: list[Strategy]) -> None:
         self.group[v] = len(self.heads)
@@ -92,7 +95,8 @@ class Groups:
                 continue
             key = rules, k, id(self.strategies[u]), slot
             if key not in self._derived:
-                found = [rules.follow(k, each.outputs[slot]) for each in self.strategies[u]]
+                small = _SMALL * rules.signature.operands[k].size <= self._size(self.group[u])
+                found = [rules.follow(k, each.outputs[slot], small) for each in self.strategies[u]]
                 self._derived[key] = self._list(found)
             if self._join(v, u, self._derived[key]):
                 return True
@@ -109,14 +113,24 @@ class Groups:
         return self.facts.rules[u].is_light and not self.facts.is_free[u] and u not in self._held
 
     def _lead(self, v: int) -> bool:
-        """Join the group of a view's one user, and come out as that wants it."""
-        (use,) = self.facts.uses[v, 0]
-        rules, wishes = self.facts.rules[v], self.strategies[use.node]
-        key = rules, use.operand, id(wishes), -1
-        if key not in self._derived:
-            found = [rules.lead(each.inputs[use.operand]) for each in wishes]
-            self._derived[key] = self._list(found)
-        return self._join(v, use.node, self._derived[key])
+        """Join the group of a view's users, and come out as they want it."""
+        rules, uses = self.facts.rules[v], self.facts.uses[v, 0]
+        if len({self.group[use.node] for use in uses}) > 1:
+            return False
+        found: list[list[Strategy] | None] = []
+        for use in uses:
+            wishes = self.strategies[use.node]
+            key = rules, use.operand, id(wishes), -1
+            if key not in self._derived:
+                led = [rules.lead(each.inputs[use.operand]) for each in wishes]
+                self._derived[key] = self._list(led)
+            found.append(self._derived[key])
+        same = all(each is found[0] for each in found)
+        return same and self._join(v, uses[0].node, found[0])
+
+    def _size(self, group: int) -> int:
+        head = self.nodes[self.heads[group]].signature
+        return max(kind.size for kind in (*head.operands, *head.results))
 
     def _list(self, found: list[Strategy | None]) -> list[Strategy] | None:
         """The list, if nothing is missing in it; equal ones are one object."""

@@ -44,7 +44,7 @@ def plan(
     device: str | DeviceProfile = "h100",
     links: Mapping[str, Any] | str | Link | None = None,
     gap: float = 0.01,
-    time_limit: float = 60.0,
+    time_limit: float = 120.0,
 ) -> Plan:
     """Predict time, communication and memory of `function(*args)` on a mesh, and place it there.
 

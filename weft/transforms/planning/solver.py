@@ -65,7 +65,7 @@ class SimpleSolver:
         links: Mapping[str, Any] | str | Link | None = None,
         memory: float | None = None,
         gap: float = 0.01,
-        time_limit: float = 60.0,
+        time_limit: float = 120.0,
     ) -> None:
         self.profile = as_profile("solver", device)
         self.links = links
@@ -120,7 +120,7 @@ class Search:
             memory = evaluate(self.costs, placement).memory
             if max(memory) <= limit:
                 return placement, found.gap
-            new = _peaks(memory, limit) - times
+            new = _peaks(memory, 0.9 * limit) - times  # those near the limit come next
             assert new, "a row holds where it was added"
             times |= new
         raise ShardingError(f"solver: no placement within {size_text(limit)} was found")

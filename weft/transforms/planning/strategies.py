@@ -77,11 +77,9 @@ class Rules:
     def carriers(self) -> tuple[int, ...]:
         """Operands that may be sums still to be done, all of them together; the result is then."""
         sign = self.signature
-        moving = [k for k in range(len(sign.operands)) if k not in sign.constants]
-        if sign.linear == "jointly":
-            return tuple(moving)
-        large = [k for k in moving if sign.operands[k].size > 1]
-        return tuple(large) if sign.linear == "each" and len(large) == 1 else ()
+        if sign.linear != "jointly":
+            return ()
+        return tuple(k for k in range(len(sign.operands)) if k not in sign.constants)
 
     @cached_property
     def is_light(self) -> bool:
@@ -152,11 +150,16 @@ class Rules:
                 found.append(self.strategy(split, carried))
         return _pruned(list(dict.fromkeys(found)))
 
-    def follow(self, operand: int, layout: Layout) -> Strategy | None:
-        """The strategy that takes one operand as it lies, or None where there is none."""
+    def follow(self, operand: int, layout: Layout, reduce: bool) -> Strategy | None:
+        """The strategy that takes one operand as it lies, or None where there is none.
+
+        With `reduce`, a pending reduction that the call cannot carry is done before it.
+        """
         alone = self.carriers == (operand,)
         if any(kind != "sum" or not alone for _, kind in layout.pending):
-            return None
+            if not reduce:
+                return None
+            layout = Layout(layout.axes)
         return self._given(self.signature.factors.inputs[operand], layout)
 
     def lead(self, layout: Layout) -> Strategy | None:
@@ -174,6 +177,14 @@ class Rules:
                     return None
                 split[name] = mine
         return self.strategy(split, tuple(axis for axis, _ in layout.pending))
+
+    @cached_property
+    def leads(self) -> bool:
+        """Whether `lead` finds a strategy for all layouts (up to sizes that do not divide)."""
+        if len(self.signature.operands) != 1 or len(self.signature.results) != 1:
+            return False
+        names = map(self.outermost, self.signature.factors.outputs[0])
+        return all(name is None or name in self.splittable for name in names)
 
     def replicated(self) -> Strategy:
         """Every device does everything."""
