@@ -78,7 +78,7 @@ def test_both_at_once_on_a_mesh_of_two_axes() -> None:
     problem = problem_of(trace, GRID, ties=TIES, in_specs=batch)
     found = SimpleSolver(links=links, gap=0.0).solve(problem)
     first, second, *_, weights = matmuls(trace)
-    assert [str(s) for s in found.inputs[:3]] == ["[x, ·]", "[·, y]", "[y, ·]"]
+    assert [str(found.operands[m, 1]) for m in (first, second)] == ["[·, y]", "[y, ·]"]
     assert str(found.nodes[first, 0]) == "[x, y]"
     assert str(found.nodes[second, 0]) == "[x, ·] pending sum over y"
     assert found.nodes[weights, 0].pending == (("x", "sum"),)
