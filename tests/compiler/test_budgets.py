@@ -96,6 +96,13 @@ def test_adam_over_a_hundred_parameters_runs_in_two_regions() -> None:
     assert moved(built) <= 1.05 * least(built)
 
 
+def test_sums_of_a_hundred_tensors_run_beside_each_other() -> None:
+    tensors = adam_state(100)[0]
+    built = made(lambda xs: [wf.sum(x * x) for x in xs], tensors)
+    assert built.counts.regions == 2  # parts of sums, then sums of parts
+    assert built.counts.bytes_planned < 1 << 18
+
+
 def test_a_layer_and_its_activation_are_one_kernel() -> None:
     built = made(lambda x, w, b: wf.relu(x @ w + b), ones(64, 128), ones(128, 96), ones(96))
     assert built.counts.regions == 1

@@ -19,7 +19,7 @@ def gradients(count, size=3):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_accumulated_gradients_take_one_step_for_their_mean(compiled):
-    inner = optim.adamw(0.1)
+    inner = optim.sgd(optim.schedules.constant(0.1), 0.9)  # Adam would not mind a factor
     outer = optim.accumulate(inner, every=3)
     params = plain = {"w": wf.ones(3)}
     state, own = outer.init(params), inner.init(params)
@@ -36,7 +36,7 @@ def test_accumulated_gradients_take_one_step_for_their_mean(compiled):
             plain = optim.apply(plain, expected)
             np.testing.assert_allclose(moved["w"].numpy(), plain["w"].numpy(), rtol=1e-6)
         params = moved
-    assert state.steps.item() == 1 and state.inner[0].steps.item() == 2
+    assert state.steps.item() == 1 and state.inner[-1].steps.item() == 2
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -218,3 +218,15 @@ WIDE, FLAT = np.ones((2, 6, 4)), np.ones((2, 6))
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_attention_drops_weights_by_a_key():
+    q, k, v = (wf.tensor(draw(2, 5, 4, seed=i)) for i in range(3))
+    key = wf.random.key(0)
+    dropped = wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.5, dropout_key=key)
+    weights = wf.softmax(q @ wf.matrix_transpose(k) / 2, axis=-1)
+    close(dropped.numpy(), (wf.dropout(weights, 0.5, key) @ v).numpy())
+    whole = wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.0)
+    close(whole.numpy(), wf.scaled_dot_product_attention(q, k, v).numpy(), 0)
+    with pytest.raises(ArgumentError, match=r"dropout_rate 0\.5 needs a dropout_key"):
+        wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.5)

@@ -272,6 +272,8 @@ def scaled_dot_product_attention(
         scores = _masked(name, scores, mask)
     weights = _weights(scores)
     if type(dropout_rate) is not float or dropout_rate:
+        if dropout_key is None:
+            raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
         weights = dropout(weights, dropout_rate, dropout_key)
     return cast(product_of(name, weights, v), dtype)
 
