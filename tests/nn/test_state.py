@@ -269,3 +269,16 @@ def test_other_mistakes_are_told():
     cache = nn.MultiHeadAttention(4, 2, key=KEY).cache(capacity=2)
     with pytest.raises(ShapeError, match=r"3 positions do not fit a capacity of 2\nhint"):
         nn.MultiHeadAttention(4, 2, key=KEY).decode(wf.ones((3, 4)), cache)
+
+
+def test_models_and_optimizer_states_are_saved_and_loaded(tmp_path):
+    made = model()
+    whole = (made, wf.optim.adamw(1e-3).init(made))
+    wf.checkpoints.save(tmp_path / "point", whole)
+    again = wf.checkpoints.load(tmp_path / "point", wf.tree_map(wf.zeros_like, whole))
+    assert wf.tree_structure(again) == wf.tree_structure(whole)
+    for a, b in zip(wf.tree_leaves(again), wf.tree_leaves(whole), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    wf.save_safetensors(tmp_path / "file", nn.state_dict(made))
+    loaded = nn.load_state_dict(model(), wf.load_safetensors(tmp_path / "file"))
+    np.testing.assert_array_equal(loaded.layers[0].weight, made.layers[0].weight)

@@ -93,7 +93,7 @@ class ModuleType(ABCMeta):
         inherited = any(getattr(base, "_written", False) for base in bases)
         made._written = written or inherited
         dataclasses.dataclass(eq=False, repr=False, init=not made._written)(made)
-        made._fields = {field.name: field.metadata for field in dataclasses.fields(made)}
+        made._declared = {field.name: field.metadata for field in dataclasses.fields(made)}
         optree.register_pytree_node(
             made,
             _flatten,
@@ -108,20 +108,20 @@ class ModuleType(ABCMeta):
         blank: Any = object.__new__
         made = blank(cls)
         made.__init__(*args, **keywords)
-        absent = [name for name in cls._fields if not hasattr(made, name)]  # type: ignore[attr-defined]
+        absent = [name for name in cls._declared if not hasattr(made, name)]  # type: ignore[attr-defined]
         if absent:
             raise ArgumentError(
                 f"{cls.__name__}: __init__ leaves fields without a value ({', '.join(absent)})"
             )
-        for name in made._fields:  # a default lies in the class until the instance has it, too
+        for name in made._declared:  # a default lies in the class until the instance has it, too
             made.__dict__.setdefault(name, getattr(made, name))
-        _close(made, [name for name in made._fields if _is_child(made, name)])
+        _close(made, [name for name in made._declared if _is_child(made, name)])
         return made
 
 
 def _close(module: Any, children: list[str]) -> None:
     """Fix what is a child and what is constant; nothing is assigned from here on."""
-    names = module._fields
+    names = module._declared
     constants = tuple((name, getattr(module, name)) for name in names if name not in children)
     module.__dict__[_LAYOUT] = Layout(tuple(children), constants)
 
@@ -131,7 +131,7 @@ def _is_child(module: Any, name: str) -> bool:
     value, where = getattr(module, name), f"{type(module).__name__}: field {name!r}"
     leaves = tree_leaves(value, is_leaf=lambda x: isinstance(x, Module))
     arrays = [x for x in leaves if isinstance(x, (*_ARRAYS, Module))]
-    if module._fields[name].get("static"):
+    if module._declared[name].get("static"):
         if arrays:
             raise TreeError(
                 f"{where}: is static, but holds {shown(arrays[0])}"
@@ -203,7 +203,7 @@ class Module(metaclass=ModuleType):
 
     # Names that other libraries' state dicts have beside the tensors, and the module does without.
     ignored_names: ClassVar[tuple[str, ...]] = ()
-    _fields: ClassVar[dict[str, Any]]
+    _declared: ClassVar[dict[str, Any]]
     _written: ClassVar[bool] = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -213,7 +213,7 @@ class Module(metaclass=ModuleType):
                 f"{kind}: field {name!r}: a module does not change"
                 f"\nhint: module.replace({name}=...) gives a changed copy"
             )
-        if name not in self._fields:
+        if name not in self._declared:
             raise ArgumentError(
                 f"{kind}: {name!r} is no field of the module"
                 f"\nhint: declare it in the class: `{name}: wf.Tensor`"
@@ -225,25 +225,25 @@ class Module(metaclass=ModuleType):
 
     def __repr__(self) -> str:
         return module_text(
-            type(self).__name__, {name: getattr(self, name) for name in self._fields}
+            type(self).__name__, {name: getattr(self, name) for name in self._declared}
         )
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values in the named fields."""
-        unknown = [name for name in changes if name not in self._fields]
+        unknown = [name for name in changes if name not in self._declared]
         if unknown:
             raise ArgumentError(
                 f"{type(self).__name__}: replace: no field is called {', '.join(unknown)}"
-                f"\nhint: its fields are {', '.join(self._fields)}"
+                f"\nhint: its fields are {', '.join(self._declared)}"
             )
         layout: Layout = self.__dict__[_LAYOUT]
         made = object.__new__(type(self))
-        made.__dict__.update({name: self.__dict__[name] for name in self._fields} | changes)
+        made.__dict__.update({name: self.__dict__[name] for name in self._declared} | changes)
         _close(
             made,
             [
                 name
-                for name in self._fields
+                for name in self._declared
                 if (_is_child(made, name) if name in changes else name in layout.children)
             ],
         )

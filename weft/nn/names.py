@@ -55,7 +55,7 @@ def _name(tree: Any, accessor: Any) -> str:
 
 def _is_buffer(accessor: Any) -> bool:
     return any(
-        issubclass(step.type, Module) and step.type._fields[step.entry].get("buffer")
+        issubclass(step.type, Module) and step.type._declared[step.entry].get("buffer")
         for step in accessor
     )
 
