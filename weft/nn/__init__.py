@@ -8,22 +8,27 @@ it returns.
     model = nn.MLP(784, (256, 256), 10, key=wf.random.key(0))
     gradient = wf.grad(lambda m: nn.losses.cross_entropy(m(x), y))(model)
 
-| what | names |
+| file | what lives in it |
 |---|---|
-| modules | `Module`, `static`, `buffer`, `map_modules`, `modules`, `summary` |
-| plain layers | `Linear`, `Embedding`, `Dropout`, `MLP`, `Sequential`, `Apply`, `Identity` |
-| convolutions | `Conv1d`, `Conv2d`, `Conv3d`, `ConvTranspose1d`, … |
-| normalisation | `LayerNorm`, `RMSNorm`, `GroupNorm`, `BatchNorm` |
-| attention | `MultiHeadAttention`, `KVCache`, `rotary` |
-| transformers | `TransformerEncoderLayer`, `TransformerDecoderLayer` |
-| recurrent | `RNN`, `GRU`, `LSTM`, `RNNCell`, `GRUCell`, `LSTMCell` |
-| parameters | `partition`, `combine`, `is_parameter`, `parameters`, `parameter_count` |
-| changes | `update_where`, `inference` |
-| state | `state_dict`, `load_state_dict` |
-| adapters | `lora`, `merge_lora`, `is_lora`, `LoRALinear` |
-| dtypes | `Policy` |
-| namespaces | `init` (initial values), `losses` |
-| functions | activations (`relu`, `gelu`, `silu`, `softmax`, …) and poolings of `wf`, re-exported |
+| `module` | `Module`, `static`, `buffer`, `map_modules`, `modules` |
+| `basic` | `Linear`, `Embedding`, `Dropout`, `MLP`, `Sequential`, `Apply`, `Identity` |
+| `convolution` | `Conv1d`, `Conv2d`, `Conv3d` and their transposes `ConvTranspose1d`, … |
+| `normalization` | `LayerNorm`, `RMSNorm`, `GroupNorm`, `BatchNorm` |
+| `attention` | `MultiHeadAttention`, `KVCache`, `rotary` |
+| `transformer` | `TransformerEncoderLayer`, `TransformerDecoderLayer` |
+| `recurrent` | `RNN`, `GRU`, `LSTM`, `RNNCell`, `GRUCell`, `LSTMCell` |
+| `init` | initial values: Glorot, He, LeCun, orthogonal, … |
+| `losses` | losses by short names: `mse`, `cross_entropy`, `bce_with_logits`, `kl`, … |
+| `parameters` | `partition`, `combine`, `is_parameter`, `parameter_count`, `inference`, … |
+| `state` | `state_dict`, `load_state_dict` |
+| `names` | the leaves of a tree with dotted names |
+| `lora` | `lora`, `merge_lora`, `is_lora`, `LoRALinear` |
+| `policy` | `Policy`: the dtype of parameters, computation and results |
+| `summary` | `summary`: a model as a table |
+| `show` | a module as text |
+| `inputs` | checks of what layers are given |
+
+Activations (`relu`, `gelu`, `silu`, `softmax`, …) and poolings of `wf` are here as well.
 """
 
 from weft.nn import init as init

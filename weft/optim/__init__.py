@@ -12,16 +12,15 @@
 Schedules read a counter in the state: a compiled step is compiled once. All updates of all
 parameters are one or two parallel regions.
 
-| what | names |
+| file | what lives in it |
 |---|---|
-| optimisers | `sgd`, `adam`, `adamw`, `lion`, `adafactor`, `rmsprop`, `muon` |
-| putting together | `Transform`, `chain`, `split`, `apply`, `stateless` |
-| parts | `scale_by_adam`, `scale_by_lion`, `scale_by_rms`, `scale_by_muon` |
-| more parts | `scale`, `scale_by_rate`, `add_momentum`, `add_decayed_weights`, … |
-| clipping | `clip_by_global_norm`, `clip_by_value` |
-| around | `accumulate`, `loss_scaled`, `ema`, `Policy` |
-| schedules | `schedules`: `linear`, `cosine`, `warmup_cosine`, `exponential`, `one_cycle`, … |
-| helpers | `matrices`, `global_norm`, `all_finite`, `orthogonalize` |
+| `optimizers` | `sgd`, `adam`, `adamw`, `lion`, `rmsprop` |
+| `factored` | `adafactor` |
+| `muon` | `muon`, `orthogonalize`, `split`: one optimiser for some parameters, one for others |
+| `transform` | `Transform`, `chain`, `apply`, `stateless`, `matrices`, `global_norm` |
+| `steps` | parts: `clip_by_global_norm`, `add_momentum`, `scale_by_adam`, `scale_by_rate`, … |
+| `schedules` | rates that change: `cosine`, `warmup_cosine`, `one_cycle`, `piecewise`, … |
+| `around` | `accumulate`, `loss_scaled`, `ema`, `all_finite` |
 """
 
 from weft.nn.policy import Policy
