@@ -19,6 +19,7 @@ from weft.core.common.source import blamed, describe, user_position
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.trees import tree_flatten, tree_paths, tree_unflatten
 from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace
 from weft.core.sharding.log import Communication, enter, is_logging
 from weft.core.sharding.pieces import Pieces
 from weft.core.sharding.steps import Step
@@ -36,8 +37,8 @@ from weft.ops.communication.mesh import rule_for
 from weft.ops.communication.transfer import carry_out, permuted, varied
 from weft.ops.named_axis import axis_gather_op, axis_index_op
 from weft.ops.view.reshape import expand_dims
-
-Layouts = Mapping[OutputRefs, Sequence[ShardingSpec | None]]
+from weft.transforms.planning.problem import problem_of
+from weft.transforms.planning.solver import SimpleSolver, Solution
 
 
 @public
@@ -86,37 +87,67 @@ def shard_map(
         if by_hand:
             return _by_hand(function, mesh, tensors, structure, specs, out_specs)
         traced, shape = trace_tree(function, args, keywords, "shard_map")
-        layouts = _solved(traced, mesh, tensors, specs, options) if chosen else {}
+        solution = None
+        if chosen:
+            result = tree_unflatten(shape, range(len(traced.outputs)))
+            out = spread("out_specs", out_specs, result)
+            solution = _solved(traced, mesh, tensors, specs, out, options)
         inputs = [
             x if spec is None else shard(x, mesh, spec)
             for x, spec in zip(tensors, specs, strict=True)
         ]
-        results = _replay(traced, inputs, mesh, layouts)
+        results = _replay(traced, inputs, solution)
         return _laid_out(tree_unflatten(shape, results), mesh, out_specs)
 
     return mapped
 
 
 def _solved(
-    traced: Any, mesh: DeviceMesh, tensors: list[Tensor], specs: list[Any], options: dict[str, Any]
-) -> dict[Any, Any]:
-    raise ShardingError("shard_map: auto_sharding is not available")
+    traced: Trace, mesh: DeviceMesh, tensors: list[Tensor], specs: list[Any], out: Any, options: Any
+) -> Solution:
+    """The best layouts for a trace; what the user fixed stays as it is."""
+    fixed = {
+        number: spec_of("shard_map", mesh, spec, x)
+        for number, (x, spec) in enumerate(zip(tensors, specs, strict=True))
+        if spec is not None
+    }
+    results = {
+        number: ShardingSpec.of(mesh, spec, len(kind.shape))
+        for number, (kind, spec) in enumerate(zip(traced.output_types, out, strict=True))
+        if spec is not None
+    }
+    problem = problem_of(traced, mesh, in_specs=fixed, out_specs=results)
+    return SimpleSolver(**options).solve(problem.to_json())
 
 
-def _replay(traced: Any, inputs: list[Tensor], mesh: DeviceMesh, layouts: Layouts) -> Any:
+def _replay(traced: Trace, inputs: list[Tensor], chosen: Solution | None) -> tuple[Any, ...]:
     """Perform the recorded calls on sharded tensors; chosen layouts are enforced as they come."""
+    numbers = {node: number for number, node in enumerate(traced.nodes)}
 
     def step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
         with blamed(node.position):
+            number = numbers[node]
+            if chosen is not None and node.op.leaf:
+                args = tuple(
+                    _placed(x, chosen.operands.get((number, k))) for k, x in enumerate(args)
+                )
             result: Any = call(node.op, args, node.params)
             found = result if isinstance(result, tuple) else (result,)
-            wanted = layouts.get(node, (None,) * len(found))
-            return tuple(
-                x if spec is None else shard(x, mesh, spec)
-                for x, spec in zip(found, wanted, strict=True)
-            )
+            if chosen is None:
+                return found
+            return tuple(_placed(x, chosen.nodes.get((number, k))) for k, x in enumerate(found))
 
-    return traced.walk((*inputs, *traced.captures), step)
+    given = (*inputs, *traced.captures)
+    if chosen is not None:
+        given = tuple(map(_placed, given, chosen.inputs))
+    return traced.walk(given, step)
+
+
+def _placed(x: Tensor, spec: ShardingSpec | None) -> Tensor:
+    """`x` laid out as chosen; a reduction that may stay pending stays pending."""
+    if spec is None or spec.pending or spec.mesh is None or x.sharding == spec:
+        return x
+    return shard(x, spec.mesh, spec)
 
 
 def _laid_out(result: Any, mesh: DeviceMesh, out_specs: Any) -> Any:
