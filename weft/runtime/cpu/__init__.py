@@ -5,6 +5,7 @@
 | `allocator` | `CachingAllocator`: freed blocks are used again |
 | `client` | `CpuRuntime`, `CpuClient`, `ParallelismConfig` |
 | `code_cache` | `cached`: compiled code is kept in memory and on disk |
+| `fingerprint` | a hash of the sources that made cached code |
 | `code_folder` | `CodeFolder`: authenticated entries, shared by processes, bounded |
 | `code_workers` | `compile_many`: several modules at once, in processes of their own |
 | `executor` | `executor`: the native routine that runs programs, as functions |
