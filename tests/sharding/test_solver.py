@@ -126,6 +126,15 @@ def test_what_the_user_fixed_stays(axes: tuple[Any, ...]) -> None:
     assert found.inputs[1] == found.inputs[2] == found.nodes[first, 0] == found.outputs[0] == fixed
 
 
+@pytest.mark.promise("S3.8")
+def test_what_the_function_shards_itself_stays() -> None:
+    fixed = P(None, "x")
+    trace = wf.trace(lambda x: wf.exp(wf.sin(x).shard(LINE, fixed)), tensor(4096, 4096))
+    (position,) = (i for i, node in enumerate(trace.nodes) if "shard" in node.name)
+    found = SimpleSolver().solve(problem_of(trace, LINE))
+    assert found.nodes[position, 0] == spec(LINE, None, "x")
+
+
 def test_an_order_of_mesh_axes_that_the_solver_would_not_choose_is_kept() -> None:
     trace = wf.trace(network, tensor(64, 512), tensor(512, 512), tensor(512, 512))
     fixed = spec(GRID, ("y", "x"), None)

@@ -6,7 +6,7 @@ from itertools import permutations, product
 
 import pytest
 
-from weft.core.common.spec import DeviceMesh, P, ShardingSpec
+from weft.core.common.spec import DeviceMesh, Link, P, ShardingSpec
 from weft.core.sharding.cost import (
     Fabric,
     Layout,
@@ -15,7 +15,7 @@ from weft.core.sharding.cost import (
     collective_seconds,
     reshard_cost,
 )
-from weft.core.sharding.profiles import DEVICES, LINKS, Link, as_link, as_profile
+from weft.core.sharding.profiles import DEVICES, LINKS, as_link, as_profile
 from weft.errors import ArgumentError, ShardingError
 
 MESH = DeviceMesh("grid", (2, 4), ("x", "y"))
@@ -43,7 +43,7 @@ def test_one_device_sends_nothing() -> None:
 
 @pytest.mark.promise("S2.27")
 def test_twice_the_bandwidth_takes_half_the_time() -> None:
-    slow, fast = (collective_seconds("all_gather", 4, 1e6, Link(b)) for b in (1e9, 2e9))
+    slow, fast = (collective_seconds("all_gather", 4, 1e6, Link(b, 0.0)) for b in (1e9, 2e9))
     assert slow == pytest.approx(2 * fast)
 
 

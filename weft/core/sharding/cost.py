@@ -8,20 +8,18 @@ there are, only on the sizes of mesh axes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.core.common.parameters import shown
-from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
+from weft.core.common.spec import DeviceMesh, Link, MeshAxes, Pending, ShardingSpec
 from weft.core.common.types import Shape
-from weft.core.sharding.profiles import LINKS, Link, as_link
+from weft.core.sharding.profiles import as_link
 from weft.errors import ArgumentError, ShardingError
-
-Pending: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Layout(NamedTuple):
@@ -59,7 +57,7 @@ def collective_seconds(kind: str, size: int, nbytes: float, link: Link) -> float
     traffic = collective_bytes(kind, size, nbytes)
     doublings = (size - 1).bit_length()
     rounds = {"slice": 0, "all_to_all": size - 1, "all_reduce": 2 * doublings}
-    return link.seconds(traffic, rounds.get(kind, doublings))
+    return rounds.get(kind, doublings) * link.latency + traffic / link.bandwidth
 
 
 def _check_collective(kind: Any, size: Any) -> None:
@@ -86,21 +84,20 @@ class Fabric:
     """The sizes of a mesh's axes and the link along each; all that costs depend on."""
 
     sizes: Mapping[str, int]
-    links: Mapping[str, Link] = field(default_factory=dict)
+    links: Mapping[str, Link]
 
     @classmethod
     def of(cls, mesh: DeviceMesh, links: Mapping[str, Any] | str | Link | None = None) -> Fabric:
-        """The fabric of a mesh; `links` maps mesh axes to links, or is one link for all."""
+        """The fabric of a mesh; `links` (by mesh axis, or one for all) replace the mesh's own."""
         if not isinstance(mesh, DeviceMesh):
             raise ShardingError(f"expected a DeviceMesh, got {shown(mesh)}")
-        given: Any = getattr(mesh, "links", None) if links is None else links
-        if given is None:
-            given = {}
+        given: Any = {} if links is None else links
         if not isinstance(given, Mapping):
             given = dict.fromkeys(mesh.axis_names, given)
         for axis in given:
             mesh.axis_size(axis)
-        found = {axis: as_link(f"mesh axis {axis!r}", link) for axis, link in given.items()}
+        found = {axis: mesh.link(axis) for axis in mesh.axis_names}
+        found |= {axis: as_link(f"mesh axis {axis!r}", link) for axis, link in given.items()}
         return cls(dict(zip(mesh.axis_names, mesh.shape, strict=True)), found)
 
     def parts(self, axes: MeshAxes) -> int:
@@ -113,7 +110,7 @@ class Fabric:
 
     def seconds(self, step: Step) -> float:
         """How long one step takes."""
-        link = self.links.get(step.mesh_axis, LINKS["nvlink"])
+        link = self.links[step.mesh_axis]
         return collective_seconds(step.kind, self.sizes[step.mesh_axis], step.nbytes, link)
 
     def traffic(self, step: Step) -> float:

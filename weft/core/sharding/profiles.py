@@ -1,4 +1,4 @@
-"""What hardware can do, in numbers: `Link` between devices and `DeviceProfile` of one device.
+"""What hardware can do, in numbers: named links between devices, and `DeviceProfile` of one.
 
 Named entries are rounded data-sheet figures; give your own where you have measured.
 """
@@ -10,33 +10,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from weft.core.common.parameters import shown
+from weft.core.common.spec import Link
 from weft.errors import ArgumentError
 
 
-def _number(where: str, name: str, value: Any, low: float = 1e-300) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < 1e300:
-        kind = "a positive number" if low else "0 or a positive number"
-        raise ArgumentError(f"{where}: {name} must be {kind}, got {shown(value)}")
-
-
-@dataclass(frozen=True)
-class Link:
-    """What connects the devices along one mesh axis: bytes a second, and seconds a message.
-
-    >>> Link(bandwidth=1e9, latency=1e-6).seconds(1e6, messages=2)
-    0.001002
-    """
-
-    bandwidth: float
-    latency: float = 0.0
-
-    def __post_init__(self) -> None:
-        _number("link", "bandwidth", self.bandwidth)
-        _number("link", "latency", self.latency, 0)
-
-    def seconds(self, traffic: float, messages: int = 1) -> float:
-        """How long one device takes to send `traffic` bytes in so many messages, one by one."""
-        return self.latency * messages + traffic / self.bandwidth
+def _number(where: str, name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e300:
+        raise ArgumentError(f"{where}: {name} must be a positive number, got {shown(value)}")
 
 
 LINKS: Mapping[str, Link] = {

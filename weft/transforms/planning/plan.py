@@ -7,27 +7,26 @@ of thousands of devices takes no longer than a small one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from weft.core.common.parameters import as_flag, shown
 from weft.core.common.slots import public
 from weft.core.common.source import keeping_positions
-from weft.core.common.spec import DeviceMesh, P, ShardingSpec
+from weft.core.common.spec import DeviceMesh, Link, P, ShardingSpec
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.sharding.cost import Fabric, layout_of, spec_of
-from weft.core.sharding.profiles import DeviceProfile, Link, as_profile
-from weft.core.sharding.propagate import propagate
+from weft.core.sharding.profiles import DeviceProfile, as_profile
+from weft.core.sharding.propagate import Passing, propagate
 from weft.core.tensor.tracing import is_type, trace_tree
 from weft.errors import ArgumentError, ShardingError
 from weft.transforms.planning.evaluate import Costs, Placement, evaluate
 from weft.transforms.planning.facts import Facts
 from weft.transforms.planning.groups import resolved
-from weft.transforms.planning.problem import problem_of
+from weft.transforms.planning.problem import Signature, problem_of
 from weft.transforms.planning.report import Named, Plan
 from weft.transforms.planning.solver import Search, SimpleSolver, solution_of
-from weft.transforms.planning.strategies import REDUCTIONS, Rules, Strategy
+from weft.transforms.planning.strategies import Rules, Strategy
 
 
 @public
@@ -95,7 +94,7 @@ def plan(
         _named(args, "args", solution.inputs, trace.input_types),
         _named(results, "result", solution.outputs, trace.output_types),
     )
-    return Plan.of(trace.name, costs, found, solution, *named, auto=auto)
+    return Plan.of(trace.name, costs, placement, found, solution, *named, auto=auto)
 
 
 def _named(
@@ -214,10 +213,13 @@ def _propagated(rules: Rules, operands: tuple[ShardingSpec, ...]) -> Strategy:
     sign = rules.signature
     if not operands:
         return rules.replicated()
-    factors, combine = sign.factors, sign.combine
-    if combine not in REDUCTIONS:  # there is no such collective: what is reduced stays whole
-        factors, combine = replace(factors, whole=factors.whole | {*factors.contracted}), "add"
-    done = propagate(factors, sign.sizes, operands, combine)
+    done = propagate(sign.factors, sign.sizes, operands, sign.combine, _passing(sign))
     inputs = tuple(map(layout_of, done.inputs))
     outputs = tuple(map(layout_of, done.outputs))
     return Strategy(inputs, outputs, rules.share_of(inputs, outputs))
+
+
+def _passing(sign: Signature) -> Passing:
+    """How pending reductions go through a call."""
+    moves = sign.view and len(sign.operands) == 1
+    return Passing(sign.linear == "jointly", sign.linear == "each", moves, sign.constants)

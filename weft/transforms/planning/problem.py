@@ -13,7 +13,6 @@ The JSON form is an object with `format` ("weft sharding graph"), `version`, `me
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.core.common.factors import Factors
+from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import shown
 from weft.core.common.source import Position, describe
 from weft.core.common.spec import DeviceMesh, ShardingSpec
@@ -29,6 +29,8 @@ from weft.core.graph.node import OutputRefs, freeze
 from weft.core.graph.trace import Trace
 from weft.core.sharding.cost import Layout, layout_of, spec_of
 from weft.errors import ArgumentError, MissingRuleError, ShardingError
+
+_json: Any = LazyModule("json")
 
 Ref: TypeAlias = tuple[int, int]  # node, slot
 FORMAT, VERSION = "weft sharding graph", 1
@@ -82,7 +84,7 @@ class Problem:
 
     def to_json(self) -> str:
         """The problem as text; `problem_from_json` reads it."""
-        return json.dumps(
+        text: str = _json.dumps(
             {
                 "format": FORMAT,
                 "version": VERSION,
@@ -100,6 +102,7 @@ class Problem:
                 "ties": self.ties,
             }
         )
+        return text
 
 
 def _node_data(node: Node) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def _layout(data: Any) -> Layout:
 def problem_from_json(text: str) -> Problem:
     """Read what `graph_to_json` wrote."""
     try:
-        data = json.loads(text)
+        data = _json.loads(text)
         if data["format"] != FORMAT or data["version"] != VERSION:
             raise ValueError(f"format {data['format']!r}, version {data['version']!r}")
         mesh = data["mesh"]
@@ -156,7 +159,7 @@ def problem_from_json(text: str) -> Problem:
 def _read_node(data: Mapping[str, Any], seen: dict[str, Signature]) -> Node:
     inputs = tuple((n, s) for n, s in data["inputs"])
     own = {k: v for k, v in data.items() if k not in ("inputs", "source")}
-    key = json.dumps(own)
+    key = _json.dumps(own)
     if key not in seen:
         ranks = [len(shape) for shape, _ in data["operands"]]
         factors = Factors.parse(data["factors"], ranks, whole=" ".join(data["whole"]))
@@ -217,6 +220,10 @@ def problem_of(
         inputs = tuple((number[source], slot) for source, slot in node.inputs)
         nodes.append(Node(_signature(node, seen), inputs, _line(node.position, lines)))
     places = {(i, 0): spec for i, spec in (in_specs or {}).items()}
+    for i, node in enumerate(trace.nodes):  # where the function itself says x.shard(mesh, spec)
+        spec = node.params.get("spec")
+        if isinstance(spec, ShardingSpec) and spec.mesh == mesh and not spec.open:
+            places[count + i, 0] = spec
     places |= {(count + i, slot): spec for (i, slot), spec in (fixed or {}).items()}
     outputs = tuple((number[node], slot) for node, slot in trace.outputs)
     problem = Problem(mesh, tuple(nodes), outputs)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import html
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.core.common.spec import DeviceMesh, ShardingSpec
+from weft.core.common.lazy import LazyModule
+from weft.core.common.spec import DeviceMesh, Link, ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.sharding.profiles import DeviceProfile
-from weft.transforms.planning.evaluate import Costs, Evaluation, Move
+from weft.transforms.planning.evaluate import Costs, Evaluation, Move, Placement
 from weft.transforms.planning.solver import Solution, size_text
+
+_html: Any = LazyModule("html")
+_json: Any = LazyModule("json")
 
 _SHOWN = 16  # rows of a table in the text form; the other forms have all
 
@@ -60,6 +62,7 @@ class Plan:
     name: str
     mesh: DeviceMesh
     device: DeviceProfile
+    links: Mapping[str, Link]
     auto: bool
     compute: float  # seconds
     communication: float  # seconds; compute and communication are taken not to overlap
@@ -76,6 +79,7 @@ class Plan:
         cls,
         name: str,
         costs: Costs,
+        placement: Placement,
         found: Evaluation,
         solution: Solution,
         inputs: tuple[Named, ...],
@@ -84,11 +88,14 @@ class Plan:
         auto: bool,
     ) -> Plan:
         """The plan that tells of an evaluated placement."""
-        transfers = sorted(_transfers(costs, found.moves), key=lambda each: -each.seconds)
+        transfers = sorted(
+            _transfers(costs, placement, found.moves), key=lambda each: -each.seconds
+        )
         return cls(
             name,
             costs.problem.mesh,
             costs.profile,
+            costs.fabric.links,
             auto,
             sum(found.compute),
             found.communication,
@@ -114,14 +121,15 @@ class Plan:
 
     def to_json(self) -> str:
         """Everything as JSON: times in seconds, sizes in bytes, for one device and one run."""
-        return json.dumps(_data(self))
+        text: str = _json.dumps(_data(self))
+        return text
 
     def html(self, path: str | Path) -> None:
         """Write a page that needs nothing else; open it in a browser."""
         Path(path).write_text(_page(self), encoding="utf-8")
 
 
-def _transfers(costs: Costs, moves: Sequence[Move]) -> Iterator[Transfer]:
+def _transfers(costs: Costs, placement: Placement, moves: Sequence[Move]) -> Iterator[Transfer]:
     nodes, fabric = costs.problem.nodes, costs.fabric
     for move in moves:
         users = [use.node for use in move.users if use.node >= 0]
@@ -129,7 +137,8 @@ def _transfers(costs: Costs, moves: Sequence[Move]) -> Iterator[Transfer]:
             if step.kind == "slice":
                 continue
             reduces = step.kind in ("all_reduce", "reduce_scatter")
-            blamed = move.ref[0] if reduces or not users else users[0]
+            made = _origin(costs, placement, move.ref[0], step.mesh_axis)
+            blamed = made if reduces or not users else users[0]
             yield Transfer(
                 step.kind,
                 step.mesh_axis,
@@ -138,6 +147,17 @@ def _transfers(costs: Costs, moves: Sequence[Move]) -> Iterator[Transfer]:
                 fabric.seconds(step),
                 nodes[blamed].source,
             )
+
+
+def _origin(costs: Costs, placement: Placement, v: int, axis: str) -> int:
+    """The call that left a reduction pending, from one that carries it."""
+    while True:
+        for k, layout in enumerate(placement.strategies[v].inputs):
+            if any(axis == waiting for waiting, _ in layout.pending):
+                v = costs.problem.nodes[v].inputs[k][0]
+                break
+        else:
+            return v
 
 
 def _summed(transfers: Sequence[Transfer]) -> tuple[Collective, ...]:
@@ -168,6 +188,10 @@ def _data(plan: Plan) -> dict[str, Any]:
         "name": plan.name,
         "mesh": {"name": mesh.name, "shape": mesh.shape, "axis_names": mesh.axis_names},
         "device": plan.device.name,
+        "links": {
+            axis: {"bandwidth": link.bandwidth, "latency": link.latency}
+            for axis, link in plan.links.items()
+        },
         "auto": plan.auto,
         "seconds": plan.seconds,
         "compute": plan.compute,
@@ -188,11 +212,12 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     parts = f"compute {_time(plan.compute)}, communication {_time(plan.communication)}"
     rate = plan.flops / plan.seconds / 1e12 if plan.seconds else 0.0
     excess = "" if plan.memory <= device.memory else ": does not fit"
+    links = ", ".join(f"{a} {link.bandwidth / 1e9:.3g} GB/s" for a, link in plan.links.items())
     rows = [
         ("predicted time", f"{_time(plan.seconds)} ({parts}; no overlap assumed)"),
         ("memory a device", f"{size_text(plan.memory)} of {size_text(device.memory)}{excess}"),
         ("arithmetic a device", f"{plan.flops:.3g} operations, {rate:.3g} T a second"),
-        ("devices", f"{mesh.size} of {device.name}"),
+        ("devices", f"{mesh.size} of {device.name}; links {links}"),
     ]
     if plan.auto:
         solution = plan.solution
@@ -270,9 +295,9 @@ td { font-family: ui-monospace, monospace; font-size: 13px; }
 
 def _page(plan: Plan) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{_html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-    title = html.escape(f"plan of {plan.name} on mesh {plan.mesh.name!r} {plan.mesh.shape}")
+    title = _html.escape(f"plan of {plan.name} on mesh {plan.mesh.name!r} {plan.mesh.shape}")
     total = plan.seconds or 1.0
     bar = "".join(
         f'<div style="width:{100 * part / total:.2f}%" title="{name} {_time(part)}"></div>'

@@ -15,9 +15,9 @@ import numpy as np
 
 from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import shown
-from weft.core.common.spec import DeviceMesh, ShardingSpec
+from weft.core.common.spec import DeviceMesh, Link, ShardingSpec
 from weft.core.sharding.cost import Fabric, spec_of
-from weft.core.sharding.profiles import DeviceProfile, Link, as_profile
+from weft.core.sharding.profiles import DeviceProfile, as_profile
 from weft.errors import ArgumentError, ShardingError
 from weft.transforms.planning.evaluate import Costs, Evaluation, Placement, evaluate
 from weft.transforms.planning.facts import Facts

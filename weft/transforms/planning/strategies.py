@@ -17,9 +17,9 @@ from weft.core.common.factors import Axis, Term
 from weft.core.common.spec import MeshAxes
 from weft.core.common.types import TensorType
 from weft.core.sharding.cost import Fabric, Layout
+from weft.core.sharding.propagate import REDUCTIONS
 from weft.transforms.planning.problem import Signature
 
-REDUCTIONS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 _MOST = 64  # strategies of one call; only meshes of three axes and more reach it
 _CARRY = "+"  # in an assignment: the mesh axis carries a pending sum through the call
 
