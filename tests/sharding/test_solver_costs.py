@@ -13,9 +13,12 @@ from weft.core.sharding.cost import (
     Step,
     collective_bytes,
     collective_seconds,
+    layout_of,
     reshard_cost,
+    spec_of,
 )
 from weft.core.sharding.profiles import DEVICES, LINKS, as_link, as_profile
+from weft.core.sharding.steps import reshard_steps
 from weft.errors import ArgumentError, ShardingError
 
 MESH = DeviceMesh("grid", (2, 4), ("x", "y"))
@@ -141,3 +144,23 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
     with pytest.raises(ShardingError, match="no axis 'z'"):
         reshard_cost(spec(None), spec(None), (8,), "float32", {"z": "nvlink"})
     assert as_profile("here", "a100") is DEVICES["a100"]
+
+
+def test_the_steps_are_as_cheap_as_those_that_are_run() -> None:
+    """Planning takes a short cut to the steps that execution searches for; it rarely costs more."""
+    fabric, shape = Fabric.of(MESH), (4096, 4096)
+    worse = []
+    for source, target in product(layouts(), repeat=2):
+        if set(target.pending) <= set(source.pending):
+            found, cost = source, 0.0
+            for step in reshard_steps(spec_of(MESH, source), spec_of(MESH, target), shape, 4):
+                after = layout_of(step.apply(spec_of(MESH, found)))
+                held = after if step.kind == "all_gather" else found
+                nbytes = fabric.local_size(held.axes, shape) * 4
+                cost += fabric.seconds(Step(step.kind, step.axis, None, None, nbytes))
+                found = after
+            planned = fabric.reshard_seconds(source, target, shape, 4)
+            assert planned is not None
+            assert planned >= cost * 0.99
+            worse.append(planned > cost * 1.01)
+    assert sum(worse) < 0.03 * len(worse)

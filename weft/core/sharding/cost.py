@@ -174,7 +174,7 @@ class _Change:
 
     def _cut(self) -> bool:
         used = {axis for axes in self.now for axis in axes}
-        for i, axis in self._wanted():
+        for i, axis in sorted(self._wanted(), key=lambda each: each[1] in self.pending):
             if axis not in used:
                 kind = "reduce_scatter" if axis in self.pending else "slice"
                 self.steps.append(Step(kind, axis, None, i, self._nbytes()))
@@ -202,11 +202,21 @@ class _Change:
         return True
 
     def _gather(self) -> bool:
-        for i in self._excess():
+        # First what bars the way of an axis that can be moved, then what is wanted nowhere.
+        kept = {axis for axes in self.goal for axis in axes}
+        order = sorted(self._excess(), key=lambda i: (not self._bars(i), self.now[i][-1] in kept))
+        for i in order[:1]:
             axis = self.now[i].pop()
             self.steps.append(Step("all_gather", axis, i, None, self._nbytes()))
-            return True
-        return False
+        return bool(order)
+
+    def _bars(self, i: int) -> bool:
+        """Whether another axis could move if this tensor axis lost its last cut."""
+        axis = self.now[i].pop()
+        last = {self.now[k][-1] for k in self._excess()}
+        found = any(wanted in last for _, wanted in self._wanted())
+        self.now[i].append(axis)
+        return found
 
 
 class ReshardCost(NamedTuple):
