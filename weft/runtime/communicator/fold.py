@@ -55,7 +55,11 @@ class Folder:
         run = self._quiet.run
         run(function, arrays[0], arrays[1], out)
         for array in arrays[2:]:
-            run(function, out, array, out)
+            if function is np.multiply and out.dtype.kind == "c":
+                # NumPy rounds a product of one complex number otherwise when it is done in place.
+                out[...] = run(function, out, array)
+            else:
+                run(function, out, array, out)
         return out
 
 
