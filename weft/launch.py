@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -22,6 +24,7 @@ from types import FrameType
 from weft.errors import BackendError
 
 _GRACE_SECONDS = 3.0  # between asking ranks to stop and killing them
+_LEFT_BEHIND_SECONDS = 1.0
 
 # What Open MPI needs to start as root and with more ranks than cores, and what keeps it off every
 # network: messages go through shared memory, its own control traffic through the loopback device.
@@ -43,7 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BackendError as error:
         print(f"weft.launch: {error}", file=sys.stderr)
         return 2
-    return _run(command, environment(os.environ, options.ranks, options.timeout))
+    variables = environment(os.environ, options.ranks, options.timeout)
+    # Open MPI leaves its files behind when a rank is killed; here they go with the folder.
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="weft-", dir=place) as folder:
+        variables.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
+        return _run(command, variables)
 
 
 def command_line(options: argparse.Namespace) -> list[str]:
@@ -96,27 +104,41 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
         signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
 
     def kill(number: int, frame: FrameType | None) -> None:
-        _kill_session(process.pid)
+        _signal_session(process.pid, signal.SIGKILL)
 
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, stop)
     signal.signal(signal.SIGALRM, kill)
     status = process.wait()
     signal.setitimer(signal.ITIMER_REAL, 0)
+    _clear_session(process.pid)
     if stopped_by:
         return 128 + stopped_by
     return 128 - status if status < 0 else status
 
 
-def _kill_session(leader: int) -> None:
-    """Kill `mpirun` and the ranks, which are in its session but lead groups of their own."""
+def _clear_session(leader: int) -> None:
+    """End ranks that `mpirun` left behind, as it does with fault tolerance when one has failed."""
+    end = time.monotonic() + _LEFT_BEHIND_SECONDS
+    while _signal_session(leader, signal.SIGTERM):
+        if time.monotonic() > end:
+            _signal_session(leader, signal.SIGKILL)
+            return
+        time.sleep(0.02)
+
+
+def _signal_session(leader: int, number: signal.Signals) -> int:
+    """Signal `mpirun` and the ranks, which lead groups of their own in its session."""
+    count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it ended just now
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                os.kill(int(folder.name), number)
+                count += 1
+        except (OSError, ValueError):  # it has just ended
             continue
-        if int(fields[3]) == leader:
-            os.kill(int(folder.name), signal.SIGKILL)
+    return count
 
 
 def _cores() -> int:

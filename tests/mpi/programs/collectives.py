@@ -120,9 +120,7 @@ def check_exchanges():
     for dtype in (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)):
         for shape in [(), (0,), (5,), (40, 3), (600_001,)]:
             after, before = (rank + 1) % size, (rank - 1) % size
-            found = ranks.exchange(
-                [(after, value(rank, shape, dtype))], [(before, shape, dtype)]
-            )
+            found = ranks.exchange([(after, value(rank, shape, dtype))], [(before, shape, dtype)])
             same(found[0], value(before, shape, dtype))
     half = np.dtype(np.float16)
     # A line: the ends take part on one side only. And one rank that sends itself something.

@@ -35,6 +35,7 @@ from weft.runtime.communicator.local import check_axis, check_own_messages, row_
 from weft.runtime.communicator.transport import ERRORS, Bytes, Lane, State, Transport, Trouble
 
 _MOST_PLANS = 1024  # kinds of calls remembered for each group
+_EXIT_POLL = 1e-3
 _DETAIL_SECONDS = 1.0  # how long a rank that diverged waits to hear what the others were doing
 
 Result = TypeVar("Result")
@@ -231,6 +232,21 @@ class ProcessCommunicator(Communicator):
         if self._unusable is None:
             self._unusable = CommunicationError("this communicator is closed")
             self._transport.tell(state, text)
+
+    def all_have_left(self) -> bool:
+        """Wait until every rank has closed this communicator; False if one never will."""
+        waiting = set(range(self.size)) - {self.rank}
+        while waiting:
+            try:
+                dead = self._transport.dead()
+                states = {rank: self._transport.told(rank)[0] for rank in waiting}
+            except Trouble:
+                return False
+            waiting -= {rank for rank, state in states.items() if state is State.LEFT}
+            if waiting & dead or any(states[rank] is not State.RUNNING for rank in waiting):
+                return False
+            time.sleep(_EXIT_POLL if waiting else 0)
+        return True
 
     def _group(self, members: Members, op: str) -> Group:
         ranks = tuple(int(member) for member in members)

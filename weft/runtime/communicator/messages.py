@@ -143,6 +143,9 @@ class Messages(Transport):
             return Trouble(State.FAILED, failed, f"{rank_list(failed)} died")
         return Trouble(State.FAILED, (), f"MPI: {error}")
 
+    def dead(self) -> set[int]:
+        return set(self._failed())
+
     def _failed(self) -> Ranks:
         try:
             group = self._comm.Get_failed()

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,7 @@ MPI = LazyModule("mpi4py.MPI")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = (*_SIZES, "PMIX_RANK")
 _ABORT_SECONDS = 1.5  # for a rank whose threads keep it alive after an exception
+_READ_SECONDS = 0.25
 
 
 @functools.cache
@@ -125,14 +127,17 @@ def _die_loudly(ranks: ProcessCommunicator) -> None:
         timer = threading.Timer(_ABORT_SECONDS, MPI.COMM_WORLD.Abort, (1,))
         timer.daemon = True
         timer.start()
+        # The launcher may drop what it has not read yet when it sees that a rank has failed.
+        time.sleep(_READ_SECONDS)
 
     sys.excepthook = hook
 
 
 def _finish(ranks: ProcessCommunicator | None, started: bool) -> None:
-    """End MPI in order if everything went well; otherwise just go."""
-    healthy = ranks is None or ranks.newest.usable
+    """End MPI in order if all ranks come to that; otherwise just go: it would wait for ever."""
+    healthy = ranks is None or ranks.usable
     if ranks is not None:
         ranks.newest.close()
+        healthy = healthy and ranks.all_have_left()
     if started and healthy and not MPI.Is_finalized():
         MPI.Finalize()

@@ -316,6 +316,10 @@ class SharedMemory(Transport):
         encoded = bytes(self._segment.view[start : start + self._get(seat, TEXT_LENGTH)])
         return state, encoded.decode(errors="replace")
 
+    def dead(self) -> set[int]:
+        gone = self._watch.look()
+        return {rank for rank, seat in enumerate(self._seats) if seat in gone}
+
     def _put(self, seat: int, word: int, value: int) -> None:
         self._signals.store(
             self._segment.address + self._segment.layout.control(seat) + word, value

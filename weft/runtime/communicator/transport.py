@@ -125,6 +125,10 @@ class Transport(ABC):
         """What a rank has told."""
 
     @abstractmethod
+    def dead(self) -> set[int]:
+        """Ranks whose processes have ended."""
+
+    @abstractmethod
     def shrink(self) -> tuple[Transport, Ranks]:
         """A transport between the ranks that are alive, and their present numbers."""
 

@@ -1,0 +1,101 @@
+import os
+import re
+import signal
+import time
+
+import pytest
+
+BEGUN = "has begun"
+
+
+def begun(process, ranks):
+    """Read until all ranks have met once."""
+    text = ""
+    while text.count(BEGUN) < ranks:
+        line = process.stdout.readline()
+        assert line, text
+        text += line
+    return text
+
+
+def ended(process, seconds):
+    """The exit status and the rest of the text of ranks that must end by themselves."""
+    began = time.monotonic()
+    text, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < seconds, text
+    return process.returncode, text
+
+
+def ranks_left(folder="/proc"):
+    """Processes that run one of the programs."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir(folder)):
+        try:
+            with open(f"{folder}/{name}/cmdline", "rb") as file:
+                words = file.read()
+        except OSError:
+            continue
+        if b"programs/mistake.py" in words and b"weft.launch" not in words:
+            found.append(int(name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks, transport", [(4, "SharedMemory"), (3, "Messages")])
+def test_survivors_of_killed_ranks_learn_who_died_and_go_on(succeed, ranks, transport):
+    text = succeed(ranks, "death.py", transport, finishers=1)
+    for victim in range(1, ranks):
+        assert f"rank {victim} died" in text, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["raise", "thread", "compute"])
+def test_an_exception_of_one_rank_ends_all_within_seconds(start, case):
+    process = start(2, "mistake.py", case)
+    text = begun(process, 2)
+    status, rest = ended(process, 10)
+    assert status == 1
+    assert "ZeroDivisionError: the mistake of rank 1" in text + rest
+    assert "is done" not in rest
+    assert not ranks_left()
+
+
+@pytest.mark.slow
+def test_an_exception_before_mpi_has_started_ends_all(launch):
+    status, text = launch(2, "mistake.py", "before")
+    assert status == 1 and "nobody has started MPI yet" in text
+
+
+@pytest.mark.slow
+def test_a_rank_that_exits_is_missed_by_name(launch):
+    status, text = launch(2, "mistake.py", "exit")
+    assert status in (1, 7)
+    assert "RankFailedError" in text and "rank 1 has left" in text
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_and_the_job_ends(start):
+    process = start(2, "mistake.py", "hang", options=("--timeout", "1"))
+    begun(process, 2)
+    status, text = ended(process, 12)
+    assert status == 1
+    assert re.search(r"RankTimeoutError: .*rank 1 did not come in 1\.\d s", text), text
+    assert not ranks_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_stops_every_rank(start, number):
+    process = start(2, "mistake.py", "hang")
+    begun(process, 2)
+    process.send_signal(number)
+    status, _ = ended(process, 10)
+    assert status == 128 + number
+    assert not ranks_left()
+
+
+@pytest.mark.slow
+def test_ctrl_c_interrupts_a_rank_that_waits(launch):
+    status, text = launch(2, "mistake.py", "interrupt")
+    assert "KeyboardInterrupt after" in text, text
+    assert status == 0
