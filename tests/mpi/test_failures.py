@@ -1,6 +1,7 @@
 import os
 import re
 import signal
+import threading
 import time
 
 import pytest
@@ -21,7 +22,11 @@ def begun(process, ranks):
 def ended(process, seconds):
     """The exit status and the rest of the text of ranks that must end by themselves."""
     began = time.monotonic()
-    text, _ = process.communicate(timeout=60)
+    limit = threading.Timer(60, process.kill)
+    limit.start()
+    text = process.stdout.read()  # not `communicate`, which forgets what `readline` has buffered
+    process.wait(10)
+    limit.cancel()
     assert time.monotonic() - began < seconds, text
     return process.returncode, text
 

@@ -13,7 +13,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from types import TracebackType
 from typing import Any
 
@@ -35,7 +34,6 @@ MPI = LazyModule("mpi4py.MPI")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = (*_SIZES, "PMIX_RANK")
 _ABORT_SECONDS = 1.5  # for a rank whose threads keep it alive after an exception
-_READ_SECONDS = 0.25
 
 
 @functools.cache
@@ -127,8 +125,6 @@ def _die_loudly(ranks: ProcessCommunicator) -> None:
         timer = threading.Timer(_ABORT_SECONDS, MPI.COMM_WORLD.Abort, (1,))
         timer.daemon = True
         timer.start()
-        # The launcher may drop what it has not read yet when it sees that a rank has failed.
-        time.sleep(_READ_SECONDS)
 
     sys.excepthook = hook
 
