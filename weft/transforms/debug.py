@@ -23,6 +23,7 @@ from weft.core.common.types import Array, TensorType
 from weft.core.tensor.tensor import Tensor
 from weft.errors import NotFiniteError
 from weft.ops.base import Linear, Operation, Tangents, call
+from weft.ops.communication.mesh import MESH
 
 Sink = Callable[["Report"], Any]
 
@@ -51,12 +52,12 @@ class Report:
 
 def peek(x: Tensor) -> Array | None:
     """The numbers behind a tensor, hidden batch axes included; None where there are none yet."""
-    while x._impl.owner is not None:
-        outside = x._impl.owner.primal(x._impl.payload)
+    while (owner := x._impl.owner) is not None and owner is not MESH:
+        outside = owner.primal(x._impl.payload)
         if outside is None:
             return None
         x = outside
-    return x.host()
+    return x.host() if owner is None or MESH.holds(x._impl.payload) else None
 
 
 def statistics(x: Tensor) -> dict[str, float] | None:
@@ -183,12 +184,15 @@ class DebugNans(Handler):
     def _check(self, op: Any, args: Any, x: Tensor, position: Position | None) -> None:
         if not dtypes.is_inexact(x.dtype):
             return
-        array = peek(x)
-        if array is not None and np.isnan(array).any():
-            count = int(np.isnan(array).sum())
+        owner = x._impl.owner
+        parts = (x,) if owner is None else owner.values(x._impl.payload)
+        arrays = [part.host() for part in parts]
+        count = sum(int(np.isnan(array).sum()) for array in arrays)
+        if count:
+            size = sum(array.size for array in arrays)
             operands = ", ".join(str(a.type) for a in args)
             raise NotFiniteError(
-                f"{op}: {count} of {array.size} elements are NaN (operands {operands})"
+                f"{op}: {count} of {size} elements are NaN (operands {operands})"
                 f" at {describe(position)}"
             )
 

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
-from weft.core.common.handler import Handler
+from weft.core.common.handler import Handler, installed
 from weft.core.common.slots import public
 from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
-from weft.core.common.types import Shape, TensorType
+from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs, freeze
 from weft.core.sharding.pieces import Pieces, Shards, is_local, local_coordinates
 from weft.core.sharding.propagate import Passing, Propagation, common_mesh, propagate
@@ -57,7 +57,8 @@ class Mesh(Handler):
         return results if op.multiple else results[0]
 
     def read(self, payload: Shards) -> Tensor:
-        return whole_tensor(payload)
+        with installed(None):  # no transform watches how a value is put together
+            return whole_tensor(payload)
 
     def is_realized(self, payload: Shards) -> bool:
         return all(piece.is_realized for piece in payload.pieces.parts.values())
@@ -284,12 +285,22 @@ def _mesh_of(op: Operation, specs: Sequence[ShardingSpec]) -> DeviceMesh:
 
 
 def passing_of(op: Operation, types: Sequence[TensorType], params: Mapping[str, Any]) -> Passing:
-    """How pending reductions go through an op: a cast lets sums pass only if nothing is lost."""
+    """How pending reductions go through an op, by its linearity."""
     moves = isinstance(op, LogicalShapeOperation) and len(types) == 1
     jointly = op.linear is Linear.JOINTLY
     if op.name == "cast":
-        jointly = dtypes.promote_all(types[0].dtype, params["dtype"]) == params["dtype"]
+        jointly = _keeps_sums(types[0].dtype, params["dtype"])
+    if op.name == "divide":
+        return Passing(each=True, constants=(1,))
     return Passing(jointly, op.linear is Linear.EACH, moves, op.constants)
+
+
+def _keeps_sums(old: DType, new: DType) -> bool:
+    """Whether a cast of a sum is the sum of casts: floats lose nothing, integers wrap around."""
+    if dtypes.is_inexact(old):
+        return dtypes.promote_all(old, new) == new
+    whole = dtypes.is_integer(old) and dtypes.is_integer(new)
+    return whole and new.itemsize <= old.itemsize
 
 
 def _varying(mesh: DeviceMesh, done: Propagation) -> MeshAxes:
