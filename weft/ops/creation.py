@@ -23,7 +23,7 @@ from weft.core.common.parameters import (
     check_elements,
     shown,
 )
-from weft.core.common.slots import public
+from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor import dlpack
 from weft.core.tensor.convert import (
@@ -428,15 +428,19 @@ def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def _like(op: str, x: Any, value: Any, dtype: Any, device: Any) -> Tensor:
-    """Only shape, dtype and device of `x` are used: nothing is differentiated or read."""
+    """Only shape, dtype, device and layout of `x` are used: nothing is differentiated or read."""
     like = to_tensor(x, op=op)
-    return _full(
+    made = _full(
         op,
         like.shape,
         value,
         like.dtype if dtype is None else dtype,
         like.device if device is None else device,
     )
+    if like._impl.owner is None or device is not None or (spec := like.sharding).mesh is None:
+        return made
+    laid_out: Tensor = FUNCTIONS["shard"](made, spec.mesh, spec.settled)
+    return laid_out
 
 
 @public

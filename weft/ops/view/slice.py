@@ -125,11 +125,17 @@ class SliceUpdate(LogicalShapeOperation):
     def index(
         self, x: TensorType, window: TensorType, *, starts: Shape, lengths: Shape, steps: Shape
     ) -> Factors:
-        names = [f"i{k}" for k in range(len(starts))]
-        parts = [f"w{k}" for k in range(len(starts))]
+        core = x.shape[len(x.shape) - len(starts) :]
+        names, parts, extents = [], [], {}
+        for k, (size, length) in enumerate(zip(core, lengths, strict=True)):
+            covered = (starts[k], length, steps[k]) == (0, size, 1)
+            names.append(f"i{k}")
+            parts.append(f"i{k}" if covered else f"w{k}")
+            if not covered:
+                extents[f"w{k}"] = length
         text = f"... {' '.join(names)}, ... {' '.join(parts)} -> ... {' '.join(names)}"
-        extents = dict(zip(parts, lengths, strict=True))
-        return Factors.parse(text, (x.rank, window.rank), extents, " ".join([*names, *parts]))
+        cut = [n for n in names if n not in parts] + list(extents)
+        return Factors.parse(text, (x.rank, window.rank), extents, " ".join(cut))
 
     def eval(
         self, x: Array, window: Array, *, starts: Shape, lengths: Shape, steps: Shape
@@ -163,6 +169,10 @@ class SliceUpdate(LogicalShapeOperation):
             inside = s.bit_and(inside, s.bit_and(s.less(-1, place), s.less(place, length)))
             source.append(s.min(s.max(place, 0), length - 1))
         return s.select(inside, read(1, (*index[:lead], *source)), read(0, index))
+
+    def _transform_shard_kwargs(self, shard: Any, **params: Any) -> dict[str, Any]:
+        local = shard.operand(1)
+        return {**params, "lengths": local[len(local) - len(params["lengths"]) :]}
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         hole = broadcast(scalar(0, ct.dtype, ct.device), params["lengths"])
