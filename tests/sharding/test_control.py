@@ -1,0 +1,79 @@
+"""Loops, branches, checkpoints and functions with own rules, on tensors over a mesh."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.sharding.layouts import MESHES, close, random_spec
+
+ROWS = np.random.default_rng(0).uniform(-1, 1, (5, 6))
+
+
+@wf.custom_vjp
+def doubled_slope(x):
+    return wf.sin(x)
+
+
+doubled_slope.defvjp(lambda x: (wf.sin(x), x), lambda x, ct: (2 * ct * wf.cos(x),))
+
+
+@wf.custom_jvp
+def tripled_slope(x):
+    return wf.tanh(x)
+
+
+@tripled_slope.defjvp
+def _(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return wf.tanh(x), 3 * t * (1 - wf.tanh(x) ** 2)
+
+
+FUNCTIONS = {
+    "cond": lambda x: wf.cond(x.sum() > 0, lambda v: wf.sin(v) * 2, lambda v: v + x, x),
+    "switch": lambda x: wf.switch(wf.asarray(1), [wf.sin, wf.cos, wf.tanh], x),
+    "while_loop": lambda x: wf.while_loop(lambda c: (c * c).sum() < 100, lambda c: 2 * c + 1, x),
+    "fori_loop": lambda x: wf.fori_loop(0, 3, lambda i, c: wf.sin(c) * x + i, x),
+    "scan": lambda x: wf.scan(lambda c, r: (wf.sin(c + r), c * r), wf.zeros_like(x[0]), x),
+    "scan backward": lambda x: wf.scan(
+        lambda c, r: (c * 0.5 + r, c), wf.zeros_like(x[0]), x, reverse=True
+    ),
+    "checkpoint": wf.checkpoint(lambda x: wf.exp(wf.sin(x)).sum(axis=0)),
+    "custom_vjp": doubled_slope,
+    "custom_jvp": tripled_slope,
+    "stop_gradient": lambda x: wf.stop_gradient(x) * x,
+}
+REVERSIBLE = [name for name in FUNCTIONS if name != "while_loop"]
+
+
+def layouts(seed):
+    rng = np.random.default_rng(seed)
+    for mesh in MESHES:
+        yield wf.asarray(ROWS).shard(mesh, random_spec(rng, mesh, 2))
+
+
+def total(function):
+    return lambda x: sum(wf.sum(wf.cos(y)) for y in wf.tree_leaves(function(x)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_control_flow_gives_what_it_gives_on_one_device(name) -> None:
+    expected = FUNCTIONS[name](wf.asarray(ROWS))
+    for x in layouts(1):
+        close(FUNCTIONS[name](x), expected)
+
+
+@pytest.mark.parametrize("name", REVERSIBLE)
+def test_gradients_through_control_flow_are_those_of_one_device(name) -> None:
+    expected = wf.grad(total(FUNCTIONS[name]))(wf.asarray(ROWS))
+    for x in layouts(2):
+        close(wf.grad(total(FUNCTIONS[name]))(x), expected)
+
+
+@pytest.mark.parametrize("name", REVERSIBLE)
+def test_control_flow_can_be_mapped_and_compiled_over_a_mesh(name) -> None:
+    expected = wf.vmap(FUNCTIONS[name])(wf.asarray(np.stack([ROWS, ROWS + 1])))
+    for x in list(layouts(3))[::2]:
+        close(wf.vmap(FUNCTIONS[name])(wf.stack([x, x + 1])), expected)
+        close(wf.compile(FUNCTIONS[name])(x), FUNCTIONS[name](wf.asarray(ROWS)))
