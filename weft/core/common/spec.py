@@ -237,12 +237,17 @@ class ShardingSpec:
                 f"{_listed(partition)} has more entries than the tensor has axes ({rank})"
             )
         listed = [_entry(partition, e) for e in partition] + [()] * (rank - len(partition))
-        replicated = (replicated,) if isinstance(replicated, str) else tuple(replicated)
+        replicated = _entry(partition, replicated)
+        priority = as_integer(_listed(partition), "priority", priority)
         axes = tuple(tuple(a for a in entry if a != OPEN) for entry in listed)
         free = tuple(k for k, entry in enumerate(listed) if OPEN in entry)
         used = [axis for entry in axes for axis in entry]
         for axis in (*used, *replicated):
-            mesh.axis_size(axis)
+            if axis not in mesh.axis_names:
+                raise ShardingError(
+                    f"{_listed(partition)}: mesh {mesh} has no axis {axis!r}"
+                    f"\nhint: there are {', '.join(mesh.axis_names)}"
+                )
         if len(set(used)) != len(used) or set(used) & set(replicated):
             raise ShardingError(
                 f"{_listed(partition)} uses a mesh axis twice (mesh {mesh})"

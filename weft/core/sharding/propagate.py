@@ -95,7 +95,8 @@ def common_mesh(specs: Sequence[ShardingSpec]) -> DeviceMesh | None:
     for finest in meshes:
         if all(_descends(finest, mesh) for mesh in meshes):
             return finest
-    listed = " and ".join(map(str, meshes))
+    alike = len(set(map(str, meshes))) < len(meshes)
+    listed = " and ".join(f"{m} of {m.devices}" if alike else str(m) for m in meshes)
     raise ShardingError(
         f"operands lie on different meshes: {listed}"
         "\nhint: x.shard(mesh, spec) moves a tensor to another mesh"

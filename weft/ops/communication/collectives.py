@@ -75,7 +75,7 @@ class PPermute(Layout):
             held = x.spec if isinstance(x, Shards) else "on no mesh"
             raise ShardingError(
                 f"ppermute: a tensor {x.type} that is {held} is not split over {axis!r}"
-                f"\\nhint: x.shard(mesh, P({axis!r}, …)) splits it"
+                f"\nhint: x.shard(mesh, P({axis!r}, …)) splits it"
             )
         if any(size % x.spec.parts(k) for k, size in enumerate(x.type.shape)):
             raise ShardingError(
@@ -106,7 +106,11 @@ reduce_scatter_op, all_to_all_op = ReduceScatter(), AllToAll()
 
 
 def _names(axes: Any) -> tuple[str, ...]:
-    return (axes,) if isinstance(axes, str) else tuple(axes)
+    if isinstance(axes, str):
+        return (axes,)
+    if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
+        raise ShardingError(f"mesh axes: expected a name or several, got {shown(axes)}")
+    return tuple(axes)
 
 
 def piece_mesh(axes: Any) -> DeviceMesh | None:

@@ -16,7 +16,7 @@ from weft.core.sharding.dual import Dual
 from weft.core.sharding.pieces import Pieces, Shards
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ShardingError
+from weft.errors import ArgumentError, DTypeError, ShardingError
 from weft.ops.base import Tangents, call
 from weft.ops.communication.mesh import MESH, whole_tensor
 from weft.ops.communication.transfer import reshard as moved
@@ -35,6 +35,12 @@ class Layout(CollectiveOperation):
     def communicate(self, x: Any, **params: Any) -> Any:
         if not isinstance(x, Shards):
             return x
+        unknown = [a for a in params.get("axes") or () if a not in x.mesh.axis_names]
+        if unknown:
+            raise ShardingError(
+                f"{self}: {shown(unknown[0])} is no axis of mesh {x.mesh}, over which a tensor"
+                f" {x.type} is laid out as {x.spec}\nhint: there are {', '.join(x.mesh.axis_names)}"
+            )
         return moved(x, self.target(x.spec, **params), self.name)
 
     def layout_of(self, *specs: Any, **params: Any) -> ShardingSpec | None:
@@ -118,7 +124,9 @@ reshard_op, reshard_like_op = Reshard(), ReshardLike()
 
 
 @public
-def shard(x: Any, mesh: DeviceMesh, spec: Any = None, **wishes: Any) -> Tensor:
+def shard(
+    x: Any, mesh: DeviceMesh, spec: Any = None, *, replicated: Any = (), priority: int = 0
+) -> Tensor:
     """Lay a tensor out over a mesh: `shard(x, mesh, P("data", None))`.
 
     `replicated=` names mesh axes that must not split it later either, `priority=` says whose layout
@@ -130,13 +138,17 @@ def shard(x: Any, mesh: DeviceMesh, spec: Any = None, **wishes: Any) -> Tensor:
     >>> y.shape, str(y.sharding), y.tolist()
     ((2, 2), '[x, ·]', [[1, 2], [3, 4]])
     """
-    tensor = to_tensor(x, op="shard")
+    wishes = {"replicated": replicated, "priority": priority}
+    return _laid_out("shard", to_tensor(x, op="shard"), mesh, spec, **wishes)
+
+
+def _laid_out(op: str, tensor: Tensor, mesh: Any, spec: Any, **wishes: Any) -> Tensor:
     if not isinstance(mesh, DeviceMesh):
         raise ShardingError(
-            f"shard: expected a DeviceMesh, got {shown(mesh)}"
+            f"{op}: expected a DeviceMesh, got {shown(mesh)}"
             '\nhint: wf.DeviceMesh("mesh", (2, 4), ("data", "model"))'
         )
-    return call(reshard_op, (tensor,), {"spec": spec_of("shard", mesh, spec, tensor, **wishes)})
+    return call(reshard_op, (tensor,), {"spec": spec_of(op, mesh, spec, tensor, **wishes)})
 
 
 def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any) -> ShardingSpec:
@@ -151,17 +163,18 @@ def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any)
         spec = P()
     try:
         return ShardingSpec.of(mesh, spec, tensor.ndim, **wishes)
-    except ShardingError as error:
-        raise ShardingError(f"{op}: shape {tensor.shape} on {mesh}: {error}") from None
+    except (ShardingError, ArgumentError, DTypeError) as error:
+        raise ShardingError(f"{op}: shape {tensor.shape} on mesh {mesh}: {error}") from None
 
 
 @public
-def reshard(x: Any, spec: Any = None, **wishes: Any) -> Tensor:
+def reshard(x: Any, spec: Any = None, *, replicated: Any = (), priority: int = 0) -> Tensor:
     """Lay a sharded tensor out differently on its own mesh: `reshard(x, P(None, "model"))`."""
     tensor = to_tensor(x, op="reshard")
     if isinstance(spec, ShardingSpec) and spec.mesh is not None:
-        return shard(tensor, spec.mesh, spec)
-    return shard(tensor, _mesh("reshard", tensor), spec, **wishes)
+        return _laid_out("reshard", tensor, spec.mesh, spec)
+    mesh = _mesh("reshard", tensor)
+    return _laid_out("reshard", tensor, mesh, spec, replicated=replicated, priority=priority)
 
 
 def _mesh(op: str, tensor: Tensor) -> DeviceMesh:
@@ -197,7 +210,8 @@ def with_sharding_constraint(x: Any, spec: Any, mesh: DeviceMesh | None = None) 
     tensor = to_tensor(x, op="with_sharding_constraint")
     if isinstance(spec, ShardingSpec):
         mesh = mesh or spec.mesh
-    return shard(tensor, mesh or _mesh("with_sharding_constraint", tensor), spec)
+    found = mesh or _mesh("with_sharding_constraint", tensor)
+    return _laid_out("with_sharding_constraint", tensor, found, spec)
 
 
 __all__ = ["reshard", "shard", "with_sharding_constraint"]

@@ -257,7 +257,7 @@ def _plan(
     inferred = op.infer(*types, **params)
     made = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
     known = [s or ShardingSpec.whole(t.rank) for s, t in zip(specs, types, strict=True)]
-    mesh = _mesh_of(op, known)
+    mesh = _mesh_of(op, types, known)
     if op.leaf and not op.breaks_law and op.pure:
         factors = op.sharding_rule(*types, **params)
         sizes = factors.sizes([kind.shape for kind in types])
@@ -275,11 +275,15 @@ def _plan(
     )
 
 
-def _mesh_of(op: Operation, specs: Sequence[ShardingSpec]) -> DeviceMesh:
+def _mesh_of(
+    op: Operation, types: Sequence[TensorType], specs: Sequence[ShardingSpec]
+) -> DeviceMesh:
     try:
         mesh = common_mesh(specs)
     except ShardingError as error:
-        raise ShardingError(f"{op}: {error}") from None
+        pairs = zip(types, specs, strict=True)
+        listed = ", ".join(f"{kind} as {spec} on {spec.mesh}" for kind, spec in pairs)
+        raise ShardingError(f"{op}({listed}): {error}") from None
     assert mesh is not None
     return mesh
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.source import user_position
-from weft.core.common.spec import ShardingSpec, extent
+from weft.core.common.spec import DeviceMesh, ShardingSpec, extent
 from weft.core.common.types import Shape
 from weft.core.sharding.log import Communication, enter, is_logging
 from weft.core.sharding.pieces import Pieces, Shards, is_local
@@ -39,6 +39,8 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     """The same tensor in another layout of its mesh, by the cheapest steps."""
     if shards.spec == target:
         return shards
+    if target.mesh is not None and target.mesh != shards.mesh:
+        shards = _in_axes_of(target.mesh, shards)
     mesh, shape, size = shards.mesh, shards.type.shape, shards.type.dtype.itemsize
     target = target.on(mesh)
     if target in shards.settled:
@@ -55,6 +57,28 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     if shards.spec.pending and not target.pending:
         shards.settled[target] = made
     return made
+
+
+def _in_axes_of(mesh: DeviceMesh, shards: Shards) -> Shards:
+    """The same pieces on a mesh that splits the axes of theirs further."""
+    old, rank = shards.mesh, shards.type.rank
+    spec = shards.spec.plain.on(mesh)
+    if any(size % spec.parts(axis) for axis, size in enumerate(shards.type.shape)):
+        whole = reshard(shards, ShardingSpec.whole(rank, old)).pieces.parts[()]
+        everywhere = Pieces.everywhere(mesh, whole)  # uneven pieces are cut elsewhere there
+        return Shards(shards.type, ShardingSpec.whole(rank, mesh), everywhere)
+    finer = {axis: old.refined(axis, mesh) for axis in shards.pieces.axes}
+
+    def make(at: dict[str, int]) -> Tensor:
+        place = dict.fromkeys(finer, 0)
+        for axis, parts in finer.items():
+            for part in parts:
+                place[axis] = place[axis] * mesh.axis_size(part) + at[part]
+        piece: Tensor = shards.pieces.at(place)
+        return piece
+
+    axes = [part for parts in finer.values() for part in parts]
+    return Shards(shards.type, spec, Pieces.build(mesh, axes, make))
 
 
 def carry_out(step: Step, pieces: Pieces, shape_at: Any = None) -> Pieces:
