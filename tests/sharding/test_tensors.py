@@ -316,3 +316,20 @@ def test_a_custom_kernel_takes_sharded_tensors() -> None:
 
     found = wf.call_custom_kernel(cube, table(), result_type=((6, 4), "float64"))
     same(found, TABLE**3)
+
+
+@pytest.mark.parametrize("size", [8, 6, 3])
+def test_a_mesh_whose_axis_was_split_mixes_with_the_one_it_was_made_of(size) -> None:
+    line = wf.DeviceMesh("line", (4,), ("z",))
+    finer = line.split_axis("z", outer=2, inner=2)
+    array = np.arange(size * 4.0).reshape(size, 4)
+    coarse = laid_out(array, line, P("z"))
+    for spec in (P("outer", "inner"), P(("outer", "inner")), P("inner")):
+        fine = laid_out(array, finer, spec)
+        for total in (coarse + fine, fine + coarse):
+            same(total, array + array)
+            assert total.sharding.mesh == finer
+        close(wf.sum(coarse, axis=0) @ fine.mT, array.sum(axis=0) @ array.T)
+    if size == 8:
+        _, log = log_of(lambda: coarse + laid_out(array, finer, P(("outer", "inner"))))
+        assert not len(log)
