@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
-from weft.core.common.handler import Handler, installed
+from weft.core.common.handler import Handler, current, installed
 from weft.core.common.slots import public
 from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs, freeze
-from weft.core.sharding.pieces import Pieces, Shards, is_local, local_coordinates
+from weft.core.sharding.pieces import Coordinates, Pieces, Shards, is_local, local_coordinates
 from weft.core.sharding.propagate import Passing, Propagation, common_mesh, propagate
 from weft.core.tensor.impl import TensorImpl, leaked
 from weft.core.tensor.tensor import Tensor
@@ -153,12 +153,26 @@ class Plan:
     outputs: tuple[ShardingSpec, ...]
     types: tuple[TensorType, ...]
     axes: MeshAxes  # over which pieces of the op differ
-    params: Mapping[tuple[int, ...], dict[str, Any]]
+    params: Mapping[Coordinates, dict[str, Any]]
+    fits: tuple[bool, ...]  # operands that lie as they should already
 
     @cached_property
-    def places(self) -> tuple[dict[str, int], ...]:
-        """The coordinates of the pieces that this process runs."""
-        return tuple(dict(zip(self.axes, at, strict=True)) for at in self.params)
+    def operands(self) -> tuple[tuple[ShardingSpec, bool, tuple[Coordinates, ...]], ...]:
+        """For each operand its layout, whether it has it, and the place of each piece of the op."""
+        picks = [[self.axes.index(axis) for axis in spec.varying] for spec in self.inputs]
+        places = [tuple(tuple(at[k] for k in pick) for at in self.params) for pick in picks]
+        return tuple(zip(self.inputs, self.fits, places, strict=True))
+
+    @cached_property
+    def results(self) -> tuple[tuple[TensorType, ShardingSpec, bool], ...]:
+        """For each result its type, its layout, and whether it is settled before it is handed out.
+
+        That is so for a single number, so that anyone may read it.
+        """
+        return tuple(
+            (kind, spec, bool(spec.pending) and kind.size == 1)
+            for kind, spec in zip(self.types, self.outputs, strict=True)
+        )
 
 
 def execute(
@@ -172,26 +186,24 @@ def execute(
     if rule is not None:
         return rule(op, args, params)
     plan = plan_of(op, args, params)
-    moved = [
-        reshard(x, spec, op.name) if isinstance(x, Shards) else on_mesh(x, spec)
-        for x, spec in zip(args, plan.inputs, strict=True)
-    ]
-    results: list[dict[tuple[int, ...], Any]] = [{} for _ in plan.types]
-    for (place, local), at in zip(plan.params.items(), plan.places, strict=True):
-        made = call(op, tuple([x.pieces.at(at) for x in moved]), local)
-        for found, piece in zip(results, made if op.multiple else (made,), strict=True):
-            found[place] = piece
-    return tuple(
-        _finished(Shards(kind, spec, Pieces(plan.mesh, plan.axes, parts)), op.name)
-        for kind, spec, parts in zip(plan.types, plan.outputs, results, strict=True)
-    )
-
-
-def _finished(made: Shards, reason: str) -> Shards:
-    """A result as it is handed out: a single number is settled at once, so anyone may read it."""
-    if made.spec.pending and made.type.size == 1:
-        return reshard(made, made.spec.settled, reason)
-    return made
+    columns = []
+    for x, (spec, fits, places) in zip(args, plan.operands, strict=True):
+        if isinstance(x, Shards):
+            parts = (x if fits else reshard(x, spec, op.name)).pieces.parts
+        else:
+            parts = {(): x} if fits else on_mesh(x, spec).pieces.parts
+        columns.append([parts[place] for place in places])
+    bare = current() is None
+    runs: list[Any] = []
+    for pieces, local in zip(zip(*columns, strict=True), plan.params.values(), strict=True):
+        piece = op.directly(*pieces) if bare else None
+        runs.append(call(op, pieces, local) if piece is None else piece)
+    found = []
+    for slot, (kind, spec, settles) in enumerate(plan.results):
+        each = [run[slot] for run in runs] if op.multiple else runs
+        made = Shards(kind, spec, Pieces(plan.mesh, plan.axes, dict(zip(plan.params, each))))
+        found.append(reshard(made, spec.settled, op.name) if settles else made)
+    return tuple(found)
 
 
 def rule_for(op: Operation, rules: Rules) -> Callable[..., tuple[Any, ...]] | None:
@@ -264,15 +276,19 @@ def _plan(
         done = propagate(factors, sizes, known, op.combine, passing_of(op, types, params))
         local = _local_params(op, types, made, params, mesh, done, factors, sizes)
         if local is not None:
-            return Plan(mesh, done.inputs, done.outputs, made, _varying(mesh, done), local)
-    return Plan(
-        mesh,
-        tuple(ShardingSpec.whole(kind.rank, mesh) for kind in types),
-        tuple(ShardingSpec.whole(kind.rank, mesh) for kind in made),
-        made,
-        (),
-        {(): params},
-    )
+            fits = _fitting(specs, done.inputs)
+            return Plan(mesh, done.inputs, done.outputs, made, _varying(mesh, done), local, fits)
+    inputs = tuple(ShardingSpec.whole(kind.rank, mesh) for kind in types)
+    outputs = tuple(ShardingSpec.whole(kind.rank, mesh) for kind in made)
+    return Plan(mesh, inputs, outputs, made, (), {(): params}, _fitting(specs, inputs))
+
+
+def _fitting(
+    specs: Sequence[ShardingSpec | None], wanted: Sequence[ShardingSpec]
+) -> tuple[bool, ...]:
+    """Which operands need not be moved: they lie as wanted, or are wanted whole and on no mesh."""
+    pairs = zip(specs, wanted, strict=True)
+    return tuple(new.is_whole if old is None else old == new for old, new in pairs)
 
 
 def _mesh_of(
