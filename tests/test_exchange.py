@@ -236,7 +236,7 @@ def test_text_inside_transforms():
 
 def test_notebooks_get_a_table():
     page = wf.tensor([[1.0, 2.0]])._repr_html_()
-    assert page.startswith("<table>") and "1 × 2" in page and "float32" in page and "8" in page
+    assert "<table>" in page and "1 × 2" in page and "float32" in page and "8 bytes" in page
     pages = []
     wf.vmap(lambda x: pages.append(x._repr_html_()) or x)(wf.ones((2, 3)))
     assert "&lt;float32[3]" in pages[0]

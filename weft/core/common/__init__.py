@@ -10,6 +10,7 @@
 | `files` | files and folders that appear whole or not at all |
 | `handler` | the handler stack and `perform` |
 | `lazy` | modules loaded at first use |
+| `markup` | HTML for notebooks and pages, escaped |
 | `parameters` | parameters as users write them, checked |
 | `slots` | the tables of ops and functions that operators look names up in |
 | `source` | the user's line |
