@@ -187,7 +187,7 @@ class CompiledFunction:
 
     def lower(self, *args: Any, **keywords: Any) -> Trace:
         """The graph for these arguments after it was simplified: what is compiled."""
-        return self._ready_for(args, keywords).lower()
+        return self.prepared(args, keywords).lower()
 
     def explain(self, *args: Any, loops: bool = False, **keywords: Any) -> str:
         """What runs for these arguments, in words: kernels, loops, memory, estimated time.
@@ -195,7 +195,7 @@ class CompiledFunction:
         With `loops=True` the loops of every kernel follow. Nothing runs. Printed and returned. (A
         parameter of your own called `loops` must be given by position.)
         """
-        text = self._ready_for(args, keywords).executable.explain(loops=loops)
+        text = self.prepared(args, keywords).executable.explain(loops=loops)
         builtins.print(text)
         return text
 
@@ -209,7 +209,8 @@ class CompiledFunction:
         found = self._specialization(call, args, keywords)
         export.save(path, found.program, call.signature, found.paths)
 
-    def _ready_for(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Specialization:
+    def prepared(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Specialization:
+        """What is traced and compiled for these arguments; nothing runs."""
         call = self._parameters.call(args, keywords)
         found = self._specialization(call, args, keywords)
         self._prepare(found, call, args, keywords)

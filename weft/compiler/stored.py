@@ -83,7 +83,7 @@ class Stored(Prepared):
         self.passed_through = frozenset(data["passed_through"])
 
     @cached_property
-    def _whole(self) -> Native:
+    def whole(self) -> Native:
         """The same compiled here, with all that can be told about it."""
         origin = self._origin
         made: Native = _native.Native(origin.lowered, origin.donated, general=origin.general)
@@ -93,10 +93,10 @@ class Stored(Prepared):
         Interpreted(self._origin.lowered).run(arrays)
 
     def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
-        return self._whole._run_watched(arrays, threads)
+        return self.whole._run_watched(arrays, threads)
 
     def explain(self, *, loops: bool = False) -> str:
-        return self._whole.explain(loops=loops)
+        return self.whole.explain(loops=loops)
 
 
 def recall(origin: Origin) -> Stored | None:

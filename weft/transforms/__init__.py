@@ -16,6 +16,8 @@
 | `usage` | its events added up, as a table |
 | `timeline` | its events as a trace that Perfetto opens |
 | `planning/` | `plan` and the sharding solver: placement and cost on a mesh, from shapes |
+| `visualize` | `visualize`, `visualize_sharding` |
+| `pictures/` | how they draw |
 | `callback` | host functions, `print`, `breakpoint` inside transformed code |
 """
 
@@ -33,6 +35,7 @@ from weft.transforms.planning import Plan, plan
 from weft.transforms.profile import profile
 from weft.transforms.shard_map import shard_map
 from weft.transforms.stop import detach, no_grad, stop_gradient
+from weft.transforms.visualize import visualize, visualize_sharding
 from weft.transforms.vjp import grad, linear_transpose, value_and_grad, vjp
 from weft.transforms.vmap import AxisSpec, vmap, with_batch_dims
 
@@ -72,6 +75,8 @@ __all__ = [
     "shard_map",
     "stop_gradient",
     "value_and_grad",
+    "visualize",
+    "visualize_sharding",
     "vjp",
     "vmap",
     "with_batch_dims",
