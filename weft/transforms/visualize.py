@@ -37,9 +37,7 @@ def visualize(function: Callable[..., Any], /) -> Callable[..., str]:
     @wraps(function)
     def drawn(*args: Any, path: str | os.PathLike[str] = "graph.html", **keywords: Any) -> str:
         where = _as_path("visualize", "path", path)
-        page: str = _page.graph_page(compiled, args, keywords)
-        with open(where, "w", encoding="utf-8") as file:
-            file.write(page)
+        _write("visualize", where, _page.graph_page(compiled, args, keywords))
         return where
 
     return drawn
@@ -68,7 +66,7 @@ def visualize_sharding(
     if where is None:
         made.show(width)
     else:
-        made.save(where)
+        _write("visualize_sharding", where, made.page())
     return made
 
 
@@ -76,3 +74,11 @@ def _as_path(op: str, name: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
         raise ArgumentError(f"{op}: {name} must be a path, got {shown(value)}")
     return os.fsdecode(value)
+
+
+def _write(op: str, path: str, page: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except (OSError, ValueError) as error:  # a ValueError is for a name that no file can have
+        raise ArgumentError(f"{op}: {path!r} cannot be written ({error})") from error

@@ -2,7 +2,7 @@
 /* Draws what weft wrote beside it. Every text is set as text; the page loads nothing.
    The part of the address after # may say what to show: view=program&find=matmul&open=all */
 (() => {
-  const GAP_X = 18, GAP_Y = 36, PAD = 12, SWEEPS = 6, READABLE = 0.6;
+  const GAP_X = 18, GAP_Y = 36, PAD = 12, SWEEPS = 6, READABLE = 0.6, MANY = 12;
   const byId = (id) => document.getElementById(id);
   const scenes = JSON.parse(byId("graph").textContent);
   const stage = byId("stage"), world = byId("world");
@@ -156,8 +156,8 @@
   }
 
   function drawLines() {
-    const sheets = new Map();
-    const seen = new Set();
+    const sheets = new Map(), users = new Map(), seen = new Set();
+    for (const [from] of scene.lines) users.set(from, (users.get(from) || 0) + 1);
     for (const [from, to] of scene.lines) {
       const a = shown(scene.boxes[from]), b = shown(scene.boxes[to]);
       const key = a.number + " " + b.number;
@@ -167,6 +167,7 @@
       const bend = Math.max(18, Math.abs(y1 - y0) * 0.4);
       const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
       path.setAttribute("d", `M${x0},${y0} C${x0},${y0 + bend} ${x1},${y1 - bend} ${x1},${y1}`);
+      if (users.get(from) > MANY) path.classList.add("many");
       path.dataset.from = a.number;
       path.dataset.to = b.number;
       if (!sheets.has(a.depth)) {

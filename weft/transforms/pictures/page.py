@@ -21,7 +21,7 @@ from weft.core.graph.trace import Trace
 from weft.core.sharding.pieces import local_coordinates
 from weft.runtime.report import show_bytes
 from weft.transforms.pictures.kernels import Kernels, kernels_of
-from weft.transforms.pictures.scene import Box, Given, Scene, scene_of
+from weft.transforms.pictures.scene import Box, Given, Scene, constant_name, scene_of
 
 MOST_OPEN = 300  # boxes beyond which a graph is drawn with all that folds folded
 
@@ -91,10 +91,7 @@ def _lowered_inputs(found: Specialization, lowered: Trace) -> list[Given]:
 
 def _constants(trace: Trace) -> list[Given]:
     """The constants of a trace, with their value where it is one number."""
-    return [
-        Given("constant", f"constant {x.item()!r}" if x.size == 1 else "constant")
-        for x in trace.captures
-    ]
+    return [Given("constant", constant_name(x.data())) for x in trace.captures]
 
 
 def _totals(trace: Trace, kernels: Kernels | None) -> list[tuple[str, str]]:

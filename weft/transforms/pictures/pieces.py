@@ -145,10 +145,10 @@ class ShardingPicture:
         if not _in_notebook():
             _terminal.show(self, width)
 
-    def save(self, path: str) -> None:
-        """Write the picture as a page."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(_boxes.page(self))
+    def page(self) -> str:
+        """The picture as a page of its own, in HTML."""
+        made: str = _boxes.page(self)
+        return made
 
     def _repr_html_(self) -> str:
         made: str = _boxes.html(self)

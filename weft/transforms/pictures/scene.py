@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from weft.compiler.assemble import leaves
 from weft.compiler.explain import show_count, show_time
 from weft.core.common.source import Position, describe
@@ -278,8 +280,15 @@ def _details(node: OutputRefs) -> list[tuple[str, str]]:
 
 def _number(leaf: OutputRefs) -> str:
     """How a node that holds data is called: by its value, where that is one number."""
-    assert leaf.results is not None
-    return f"constant {leaf.results[0].item()!r}" if leaf.types[0].size == 1 else "constant"
+    return constant_name(None if leaf.results is None else leaf.results[0])
+
+
+def constant_name(data: Any) -> str:
+    """What a box says of a constant: its value, if it is one number that is at hand."""
+    if not isinstance(data, np.ndarray) or data.size != 1:
+        return "constant"
+    value = data.item()
+    return f"constant {value:.6g}" if isinstance(value, float) else f"constant {value!r}"
 
 
 def _items(value: Any) -> tuple[Any, ...]:
