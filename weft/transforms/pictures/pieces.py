@@ -219,7 +219,7 @@ def devices_text(names: Sequence[str], count: int) -> str:
     text = _listed(names)
     if count == len(names) and (len(text) <= _LONGEST or count <= 3):
         return text
-    return f"{_listed(names[:3])},… {count} devices"
+    return f"{_listed(names[:3])},… ({count} devices)"
 
 
 def _listed(names: Sequence[str]) -> str:
