@@ -7,6 +7,7 @@ import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -234,3 +235,13 @@ def test_a_layout_can_be_tried_on_a_tensor() -> None:
 def test_mistakes_are_told(arguments, keywords, error, message) -> None:
     with pytest.raises(error, match=message):
         wf.visualize_sharding(*arguments, **keywords)
+
+
+def test_a_notebook_shows_the_result_of_the_cell_instead_of_text(monkeypatch, capsys) -> None:
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    made = wf.visualize_sharding((8, 6), mesh=GRID, spec=P("data"))
+    assert capsys.readouterr().out == "" and "cpu:2,3" in made._repr_html_()
+    shell.kernel = None
+    wf.visualize_sharding((8, 6), mesh=GRID, spec=P("data"))
+    assert "cpu:2,3" in capsys.readouterr().out
