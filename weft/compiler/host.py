@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from weft.core.common.events import watchers
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import Located, execute
 from weft.core.graph.node import OutputRefs
+
+
+def host_call(node: OutputRefs, inputs: tuple[TensorType, ...]) -> Callable[..., None]:
+    """What a program calls for a node: with the addresses of its operands, then its results."""
+    return BareCall(node, inputs) if node.op.bare else partial(run_on_host, node, inputs)
 
 
 def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: int) -> None:
@@ -19,6 +27,32 @@ def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: in
         results = execute(node, arrays)
     for address, kind, result in zip(addresses[len(inputs) :], node.types, results, strict=True):
         np.copyto(array_at(address, kind), np.asarray(result).reshape(kind.shape))
+
+
+class BareCall:
+    """A call whose reference needs nothing around it; memory mostly lies where it lay before."""
+
+    __slots__ = ("_addresses", "_arrays", "_inputs", "_node")
+
+    def __init__(self, node: OutputRefs, inputs: tuple[TensorType, ...]) -> None:
+        self._node = node
+        self._inputs = inputs
+        self._addresses: tuple[int, ...] = ()
+        self._arrays: list[Array] = []
+
+    def __call__(self, *addresses: int) -> None:
+        node, count = self._node, len(self._inputs)
+        if watchers:
+            run_on_host(node, self._inputs, *addresses)
+            return
+        arrays = self._arrays
+        if addresses != self._addresses:
+            arrays = list(map(array_at, addresses, (*self._inputs, *node.types)))
+            self._addresses, self._arrays = addresses, arrays
+        with Located(node):
+            made = node.op.eval(*arrays[:count], **node.params)
+        for target, result in zip(arrays[count:], made if node.op.multiple else (made,)):
+            target[...] = result
 
 
 def array_at(address: int, kind: TensorType) -> Array:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.compiler.encoding import Decoder, Encoder, pack, unpack
 from weft.compiler.executable import Interpreted
-from weft.compiler.host import run_on_host
+from weft.compiler.host import host_call
 from weft.compiler.prepared import Interface, Prepared, failure_of
 from weft.compiler.program_key import Namer, program_key
 from weft.compiler.statistics import BuildCounts
@@ -145,7 +145,7 @@ def _hosts(origin: Origin, data: Sequence[Any], decoder: Decoder) -> Iterator[Ho
     nodes = list(_every(origin.lowered))
     for number, kinds, slots in data:
         inputs = tuple(map(decoder.type, kinds))
-        yield HostCall(partial(run_on_host, nodes[number], inputs), tuple(slots))
+        yield HostCall(host_call(nodes[number], inputs), tuple(slots))
 
 
 def keep(

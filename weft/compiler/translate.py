@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.compiler.cost import estimate
-from weft.compiler.host import run_on_host
+from weft.compiler.host import host_call
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
 from weft.runtime.cpu.program_builder import ProgramBuilder
@@ -134,7 +133,7 @@ class Translator:
     def _host(self, step: HostCall) -> None:
         slots = [self.slots[place] for place in (*step.inputs, *step.outputs)]
         inputs = tuple(place.kind for place in step.inputs)
-        self.builder.host(partial(run_on_host, step.node, inputs), slots)
+        self.builder.host(host_call(step.node, inputs), slots)
         self.hosts.append(step.node)
 
     def _scan(self, loop: ScanLoop) -> None:

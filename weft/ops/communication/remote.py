@@ -31,6 +31,7 @@ class WorldOperation(Operation):
     """Takes part in a collective of several processes; `members` are their ranks, in order."""
 
     pure = False
+    bare = True
     linear = Linear.JOINTLY
     widen = False
     work = 0
