@@ -40,6 +40,7 @@ from weft.compiler.loops import (
 )
 from weft.ops.functions.numpy_scalars import NumpyScalars
 from weft.runtime.cpu import jit
+from weft.testing.instructions import fma
 
 NAMED = pytest.mark.parametrize("dtype", EVERY, ids=str)
 BITWISE = {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
@@ -176,19 +177,33 @@ def test_float_remainders_and_quotients_are_exact_far_apart(dtype):
         assert same_bits(found, expected(op, x, y)), op
 
 
-@EITHER
-def test_fma_rounds_once(native):
+def factors(dtype):
+    """Three operands of all sizes: sums that cancel, overflow, are denormal, or are special."""
     rng = np.random.default_rng(6)
-    x, y, z = (rng.normal(size=1000).astype(np.float32) for _ in range(3))
-    z[:500] = -(x * y)[:500]  # what is left is the rounding of the product
-    x[:4], y[:4] = [1 + 2.0**-12, 3.0, -2.5, 1e30], [1 - 2.0**-12, 1 / 3, 0.1, 1e30]
-    z[:4] = [-1.0, -1.0, 0.25, -np.inf]
-    made = builder.fma(*operands("f4", "f4", "f4"))
+    end = np.finfo(dtype).maxexp
+    spread = rng.integers(0, 1 << 8 * dtype.itemsize, (3, 1000), np.uint64)
+    usual = rng.normal(size=(3, 1000)).astype(dtype)
+    exact = usual.copy()
+    usual[2] = -(usual[0] * usual[1])  # what is left is the rounding of the product
+    low = np.ldexp(exact, rng.integers(-20, 20, (3, 1000))).astype(dtype)
+    low[:2], low[2] = np.ldexp(low[:2], -(end // 2)), np.ldexp(low[2], -end)
+    special = np.array([0, -0.0, 1, -1.5, np.inf, -np.inf, np.nan, 2.0 ** (end - 1)], dtype)
+    corners = np.array(np.meshgrid(special, special, special)).reshape(3, -1)
+    parts = [spread.astype(f"u{dtype.itemsize}").view(dtype), usual, exact, low, corners]
+    return np.ascontiguousarray(np.concatenate(parts, axis=1))
+
+
+@EITHER
+@pytest.mark.parametrize("dtype", [FLOAT, np.dtype(np.float64)], ids=str)
+def test_fma_rounds_once(dtype, native):
+    with np.errstate(all="ignore"):
+        x, y, z = factors(dtype)
+        exact = fma(x, y, z)
+        assert same_bits(NumpyScalars.fma(x, y, z), exact)
+    made = builder.fma(*operands(dtype, dtype, dtype))
     for lanes in (1, 4):
         found = np.zeros_like(x)
-        run(elementwise(made, ["f4"] * 3, len(x), lanes, "kernel"), found, x, y, z, native=native)
-        with np.errstate(all="ignore"):
-            exact = (x.astype(np.longdouble) * y + z).astype(np.float32)
+        run(elementwise(made, [dtype] * 3, len(x), lanes, "kernel"), found, x, y, z, native=native)
         assert same_bits(found, exact)
 
 
@@ -248,6 +263,7 @@ def everything(lanes):
         ]
         made += [builder.cast(a, target) for target in EVERY if target != dtype]
         if dtype.itemsize >= 4 and dtype.kind == "f":
+            made.append(builder.fma(a, b, a))
             made += [builder.call(name, a) for name in ("exp", "log", "sin", "tanh", "cbrt")]
         body = tuple(Store(n + 2, i, m) for n, m in enumerate(made))
         dtypes = [dtype, dtype, *(m.dtype for m in made)]
@@ -263,6 +279,7 @@ def test_no_instruction_calls_a_library_on_any_processor(name):
     assert {symbol.split("@")[0] for symbol in called} <= {
         "weft.remainder.float",
         "weft.remainder.double",
+        "weft.fma.double",
     }
     assert ("zmm" in assembly) == (name == "avx512")
     assert ("ymm" in assembly) == (name in ("avx2", "avx512"))

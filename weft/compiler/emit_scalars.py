@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from weft.compiler.emit_convert import bitcast, cast, narrow, widen
+from weft.compiler.emit_fused import fused
 from weft.compiler.emit_remainder import floor_divide, remainder
 from weft.compiler.emit_text import NARROW, Code, known_integer, type_of
 from weft.compiler.loops import BOOL, COMPARISONS
@@ -73,7 +74,7 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
     if op in _ROUNDING:
         return _whole(c, native, op, name, args[0])
     if op == "fma":
-        return _fused(c, native, args, name)
+        return c.intrinsic("fma", name, *args) if "fma" in native else fused(c, args, name)
     if op == "rem":
         return remainder(c, args[0], args[1], name)
     if op == "floordiv":
@@ -100,34 +101,6 @@ def _whole(c: Code, native: frozenset[str], op: str, name: str, x: str) -> str:
         near = c.select(past, name, back, near)
     found = c.intrinsic("copysign", name, near, x)
     return c.select(c.compare("olt", name, size, large), name, found, x)
-
-
-def _fused(c: Code, native: frozenset[str], args: list[str], name: str) -> str:
-    if "fma" in native:
-        return c.intrinsic("fma", name, *args)
-    if name.endswith("double") or name.endswith("double>"):
-        return c.intrinsic("fma", name, *args)  # the C library's, which is exact: old x86 only
-    # The product of two floats is a double; its sum is rounded to odd, so that rounding again to a
-    # float is as if there had been one rounding.
-    x, y, z = (c.convert("fpext", a, "float", "double") for a in args)
-    product = c.op("fmul", "double", x, y)
-    total = c.op("fadd", "double", product, z)
-    part = c.op("fsub", "double", total, product)
-    left = c.op("fsub", "double", product, c.op("fsub", "double", total, part))
-    error = c.op("fadd", "double", left, c.op("fsub", "double", z, part))
-    bits = c.convert("bitcast", total, "double", "i64")
-    even = c.compare("eq", "i64", c.op("and", "i64", bits, c.number(1, "i64")), c.number(0, "i64"))
-    inexact = c.compare("one", "double", error, c.number(0.0, "double"))
-    outward = c.op(
-        "xor",
-        "i1",
-        c.compare("ogt", "double", error, c.number(0.0, "double")),
-        c.compare("slt", "i64", bits, c.number(0, "i64")),
-    )
-    step = c.select(outward, "i64", c.number(1, "i64"), c.number(-1, "i64"))
-    step = c.select(c.op("and", "i1", even, inexact), "i64", step, c.number(0, "i64"))
-    odd = c.convert("bitcast", c.op("add", "i64", bits, step), "i64", "double")
-    return c.convert("fptrunc", odd, "double", "float")
 
 
 def _boolean(c: Code, op: str, args: list[str]) -> str:

@@ -42,6 +42,9 @@ class Scalars(Protocol):
     def max(self, x: Any, y: Any) -> Any:
         """The larger; NaN if either is NaN."""
 
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """x * y + z of floats, rounded once."""
+
     def bit_and(self, x: Any, y: Any) -> Any: ...
     def bit_or(self, x: Any, y: Any) -> Any: ...
     def bit_xor(self, x: Any, y: Any) -> Any: ...

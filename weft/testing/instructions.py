@@ -114,15 +114,20 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 
 def _fused(x: Any, y: Any, z: Any) -> Any:
-    if not np.isfinite([x, y, z]).all() or x == 0 or y == 0:
+    if not np.isfinite([x, y]).all() or x == 0 or y == 0:
         return x * y + z
+    if not np.isfinite(z):
+        return z + z.dtype.type(0)  # a NaN that is quiet
     exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
     return _rounded(exact, x.dtype) if exact else x * y + z
 
 
 def _rounded(exact: Fraction, dtype: DType) -> Any:
     """The nearest float, ties to even, found among the neighbours of a first guess."""
-    guess = np.asarray(float(exact)).astype(dtype)[()]
+    try:
+        guess = np.asarray(float(exact)).astype(dtype)[()]
+    except OverflowError:  # beyond the largest float64
+        return dtype.type(np.inf if exact > 0 else -np.inf)
     if not np.isfinite(guess):
         return guess
     near = [

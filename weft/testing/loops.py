@@ -15,6 +15,7 @@ from scipy import special
 
 from weft.core.common.types import Array, TensorType
 from weft.ops.base import Operation
+from weft.ops.functions.fused import fma
 from weft.ops.functions.numpy_scalars import larger, smaller
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,6 +57,7 @@ class Reference:
     floor, ceil = _floor_like(np.floor), _floor_like(np.ceil)
     trunc, round = _floor_like(np.trunc), _floor_like(np.round)
     min, max = staticmethod(smaller), staticmethod(larger)
+    fma = staticmethod(fma)
     bit_and, bit_or, bit_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
     bit_not = np.bitwise_not
     shift_left, shift_right = np.left_shift, np.right_shift

@@ -9,6 +9,7 @@
 | `trigonometric`, `hyperbolic` | circular and hyperbolic functions and their inverses |
 | `error`, `gamma` | error functions; the logarithm of gamma, and its derivative |
 | `bits` | signs, neighbours and exponents |
+| `fused` | products and sums of arrays that are rounded once |
 | `numpy_scalars` | the instructions on NumPy arrays: the reference for every backend's bits |
 """
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.ops.functions.expand import expand
+from weft.ops.functions.fused import fma
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
@@ -52,6 +53,7 @@ class NumpyScalars:
     sqrt, floor, ceil = np.sqrt, _whole(np.floor), _whole(np.ceil)
     trunc, round = _whole(np.trunc), _whole(np.rint)
     min, max = staticmethod(lambda x, y: smaller(x, y)), staticmethod(lambda x, y: larger(x, y))
+    fma = staticmethod(fma)
     bit_and, bit_or, bit_xor = np.bitwise_and, np.bitwise_or, np.bitwise_xor
     bit_not = np.bitwise_not
     shift_left, shift_right = np.left_shift, np.right_shift
