@@ -147,13 +147,19 @@ def elementary(width: int) -> Iterator[Fit]:
     square = abs
     yield Fit(
         "EXP", "(exp(x) - 1 - x) / x²", lambda x: (mp.expm1(x) - x) / x**2,
-        -half_log2, half_log2, abs, 26 if width == 32 else bits,
+        -half_log2, half_log2, abs, 26 if width == 32 else 55,
     )  # fmt: skip
     yield Fit("EXP2", "(2**x - 1) / x", lambda x: mp.expm1(x * mp.log(2)) / x, -0.5, 0.5, abs, bits)
-    atanh = in_square(lambda s: (2 * mp.atanh(s) - 2 * s) / s**3)
-    yield Fit("LOG", "(2 atanh(s) - 2s) / s³ of s²", atanh, 0, 0.02945, square, bits)
+    if width == 32:
+        yield Fit(
+            "LOG", "(x - log(1 + x)) / x²", lambda x: (x - mp.log1p(x)) / x**2,
+            -0.29291, 0.41423, abs, 27,
+        )  # fmt: skip
+    else:
+        atanh = in_square(lambda s: (2 * mp.atanh(s) - 2 * s) / s**3)
+        yield Fit("LOG", "(2 atanh(s) - 2s) / s³ of s²", atanh, 0, 0.02945, square, bits)
     yield Fit(
-        "LOG_TAIL", "(LOG - 2/3) / s² of s²",
+        "LOG_TAIL", "(2 atanh(s) / s - 2 - 2s²/3) / s⁴ of s²",
         in_square(lambda s: (2 * mp.atanh(s) - 2 * s - 2 * s**3 / 3) / s**5),
         0, 0.02945, lambda z: z**2, 40 if width == 32 else 72,
     )  # fmt: skip
@@ -187,12 +193,16 @@ def special(width: int) -> Iterator[Fit]:
     narrow = width == 32
     bits = 27 if narrow else 57
     yield Fit(
-        "ERF", "erf(x) / x - 1 of x²", in_square(lambda x: mp.erf(x) / x - 1), 0, 1, one, bits
-    )
-    yield Fit(
-        "LOG_ERFC", "log(erfc(1 + x))", lambda x: mp.log(mp.erfc(1 + x)),
-        0, 3.0 if narrow else 5.0, lambda x: mp.erfc(1 + x), bits,
+        "ERF", "erf(x) / x - 1 of x²", in_square(lambda x: mp.erf(x) / x - 1),
+        0, 1.44 if narrow else 1, one, 26 if narrow else bits,
     )  # fmt: skip
+    if narrow:
+        yield Fit("ERF_TAIL", "erf(2.5 + x)", lambda x: mp.erf(2.5 + x), -1.3, 1.45, one, 25)
+    else:
+        yield Fit(
+            "LOG_ERFC", "log(erfc(1 + x))", lambda x: mp.log(mp.erfc(1 + x)),
+            0, 5, lambda x: mp.erfc(1 + x), bits,
+        )  # fmt: skip
     end = 10.2 if narrow else 27.3
     yield Fit(
         "ERFC", "exp(x²) erfc(x) (1 + 2x) of (x - 4) / (x + 4)", scaled_erfc(4),

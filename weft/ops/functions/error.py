@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import math
 
-from weft.ops.functions.exponential import exponential, exponential_double
+from weft.ops.functions.exponential import Exponential, exponential, exponential_double
 from weft.ops.functions.logarithm import Reduced, natural, reduce, reduce_one_plus
-from weft.ops.functions.number import Number, choose, coefficients, evaluate, polynomial, scale
+from weft.ops.functions.number import Number, choose, coefficients, evaluate, polynomial
 from weft.ops.functions.split import divide, fast_two_sum, multiply, two_product, two_sum
 
-_ERF_END = {32: 4.0, 64: 6.0}  # from here on erf is 1
+_ERF_END = {32: 3.92, 64: 6.0}  # from here on erf is 1
+_ERF_SEAM = {32: 1.2, 64: 1.0}  # up to here `central` serves
 _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
 _ERFINV_PARTS = {"ERFINV_MIDDLE": 3.0, "ERFINV_TAIL": 5.0}
 
 
 def central(x: Number) -> Number:
-    """erf(x) for |x| up to 1; any number beyond."""
-    z = (x * x).wrap("min", 1.0)
-    return x + x * evaluate("ERF", z)
+    """erf(x) for small |x|; any number beyond."""
+    return x.fma(evaluate("ERF", x * x), x)
 
 
 def erf(x: Number) -> Number:
     """2/√π times the integral of exp(-t²) from 0 to x."""
+    width = x.format.width
     size = abs(x)
-    small = central(size)
-    shifted = size.clamp(1.0, _ERF_END[x.format.width]) - 1.0
-    large = 1.0 - exponential(evaluate("LOG_ERFC", shifted)).collapse()
-    return choose(size < 1.0, small, large).signed_like(x)
+    near = size.wrap("min", _ERF_END[width])
+    if width == 32:
+        large = evaluate("ERF_TAIL", near - 2.5)
+    else:
+        y, n = exponential(evaluate("LOG_ERFC", near - 1.0), biases=1)
+        large = y.fma(-n.power_of_two(), 1.0)
+    return choose(size < _ERF_SEAM[width], central(x), large.signed_like(x))
 
 
 def erfc(x: Number) -> Number:
@@ -39,7 +43,7 @@ def erfc(x: Number) -> Number:
     first, *others = coefficients("ERFC", t)
     series = fast_two_sum(t.like(first), t * polynomial(t, tuple(others)))
     quotient = divide(series, two_sum(t.like(1.0), 2.0 * size))
-    value = scale(multiply(y, quotient).collapse(), n)
+    value = Exponential(multiply(y, quotient).collapse(), n).collapse()
     value = choose(x < 0.0, 2.0 - value, value)
     return choose((x > -1.0) & (x < 0.5), 1.0 - central(x), value)
 

@@ -8,104 +8,119 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.ops.functions.number import Number, choose, evaluate, power_of_two, scale
-from weft.ops.functions.split import Double, constant, fast_two_sum, multiply, parts, two_sum
+from weft.ops.functions.number import (
+    Number,
+    Whole,
+    choose,
+    coefficients,
+    evaluate,
+    nearest,
+    polynomial,
+)
+from weft.ops.functions.split import Double, constant, fast_two_sum, multiply, parts
 
-# Beyond these every result is infinite or zero; inside, n stays within what `scale` takes.
+# Beyond these every result is infinite or zero; inside, two powers of two scale it.
 _RANGE = {32: (-105.0, 90.0), 64: (-746.0, 711.0)}
 _RANGE2 = {32: (-151.0, 129.0), 64: (-1077.0, 1025.0)}
+_EXPM1_END = {32: 89.5, 64: 710.5}  # half of expm1 is infinite from here on
 
 
 class Exponential(NamedTuple):
     """y * 2**n."""
 
     y: Number
-    n: Number
+    n: Whole
 
     def collapse(self) -> Number:
         """The float nearest to it, infinite or denormal where it must be."""
-        return scale(self.y, self.n)
+        first, second = self.n.powers_of_two()
+        return self.y * first * second
 
 
-def reduce(x: Number) -> tuple[Number, Number, Number]:
-    """(n, a, b): x = n log 2 + a - b with a exact, for x in range."""
+def reduce_exponent(x: Number, extra: int) -> tuple[Whole, Number, float]:
+    """(n, a, b): x = n (log 2) + a, less n b, with a exact, for x in range."""
     form = x.format
     exponent_digits = form.width - form.digits  # what n needs
     (log2_e,) = parts("LOG2_E", form.digits)
     high, low = parts("LN2", form.digits - exponent_digits - 1, form.digits)
-    n = (x * log2_e).round()
-    return n, x - n * high, n * low
+    n = nearest(x, log2_e, extra)
+    return n, n.value().fma(-high, x), low
 
 
-def exponential(x: Number) -> Exponential:
-    """exp(x)."""
-    n, a, b = reduce(x.clamp(*_RANGE[x.format.width]))
-    r = a - b
-    return Exponential(1.0 + (r + r * r * evaluate("EXP", r)), n.to_integer())
+def exponential(x: Number, biases: int = 2) -> Exponential:
+    """exp(x) for x in range; with one bias, where 2**n is a normal number."""
+    n, a, b = reduce_exponent(x, biases * x.format.bias)
+    r = n.value().fma(-b, a)
+    return Exponential(polynomial(r, (1.0, 1.0, *coefficients("EXP", r))), n)
 
 
-def exponential_double(x: Number, low: Number) -> tuple[Double, Number]:
+def exponential_twice(x: Number) -> Exponential:
+    """exp(2x) for moderate x, with one power of two; x itself is never doubled."""
+    form = x.format
+    (log2_e,) = parts("LOG2_E", form.digits)
+    n = nearest(x, 2 * log2_e, form.bias)
+    r = x
+    for part in parts("LN2", form.digits - 8, form.digits):
+        r = n.value().fma(-0.5 * part, r)
+    terms = (1.0, 1.0, *coefficients("EXP", r))
+    return Exponential(polynomial(r, tuple(c * 2.0**i for i, c in enumerate(terms))), n)
+
+
+def exponential_double(x: Number, low: Number) -> tuple[Double, Whole]:
     """(y, n): exp(x + low) = y * 2**n, where low is a correction to x and y has double length."""
-    n, a, b = reduce(x.clamp(*_RANGE[x.format.width]))
-    r = a - (b - low)
-    return fast_two_sum(r.like(1.0), r + r * r * evaluate("EXP", r)), n.to_integer()
+    n, a, b = reduce_exponent(x.clamp(*_RANGE[x.format.width]), 2 * x.format.bias)
+    r = a + n.value().fma(-b, low)
+    return fast_two_sum(r.like(1.0), (r * r).fma(evaluate("EXP", r), r)), n
 
 
 def exp(x: Number) -> Number:
     """e to the power x."""
-    return exponential(x).collapse()
-
-
-def exp_up_to(x: Number, limit: float) -> Number:
-    """e to the power x for x from 0 to `limit`, which is also taken for what lies beyond.
-
-    The power of two is a normal number there, so one product scales.
-    """
-    n, a, b = reduce(x.wrap("min", limit))
-    r = a - b
-    return (1.0 + (r + r * r * evaluate("EXP", r))) * power_of_two(n.to_integer())
+    return exponential(x.clamp(*_RANGE[x.format.width])).collapse()
 
 
 def exp2(x: Number) -> Number:
     """2 to the power x."""
     x = x.clamp(*_RANGE2[x.format.width])
-    n = x.round()
-    r = x - n
-    return scale(1.0 + r * evaluate("EXP2", r), n.to_integer())
+    n = nearest(x, 1.0, 2 * x.format.bias)
+    r = x - n.value()
+    return Exponential(polynomial(r, (1.0, *coefficients("EXP2", r))), n).collapse()
 
 
 def exp2_double(x: Double) -> Exponential:
     """2 to the power x, x of double length: wrong by hardly more than its last rounding."""
     high = x.high.clamp(*_RANGE2[x.high.format.width])
     low = choose(high.equals(x.high), x.low, 0.0)
-    n = high.round()
-    r = multiply(fast_two_sum(high - n, low), constant("LN2", high))
-    rest = r.low + r.high * r.high * evaluate("EXP", r.high)
+    n = nearest(high, 1.0, 2 * high.format.bias)
+    r = multiply(fast_two_sum(high - n.value(), low), constant("LN2", high))
+    rest = (r.high * r.high).fma(evaluate("EXP", r.high), r.low)
     start = fast_two_sum(r.high.like(1.0), r.high)
-    return Exponential(start.high + (start.low + rest), n.to_integer())
+    return Exponential(start.high + (start.low + rest), n)
 
 
-def expm1_scaled(x: Number, shift: int) -> Number:
-    """(exp(x) - 1) * 2**shift."""
+def expm1_quarter(x: Number) -> Number:
+    """(exp(x) - 1) / 4, finite wherever sinh(x) is; not for denormal results."""
     form = x.format
     lowest = -(form.digits + 3.0) * 0.7  # exp(x) no longer counts
-    n, a, b = reduce(x.clamp(lowest, _RANGE[form.width][1]))
-    reduced = fast_two_sum(a, -b)
-    r = reduced.high
-    # (exp(r) - 1) + (1 - 2**-n), the second of which is exact in double length.
-    rest = reduced.low + r * r * evaluate("EXP", r)
-    n = n.to_integer()
-    offset = two_sum(r.like(1.0), -power_of_two((-n).wrap("max", 1 - form.bias)))
-    total = two_sum(offset.high, r)
-    return scale(total.high + (total.low + (offset.low + rest)), n + shift)
+    n, a, b = reduce_exponent(x.clamp(lowest, _EXPM1_END[form.width]), form.bias - 2)
+    lost = n.value() * b
+    r = a - lost
+    # exp(x) - 1 is 2**n (exp(r) - 1) + (2**n - 1), and exp(r) - 1 is r and a small rest.
+    rest = (r * r).fma(evaluate("EXP", r), (a - r) - lost)
+    quarter = n.power_of_two()
+    return quarter.fma(rest, quarter.fma(r, quarter - 0.25))
 
 
 def expm1(x: Number) -> Number:
     """e**x - 1, precise near zero."""
-    return choose(abs(x) < x.format.smallest, x, expm1_scaled(x, 0))
+    return choose(abs(x) < 8 * x.format.smallest, x, 4.0 * expm1_quarter(x))
 
 
 def sigmoid(x: Number) -> Number:
     """1 / (1 + exp(-x))."""
-    e = exp(-abs(x))
-    return choose(x < 0.0, e, 1.0) / (1.0 + e)
+    form = x.format
+    low, _ = _RANGE[form.width]
+    y, n = exponential((-x).clamp(low, -low))
+    first, second = n.powers_of_two()
+    # Both terms of the sum are divided by `first`, so that neither overflows.
+    inverse = (((2 * form.bias) << form.fraction) - first.bits()).from_bits()
+    return inverse / y.fma(second, inverse)

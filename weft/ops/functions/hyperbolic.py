@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import math
 
-from weft.ops.functions.exponential import Exponential, exp_up_to, expm1_scaled, exponential
+from weft.ops.functions.exponential import (
+    Exponential,
+    expm1_quarter,
+    exponential,
+    exponential_twice,
+)
 from weft.ops.functions.logarithm import Reduced, log1p, natural, reduce, reduce_one_plus
 from weft.ops.functions.number import Number, choose, evaluate
 
-_TANH_IS_ONE = 80.0  # twice an argument whose tangent rounds to 1 in every format
+_TANH_IS_ONE = 40.0  # what lies beyond has a tangent that rounds to 1 in every format
+_COSH_END = {32: 90.0, 64: 711.0}
 
 
 def sinh(x: Number) -> Number:
     """The hyperbolic sine."""
-    half = expm1_scaled(abs(x), -1)  # (exp|x| - 1) / 2, finite where sinh is
-    value = choose(half.equals(math.inf), half, half + half / (2.0 * half + 1.0))
+    half = 2.0 * expm1_quarter(abs(x))  # (exp|x| - 1) / 2, finite where sinh is
+    value = choose(half.equals(math.inf), half, half + half / half.fma(2.0, 1.0))
     return choose(abs(x) < math.sqrt(x.format.smallest), x, value.signed_like(x))
 
 
 def cosh(x: Number) -> Number:
     """The hyperbolic cosine."""
-    y, n = exponential(abs(x))
-    half = Exponential(y, n + -1).collapse()
+    y, n = exponential(abs(x).wrap("min", _COSH_END[x.format.width]))
+    half = Exponential(0.5 * y, n).collapse()
     return half + 0.25 / half
 
 
 def tanh(x: Number) -> Number:
     """The hyperbolic tangent."""
     size = abs(x)
-    z = size * size
-    small = size + size * z * evaluate("TANH", z)
-    large = 1.0 - 2.0 / (exp_up_to(size + size, _TANH_IS_ONE) + 1.0)
+    z = x * x
+    small = (x * z).fma(evaluate("TANH", z), x)
+    y, n = exponential_twice(size.wrap("min", _TANH_IS_ONE))
+    total = n.power_of_two().fma(y, 1.0)  # exp(2x) + 1
+    large = (total - 2.0) / total
     return choose(size < 0.55, small, large).signed_like(x)
 
 

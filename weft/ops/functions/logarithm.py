@@ -1,7 +1,8 @@
 """Logarithms: log, log2, log10, log1p and what is spelled with them.
 
-x = 2**k (1 + f) with 1 + f between sqrt(½) and sqrt(2), and log(1 + f) = 2 atanh(s) for
-s = f / (2 + f), a short odd polynomial. `log2_double` carries double length for `pow`.
+x = 2**k (1 + f) with 1 + f between sqrt(½) and sqrt(2). log(1 + f) is a polynomial of f in float32;
+with more digits a shorter one of s = f / (2 + f) pays for the division: 2 atanh(s).
+`log2_double` carries double length for `pow`.
 """
 
 from __future__ import annotations
@@ -54,21 +55,23 @@ def reduce_one_plus(x: Number) -> Reduced:
     m, k = mantissa(total.high)
     # Where 2**-k is no normal number the lost digits no longer count.
     inverse = power_of_two((-k).wrap("max", -x.format.bias))
-    return Reduced((m - 1.0) + total.low * inverse, k.to_float())
+    return Reduced(total.low.fma(inverse, m - 1.0), k.to_float())
 
 
-def quotient(f: Number) -> Number:
-    """The part of log(1 + f) beyond f, negated: log(1 + f) = f - quotient(f)."""
+def quotient(f: Number, less: Number | float = 0.0) -> Number:
+    """The part of log(1 + f) beyond f, negated, less a small number: log(1 + f) is f less this."""
+    if f.format.width == 32:
+        return (f * f).fma(evaluate("LOG", f), -less)
     s = f / (2.0 + f)
     z = s * s
-    return s * (f - z * evaluate("LOG", z))
+    return s.fma(z.fma(-evaluate("LOG", z), f), -less)
 
 
 def natural(reduced: Reduced) -> Number:
     """The logarithm to base e."""
     f, k = reduced
     high, low = parts("LN2", f.format.digits - 12, f.format.digits)
-    return k * high + (f - (quotient(f) - k * low))
+    return k.fma(high, f - quotient(f, k * low))
 
 
 def based(reduced: Reduced, inverse: str, two: str) -> Number:
@@ -78,10 +81,10 @@ def based(reduced: Reduced, inverse: str, two: str) -> Number:
     log = fast_two_sum(f, -quotient(f))
     high, low = pair(inverse, form)
     scaled = two_product(log.high, f.like(high))
-    rest = scaled.low + (log.high * low + log.low * high)
+    rest = log.low.fma(high, log.high.fma(low, scaled.low))
     k_high, k_low = parts(two, form.digits - 12, form.digits) if two else (1.0, 0.0)
     total = two_sum(k * k_high, scaled.high)
-    return total.high + (total.low + (rest + k * k_low))
+    return total.high + (total.low + k.fma(k_low, rest))
 
 
 def guarded(x: Number, found: Number, zero: float = 0.0) -> Number:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -142,6 +142,10 @@ class Number:
     def __ge__(self, other: Number | float) -> Number:
         return self.like(other).wrap("less_equal", self)
 
+    def fma(self, factor: Number | float, term: Number | float) -> Number:
+        """This number times a factor plus a term, rounded once."""
+        return self.wrap("fma", factor, term)
+
     def equals(self, other: Number | float) -> Number:
         """Whether the values are equal."""
         return self.wrap("equal", other)
@@ -169,16 +173,6 @@ class Number:
     def cast(self, dtype: Any) -> Number:
         """The value in another dtype."""
         return Number(self.s, self.s.cast(self.value, dtype))
-
-    def to_integer(self) -> Number:
-        """A whole float as a signed integer of its width, if half the digits' range holds it.
-
-        Added to a power of two and a half, it is the low bits of the sum: that costs less than a
-        conversion, which some processors have not got for vectors.
-        """
-        form = self.format
-        offset = np.asarray(math.ldexp(1.5, form.fraction), form.floating)
-        return (self + float(offset)).bits() - int(offset.view(form.signed))
 
     def to_float(self) -> Number:
         """An integer as a float of its width."""
@@ -238,7 +232,7 @@ def polynomial(x: Number, terms: tuple[float, ...]) -> Number:
     """Horner's rule; the constant comes first."""
     value = x.like(terms[-1])
     for term in terms[-2::-1]:
-        value = value * x + term
+        value = value.fma(x, term)
     return value
 
 
@@ -251,6 +245,38 @@ def power_of_two(n: Number) -> Number:
     """2**n as a float, for an integer n within the exponents of normal numbers."""
     form = n.format
     return ((n + form.bias) << form.fraction).from_bits()
+
+
+class Whole(NamedTuple):
+    """A whole number n: a float so large that it has no fraction, whose low bits are n + `extra`.
+
+    With the bias of exponents for `extra`, shifted bits are powers of two.
+    """
+
+    sum: Number
+    extra: int
+
+    def value(self) -> Number:
+        """n as a float."""
+        return self.sum - (math.ldexp(1.5, self.sum.format.fraction) + self.extra)
+
+    def power_of_two(self) -> Number:
+        """2**n, where `extra` is the bias and the power a normal number."""
+        return (self.sum.bits() << self.sum.format.fraction).from_bits()
+
+    def powers_of_two(self) -> tuple[Number, Number]:
+        """Two of about equal size whose product is 2**n, where `extra` is the bias twice."""
+        fraction, bits = self.sum.format.fraction, self.sum.bits()
+        first = (bits << (fraction - 1)) & -(1 << fraction)
+        return first.from_bits(), ((bits << fraction) - first).from_bits()
+
+
+def nearest(x: Number, factor: float, extra: int) -> Whole:
+    """The whole number nearest to x * factor, which must be far below the reach of all digits.
+
+    One instruction: conversions cost more, and some processors lack them for vectors.
+    """
+    return Whole(x.fma(factor, math.ldexp(1.5, x.format.fraction) + extra), extra)
 
 
 def scale(y: Number, n: Number) -> Number:

@@ -1,7 +1,7 @@
 """Numbers of double length: unevaluated sums of two floats, for the steps that need more digits.
 
-`high + low` with |low| at most about a unit of `high`. Products split their factors by masking
-bits, which unlike the usual multiplication cannot overflow.
+`high + low` with |low| at most about a unit of `high`. What a product loses to rounding is one
+fused instruction.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Double(NamedTuple):
 
 
 @cache
-def parts(name: str, *digits: int) -> tuple[float, ...]:
-    """A constant as a sum of floats, each rounded to so many binary digits."""
+def parts(name: str, *digits: int, down: bool = False) -> tuple[float, ...]:
+    """A constant as a sum of floats, each of so many binary digits; `down`: all are positive."""
     rest = _fractions.Fraction(CONSTANTS[name])
     found = []
     for count in digits:
         exponent = math.frexp(float(rest))[1]
         unit = _fractions.Fraction(2) ** (exponent - count)
-        part = round(rest / unit) * unit
+        part = (math.floor(rest / unit) if down else round(rest / unit)) * unit
         found.append(float(part))
         rest -= part
     return tuple(found)
@@ -67,19 +67,10 @@ def fast_two_sum(x: Number, y: Number) -> Double:
     return Double(total, y - (total - x))
 
 
-def halves(x: Number) -> Double:
-    """A leading part of half the digits, and the rest."""
-    high = (x.bits() & -(1 << (x.format.digits + 1) // 2)).from_bits()
-    return Double(high, x - high)
-
-
 def two_product(x: Number, y: Number) -> Double:
     """x * y and its rounding error."""
     product = x * y
-    a, b = halves(x), halves(y)
-    error = a.high * b.high - product
-    error = error + a.high * b.low + a.low * b.high + a.low * b.low
-    return Double(product, error)
+    return Double(product, x.fma(y, -product))
 
 
 def add(x: Double, y: Double) -> Double:
@@ -91,7 +82,7 @@ def add(x: Double, y: Double) -> Double:
 def multiply(x: Double, y: Double) -> Double:
     """x * y."""
     product = two_product(x.high, y.high)
-    return fast_two_sum(product.high, product.low + (x.high * y.low + x.low * y.high))
+    return fast_two_sum(product.high, x.low.fma(y.high, x.high.fma(y.low, product.low)))
 
 
 def divide(x: Double, y: Double) -> Double:
@@ -99,5 +90,5 @@ def divide(x: Double, y: Double) -> Double:
     inverse = 1.0 / y.high
     quotient = x.high * inverse
     back = two_product(quotient, y.high)
-    rest = ((x.high - back.high) - back.low) + (x.low - quotient * y.low)
+    rest = ((x.high - back.high) - back.low) + quotient.fma(-y.low, x.low)
     return fast_two_sum(quotient, rest * inverse)

@@ -11,7 +11,13 @@ import math
 from typing import NamedTuple
 
 from weft.ops.functions.coefficients import TWO_OVER_PI
-from weft.ops.functions.number import Number, choose, evaluate, rarely
+from weft.ops.functions.number import (
+    Number,
+    choose,
+    evaluate,
+    nearest,
+    rarely,
+)
 from weft.ops.functions.split import (
     Double,
     constant,
@@ -24,7 +30,7 @@ from weft.ops.functions.split import (
 )
 
 _TABLE_BITS = 1280
-# Where the pieces of π/2 still multiply n exactly: digits of n, then of each piece.
+# Where the first pieces of π/2 still multiply n exactly: digits of n, then of each piece.
 _MODERATE = {32: (12, (12, 12, 12, 24)), 64: (20, (33, 33, 53))}
 
 
@@ -35,15 +41,19 @@ class Angle(NamedTuple):
     rest: Double
 
 
-def near(x: Number) -> Angle:
-    """The angle of a moderate x."""
-    pieces = parts("HALF_PI", *_MODERATE[x.format.width][1])
-    n = (x * x.format.round(2 / math.pi)).round()
-    rest = Double(x - n * pieces[0], x.like(0.0))
-    for piece in pieces[1:-1]:
-        total = two_sum(rest.high, -(n * piece))
-        rest = Double(total.high, rest.low + total.low)
-    return Angle(n.to_integer(), two_sum(rest.high, rest.low - n * pieces[-1]))
+def near(x: Number, double: bool) -> Angle:
+    """The angle of a moderate x; without `double` the rest has no low part."""
+    pieces = parts("HALF_PI", *_MODERATE[x.format.width][1], down=True)  # so that -0.0 stays
+    whole = nearest(x, x.format.round(2 / math.pi), 0)
+    n, high, low = whole.value(), x, x.like(0.0)
+    for piece in pieces[:-1]:
+        if double:
+            high, error = two_sum(high, n * -piece)
+            low = low + error
+        else:
+            high = n.fma(-piece, high)
+    last = n.fma(-pieces[-1], low if double else high)
+    return Angle(whole.sum.bits(), two_sum(high, last) if double else Double(last, low))
 
 
 def high_product(x: Number, y: Number) -> Number:
@@ -112,25 +122,30 @@ def far(x: Number) -> Angle:
     )
 
 
-def angle(x: Number) -> Angle:
-    """The angle of x >= 0; NaN for infinity."""
-    digits = _MODERATE[x.format.width][0]
-    large = x > math.ldexp(1.0, digits)
+def angle(x: Number, double: bool) -> Angle:
+    """The angle of x; NaN for infinity. Without `double` the rest has no low part."""
+    limit = math.ldexp(1.0, _MODERATE[x.format.width][0])
+    size = abs(x)
+    large = size > limit
 
     def slow() -> tuple[Number, ...]:
-        found = far(choose(large, x, math.ldexp(1.0, digits)))
-        return found.quadrant, *found.rest
+        quadrant, rest = far(choose(large, size, limit))
+        parts = rest if double else (rest.collapse(),)
+        signed = [choose(x < 0.0, -part, part) for part in parts]
+        signed[0] = choose(size.equals(math.inf), math.nan, signed[0])
+        return choose(x < 0.0, -quadrant, quadrant), *signed
 
-    fast = near(choose(large, x.like(0.0), x))
-    quadrant, high, low = rarely(large, slow, (fast.quadrant, *fast.rest))
-    return Angle(quadrant, Double(choose(x.equals(math.inf), math.nan, high), low))
+    fast = near(x, double)
+    usual = fast.rest if double else fast.rest[:1]
+    quadrant, high, *low = rarely(large, slow, (fast.quadrant, *usual))
+    return Angle(quadrant, Double(high, low[0] if low else high.like(0.0)))
 
 
 def sine(r: Double) -> Double:
     """sin(r) for |r| up to π/4."""
     z = r.high * r.high
-    cubic = r.high * z * evaluate("SIN", z)
-    return fast_two_sum(r.high, cubic + r.low * (1.0 - 0.5 * z))
+    cubic = (r.high * z).fma(evaluate("SIN", z), r.low * z.fma(-0.5, 1.0))
+    return fast_two_sum(r.high, cubic)
 
 
 def cosine(r: Double) -> Double:
@@ -138,38 +153,39 @@ def cosine(r: Double) -> Double:
     z = r.high * r.high
     half = 0.5 * z
     start = fast_two_sum(half.like(1.0), -half)
-    return fast_two_sum(start.high, start.low + (z * z * evaluate("COS", z) - r.high * r.low))
+    rest = (z * z).fma(evaluate("COS", z), -(r.high * r.low))
+    return fast_two_sum(start.high, start.low + rest)
 
 
-def circular(found: Angle, shift: int) -> Number:
-    """sin of the angle, `shift` quadrants further on."""
-    quadrant = found.quadrant + shift
-    odd = (quadrant & 1).differs(0)
-    value = choose(odd, cosine(found.rest).collapse(), sine(found.rest).collapse())
-    return choose((quadrant & 2).differs(0), -value, value)
+def circular(x: Number, shift: int) -> Number:
+    """sin of x, `shift` quadrants further on."""
+    quadrant, (r, _) = angle(x, double=False)
+    z = r * r
+    odd = (r * z).fma(evaluate("SIN", z), r).signed_like(r)  # of -0.0 too
+    even = (z * z).fma(evaluate("COS", z), z.fma(-0.5, 1.0))
+    quadrant = quadrant + shift if shift else quadrant
+    value = choose((quadrant & 1).differs(0), even, odd)
+    return (value.bits() ^ ((quadrant & 2) << (x.format.width - 2))).from_bits()
 
 
 def sin(x: Number) -> Number:
     """The sine of x radians."""
-    value = circular(angle(abs(x)), 0)
-    value = choose(x.negative_bit(), -value, value)
-    return choose(abs(x) < math.sqrt(x.format.smallest), x, value)
+    return circular(x, 0)
 
 
 def cos(x: Number) -> Number:
     """The cosine of x radians."""
-    return circular(angle(abs(x)), 1)
+    return circular(x, 1)
 
 
 def tan(x: Number) -> Number:
     """The tangent of x radians."""
-    found = angle(abs(x))
-    odd = (found.quadrant & 1).differs(0)
-    s, c = sine(found.rest), cosine(found.rest)
+    quadrant, rest = angle(x, double=True)
+    odd = (quadrant & 1).differs(0)
+    s, c = sine(rest), cosine(rest)
     numerator = Double(choose(odd, -c.high, s.high), choose(odd, -c.low, s.low))
     denominator = Double(choose(odd, s.high, c.high), choose(odd, s.low, c.low))
     value = divide(numerator, denominator).collapse()
-    value = choose(x.negative_bit(), -value, value)
     return choose(abs(x) < math.sqrt(x.format.smallest), x, value)
 
 
@@ -194,11 +210,11 @@ def arc(y: Number, x: Number) -> Number:
     denominator = choose(steep, y, choose(flat, x, y + x))
     t = numerator / denominator
     z = t * t
-    series = t * z * evaluate("ATAN", z)
+    series = z * evaluate("ATAN", z)
     half, rest = pair("HALF_PI", form)
     start = choose(steep, t.like(half), choose(flat, t.like(0.0), half / 2))
     correction = choose(steep, t.like(rest), choose(flat, t.like(0.0), rest / 2))
-    return start + (t + (series + correction))
+    return start + (t + t.fma(series, correction))
 
 
 def atan(x: Number) -> Number:
