@@ -1,7 +1,8 @@
 """Scalar instructions in WGSL, each with the meaning it has on every other target.
 
-WGSL lets a compiler assume that there is no NaN, and rearrange sums and products. So NaN is told by
-its bits, and each result of float arithmetic passes through `exact`: its bits meet a zero that only
+WGSL lets a compiler assume that there is no NaN, rearrange sums and products, and round `fma` twice:
+results that only `fma` can give, the errors of products, are found without it. NaN is told by its
+bits, and each result of float arithmetic passes through `exact`: its bits meet a zero that only
 the running shader knows, so nothing can be moved across. Helpers spell what the language leaves
 open: shifts past the width, division by zero, casts out of range.
 """
@@ -25,7 +26,7 @@ TYPES = {
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _COMPARED = {"less": "<", "less_equal": "<=", "equal": "==", "not_equal": "!="}
-_CALLED = ("sqrt", "floor", "ceil", "trunc", "round", "abs", "fma")
+_CALLED = ("sqrt", "floor", "ceil", "trunc", "round", "abs")
 _FEWEST = -(1 << 31)
 
 HELPERS = {
@@ -78,6 +79,15 @@ HELPERS = {
     "shift_right_u32": """fn shift_right_u32(x: u32, y: u32) -> u32 {
   return select(0u, x >> (y & 31u), y < 32u);
 }""",
+    "lost": """fn lost(x: f32, y: f32) -> f32 {
+  let a = bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
+  let b = bitcast<f32>(bitcast<u32>(y) & 0xfffff000u);
+  let c = exact(x - a);
+  let d = exact(y - b);
+  let first = exact(exact(a * b) - exact(x * y));
+  let second = exact(exact(first + exact(a * d)) + exact(c * b));
+  return exact(second + exact(c * d));
+}""",
     "to_i32": """fn to_i32(x: f32) -> i32 {
   if (is_nan(x)) { return 0; }
   if (x >= 2147483648.0f) { return 2147483647; }
@@ -90,7 +100,7 @@ HELPERS = {
   return u32(x);
 }""",
 }
-_NEEDS = {name: "is_nan" for name in ("max_f32", "min_f32", "to_i32", "to_u32")}
+_NEEDS = {name: "is_nan" for name in ("max_f32", "min_f32", "to_i32", "to_u32")} | {"lost": "exact"}
 
 
 def type_of(dtype: DType) -> str:
@@ -155,6 +165,8 @@ class Scalars:
             return self._compared(x, args)
         if x.op == "neg":
             return f"-{args[0]}" if source.kind == "f" else f"{type_of(source)}(0) - {args[0]}"
+        if x.op == "fma" and _is_error_of_product(x):
+            return self.call("lost", args[0], args[1])
         if source.kind == "f":
             return self._floating(x.op, args, source)
         return self._integer(x, args, type_of(source))
@@ -172,6 +184,9 @@ class Scalars:
             return self.call("exact", text) if dtype.name == "float32" else text
         if op in _CALLED:
             return f"{op}({', '.join(args)})"
+        if op == "fma":
+            text = f"fma({', '.join(args)})"
+            return self.call("exact", text) if dtype.name == "float32" else text
         if op in ("min", "max"):
             wide = self.call(f"{op}_f32", *(f"f32({a})" for a in args))
             return f"f16({wide})" if dtype.name == "float16" else wide
@@ -222,3 +237,10 @@ class Scalars:
         if have[0] == "f" and want[0] in "iu":
             return self.call(f"to_{want}", f"f32({x})")
         return f"{want}({x})"
+
+
+def _is_error_of_product(x: Value) -> bool:
+    """Whether an `fma` takes the rounded product of its factors from the exact one."""
+    *factors, term = x.args
+    product = term.args[0] if term.op == "neg" else term
+    return term.op == "neg" and product.op == "mul" and list(product.args) == factors

@@ -132,7 +132,8 @@ def gelu(x: Any, /, approximate: str = "none") -> Tensor:
     """x · Φ(x) with the normal distribution Φ; `approximate="tanh"` is the usual formula for it."""
     t = _float("gelu", x)
     if as_choice("gelu", "approximate", approximate, ("none", "tanh")) == "tanh":
-        inner = (8 / pi) ** 0.5 * (t + 0.044715 * t * t * t)
+        scale = (8 / pi) ** 0.5
+        inner = t * (scale + 0.044715 * scale * (t * t))
         return t * sigmoid(inner)  # (1 + tanh u) / 2 is sigmoid(2u), without the cancellation
     return 0.5 * t * (1 + erf(t * 0.5**0.5))
 

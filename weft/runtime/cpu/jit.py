@@ -150,7 +150,7 @@ def _compiled(text: str, target: Target, how: str) -> Any:
         machine = _machine(target)
         if "alloca" in text:
             _optimize(module, machine)
-        with _addresses_as_they_are():
+        with _tuned(target):
             return getattr(machine, how)(module)
     finally:
         module.close()
@@ -158,19 +158,25 @@ def _compiled(text: str, target: Target, how: str) -> Any:
 
 
 @contextmanager
-def _addresses_as_they_are() -> Iterator[None]:
-    """Keep LLVM from a search for better addresses: up to half its time, and kernels gain nothing.
+def _tuned(target: Target) -> Iterator[None]:
+    """Keep LLVM from what costs more than it gains.
 
-    The option is one of the whole process, so it holds only while the lock does.
+    Its search for better addresses takes up to half its time. Constants moved out of loops fill the
+    registers of a long polynomial, where instructions of x86 take them from memory for nothing.
+    Options are those of the whole process, so they hold only while the lock does.
     """
-    known = _llvm.llvm_version_info[0] <= _NEWEST_KNOWN  # an unknown option would end the process
-    if known:
-        _llvm.set_option("", "-disable-lsr")
+    options = ["-disable-lsr"]
+    if target.architecture == "x86_64":
+        options.append("-disable-machine-licm")
+    if _llvm.llvm_version_info[0] > _NEWEST_KNOWN:  # an unknown option would end the process
+        options = []
+    for option in options:
+        _llvm.set_option("", option)
     try:
         yield
     finally:
-        if known:
-            _llvm.set_option("", "-disable-lsr=false")
+        for option in options:
+            _llvm.set_option("", f"{option}=false")
 
 
 def _optimize(module: Any, machine: Any) -> None:

@@ -10,12 +10,6 @@ fn min_f32(x: f32, y: f32) -> f32 {
   if (x == y) { return bitcast<f32>(bitcast<u32>(x) | bitcast<u32>(y)); }
   return select(y, x, x < y);
 }
-fn max_f32(x: f32, y: f32) -> f32 {
-  if (is_nan(x)) { return x; }
-  if (is_nan(y)) { return y; }
-  if (x == y) { return bitcast<f32>(bitcast<u32>(x) & bitcast<u32>(y)); }
-  return select(y, x, x > y);
-}
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>,
         @builtin(local_invocation_id) local: vec3<u32>) {
@@ -30,82 +24,39 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
       let v4 = exact(5.000000000e-01f * v3);
       let v5 = exact(v3 * 7.071067691e-01f);
       let v6 = abs(v5);
-      let v7 = truth(v6 < 1.000000000e+00f);
-      let v8 = exact(v6 * v6);
-      let v9 = min_f32(f32(v8), f32(1.000000000e+00f));
-      let v10 = exact(7.889112021e-05f * v9);
-      let v11 = exact(v10 + -8.020837558e-04f);
-      let v12 = exact(v11 * v9);
-      let v13 = exact(v12 + 5.189534742e-03f);
-      let v14 = exact(v13 * v9);
-      let v15 = exact(v14 + -2.685444430e-02f);
-      let v16 = exact(v15 * v9);
-      let v17 = exact(v16 + 1.128360033e-01f);
-      let v18 = exact(v17 * v9);
-      let v19 = exact(v18 + -3.761262596e-01f);
-      let v20 = exact(v19 * v9);
-      let v21 = exact(v20 + 1.283791661e-01f);
-      let v22 = exact(v6 * v21);
-      let v23 = exact(v6 + v22);
-      let v24 = max_f32(f32(v6), f32(1.000000000e+00f));
-      let v25 = min_f32(f32(v24), f32(4.000000000e+00f));
-      let v26 = exact(v25 - 1.000000000e+00f);
-      let v27 = exact(1.855381124e-04f * v26);
-      let v28 = exact(v27 + -1.826027874e-03f);
-      let v29 = exact(v28 * v26);
-      let v30 = exact(v29 + 9.890710935e-03f);
-      let v31 = exact(v30 * v26);
-      let v32 = exact(v31 + -4.150058329e-02f);
-      let v33 = exact(v32 * v26);
-      let v34 = exact(v33 + -8.431183696e-01f);
-      let v35 = exact(v34 * v26);
-      let v36 = exact(v35 + -2.638966799e+00f);
-      let v37 = exact(v36 * v26);
-      let v38 = exact(v37 + -1.849605560e+00f);
-      let v39 = max_f32(f32(v38), f32(-1.050000000e+02f));
-      let v40 = min_f32(f32(v39), f32(9.000000000e+01f));
-      let v41 = exact(v40 * 1.442695022e+00f);
-      let v42 = round(v41);
-      let v43 = exact(v42 * 6.931457520e-01f);
-      let v44 = exact(v40 - v43);
-      let v45 = exact(v42 * 1.428606765e-06f);
-      let v46 = exact(v44 - v45);
-      let v47 = exact(v46 * v46);
-      let v48 = exact(1.394650782e-03f * v46);
-      let v49 = exact(v48 + 8.366573602e-03f);
-      let v50 = exact(v49 * v46);
-      let v51 = exact(v50 + 4.166628048e-02f);
-      let v52 = exact(v51 * v46);
-      let v53 = exact(v52 + 1.666654348e-01f);
-      let v54 = exact(v53 * v46);
-      let v55 = exact(v54 + 5.000000000e-01f);
-      let v56 = exact(v47 * v55);
-      let v57 = exact(v46 + v56);
-      let v58 = exact(1.000000000e+00f + v57);
-      let v59 = exact(v42 + 1.258291200e+07f);
-      let v60 = bitcast<i32>(v59);
-      let v61 = v60 - 1262485504i;
-      let v62 = v61 >> 1u;
-      let v63 = v62 + 127i;
-      let v64 = v63 << 23u;
-      let v65 = bitcast<f32>(v64);
-      let v66 = exact(v58 * v65);
-      let v67 = v61 - v62;
-      let v68 = v67 + 127i;
-      let v69 = v68 << 23u;
-      let v70 = bitcast<f32>(v69);
-      let v71 = exact(v66 * v70);
-      let v72 = exact(1.000000000e+00f - v71);
-      let v73 = select(v72, v23, v7);
-      let v74 = bitcast<i32>(v73);
-      let v75 = v74 & 2147483647i;
-      let v76 = bitcast<i32>(v5);
-      let v77 = v76 & (-2147483647 - 1);
-      let v78 = v75 | v77;
-      let v79 = bitcast<f32>(v78);
-      let v80 = exact(1.000000000e+00f + v79);
-      let v81 = exact(v4 * v80);
-      b1[v2] = v81;
+      let v7 = truth(v6 < 1.200000048e+00f);
+      let v8 = exact(v5 * v5);
+      let v9 = exact(fma(6.584640505e-05f, v8, -7.587143336e-04f));
+      let v10 = exact(fma(v9, v8, 5.135360640e-03f));
+      let v11 = exact(fma(v10, v8, -2.682326548e-02f));
+      let v12 = exact(fma(v11, v8, 1.128279194e-01f));
+      let v13 = exact(fma(v12, v8, -3.761255145e-01f));
+      let v14 = exact(fma(v13, v8, 1.283791512e-01f));
+      let v15 = exact(fma(v5, v14, v5));
+      let v16 = min_f32(f32(v6), f32(3.920000076e+00f));
+      let v17 = exact(v16 - 2.500000000e+00f);
+      let v18 = exact(fma(-8.518722098e-06f, v17, 2.032593693e-05f));
+      let v19 = exact(fma(v18, v17, 5.909728861e-05f));
+      let v20 = exact(fma(v19, v17, -2.757875482e-04f));
+      let v21 = exact(fma(v20, v17, 2.912239870e-04f));
+      let v22 = exact(fma(v21, v17, 5.655187997e-04f));
+      let v23 = exact(fma(v22, v17, -2.821750473e-03f));
+      let v24 = exact(fma(v23, v17, 6.106487475e-03f));
+      let v25 = exact(fma(v24, v17, -8.614136837e-03f));
+      let v26 = exact(fma(v25, v17, 8.352375589e-03f));
+      let v27 = exact(fma(v26, v17, -5.446788389e-03f));
+      let v28 = exact(fma(v27, v17, 2.178142080e-03f));
+      let v29 = exact(fma(v28, v17, 9.995930791e-01f));
+      let v30 = bitcast<i32>(v29);
+      let v31 = v30 & 2147483647i;
+      let v32 = bitcast<i32>(v5);
+      let v33 = v32 & (-2147483647 - 1);
+      let v34 = v31 | v33;
+      let v35 = bitcast<f32>(v34);
+      let v36 = select(v35, v15, v7);
+      let v37 = exact(1.000000000e+00f + v36);
+      let v38 = exact(v4 * v37);
+      b1[v2] = v38;
     }
   }
 }
