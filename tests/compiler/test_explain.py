@@ -75,7 +75,7 @@ def test_what_runs_in_a_loop_counts_for_each_turn():
         (found,) = re.findall(r"work: ([\d.]+) MFLOP", text)
         return float(found)
 
-    assert flops(40) == pytest.approx(2 * flops(20), rel=0.01)
+    assert flops(80) == pytest.approx(2 * flops(40), rel=0.01)
 
 
 def test_memory_that_is_used_again_is_named():

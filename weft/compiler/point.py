@@ -228,7 +228,7 @@ def body(op: Operation, found: tuple[DType, ...], params: dict[str, Any]) -> Any
 
 
 def weight(node: OutputRefs) -> int:
-    """About how many instructions one element of a call takes."""
+    """About how many instructions one element of a call takes; `fma` counts as the two it does."""
     op = node.op
     if op.has("at") or not op.has("body"):
         return 100 if op.work >= 50 else 4
@@ -239,7 +239,7 @@ def weight(node: OutputRefs) -> int:
 @lru_cache(4096)
 def _weight(op: Operation, found: tuple[DType, ...], params: _Frozen) -> int:
     made = body(op, found, params.params)
-    return sum(1 for v in walk(made) if v.op not in ("get", "const"))
+    return sum(1 + (v.op == "fma") for v in walk(made) if v.op not in ("get", "const"))
 
 
 __all__ = ["DTYPES", "Point", "Pull", "body", "inside", "kind_of", "weight"]

@@ -1,10 +1,10 @@
 """Scalar instructions in WGSL, each with the meaning it has on every other target.
 
-WGSL lets a compiler assume that there is no NaN, rearrange sums and products, and round `fma` twice:
-results that only `fma` can give, the errors of products, are found without it. NaN is told by its
-bits, and each result of float arithmetic passes through `exact`: its bits meet a zero that only
-the running shader knows, so nothing can be moved across. Helpers spell what the language leaves
-open: shifts past the width, division by zero, casts out of range.
+WGSL lets a compiler assume that there is no NaN, rearrange sums and products, and round `fma`
+twice. So NaN is told by its bits, what only `fma` can give, the error of a product, is found
+without it, and each result of float arithmetic passes through `exact`: its bits meet a zero that
+only the running shader knows, so nothing can be moved across. Helpers spell what the language
+leaves open: shifts past the width, division by zero, casts out of range.
 """
 
 from __future__ import annotations

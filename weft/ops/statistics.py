@@ -321,7 +321,7 @@ def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
     if _is_empty("softmax", tensor, axis):
         return cast(exp(tensor), target)
     powers = exp(tensor - _level(tensor, axis))
-    return cast(powers / reduction.sum(powers, axis, True), target)
+    return cast(powers * (1 / reduction.sum(powers, axis, True)), target)
 
 
 @public
