@@ -29,6 +29,7 @@ optimize: Any = LazyModule("scipy.optimize")
 sparse: Any = LazyModule("scipy.sparse")
 
 _MOST_ROUNDS = 60
+_NOTHING = 1e-11  # costs that are smaller, as a part of the largest, are taken for none
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Search:
         scale = max(cost.values(), default=0.0) or 1.0
         objective = np.zeros(count)
         for variable, value in cost.items():
-            objective[variable] = value / scale
+            objective[variable] = value / scale if value > _NOTHING * scale else 0.0
         integrality = np.zeros(count)
         integrality[: program.choices] = 1
         upper = np.ones(count)
@@ -146,7 +147,11 @@ class Search:
             integrality=integrality,
             bounds=optimize.Bounds(0, upper),
             constraints=_constraints([*program.rows, *rows], count),
-            options={"mip_rel_gap": self.solver.gap, "time_limit": self._left()},
+            options={
+                "mip_rel_gap": self.solver.gap,
+                "time_limit": self._left(),
+                "presolve": bool(rows),  # without limits on memory there is nothing to find
+            },
         )
         if result.x is None:
             if result.status == 2:
