@@ -11,8 +11,9 @@ from scipy import optimize
 
 import weft as wf
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
-from weft.core.sharding.cost import Fabric
+from weft.core.sharding.cost import Fabric, reshard_cost
 from weft.core.sharding.profiles import DEVICES
+from weft.core.sharding.propagate import Passing, propagate
 from weft.errors import ArgumentError, ShardingError
 from weft.transforms.planning import SimpleSolver, graph_to_json, problem_from_json, problem_of
 from weft.transforms.planning.evaluate import Costs, Placement, evaluate
@@ -219,6 +220,25 @@ def test_the_program_and_the_evaluation_agree_on_time_and_memory(mesh: DeviceMes
     limit = found.peak
     again = SimpleSolver(gap=0.0, memory=limit).solve(problem_of(trace, mesh, ties=TIES))
     assert again.seconds == pytest.approx(found.seconds, rel=1e-6)
+
+
+@pytest.mark.promise("S3.6")
+@pytest.mark.parametrize("mesh", [LINE, GRID], ids=["line", "grid"])
+def test_calls_on_operands_as_wanted_propagate_to_what_was_chosen(mesh: DeviceMesh) -> None:
+    trace = wf.trace(training_step, tensor(512, 256), tensor(256, 1024), tensor(1024, 256))
+    problem = problem_of(trace, mesh, ties=TIES)
+    found = SimpleSolver().solve(problem)
+    for i, node in enumerate(problem.nodes[problem.inputs :]):
+        sign = node.signature
+        operands = [found.operands[i, k] for k in range(len(node.inputs))]
+        passing = Passing(sign.linear == "jointly", sign.linear == "each", sign.view)
+        done = propagate(sign.factors, sign.sizes, operands, sign.combine, passing)
+        assert list(done.inputs) == operands
+        for slot, made in enumerate(done.outputs):
+            steps = reshard_cost(
+                made, found.nodes[i, slot], node.signature.results[slot].shape, "f4"
+            )
+            assert all(step.kind == "slice" for step in steps.steps)  # of what a call repeats
 
 
 @pytest.mark.promise("S3.4")

@@ -127,7 +127,7 @@ def evaluate(costs: Costs, placement: Placement) -> Evaluation:
     return Evaluation(
         compute,
         tuple(moves),
-        sum(fabric.seconds(step) for move in moves for step in move.steps),
+        sum((fabric.seconds(step) for move in moves for step in move.steps), 0.0),
         tuple(accumulate(change))[: facts.end + 1],
         sum(
             node.signature.flops * strategy.share
