@@ -21,6 +21,7 @@ from weft.transforms.planning.facts import Facts
 from weft.transforms.planning.groups import resolved
 from weft.transforms.planning.program import Row
 from weft.transforms.planning.solver import Search, _constraints
+from weft.transforms.planning.strategies import Rules
 
 LINE = DeviceMesh("line", (4,), ("x",))
 GRID = DeviceMesh("grid", (2, 4), ("x", "y"))
@@ -289,6 +290,24 @@ def test_odd_sizes_are_split_only_where_every_device_gets_something() -> None:
     trace = wf.trace(lambda x: wf.exp(x), tensor(3, 1000003))
     found = SimpleSolver().solve(problem_of(trace, LINE))
     assert str(found.outputs[0]) == "[·, x]"
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "split"),
+    [
+        ((8, 6), (48,), ["[·, ·]", "[x, ·]"]),  # along the outermost factor only
+        ((6, 8), (48,), ["[·, ·]"]),  # 4 parts of 6 rows do not end where a row ends
+        ((3, 5), (3, 5, 1), ["[·, ·]", "[·, x]"]),  # 3 are too few for 4 devices, 5 are enough
+    ],
+)
+def test_a_call_is_split_only_where_its_pieces_exist(
+    shape: tuple[int, ...], target: tuple[int, ...], split: list[str]
+) -> None:
+    trace = wf.trace(lambda x: x.reshape(target), tensor(*shape))
+    problem = problem_of(trace, LINE)
+    rules = Rules(problem.nodes[1].signature, Fabric.of(LINE))
+    found = [str(ShardingSpec(LINE, each.inputs[0].axes)) for each in rules.candidates()]
+    assert found == split
 
 
 def test_ops_that_say_nothing_of_their_axes_stay_whole() -> None:
