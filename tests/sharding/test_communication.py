@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -282,3 +283,31 @@ def test_a_replicated_axis_is_never_split_and_priority_decides_between_operands(
     kept = wf.tensor(X).shard(TP, P(), replicated="tp")
     assert (rows + kept).sharding.is_whole
     same(rows + kept, X + X)
+
+
+@pytest.mark.promise("S2.12")
+def test_a_product_of_matrices_takes_any_of_its_factors_from_devices() -> None:
+    x, y = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 12))
+    for left, right, layout in [
+        (P("tp"), P(), "[tp, ·]"),
+        (P(), P(None, "tp"), "[·, tp]"),
+        (P(None, "tp"), P("tp"), "[·, ·] pending sum over tp"),
+        (P(None, "tp"), P(), "[·, ·] pending sum over tp"),
+        (P(), P("tp"), "[·, ·] pending sum over tp"),
+    ]:
+        a, b = laid_out(x, TP, left), laid_out(y, TP, right)
+        z, log = log_of(partial(wf.matmul, a, b))
+        assert str(z.sharding) == layout
+        assert not len(log)
+        close(z, x @ y)
+    z = laid_out(x, SQUARE, P("x", "y")) @ laid_out(y, SQUARE, P("y"))
+    assert str(z.sharding) == "[x, ·] pending sum over y"
+
+
+@pytest.mark.promise("S2.13")
+def test_elementwise_ops_keep_the_finest_layout_of_their_operands() -> None:
+    x = laid_out(X, SQUARE, P("x", "y"))
+    for other in (X, X[0], 2.0, laid_out(X, SQUARE, P("x")), laid_out(X[0], SQUARE, P())):
+        z, log = log_of(partial(wf.maximum, other, x))
+        assert str(z.sharding) == "[x, y]"
+        assert not len(log)

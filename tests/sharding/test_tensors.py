@@ -312,12 +312,21 @@ def test_higher_derivatives_and_their_products_are_those_of_one_device() -> None
     close(wf.vmap(wf.grad(lambda r: wf.sum(wf.exp(r))))(spread), np.exp(TABLE[:3]))
 
 
-def test_a_custom_kernel_takes_sharded_tensors() -> None:
-    def cube(x):
-        return x**3
+@pytest.mark.promise("S2.17")
+def test_a_custom_kernel_takes_sharded_tensors_is_mapped_and_differentiated() -> None:
+    def cube(x, shape):
+        return wf.call_custom_kernel(
+            lambda a: a**3,
+            x,
+            result_type=(shape, "float64"),
+            vjp=lambda primals, out, ct: (3 * primals[0] ** 2 * ct,),
+        )
 
-    found = wf.call_custom_kernel(cube, table(), result_type=((6, 4), "float64"))
-    same(found, TABLE**3)
+    for spec in EACH_SPEC:
+        x = table(spec)
+        same(cube(x, (6, 4)), TABLE**3)
+        same(wf.vmap(lambda row: cube(row, (4,)))(x), TABLE**3)
+        close(wf.grad(lambda x: wf.sum(cube(x, (6, 4))))(x), 3 * TABLE**2)
 
 
 @pytest.mark.parametrize("size", [8, 6, 3])
