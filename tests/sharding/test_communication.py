@@ -311,3 +311,39 @@ def test_elementwise_ops_keep_the_finest_layout_of_their_operands() -> None:
         z, log = log_of(partial(wf.maximum, other, x))
         assert str(z.sharding) == "[x, y]"
         assert not len(log)
+
+
+IMAGES = RNG.normal(size=(8, 3, 6, 6))
+MODELS = {
+    "convolution": (lambda p, x: wf.relu(wf.conv2d(x, p, padding=1)), (5, 3, 3, 3)),
+    "strided convolution": (lambda p, x: wf.conv2d(x, p, stride=2), (5, 3, 3, 3)),
+    "pooling": (lambda p, x: wf.max_pool2d(x * p, 2), (6, 6)),
+    "attention": (lambda p, x: wf.softmax(x @ p @ x.mT, axis=-1) @ x, (6, 6)),
+    "layer norm": (
+        lambda p, x: (
+            (x - wf.mean(x, axis=-1, keepdims=True)) / wf.std(x, axis=-1, keepdims=True) * p
+        ),
+        (6,),
+    ),
+    "product of sums": (lambda p, x: wf.einsum("bchw,hk->bckw", x, p), (6, 4)),
+    "slices": (lambda p, x: wf.concat([x[:, 1:] * p, wf.flip(x, axis=-1)], axis=1), (6, 6)),
+    "sorted": (lambda p, x: wf.top_k(wf.sort(x * p, axis=-2), 2, axis=-1)[0], (6, 6)),
+    "running sums": (lambda p, x: wf.cumulative_sum(x * p, axis=-1), (6, 6)),
+    "transforms": (lambda p, x: wf.abs(wf.fft.rfft(x * p, axis=-1)), (6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_data_parallel_gradients_gather_nothing(name) -> None:
+    function, shape = MODELS[name]
+    weight = RNG.normal(size=shape)
+
+    def mean_square(p, x):
+        return wf.mean(function(p, x) ** 2)
+
+    slope, log = log_of(
+        lambda: wf.grad(mean_square)(laid_out(weight, DP, P()), laid_out(IMAGES, DP, P("dp")))
+    )
+    assert not large(log)
+    assert slope.sharding.pending == (("dp", "sum"),)
+    close(slope, wf.grad(mean_square)(wf.asarray(weight), wf.asarray(IMAGES)))

@@ -53,7 +53,16 @@ def compiled(program, tensors):
     return wf.compile(program)(*tensors)
 
 
-TRANSFORMS = (gradients, pushed, mapped, compiled)
+def gradients_of_mapped(program, tensors):
+    stacked = [wf.stack([x, wf.sin(x), x / 2]) for x in tensors]
+    return wf.vmap(wf.grad(total_of(program)))(*stacked)
+
+
+def recomputed(program, tensors):
+    return wf.grad(wf.checkpoint(total_of(program)))(*tensors)
+
+
+TRANSFORMS = (gradients, pushed, mapped, compiled, gradients_of_mapped, recomputed)
 
 
 def check(seed: int, transform=None) -> None:
@@ -79,13 +88,48 @@ def test_random_programs_give_what_they_give_on_one_device() -> None:
 @pytest.mark.promise("S3.24")
 def test_transformed_random_programs_give_what_they_give_on_one_device(transform) -> None:
     first = 1000 * (1 + TRANSFORMS.index(transform))
-    for seed in range(first, first + 40):
+    for seed in range(first, first + (12 if transform is compiled else 30)):
         check(seed, transform)
 
 
 def test_fresh_random_programs_give_what_they_give_on_one_device(fresh_seed) -> None:
     for number in range(FRESH):
-        check(fresh_seed + number, (None, *TRANSFORMS)[number % 5])
+        check(fresh_seed + number, (None, *TRANSFORMS)[number % 7])
+
+
+class Moves:
+    """Steps that lay a value out anew, on a mesh that is chosen when the program runs."""
+
+    mesh: wf.DeviceMesh | None = None
+
+    def draw(self, rng, x):
+        seed = int(rng.integers(2**30))
+        return f"laid out anew by {seed}", lambda x: self.move(x, np.random.default_rng(seed)) * 1.0
+
+    def move(self, x, rng):
+        if self.mesh is None:
+            return x
+        choice = int(rng.integers(4))
+        if choice < 2:
+            return (wf.all_gather, wf.all_reduce)[choice](x)
+        return x.shard(self.mesh, random_spec(rng, self.mesh, x.ndim))
+
+
+@pytest.mark.parametrize("transform", [None, *TRANSFORMS], ids=lambda t: t.__name__ if t else "run")
+def test_programs_may_lay_values_out_anew_under_any_transform(transform) -> None:
+    run = transform or (lambda program, tensors: program(*tensors))
+    for seed in range(7000, 7015):
+        rng, moves = np.random.default_rng(seed), Moves()
+        program = make_program(rng, unary=[moves.draw] * 25)
+        dense = [wf.asarray(a) for a in program.inputs]
+        expected = run(program, dense)
+        moves.mesh = MESHES[seed % len(MESHES)]
+        tensors = [laid_out(a, moves.mesh, random_spec(rng, moves.mesh, a.ndim)) for a in dense]
+        try:
+            close(run(program, tensors), expected, 1e-10)
+        except Exception as error:
+            error.add_note(f"seed {seed}, inputs {described(tensors)}, program:\n{program}")
+            raise
 
 
 @pytest.mark.parametrize("dtype", NARROW)
