@@ -61,6 +61,8 @@ def alone(size, function):
     return results
 
 
+POOL = np.random.default_rng(0).normal(size=997).astype(np.float32)
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["reduce", "scatter", "gather", "trade", "broadcast", "ring"]),
@@ -79,7 +81,7 @@ def take(ranks, step, salt):
     if ranks.rank not in members and name != "ring":
         return
     here = members.index(ranks.rank) if ranks.rank in members else 0
-    arrays = [np.full(length, 1.1 * rank + salt, np.float32) for rank in range(3)]
+    arrays = [np.resize(np.roll(POOL, rank + salt), length) for rank in range(3)]
     mine = arrays[ranks.rank]
     total = arrays[members[0]]
     for member in members[1:]:
@@ -112,6 +114,40 @@ def test_any_sequence_of_collectives_on_any_groups_is_right(steps):
     def program(ranks):
         for salt, step in enumerate(steps):
             take(ranks, step, salt)
+
+    alone(3, program)
+
+
+@pytest.mark.parametrize("way", ["scatter", "gather"])
+def test_what_a_slow_rank_reads_is_not_overwritten_by_the_next_round(way):
+    length = 2 * max(GATHER_CHUNK, Layout(2).chunk)
+    data = [np.repeat(np.array([rank, 10 + rank], np.uint8), length // 2) for rank in range(2)]
+
+    def program(ranks):
+        transport, other = ranks._transport, 1 - ranks.rank
+        outgoing = data[ranks.rank] if way == "gather" else [data[ranks.rank]]
+        for start, (view,) in getattr(transport, way)((other,), outgoing, [length]):
+            threading.Event().wait(0.1 * ranks.rank)
+            assert np.array_equal(view, data[other][start : start + len(view)])
+
+    alone(2, program)
+
+
+def test_what_a_slow_rank_reads_is_not_overwritten_for_another_group():
+    """Rank 1 is slow to read what rank 0 gathered, and rank 0 goes on with rank 2."""
+    data = [np.full(1000, 7 + turn, np.uint8) for turn in range(2)]
+    empty = data[0][:0]
+
+    def program(ranks):
+        gather = ranks._transport.gather
+        if ranks.rank == 0:
+            for peer, each in zip((1, 2), data, strict=True):
+                for _ in gather((peer,), each, [0]):
+                    pass
+        else:
+            for _, (view,) in gather((0,), empty, [1000]):
+                threading.Event().wait(0.2 if ranks.rank == 1 else 0)
+                assert np.array_equal(view, data[ranks.rank - 1])
 
     alone(3, program)
 
