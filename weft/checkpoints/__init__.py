@@ -6,6 +6,8 @@
 | `manager` | `Checkpoints`: a folder of them, by step |
 | `background` | `save_async` |
 | `pieces` | `Piece`, `write_pieces`: parts of tensors in files |
+| `sharded` | tensors over a mesh as pieces, and back into any layout |
+| `together` | processes that save the same checkpoint |
 | `manifest` | what a checkpoint holds, and the proof that it is whole |
 | `structure` | trees as JSON |
 | `restore` | saved leaves in the places of a tree's own |

@@ -11,15 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from weft.checkpoints.pieces import Piece
-from weft.checkpoints.store import PathLike, pieces_of, write
+from weft.checkpoints.sharded import pieces_of
+from weft.checkpoints.store import PathLike, write
 from weft.checkpoints.structure import describe
-from weft.core.common.types import Array
-from weft.core.tensor.sharing import is_shared
-from weft.core.tensor.tensor import Tensor
 from weft.errors import StorageError, WeftError
+from weft.runtime.communicator import world
 
 _log = logging.getLogger("weft")
 
@@ -28,7 +25,8 @@ class Saving:
     """A save that is under way; `wait()` returns when the checkpoint is complete, or raises.
 
     A failure is logged as well, for programs that never wait. The interpreter does not exit before
-    the save has ended.
+    the save has ended. Processes that save together meet while they do: theirs has ended when the
+    call returns.
     """
 
     def __init__(self, path: PathLike, work: Callable[[], None]) -> None:
@@ -37,6 +35,8 @@ class Saving:
         self._error: WeftError | None = None
         self._thread = threading.Thread(target=self._run, name=f"weft save {path}")
         self._thread.start()
+        if world().size > 1:
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -75,15 +75,4 @@ def save_async(
 def snapshot(tree: Any) -> tuple[list[Piece], Any]:
     """The values of a tree as they are now, and its structure."""
     described = describe(tree)
-    own = {name: _own(value) for name, value in described.tensors.items()}
-    return pieces_of(own), described.structure
-
-
-def _own(value: Tensor | Array) -> Tensor | Array:
-    """The value in memory that nobody writes to."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    data = value.data()
-    if value._impl.shared or is_shared(data):
-        return value.host().copy()
-    return value
+    return pieces_of(described.tensors, lasting=True), described.structure

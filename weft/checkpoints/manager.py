@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from weft.checkpoints.background import Saving, snapshot
 from weft.checkpoints.pieces import Piece
-from weft.checkpoints.store import PathLike, is_complete, load, pieces_of, write
+from weft.checkpoints.sharded import pieces_of
+from weft.checkpoints.store import PathLike, is_complete, load, write
 from weft.checkpoints.structure import describe
+from weft.checkpoints.together import together
 from weft.core.common.files import clear_leftovers, reporting, retire
 from weft.core.common.parameters import as_integer
 from weft.errors import StorageError
+from weft.runtime.communicator import world
 
 _STEP: Final = re.compile(r"step-([0-9]{9,18})")
 
@@ -22,7 +25,8 @@ _STEP: Final = re.compile(r"step-([0-9]{9,18})")
 class Checkpoints:
     """Checkpoints by step in `folder`, of which the newest `keep` stay (all with `keep=None`).
 
-    A process may be killed at any instant: the newest complete checkpoint is there and loads.
+    A process may be killed at any instant: the newest complete checkpoint is there and loads. Where
+    several processes run, all of them save and restore the same steps.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -68,11 +72,14 @@ class Checkpoints:
     def _write(
         self, step: int, pieces: list[Piece], structure: Any, metadata: Mapping[str, Any] | None
     ) -> None:
-        path = self.path(step)
-        with reporting("save", self.folder):
-            clear_leftovers(self.folder, ".step-")
-        write(path, pieces, structure, step=step, metadata=metadata)
-        self._prune(step)
+        is_first = world().rank == 0
+        with together("save"), reporting("save", self.folder):
+            if is_first:
+                clear_leftovers(self.folder, ".step-")
+        write(self.path(step), pieces, structure, step=step, metadata=metadata)
+        with together("save"):
+            if is_first:
+                self._prune(step)
 
     def _prune(self, newest: int) -> None:
         """Remove the oldest; what was saved just now stays even if its number is a low one."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from weft.checkpoints.sharded import read_like
 from weft.checkpoints.structure import Leaf, leaves_in, leaves_of, path_text, rebuild, refill
 from weft.checkpoints.structure import Path as TreePath
 from weft.core.common.context import current_device
-from weft.core.common.device import Device
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
@@ -61,14 +62,13 @@ def _as_saved(source: Source, leaf: Leaf) -> Any:
 def _as_like(source: Source, saved: Leaf, like: Any) -> Any:
     if saved.kind == "value":
         return saved.value
-    array = source.read_slice(saved.value)
-    if isinstance(like, np.generic):
-        return array[()]
-    if isinstance(like, np.ndarray):
-        return array
-    device: Device = like.device if isinstance(like, Tensor) else current_device()
-    made = wrap(array, device)
-    if isinstance(like, Tensor) and like.requires_grad:
+    if not isinstance(like, Tensor):
+        array = source.read_slice(saved.value)
+        if isinstance(like, np.generic):
+            return array[()]
+        return array if isinstance(like, np.ndarray) else wrap(array, current_device())
+    made = read_like(partial(source.read_slice, saved.value), like)
+    if like.requires_grad:
         made.requires_grad = True
     return made
 

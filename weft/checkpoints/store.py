@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,12 +29,14 @@ from weft.checkpoints.pieces import (
     write_pieces,
 )
 from weft.checkpoints.restore import restored
+from weft.checkpoints.sharded import pieces_of
 from weft.checkpoints.structure import describe
+from weft.checkpoints.together import together, told_by_first
 from weft.core.common.files import CHUNK, Partial, reporting, sync_folder
 from weft.core.common.parameters import as_integer, shown
 from weft.core.common.types import Array, TensorType
-from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, FormatError, IndexingError, ShapeError
+from weft.runtime.communicator import world
 from weft.safetensors import SafetensorsFile
 
 PathLike = str | os.PathLike[str]
@@ -154,7 +156,8 @@ def save(
     """Save a tree of tensors, numbers and text as the checkpoint `path`, a folder.
 
     It appears when it is complete; a checkpoint that was there is replaced in the same instant.
-    `metadata` is anything JSON holds, for `open_checkpoint(path).metadata`.
+    `metadata` is anything JSON holds, for `open_checkpoint(path).metadata`. Where several processes
+    run, all of them call this, and each writes the pieces it holds of tensors over a mesh.
     """
     described = describe(tree)
     pieces = pieces_of(described.tensors)
@@ -169,19 +172,18 @@ def write(
     step: int | None,
     metadata: Mapping[str, Any] | None,
 ) -> None:
-    """Save pieces that one process holds."""
-    notes = _checked(metadata)
-    with Draft(path) as draft:
-        write_pieces(draft.folder, pieces)
-        draft.commit(structure, step=step, metadata=notes)
-
-
-def pieces_of(tensors: Mapping[str, Tensor | Array]) -> list[Piece]:
-    """The values of tensors as pieces that can be written."""
-    return [
-        Piece.whole(name, value.host() if isinstance(value, Tensor) else value)
-        for name, value in tensors.items()
-    ]
+    """Save the pieces that each process holds: all of them call this, with the same path."""
+    notes, ranks = _checked(metadata), world()
+    ranks.check(f"save {os.path.abspath(path)}")
+    with ExitStack() as stack:
+        with together("save"):
+            draft = stack.enter_context(Draft(path)) if ranks.rank == 0 else None
+        folder = told_by_first("" if draft is None else str(draft.folder))
+        with together("save"):
+            write_pieces(folder, pieces, rank=ranks.rank)
+        with together("save"):
+            if draft is not None:
+                draft.commit(structure, ranks=ranks.size, step=step, metadata=notes)
 
 
 class OpenCheckpoint:
@@ -267,8 +269,9 @@ def load(path: PathLike, like: Any = None, *, verify: bool = True) -> Any:
     """Load the tree that was saved as `path`.
 
     With `like`, a tree of the same structure (a model, say), its leaves are replaced by the saved
-    ones: same shapes and dtypes, on the devices of `like`. Without it, dicts, lists and tuples come
-    back as they were and classes as dicts of their fields. `verify=False` skips the hashes.
+    ones: same shapes and dtypes, on the devices and in the layouts of `like`. Without it, dicts,
+    lists and tuples come back as they were and classes as dicts of their fields. `verify=False`
+    skips the hashes.
     """
     return restored(open_checkpoint(path, verify=verify), like)
 

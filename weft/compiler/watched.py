@@ -74,7 +74,7 @@ def details_of(call: Call) -> dict[str, Any]:
     return {
         "ops": ", ".join(node.name for node in call.members),
         "shapes": f"{given} -> {made}",
-        "dtype": str(max((m.kind.dtype for m in call.written), key=lambda d: d.itemsize)),
+        "dtype": str(max((m.kind.dtype for m in call.written or reads), key=lambda d: d.itemsize)),
         "flops": done.flops,
         "read": done.read,
         "written": done.written,

@@ -76,8 +76,14 @@ def widened(x: Any) -> Any:
 
 
 def zeros_for(params: Any) -> Any:
-    """Zeros like the parameters, in the dtype that steps are taken in."""
-    return tree_map(lambda p: wf.zeros_like(widened(p)), params)
+    """Zeros that lie as the parameters do, in the dtype that steps are taken in."""
+    return tree_map(_zeros, params)
+
+
+def _zeros(like: Any) -> Any:
+    made = wf.zeros_like(widened(like))
+    spec = like.sharding if isinstance(like, wf.Tensor) else None
+    return made if spec is None or spec.mesh is None else wf.shard(made, spec.mesh, spec)
 
 
 def first_count() -> wf.Tensor:
