@@ -90,6 +90,14 @@ class Checkpoints:
             for step in others[: max(0, len(others) - (self.keep - 1))]:
                 retire(self.path(step))
 
+    def clear(self) -> None:
+        """Remove all checkpoints of the folder, complete or not."""
+        self.wait()
+        with together("clear"), reporting("clear", self.folder):
+            if world().rank == 0:
+                for step in self._named():
+                    retire(self.path(step))
+
     def _named(self) -> list[int]:
         with reporting("Checkpoints", self.folder):
             names = os.listdir(self.folder)

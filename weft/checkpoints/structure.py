@@ -134,7 +134,8 @@ def _is_leaf(tree: Any) -> bool:
 def children(path: Path, tree: Any) -> list[tuple[str | int, Any]]:
     """The parts of a node one level down, with the key, index or field name of each."""
     flat = optree.tree_flatten_one_level(tree, namespace=NAMESPACE)
-    steps = getattr(type(tree), "_fields", None) or flat.entries
+    named = getattr(type(tree), "_fields", None) if isinstance(tree, tuple) else None
+    steps = named or flat.entries
     for step in steps:
         if type(step) not in (str, int):
             raise TreeError(

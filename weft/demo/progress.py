@@ -1,0 +1,109 @@
+"""How training goes, while it goes: a bar on a terminal where rich is installed, else plain lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from weft.core.common.lazy import LazyModule
+
+_rich = LazyModule("rich.progress")
+_LINES = 40  # that a whole run prints without a bar
+
+
+class Progress(ABC):
+    """A display of steps from `first` to `last`, each of which is `tokens` characters."""
+
+    def __init__(self, first: int, last: int, tokens: int) -> None:
+        self.first, self.last, self.tokens = first, last, tokens
+        self._began = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        return None
+
+    def rate(self, step: int) -> float:
+        """Characters a second; the first step, which compiles, is not counted."""
+        done = step - self.first
+        if done <= 1:
+            self._began = time.perf_counter()
+            return 0.0
+        return (done - 1) * self.tokens / (time.perf_counter() - self._began)
+
+    @abstractmethod
+    def update(self, step: int, loss: float) -> None:
+        """Show that a step has been taken."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+
+
+class Lines(Progress):
+    """A line now and then."""
+
+    def update(self, step: int, loss: float) -> None:
+        """Print a line if it is time for one."""
+        rate = self.rate(step)
+        every = max(1, self.last // _LINES)
+        if step % every and step != self.last and step != self.first + 1:
+            return
+        left = (self.last - step) * self.tokens / rate if rate else 0.0
+        speed = f"  {rate:6.0f} tokens/s  {left:3.0f} s left" if rate else "  compiled"
+        self.say(f"step {step:4d}/{self.last}  loss {loss:.4f}{speed}")
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        print(text, flush=True)
+
+
+class Bar(Progress):
+    """A bar with loss, speed and time left."""
+
+    def __init__(self, first: int, last: int, tokens: int) -> None:
+        super().__init__(first, last, tokens)
+        fields = ("step {task.completed}/{task.total}", "loss {task.fields[loss]:.4f}")
+        self._bar: Any = _rich.Progress(
+            _rich.BarColumn(),
+            *map(_rich.TextColumn, (*fields, "{task.fields[rate]:.0f} tokens/s")),
+            _rich.TimeRemainingColumn(),
+        )
+        self._task = self._bar.add_task("", total=last, completed=first, loss=0.0, rate=0.0)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bar.stop()
+
+    def update(self, step: int, loss: float) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=step, loss=loss, rate=self.rate(step))
+
+    def say(self, text: str) -> None:
+        """Print it above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
+
+
+class Silence(Progress):
+    """Nothing: one process of several speaks."""
+
+    def update(self, step: int, loss: float) -> None:
+        """Say nothing."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+
+def progress(first: int, last: int, tokens: int, *, silent: bool = False) -> Progress:
+    """The display that suits where this process prints to."""
+    if silent:
+        return Silence(first, last, tokens)
+    has_bar = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+    return (Bar if has_bar else Lines)(first, last, tokens)

@@ -1,0 +1,154 @@
+"""A whole run: begin or go on, train, look at unseen text, save, and show what was learned."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft as wf
+from weft import nn
+from weft.demo.folder import CAN_DRAW, Folder
+from weft.demo.progress import Progress, progress
+from weft.demo.sampling import generate
+from weft.demo.training import Settings, State, Training
+from weft.errors import StorageError
+from weft.runtime.communicator import world
+
+INTERRUPTED = 130  # what a shell expects after Ctrl-C
+PROFILED = range(3, 6)  # steps of a run that are recorded, after those that compile
+SAMPLE_LENGTH = 400
+PROMPT = "Of Man's first disobedience, and the fruit"
+
+
+def run(
+    settings: Settings,
+    out: Path,
+    mesh: wf.DeviceMesh | None = None,
+    *,
+    fresh: bool = False,
+    sample_only: bool = False,
+) -> int:
+    """Train in `out`, or go on there, and show a sample; the exit status is returned."""
+    training, folder = Training(settings, mesh), Folder(out, settings)
+    if fresh:
+        folder.checkpoints.clear()
+    state = folder.restore(training.first_state())
+    _say(_introduction(training, state, out))
+    if state.step < settings.steps and not sample_only:
+        with interruptible() as is_interrupted:
+            train(training, folder, state, is_interrupted)
+        _finish(folder, state)
+        if state.step < settings.steps:
+            _say(f"interrupted after step {state.step}; the same command goes on from there")
+            return INTERRUPTED
+        _say(f"loss {state.losses[-1]:.4f}, on unseen text {state.validation[-1]:.4f}")
+    _say(f"\n{sample(training, state)}")
+    return 0
+
+
+def train(training: Training, folder: Folder, state: State, is_interrupted: Any) -> None:
+    """Take steps until the last one, or until somebody asks to stop."""
+    settings, began, recorded = training.settings, state.step, wf.profile()
+    tokens = settings.batch * settings.context
+    with progress(began, settings.steps, tokens, silent=not _speaks()) as shown:
+        for batch in training.batches(state):
+            watched: AbstractContextManager[Any] = nullcontext()
+            if state.step - began in PROFILED:
+                watched = recorded
+            with watched:
+                loss = training.advance(state, batch)
+            shown.update(state.step, loss)
+            if state.step - began == PROFILED.stop and _speaks():
+                folder.write_profile(recorded)
+                folder.draw_graph(
+                    training.step, (state.model, state.optimizer, *map(training.spread, batch))
+                )
+            if state.step % settings.interval == 0:
+                _look(training, folder, state, shown)
+            if state.step == settings.steps or is_interrupted():
+                return
+
+
+def _look(training: Training, folder: Folder, state: State, shown: Progress) -> None:
+    """Measure the loss on unseen text, and save."""
+    number = state.step // training.settings.interval - 1
+    if number < len(state.validation):
+        state.validation[number] = training.validate(state)
+        shown.say(f"step {state.step:4d}  loss on unseen text {state.validation[number]:.4f}")
+    try:
+        folder.save(state)
+    except StorageError as error:  # the next save may find more room; the last one must not fail
+        shown.say(f"not saved: {error}\ntraining goes on, older checkpoints are untouched")
+
+
+def _finish(folder: Folder, state: State) -> None:
+    """Save the last state, wait for it, and draw."""
+    folder.save(state)
+    folder.checkpoints.wait()
+    if _speaks():
+        drawn = folder.draw_losses(state)
+        _say(f"wrote {drawn}" + ("" if CAN_DRAW else " (a picture needs matplotlib)"))
+
+
+def sample(training: Training, state: State, count: int = SAMPLE_LENGTH) -> str:
+    """A prompt and what the model makes of it."""
+    text, key = training.text, wf.random.fold_in(training.model_key, 1)
+    prompt = wf.tensor(text.encode(PROMPT)[None])
+    drawn = generate(state.model, prompt, key, count=count)
+    return PROMPT + text.decode(drawn)
+
+
+@contextmanager
+def interruptible() -> Iterator[Any]:
+    """Inside, the first Ctrl-C only asks to stop: `asked()` tells every process so at once."""
+    asked: list[int] = []
+    ranks = world()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    def is_asked() -> bool:
+        if ranks.size == 1:
+            return bool(asked)
+        mine = np.array([len(asked)])
+        return bool(ranks.all_reduce(mine, "max", tuple(range(ranks.size)))[0])
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, ask) for number in numbers]
+    try:
+        yield is_asked
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _introduction(training: Training, state: State, out: Path) -> str:
+    settings, ranks = training.settings, world().size
+    where = "one device" if training.mesh is None else f"mesh {training.mesh}"
+    lines = [
+        f"A GPT of {nn.parameter_count(state.model):,} parameters in {settings.layers} layers"
+        f" learns to write like Milton: {len(training.text):,} characters,"
+        f" {settings.steps} steps of {settings.batch} × {settings.context}.",
+        f"{where}{f', {ranks} processes' if ranks > 1 else ''}, {settings.dtype}; folder {out}",
+    ]
+    if state.step >= settings.steps:
+        lines.append(f"the run is finished ({state.step} steps); --fresh begins anew")
+    elif state.step:
+        lines.append(f"going on from step {state.step}")
+    return "\n".join(lines)
+
+
+def _speaks() -> bool:
+    return world().rank == 0
+
+
+def _say(text: str) -> None:
+    if _speaks():
+        print(text, flush=True)
