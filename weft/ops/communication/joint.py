@@ -227,8 +227,7 @@ class OfLayouts(Joint):
             return before
         if not isinstance(before, Shards):
             return on_mesh(before, after.spec.plain)
-        split = any(before.spec.axes)
-        return before if split or not any(after.spec.axes) else reshard(before, after.spec.plain)
+        return reshard(before, after.spec.plain) if _refines(after, before) else before
 
     def fitted(self, x: Any, like: Any) -> Any:
         if not isinstance(like, Shards):
@@ -250,6 +249,13 @@ class OfLayouts(Joint):
         moved = reshard(x, spec, "scan")
         kind = TensorType(x.type.shape[1:], x.type.dtype)
         return moved, Shards(kind, ShardingSpec(x.spec.mesh, spec.axes[1:]), moved.pieces)
+
+
+def _refines(fine: Shards, coarse: Shards) -> bool:
+    """Whether cutting the pieces of one further, where nothing forbids it, gives the other's."""
+    pairs = list(zip(coarse.spec.axes, fine.spec.axes, strict=True))
+    pinned = any(axis in coarse.spec.replicated for _, axes in pairs for axis in axes)
+    return not pinned and all(b == a[: len(b)] for b, a in pairs) and any(b != a for b, a in pairs)
 
 
 class OfPieces(Joint):

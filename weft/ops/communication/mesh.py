@@ -7,7 +7,7 @@ works on logical tensors and never sees a mesh. Below, each op becomes ordinary 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -228,7 +228,7 @@ def result_layouts(
     specs = tuple(impl.spec for impl in impls)
     if isinstance(op, CollectiveOperation):
         found: ShardingSpec | None = op.layout_of(*specs, **params)
-        return None if found is None else (found,)
+        return None if found is None else (_for_rank(found, impls[0].type.rank),)
     if not op.leaf:
         return None
     plan = _plan(op, tuple(impl.type for impl in impls), specs, params)
@@ -236,6 +236,16 @@ def result_layouts(
         spec.settled if kind.size == 1 else spec
         for kind, spec in zip(plan.types, plan.outputs, strict=True)
     )
+
+
+def _for_rank(spec: ShardingSpec, rank: int) -> ShardingSpec:
+    """A layout of the last axes as one of all: batches, which lead, are whole."""
+    lead = rank - len(spec.axes)
+    if not lead:
+        return spec
+    axes = ((),) * lead + spec.axes[max(0, -lead) :]
+    free = tuple(axis + lead for axis in spec.open if axis + lead >= 0)
+    return replace(spec, axes=axes, open=free)
 
 
 def on_mesh(x: Tensor, spec: ShardingSpec) -> Shards:
