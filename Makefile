@@ -9,18 +9,20 @@ BIN := $(VENV)/bin
 WEFT := $(VENV)/weft.stamp
 DEV := $(VENV)/dev.stamp
 PEERS := $(VENV)/peers.stamp
+DOCS := $(VENV)/docs.stamp
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 STAGE = @printf '\n=== %s\n'
 
-.PHONY: help demo test quick bench peers clean
+.PHONY: help demo test quick bench docs peers clean
 
 help:
 	@echo 'make demo    install weft into .venv and run the demonstration'
 	@echo 'make test    everything that must be green: lint, format, types, layers, tests'
 	@echo 'make quick   lint and the tests that are not slow, with the .venv as it is'
 	@echo 'make bench   run every file of benchmarks/ beside its peers'
+	@echo 'make docs    run the code of every page, then build the site into build/docs'
 	@echo 'make peers   install the peers that some tests and the benchmarks compare with'
 	@echo 'make clean   remove .venv, caches and build outputs'
 
@@ -42,6 +44,11 @@ $(PEERS): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[dev,peers]'
 	$(PIP) --editable '.[dev,peers]'
 	@touch $(WEFT) $(DEV) $@
+
+$(DOCS): pyproject.toml | $(BIN)/python
+	$(STAGE) 'install weft[docs]'
+	$(PIP) --editable '.[docs]'
+	@touch $(WEFT) $@
 
 # Only an absent pytest makes `quick` install: it never waits for pip on a working .venv.
 $(BIN)/pytest:
@@ -70,6 +77,12 @@ quick: $(BIN)/pytest
 	$(BIN)/ruff format --check .
 	$(STAGE) 'pytest, without the slow tests'
 	$(PYTEST) -m 'not slow'
+
+docs: $(DOCS)
+	$(STAGE) 'python tools/pages.py'
+	$(BIN)/python tools/pages.py
+	$(STAGE) 'sphinx-build'
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs build/docs
 
 BENCHMARKS = $(filter-out harness compiler_steps,$(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
