@@ -20,7 +20,7 @@ from weft.core.sharding.cost import Fabric, Layout
 from weft.core.sharding.propagate import REDUCTIONS
 from weft.transforms.planning.problem import Signature
 
-_MOST = 64  # strategies of one call; only meshes of three axes and more reach it
+_MOST = 36  # strategies of one call; calls of many factors and meshes of three axes reach it
 _CARRY = "+"  # in an assignment: the mesh axis carries a pending sum through the call
 
 
