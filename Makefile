@@ -18,7 +18,7 @@ STAGE = @printf '\n=== %s\n'
 .PHONY: help demo test quick bench docs peers clean
 
 help:
-	@echo 'make demo    install weft into .venv and run the demonstration'
+	@echo 'make demo    install weft into .venv and train a language model in out/'
 	@echo 'make test    everything that must be green: lint, format, types, layers, tests'
 	@echo 'make quick   lint and the tests that are not slow, with the .venv as it is'
 	@echo 'make bench   run every file of benchmarks/ beside its peers'
@@ -55,7 +55,7 @@ $(BIN)/pytest:
 	@$(MAKE) --no-print-directory $(DEV)
 
 demo: $(WEFT)
-	$(BIN)/python -m weft.demo
+	$(BIN)/python -m weft demo
 
 peers: $(PEERS)
 

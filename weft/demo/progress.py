@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 from weft.core.common.lazy import LazyModule
+from weft.runtime.communicator import world
 
 _rich = LazyModule("rich.progress")
 _LINES = 40  # that a whole run prints without a bar
@@ -105,5 +106,7 @@ def progress(first: int, last: int, tokens: int, *, silent: bool = False) -> Pro
     """The display that suits where this process prints to."""
     if silent:
         return Silence(first, last, tokens)
-    has_bar = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+    # A launcher of ranks shows them a terminal that is none.
+    is_terminal = sys.stdout.isatty() and world().size == 1
+    has_bar = is_terminal and importlib.util.find_spec("rich") is not None
     return (Bar if has_bar else Lines)(first, last, tokens)

@@ -36,12 +36,18 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch", 1), ("layers", 1), ("heads", 1), ("context", 2)):
+        for name, least in (
+            ("steps", 1),
+            ("batch", 1),
+            ("layers", 1),
+            ("heads", 1),
+            ("context", 2),
+        ):
             if getattr(self, name) < least:
-                raise ArgumentError(f"demo: {name}: at least {least}, got {getattr(self, name)}")
+                raise ArgumentError(f"demo: --{name}: at least {least}, got {getattr(self, name)}")
         if self.width < 1 or self.width % (2 * self.heads):
             raise ArgumentError(
-                f"demo: width: heads need an even number of features each, got width {self.width}"
+                f"demo: --width: heads need an even number of features each, got width {self.width}"
                 f" for {self.heads} heads\nhint: a multiple of {2 * self.heads}"
             )
 
