@@ -10,7 +10,7 @@ from tests.random_programs import make_program
 from tests.sharding.exact_programs import make_exact, run_steps
 from tests.sharding.layouts import MESHES, close, laid_out, random_spec, same
 
-FIXED = range(200)
+FIXED = range(150)
 FRESH = 20
 EXACT = range(150)
 NARROW = {"float32": 1e-4, "complex64": 1e-4, "bfloat16": 0.1}
