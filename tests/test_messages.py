@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -111,6 +113,12 @@ def test_a_message_names_op_place_and_values(name: str) -> None:
     assert isinstance(caught.value, errors.WeftError)
     assert str(caught.value).startswith(text)
     assert wf.ones(2).sum().item() == 2.0  # the next call works
+
+
+def test_a_mistake_in_a_threads_first_call_is_reported_in_our_words() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        failed = pool.submit(lambda: wf.ones((2, 3)) + wf.ones((2, 4)))
+        assert isinstance(failed.exception(), errors.ShapeError)
 
 
 @pytest.mark.promise("S0.4")

@@ -202,11 +202,12 @@ class BinaryOperation(ElementwiseOperation):
             try:
                 if watchers:
                     return _told(self, a, left, right)
-                return _made(thread.run(self.ufunc, left, right), a)
+                try:
+                    return _made(thread.run(self.ufunc, left, right), a)
+                except (AttributeError, RuntimeError):  # this thread's first, or one in another
+                    return _made(quietly()(self.ufunc, left, right), a)
             except ValueError:  # shapes do not broadcast: the full path says so in our words
                 return None
-            except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
-                return _made(quietly()(self.ufunc, left, right), a)
         return None
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
