@@ -7,6 +7,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 WEFT := $(VENV)/weft.stamp
+DEMO := $(VENV)/demo.stamp
 DEV := $(VENV)/dev.stamp
 PEERS := $(VENV)/peers.stamp
 DOCS := $(VENV)/docs.stamp
@@ -35,15 +36,20 @@ $(WEFT): pyproject.toml | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
+$(DEMO): pyproject.toml | $(BIN)/python
+	$(STAGE) 'install weft[nn]'
+	$(PIP) --editable '.[nn]'
+	@touch $(WEFT) $@
+
 $(DEV): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[dev]'
 	$(PIP) --editable '.[dev]'
-	@touch $(WEFT) $@
+	@touch $(WEFT) $(DEMO) $@
 
 $(PEERS): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[dev,peers]'
 	$(PIP) --editable '.[dev,peers]'
-	@touch $(WEFT) $(DEV) $@
+	@touch $(WEFT) $(DEMO) $(DEV) $@
 
 $(DOCS): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[docs]'
@@ -54,7 +60,7 @@ $(DOCS): pyproject.toml | $(BIN)/python
 $(BIN)/pytest:
 	@$(MAKE) --no-print-directory $(DEV)
 
-demo: $(WEFT)
+demo: $(DEMO)
 	$(BIN)/python -m weft demo
 
 peers: $(PEERS)

@@ -1,4 +1,4 @@
-"""The command `weft`: `weft demo` trains a model, `weft info` says what there is to compute with."""
+"""The command `weft`: `weft demo` trains a model, `weft info` says what it would run on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import weft as wf
 from weft import config
 from weft.demo import options as demo
 from weft.errors import WeftError
-from weft.runtime.cpu import code_cache, jit
+from weft.runtime.cpu import jit
+from weft.runtime.cpu.code_folder import default_folder
 
 _INTERRUPTED = 130
 
@@ -40,7 +41,7 @@ def info() -> int:
         "backends": ", ".join(wf.available_backends()),
         "compiler": "ready" if jit.available() else "cannot be loaded: graphs run call by call",
         "threads": f"{config.settings.threads or cores} of {cores} cores",
-        "code cache": config.settings.cache_dir or code_cache.default_folder(),
+        "code cache": config.settings.cache_dir or default_folder(),
     }
     for name, value in rows.items():
         print(f"{name:<11} {value}")

@@ -5,14 +5,14 @@
 | `model` | `GPT`, a transformer over characters, and its layout over a mesh |
 | `training` | `Settings`, `State`, `Training`: data, loss, the compiled step |
 | `sampling` | `generate`: text from a model, in one compiled loop |
-| `run` | a whole run: begin or go on, train, save, show |
+| `runs` | a whole run: begin or go on, train, save, show |
 | `folder` | what a run leaves behind: checkpoints, pictures, a profile |
 | `progress` | a bar, or lines |
 | `options` | the command line |
 """
 
 from weft.demo.model import GPT, laid_out
-from weft.demo.run import run
+from weft.demo.runs import run
 from weft.demo.sampling import generate
 from weft.demo.training import Settings, State, Training
 

@@ -157,4 +157,5 @@ def laid_out(model: GPT, mesh: wf.DeviceMesh | None) -> GPT:
         return wf.P(None, "tp") if layer in BY_INPUTS else wf.P()
 
     placed = {name: wf.shard(x, mesh, layout(name)) for name, x in nn.state_dict(model).items()}
-    return wf.tree_unflatten(wf.tree_structure(model), list(placed.values()))
+    made: GPT = wf.tree_unflatten(wf.tree_structure(model), list(placed.values()))
+    return made

@@ -10,7 +10,7 @@ from typing import Any
 
 import weft as wf
 from weft import launch
-from weft.demo.run import run
+from weft.demo.runs import run
 from weft.demo.training import Settings
 from weft.errors import ArgumentError, BackendError
 

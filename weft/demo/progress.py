@@ -1,4 +1,4 @@
-"""How training goes, while it goes: a bar on a terminal where rich is installed, else plain lines."""
+"""How training goes: a bar on a terminal where rich is installed, elsewhere plain lines."""
 
 from __future__ import annotations
 

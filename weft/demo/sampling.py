@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import weft as wf
@@ -16,8 +17,7 @@ def draw(scores: Any, key: wf.Tensor, temperature: Any, top: int) -> wf.Tensor:
     return wf.take_along_axis(places, wf.expand_dims(chosen, -1), axis=-1)
 
 
-@wf.compile(static_argnames=("count", "top"))
-def generate(
+def continued(
     model: GPT, prompt: Any, key: wf.Tensor, temperature: float = 0.8, *, count: int, top: int = 20
 ) -> wf.Tensor:
     """`count` characters that follow `prompt` (batch, length): shape (batch, count).
@@ -36,3 +36,8 @@ def generate(
 
     _, drawn = wf.scan(step, (scores[:, -1], caches), wf.random.split(key, count))
     return wf.swapaxes(drawn, 0, 1)
+
+
+generate: Callable[..., wf.Tensor] = wf.compile(
+    continued, static_argnames=("count", "top"), name="generate"
+)

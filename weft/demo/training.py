@@ -130,7 +130,6 @@ class Training:
         """One step of training, compiled; model and optimiser state give up their memory."""
         layout = wf.tree_map(lambda x: x.sharding, self.first_state().model)
 
-        @wf.compile(donate_argnums=(0, 1), name="step")
         def step(model: GPT, state: Any, ids: wf.Tensor, following: wf.Tensor) -> Any:
             loss, gradients = wf.value_and_grad(self.loss)(model, ids, following)
             if self.mesh is not None:  # gradients are added up over `dp` here, once
@@ -138,7 +137,8 @@ class Training:
             updates, state = self.optimizer.update(gradients, state, model)
             return loss, optim.apply(model, updates), state
 
-        return step
+        compiled: Callable[..., Any] = wf.compile(step, donate_argnums=(0, 1))
+        return compiled
 
     def advance(self, state: State, batch: tuple[wf.Tensor, wf.Tensor]) -> float:
         """Take a step: `state` becomes the next one; the loss on the batch is returned."""
