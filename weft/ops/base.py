@@ -69,6 +69,7 @@ class Operation(ABC):
     whole: ClassVar[str] = ""  # factors that one device must hold entirely
     work: ClassVar[int] = 1  # arithmetic operations at one point of the loop nest
     combine: ClassVar[str] = "add"  # how points are reduced over contracted factors
+    base: ClassVar[int | None] = None  # the operand that what is contracted is added to
     view: ClassVar[bool] = False  # on data the result is a view: no element is touched
     pure: ClassVar[bool] = True  # equal calls give equal results and may be shared or dropped
     multiple: ClassVar[bool] = False  # results are a tuple, even when there is one

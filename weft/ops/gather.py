@@ -7,6 +7,7 @@ out of range means: `raise` (negative ones count from the end), `clip` or `wrap`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -236,6 +237,12 @@ class ScatterAdd(Scatter):
 
     linear = Linear.JOINTLY
     apply = np.add
+    base = 0
+
+    def sharding_rule(self, *types: Any, **params: Any) -> Factors:
+        rule = self.index(*types, **params)
+        picks = _names("n", params["picks"]).split()
+        return replace(rule, whole=rule.whole - set(picks))  # each device adds its own updates
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return ct, None, pick(ct, primals[1], params)

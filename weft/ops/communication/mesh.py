@@ -284,6 +284,8 @@ def _plan(
         factors = op.sharding_rule(*types, **params)
         sizes = factors.sizes([kind.shape for kind in types])
         done = propagate(factors, sizes, known, op.combine, passing_of(op, types, params))
+        if op.base is not None:
+            done = _as_term(done, op.base, factors)
         local = _local_params(op, types, made, params, mesh, done, factors, sizes)
         if local is not None:
             fits = _fitting(specs, done.inputs)
@@ -291,6 +293,18 @@ def _plan(
     inputs = tuple(ShardingSpec.whole(kind.rank, mesh) for kind in types)
     outputs = tuple(ShardingSpec.whole(kind.rank, mesh) for kind in made)
     return Plan(mesh, inputs, outputs, made, (), {(): params}, _fitting(specs, inputs))
+
+
+def _as_term(done: Propagation, base: int, factors: Factors) -> Propagation:
+    """The operand that devices add their parts to is itself a term, of the first device."""
+    cut = {axis for name in factors.contracted for axis in done.chosen.get(name, ())}
+    if not cut:
+        return done
+    inputs = list(done.inputs)
+    held = inputs[base]
+    terms = tuple(p for p in done.outputs[0].pending if p[0] in cut)
+    inputs[base] = ShardingSpec(held.mesh, held.axes, (*held.pending, *terms))
+    return Propagation(tuple(inputs), done.outputs, done.chosen)
 
 
 def _fitting(

@@ -46,13 +46,18 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     if target in shards.settled:
         return shards.settled[target]
     spec, pieces = shards.spec.plain, shards.pieces
-    for step in reshard_steps(spec, target.plain, shape, size):
+    terms = tuple(p for p in target.pending if p not in spec.pending)
+    waiting = tuple(p for p in target.pending if p in spec.pending)
+    goal = ShardingSpec(mesh, target.axes, waiting)
+    for step in reshard_steps(spec, goal, shape, size):
         if is_logging() and step.kind != "slice":
             sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))
             at = user_position(2)
             enter(Communication(step.kind, mesh, (step.axis,), shape, sent, reason, at))
         pieces = carry_out(step, pieces, partial(spec.local_shape, shape))
         spec = step.apply(spec)
+    for axis, _ in terms:
+        pieces = _as_terms(pieces, axis)
     made = Shards(shards.type, target, pieces)
     if shards.spec.pending and not target.pending:
         shards.settled[target] = made
@@ -154,6 +159,16 @@ def permuted(pieces: Pieces, axis: str, pairs: Sequence[tuple[int, int]]) -> Pie
         return zeros
 
     return Pieces.build(pieces.mesh, pieces.axes, make)
+
+
+def _as_terms(pieces: Pieces, axis: str) -> Pieces:
+    """A tensor as the sum of terms along a mesh axis: the first device has it, others zeros."""
+
+    def make(at: dict[str, int]) -> Tensor:
+        piece: Tensor = pieces.at(at)
+        return piece if at[axis] == 0 else FUNCTIONS["zeros_like"](piece)
+
+    return Pieces.build(pieces.mesh, (*pieces.axes, axis), make)
 
 
 def varied(pieces: Pieces, axis: str) -> Pieces:
