@@ -52,11 +52,11 @@ def collective_bytes(kind: str, size: int, nbytes: float) -> float:
 def collective_seconds(kind: str, size: int, nbytes: float, link: Link) -> float:
     """Seconds of one collective: its bytes, and a latency for each round.
 
-    Halving and doubling send a ring's bytes in log2(N) rounds; an all-to-all writes to each other.
+    Halving and doubling send a ring's bytes in log2(N) rounds.
     """
     traffic = collective_bytes(kind, size, nbytes)
     doublings = (size - 1).bit_length()
-    rounds = {"slice": 0, "all_to_all": size - 1, "all_reduce": 2 * doublings}
+    rounds = {"slice": 0, "all_reduce": 2 * doublings}
     return rounds.get(kind, doublings) * link.latency + traffic / link.bandwidth
 
 

@@ -15,6 +15,7 @@ from math import prod
 
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
 from weft.core.common.types import Shape
+from weft.core.sharding.cost import collective_bytes, collective_seconds
 from weft.errors import ShardingError
 
 
@@ -43,23 +44,17 @@ class Step:
     def bytes(self, mesh: DeviceMesh, local: float) -> float:
         """What each device sends, of `local` bytes it holds before the step."""
         count = mesh.axis_size(self.axis)
-        share = {
-            "all_reduce": 2 * (count - 1) / count,
-            "reduce_scatter": (count - 1) / count,
-            "all_gather": count - 1,
-            "all_to_all": (count - 1) / count,
-            "slice": 0.0,
-        }
-        return share[self.kind] * local
+        return collective_bytes(self.kind, count, self._held(count, local))
 
     def seconds(self, mesh: DeviceMesh, local: float) -> float:
         """How long it takes on this mesh's links."""
         count = mesh.axis_size(self.axis)
-        if self.kind == "slice" or count == 1:
-            return 0.0
-        link = mesh.link(self.axis)
-        rounds = {"all_reduce": 2 * (count - 1), "all_to_all": 1}.get(self.kind, count - 1)
-        return rounds * link.latency + self.bytes(mesh, local) / link.bandwidth
+        held = self._held(count, local)
+        return collective_seconds(self.kind, count, held, mesh.link(self.axis))
+
+    def _held(self, count: int, local: float) -> float:
+        """The bytes that costs are counted by: a gather's are those after it."""
+        return local * count if self.kind == "all_gather" else local
 
     def __str__(self) -> str:
         ends = [f"axis {end}" for end in (self.source, self.target) if end is not None]
