@@ -46,8 +46,7 @@ def private_step(model, key, rate):
     leaves, structure = wf.tree_flatten(clipped)
     keys = wf.random.split(key, len(leaves))
     noisy = [
-        g + 0.02 * limit * wf.random.normal(k, g.shape)
-        for g, k in zip(leaves, keys, strict=True)
+        g + 0.02 * limit * wf.random.normal(k, g.shape) for g, k in zip(leaves, keys, strict=True)
     ]
     return wf.tree_map(lambda p, g: p - rate * g, model, wf.tree_unflatten(structure, noisy))
 

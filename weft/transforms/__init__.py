@@ -8,6 +8,7 @@
 | `vmap` | vectorisation: `vmap` |
 | `compile` | trace once, run many times: `compile`, `jit` |
 | `shard_map` | run over the devices of a mesh: `shard_map` |
+| `pipeline` | stages on a mesh axis: `gpipe`, `one_forward_one_backward` |
 | `checkpoint` | recompute instead of storing |
 | `custom` | derivatives of one's own: `custom_vjp`, `custom_jvp` |
 | `stop` | `stop_gradient`, `no_grad` |
@@ -31,6 +32,7 @@ from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.debug import debug, debug_nans
 from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from weft.transforms.jvp import jvp, linearize
+from weft.transforms.pipeline import gpipe, one_forward_one_backward
 from weft.transforms.planning import Plan, plan
 from weft.transforms.profile import profile
 from weft.transforms.shard_map import shard_map
@@ -57,6 +59,7 @@ __all__ = [
     "debug",
     "debug_nans",
     "detach",
+    "gpipe",
     "grad",
     "hessian",
     "hvp",
@@ -68,6 +71,7 @@ __all__ = [
     "linearize",
     "load_compiled",
     "no_grad",
+    "one_forward_one_backward",
     "plan",
     "print",
     "profile",
