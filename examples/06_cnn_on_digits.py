@@ -96,3 +96,4 @@ for epoch in range(epochs):
 right = accuracy(model, test_x, test_y).item()
 print(f"accuracy on unseen images: {right:.1%}")
 assert right > 0.95
+assert step.stats.traces == 1, "one trace serves all steps"

@@ -34,9 +34,8 @@ def train(trained, frozen, y, rate, steps):
 
 base = nn.MLP(4, (64, 64), 1, activation=wf.tanh, key=model_key)
 base = train(*nn.partition(base), before, 5e-3, 300)
-print(
-    f"base model: loss {loss(base, before).item():.4f}, on the new task {loss(base, after).item():.4f}"
-)
+old, new = loss(base, before).item(), loss(base, after).item()
+print(f"base model: loss {old:.4f}, on the new task {new:.4f}")
 
 # Adapters start at zero: the model gives what it gave.
 model = nn.lora(base, rank=4, key=lora_key)
@@ -55,5 +54,5 @@ assert all(
 merged = nn.merge_lora(model)
 assert wf.tree_structure(merged) == wf.tree_structure(base)
 assert wf.allclose(merged(x), model(x), atol=1e-4)
-assert loss(merged, after).item() < 0.3 * loss(base, after).item()
+assert loss(merged, after).item() < 0.3 * new
 print(f"merged: loss {loss(merged, after).item():.4f}, as many layers as before")

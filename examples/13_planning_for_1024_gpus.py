@@ -43,8 +43,8 @@ def predict(name, **options):
     found = wf.plan(step, mesh, params, batch, carry={0: 0}, links=LINKS, **options)
     spent = time.perf_counter() - start
     print(
-        f"{name:24s} {found.seconds * 1e3:7.1f} ms a step, {found.communication * 1e3:6.1f} ms of it"
-        f" communication, {found.memory / 2**30:5.1f} GiB a device (planned in {spent:.1f} s)"
+        f"{name:24s} {found.seconds * 1e3:7.1f} ms a step, {found.communication * 1e3:6.1f} ms"
+        f" of it communication, {found.memory / 2**30:5.1f} GiB a device (planned in {spent:.1f} s)"
     )
     return found
 

@@ -1,7 +1,7 @@
 """A training loop that may be killed at any instant and goes on where it was, bit for bit.
 
 You learn to keep model, optimiser, loader position and random key in one tree, to save it in the
-background, and to resume: the run that was interrupted ends in the very bits of the one that was not.
+background, and to resume: a run that was interrupted ends in the very bits of one that was not.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
 """One program, one process or several: the same bits over MPI.
 
 You learn that a mesh may lie over processes: started by `python -m weft.launch -n 2 script.py`,
-each rank holds and computes its own pieces. Run plainly, this script trains alone, then starts itself
-as two ranks, which must arrive at the very same weights. (That needs mpi4py and Open MPI.)
+each rank holds and computes its own pieces. Run plainly, this script trains alone, then starts
+itself as two ranks, which must arrive at the very same weights. (That needs `weft[mpi]`.)
 """
 
 import hashlib
