@@ -46,6 +46,7 @@
 | `emit_cpu` | `emit`: the dialect of processors |
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |
+| `emit_fused` | fused multiply-add where a processor has none |
 | `emit_lanes` | values combined, and the lanes of a vector |
 | `emit_scalars` | scalar instructions with one meaning on every target |
 | `emit_convert` | casts; narrow floats by integer arithmetic |

@@ -8,7 +8,7 @@
 | `runs` | a whole run: begin or go on, train, save, show |
 | `folder` | what a run leaves behind: checkpoints, pictures, a profile |
 | `progress` | a bar, or lines |
-| `options` | the command line |
+| `options`, `__main__` | the command line |
 """
 
 from weft.demo.model import GPT, laid_out
