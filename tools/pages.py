@@ -5,7 +5,8 @@
 
 The `python` blocks of a page run in order, with shared names. A block marked `python raises` must
 end in an error, which counts as printed. An `output` block holds what the block above it prints; in
-one marked `output varies`, numbers may differ. Tables with a column headed `weft` are code, too:
+one marked `output varies`, numbers may differ; one marked `output sample` is what it was on one
+machine, and is written only when it is empty. Tables with a column headed `weft` are code, too:
 every `code` span in that column runs.
 """
 
@@ -88,7 +89,8 @@ def run(path: Path) -> str:
     linecache.cache[path.name] = (len(page), None, page.splitlines(keepends=True), path.name)
     for block in blocks(page):
         if block.kind == "output":
-            made += [page[done : block.start], printed]
+            kept = "sample" in block.mark and block.text
+            made += [page[done : block.start], block.text if kept else printed]
             done = block.end
         else:
             printed = _execute(block, path, names)
