@@ -65,8 +65,6 @@ def _is_exclusive(arrays: list[Any], place: int, handle: Tensor) -> bool:
     if any(count > alone for count, alone in zip(holders, _ALONE, strict=True)):
         return False
     array, impl = arrays[place], handle._impl
-    if any(other is array for i, other in enumerate(arrays) if i != place):
-        return False
     if impl.shared or is_shared(array) or impl.node is not None or not array.flags.writeable:
         return False
     views = getattr(handle, "_views", ())
@@ -79,7 +77,8 @@ def _is_exclusive(arrays: list[Any], place: int, handle: Tensor) -> bool:
 def _holders(arrays: list[Any], place: int, handle: Tensor) -> tuple[int, int, int]:
     """How many references there are to a tensor's impl, its array, and what that is a view of.
 
-    Another handle on the impl, another impl on the array, another view of the memory is one more.
+    Another handle on the impl, another impl or argument on the array, another view of the memory is
+    one more.
     """
     impl, array = handle._impl, arrays[place]
     base = array.base
