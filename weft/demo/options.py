@@ -72,7 +72,11 @@ def main(options: argparse.Namespace, arguments: list[str]) -> int:
     _check_device(options.device)
     if options.ranks != 1:
         _check_ranks(options.ranks, mesh)
-        return launch.main(["-n", str(options.ranks), "-m", "weft", *_without_ranks(arguments)])
+        words = ["-n", str(options.ranks), "-m", "weft", *_without_ranks(arguments)]
+        status = launch.main(words)
+        if status in (130, 143):  # the ranks are not heard any more when they say so
+            print(f"interrupted, and saved in {options.out}; the same command goes on from there")
+        return status
     with wf.default_device(options.device):
         return run(
             settings, options.out, mesh, fresh=options.fresh, sample_only=options.sample_only

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import Any, Self
 
 from weft.core.common.lazy import LazyModule
@@ -13,6 +14,7 @@ from weft.runtime.communicator import world
 
 _rich = LazyModule("rich.progress")
 _LINES = 40  # that a whole run prints without a bar
+_WINDOW = 30  # steps that a rate is the mean of
 
 
 class Progress(ABC):
@@ -20,7 +22,7 @@ class Progress(ABC):
 
     def __init__(self, first: int, last: int, tokens: int) -> None:
         self.first, self.last, self.tokens = first, last, tokens
-        self._began = time.perf_counter()
+        self._times: deque[float] = deque(maxlen=_WINDOW + 1)
 
     def __enter__(self) -> Self:
         return self
@@ -28,13 +30,11 @@ class Progress(ABC):
     def __exit__(self, *raised: object) -> None:
         return None
 
-    def rate(self, step: int) -> float:
-        """Characters a second; the first step, which compiles, is not counted."""
-        done = step - self.first
-        if done <= 1:
-            self._began = time.perf_counter()
-            return 0.0
-        return (done - 1) * self.tokens / (time.perf_counter() - self._began)
+    def rate(self) -> float:
+        """Characters a second over the last steps; called once a step, 0 after the first."""
+        self._times.append(time.perf_counter())
+        steps = len(self._times) - 1
+        return steps * self.tokens / (self._times[-1] - self._times[0]) if steps else 0.0
 
     @abstractmethod
     def update(self, step: int, loss: float) -> None:
@@ -50,7 +50,7 @@ class Lines(Progress):
 
     def update(self, step: int, loss: float) -> None:
         """Print a line if it is time for one."""
-        rate = self.rate(step)
+        rate = self.rate()
         every = max(1, self.last // _LINES)
         if step % every and step != self.last and step != self.first + 1:
             return
@@ -85,7 +85,7 @@ class Bar(Progress):
 
     def update(self, step: int, loss: float) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=step, loss=loss, rate=self.rate(step))
+        self._bar.update(self._task, completed=step, loss=loss, rate=self.rate())
 
     def say(self, text: str) -> None:
         """Print it above the bar."""

@@ -25,7 +25,7 @@ VALIDATION_BATCHES = 8
 class Settings:
     """What a run computes; where it runs (mesh, processes, folder) makes no difference to it."""
 
-    steps: int = 400
+    steps: int = 600
     batch: int = 16
     layers: int = 4
     width: int = 128
