@@ -22,7 +22,7 @@ help:
 	@echo 'make demo    install weft into .venv and train a language model in out/'
 	@echo 'make test    everything that must be green: lint, format, types, layers, tests'
 	@echo 'make quick   lint and the tests that are not slow, with the .venv as it is'
-	@echo 'make bench   run every file of benchmarks/ beside its peers'
+	@echo 'make bench   one table of weft beside NumPy, JAX and torch: out/bench.json and .png'
 	@echo 'make docs    run the code of every page, then build the site into build/docs'
 	@echo 'make peers   install the peers that some tests and the benchmarks compare with'
 	@echo 'make clean   remove .venv, caches and build outputs'
@@ -90,15 +90,8 @@ docs: $(DOCS)
 	$(STAGE) 'sphinx-build'
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs build/docs
 
-BENCHMARKS = $(filter-out harness compiler_steps,$(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
-
 bench: $(PEERS)
-	@test -n '$(BENCHMARKS)' || { echo 'bench: benchmarks/ holds no benchmark' >&2; exit 1; }
-	@failed=; for name in $(BENCHMARKS); do \
-	    printf '\n=== %s\n' "$$name"; \
-	    $(BIN)/python "benchmarks/$$name.py" || failed="$$failed $$name"; \
-	done; \
-	test -z "$$failed" || { echo "bench: failed:$$failed" >&2; exit 1; }
+	$(BIN)/python benchmarks/table.py --out out
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
