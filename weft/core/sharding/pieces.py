@@ -1,8 +1,9 @@
 """`Pieces`: what the devices of a mesh hold of one tensor, each different piece once.
 
 A value that is the same along a mesh axis does not *vary* over it: copies are one object here, so
-an op on them runs once. A process holds the pieces of its own devices only; which those are is what
-the layer of communicators says with `install_world`.
+an op on them runs once. A process holds the pieces of its own devices only: processes share out the
+axes of a mesh evenly, the outermost first. Which process this is the layer of communicators says
+with `install_world`.
 """
 
 from __future__ import annotations
@@ -11,21 +12,48 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from typing import Any, TypeAlias
 
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
 from weft.core.common.types import TensorType
+from weft.errors import ShardingError
 
 Coordinates: TypeAlias = tuple[int, ...]  # along some mesh axes, in their order
 
 _world: list[Callable[[], tuple[int, int]]] = [lambda: (0, 1)]
+generation = [0]
+"""Counts how often owners were forgotten: what is kept for a mesh is good for one generation."""
 
 
 def install_world(function: Callable[[], tuple[int, int]]) -> None:
     """Say which process this is and of how many: (rank, size)."""
     _world[:] = [function]
-    local_places.cache_clear()
-    local_coordinates.cache_clear()
+    forget_owners()
+
+
+def forget_owners() -> None:
+    """Forget which devices belong to which process: there are other processes now."""
+    generation[0] += 1
+    for cached in (_shares, local_places, local_coordinates):
+        cached.cache_clear()
+
+
+@lru_cache(maxsize=1024)
+def _shares(mesh: DeviceMesh) -> tuple[int, ...]:
+    """Among how many processes each axis of the mesh is divided."""
+    _, size = _world[0]()
+    rest, found = size, []
+    for count in mesh.shape:
+        found.append(gcd(count, rest))
+        rest //= found[-1]
+    if rest != 1:
+        raise ShardingError(
+            f"mesh {mesh.name!r}: {size} processes cannot share {mesh.size} devices"
+            f" ({' × '.join(map(str, mesh.shape))}) evenly"
+            f"\nhint: let {size} divide the number of devices, or start another number of processes"
+        )
+    return tuple(found)
 
 
 @lru_cache(maxsize=1024)
@@ -37,8 +65,11 @@ def local_places(mesh: DeviceMesh) -> tuple[int, ...]:
 
 def owner_of(mesh: DeviceMesh, place: int) -> int:
     """The rank of the process that a device of the mesh belongs to."""
-    _, size = _world[0]()
-    return place * size // mesh.size if mesh.size >= size else place
+    rank = 0
+    at = mesh.coordinates(place)
+    for axis, count, share in zip(mesh.axis_names, mesh.shape, _shares(mesh), strict=True):
+        rank = rank * share + at[axis] * share // count
+    return rank
 
 
 @lru_cache(maxsize=4096)

@@ -7,12 +7,12 @@ somebody reads a value. Folds go in the order of the devices, as within a proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.core.common.slots import FUNCTIONS
+from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.spec import DeviceMesh, extent
 from weft.core.common.types import Array, Shape, TensorType
 from weft.core.sharding.pieces import Pieces, install_world, local_places, owner_of
@@ -22,9 +22,23 @@ from weft.ops.base import Linear, Operation, Tangents, call, call_multiple
 from weft.runtime.communicator import world
 
 Members: TypeAlias = tuple[int, ...]
+Letters: TypeAlias = tuple[tuple[int, int], ...]  # (number of a piece, rank)
 ShapeAt: TypeAlias = Callable[[Mapping[str, int]], Shape]
 
 _KINDS = {"all": "min", "any": "max"}
+_FOLDS = {  # the op that combines two terms of a reduction
+    "sum": "add",
+    "max": "maximum",
+    "min": "minimum",
+    "prod": "multiply",
+    "all": "bitwise_and",
+    "any": "bitwise_or",
+}
+
+
+def fold_op(kind: str) -> Any:
+    """The op that combines two terms of a reduction."""
+    return OPS[_FOLDS[kind]]
 
 
 class WorldOperation(Operation):
@@ -43,27 +57,57 @@ class WorldOperation(Operation):
     }
 
 
-class ReduceWorld(WorldOperation):
-    """The ordered fold of all members' tensors."""
+class SumWorld(WorldOperation):
+    """The sum of all members' tensors, in their order."""
+
+    def eval(self, x: Array, *, members: Members) -> Array:
+        return world().all_reduce(x, "sum", members)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (call(self, (ct,), params),)
+
+
+class FoldWorld(WorldOperation):
+    """The ordered fold of all members' tensors by another operation than the sum."""
+
+    linear = Linear.NO
 
     def eval(self, x: Array, *, kind: str, members: Members) -> Array:
         return world().all_reduce(x, _KINDS.get(kind, kind), members)
 
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        op, terms = fold_op(params["kind"]), _everyones(primals[0], params["members"])
+        moves = _everyones(tangents[0], params["members"])
+        value, moved = terms[0], moves[0]
+        for term, move in zip(terms[1:], moves[1:], strict=True):
+            found = call(op, (value, term), {})
+            moved = op.jvp((value, term), (moved, move), found)
+            value = found
+        return moved
+
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        if params["kind"] != "sum":
-            raise self.missing("vjp")
-        return (call(self, (ct,), params),)
+        members = params["members"]
+        op, terms = fold_op(params["kind"]), _everyones(primals[0], members)
+        values = [terms[0]]
+        for term in terms[1:]:
+            values.append(call(op, (values[-1], term), {}))
+        left, mine = call(sum_world_op, (ct,), {"members": members}), members.index(world().rank)
+        for k in range(len(members) - 1, 0, -1):
+            left, right = op.vjp((values[k - 1], terms[k]), values[k], left)
+            if k == mine:
+                return (right,)
+        return (left,)
 
 
 class ScatterWorld(WorldOperation):
-    """This process's part along `axis` of the ordered fold of all members' tensors."""
+    """This process's part along `axis` (from the end) of the sum of all members' tensors."""
 
     def infer(self, *types: Any, **params: Any) -> TensorType:
         (x,), members = types, params["members"]
         return TensorType(_cut(x.shape, params["axis"], members), x.dtype)
 
-    def eval(self, x: Array, *, kind: str, axis: int, members: Members) -> Array:
-        return world().reduce_scatter(x, _KINDS.get(kind, kind), axis, members)
+    def eval(self, x: Array, *, axis: int, members: Members) -> Array:
+        return world().reduce_scatter(x, "sum", axis + x.ndim, members)
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         members, axis, (x,) = params["members"], params["axis"], primals
@@ -78,7 +122,7 @@ class GatherWorld(WorldOperation):
     multiple = True
 
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
-        return tuple(TensorType(shape, types[0].dtype) for shape in params["shapes"])
+        return _arriving(types[0], params["shapes"])
 
     def eval(self, x: Array, *, members: Members, shapes: tuple[Shape, ...]) -> tuple[Array, ...]:
         return tuple(world().all_gather(x, members))
@@ -97,7 +141,7 @@ class SwapWorld(WorldOperation):
     multiple = True
 
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
-        return tuple(TensorType(shape, types[0].dtype) for shape in params["shapes"])
+        return _arriving(types[0], params["shapes"])
 
     def eval(self, *pieces: Array, members: Members, shapes: tuple[Shape, ...]) -> Any:
         return tuple(world().all_to_all(pieces, members))
@@ -108,27 +152,46 @@ class SwapWorld(WorldOperation):
 
 
 class SendWorld(WorldOperation):
-    """Send a tensor to rank `target` and receive one like it from `source` (zeros if None)."""
+    """Send operand k to rank r for each (k, r) of `sends`, receive likewise; the rest is zeros."""
 
-    def eval(self, x: Array, *, source: int | None, target: int | None) -> Array:
-        sends = [] if target is None else [(target, x)]
-        receives = [] if source is None else [(source, x.shape, x.dtype)]
-        found = world().exchange(sends, receives)
-        return found[0] if found else np.zeros_like(x)
+    multiple = True
+
+    def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
+        return types
+
+    def eval(self, *pieces: Array, sends: Letters, receives: Letters) -> tuple[Array, ...]:
+        out = [(rank, pieces[k]) for k, rank in sends]
+        back = [(rank, pieces[k].shape, pieces[k].dtype) for k, rank in receives]
+        arrived = world().exchange(out, back)
+        found = dict(zip([k for k, _ in receives], arrived, strict=True))
+        return tuple(found[k] if k in found else np.zeros_like(x) for k, x in enumerate(pieces))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        back = {"source": params["target"], "target": params["source"]}
-        return (call(self, (ct,), back),)
+        back = {"sends": params["receives"], "receives": params["sends"]}
+        return call_multiple(self, tuple(ct), back)
+
+
+def _arriving(held: TensorType, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
+    """The types of tensors like this one from other processes; batches lead there too."""
+    lead = held.shape[: held.rank - len(shapes[0])]
+    return tuple(TensorType((*lead, *shape), held.dtype) for shape in shapes)
+
+
+def _everyones(x: Tensor, members: Members) -> tuple[Tensor, ...]:
+    """The tensors of all members, which are alike."""
+    shapes = (x.shape,) * len(members)
+    return call_multiple(gather_world_op, (x,), {"members": members, "shapes": shapes})
 
 
 def _cut(shape: Shape, axis: int, members: Members, rank: int | None = None) -> Shape:
     """The shape of one member's part along an axis."""
+    axis %= len(shape)
     number = members.index(world().rank if rank is None else rank)
     start, end = extent(shape[axis], [(len(members), number)])
     return (*shape[:axis], end - start, *shape[axis + 1 :])
 
 
-reduce_world_op, scatter_world_op = ReduceWorld(), ScatterWorld()
+sum_world_op, fold_world_op, scatter_world_op = SumWorld(), FoldWorld(), ScatterWorld()
 gather_world_op, swap_world_op, send_world_op = GatherWorld(), SwapWorld(), SendWorld()
 
 
@@ -150,10 +213,9 @@ def carry_out(
         mine = pieces.at(here)
         members = tuple(_owners(mesh, axis, place))
         if step.kind == "all_reduce":
-            return call(reduce_world_op, (mine,), {"kind": step.reduction, "members": members})
+            return _folded(mine, step.reduction, members)
         if step.kind == "reduce_scatter":
-            cut = {"kind": step.reduction, "axis": step.target, "members": members}
-            return call(scatter_world_op, (mine,), cut)
+            return _scattered(step, mine, members)
         others = [{**here, axis: i} for i in range(mesh.axis_size(axis))]
         shapes = tuple(mine.shape if shape_at is None else shape_at(each) for each in others)
         if step.kind == "all_gather":
@@ -162,6 +224,23 @@ def carry_out(
         return _swapped(step, mine, members, shapes)
 
     return Pieces.build(mesh, left, make)
+
+
+def _folded(mine: Tensor, kind: str, members: Members) -> Tensor:
+    if kind == "sum":
+        return call(sum_world_op, (mine,), {"members": members})
+    return call(fold_world_op, (mine,), {"kind": kind, "members": members})
+
+
+def _scattered(step: Step, mine: Tensor, members: Members) -> Tensor:
+    assert step.target is not None
+    if step.reduction == "sum":
+        cut = {"axis": step.target - mine.ndim, "members": members}
+        return call(scatter_world_op, (mine,), cut)
+    full, count = _folded(mine, step.reduction, members), len(members)
+    start, end = extent(mine.shape[step.target], [(count, members.index(world().rank))])
+    part: Tensor = FUNCTIONS["narrow"](full, step.target, start, end - start)
+    return part
 
 
 def _swapped(step: Step, mine: Tensor, members: Members, shapes: tuple[Shape, ...]) -> Tensor:
@@ -175,32 +254,25 @@ def _swapped(step: Step, mine: Tensor, members: Members, shapes: tuple[Shape, ..
 
 
 def permuted(pieces: Pieces, axis: str, pairs: tuple[tuple[int, int], ...]) -> Pieces:
-    """Pieces sent between devices of several processes."""
+    """Pieces sent between devices of several processes: all that two of them share at once."""
     mesh = pieces.mesh
-    targets, sources = dict(pairs), {target: source for source, target in pairs}
-    if any(len(held) > 1 for held in _owners(mesh, axis, local_places(mesh)[0]).values()):
-        full = _gathered(pieces, axis, None)
-
-        def pick(at: dict[str, int]) -> Tensor:
-            if at[axis] in sources:
-                found: Tensor = full.at({**at, axis: sources[at[axis]]})
-                return found
-            zeros: Tensor = FUNCTIONS["zeros_like"](pieces.at(at))
-            return zeros
-
-        return Pieces.build(mesh, pieces.axes, pick)
-
-    def make(at: dict[str, int]) -> Tensor:
-        place, here = _place(mesh, at)
-        ranks = tuple(_owners(mesh, axis, place))
-        source, target = sources.get(here[axis]), targets.get(here[axis])
+    at_axis = pieces.axes.index(axis)
+    parts: dict[Any, Tensor] = {}
+    for key in sorted({(*k[:at_axis], *k[at_axis + 1 :]) for k in pieces.parts}):
+        rest = dict(zip(pieces.axes[:at_axis] + pieces.axes[at_axis + 1 :], key, strict=True))
+        place, here = _place(mesh, rest)
+        owned = _owners(mesh, axis, place)
+        rank_at = {i: rank for rank, held in owned.items() for i in held}
+        mine = owned[world().rank]
         params = {
-            "source": None if source is None else ranks[source],
-            "target": None if target is None else ranks[target],
+            "sends": tuple((mine.index(i), rank_at[j]) for i, j in pairs if i in mine),
+            "receives": tuple((mine.index(j), rank_at[i]) for i, j in pairs if j in mine),
         }
-        return call(send_world_op, (pieces.at(here),), params)
-
-    return Pieces.build(mesh, pieces.axes, make)
+        held = [{**here, axis: i} for i in mine]
+        found = call_multiple(send_world_op, tuple(map(pieces.at, held)), params)
+        for spot, each in zip(held, found, strict=True):
+            parts[tuple(spot[a] for a in pieces.axes)] = each
+    return Pieces(mesh, pieces.axes, parts)
 
 
 def _gathered(pieces: Pieces, axis: str, shape_at: ShapeAt | None) -> Pieces:

@@ -12,28 +12,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from weft.core.common.slots import FUNCTIONS, OPS
+from weft.core.common.slots import FUNCTIONS
 from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec, extent
 from weft.core.common.types import Shape
 from weft.core.sharding.log import Communication, enter, is_logging
-from weft.core.sharding.pieces import Pieces, Shards, is_local
+from weft.core.sharding.pieces import Pieces, Shards, is_local, local_places
 from weft.core.sharding.steps import Step, local_bytes, reshard_steps
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import call
 from weft.ops.communication import remote
+from weft.ops.communication.remote import fold_op
 from weft.ops.view.join import concat_op
 from weft.ops.view.slice import slice_axes
-
-FOLDS = {  # the op that combines two terms of a reduction
-    "sum": "add",
-    "max": "maximum",
-    "min": "minimum",
-    "prod": "multiply",
-    "all": "bitwise_and",
-    "any": "bitwise_or",
-}
-
 
 def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     """The same tensor in another layout of its mesh, by the cheapest steps."""
@@ -68,7 +59,8 @@ def _in_axes_of(mesh: DeviceMesh, shards: Shards) -> Shards:
     """The same pieces on a mesh that splits the axes of theirs further."""
     old, rank = shards.mesh, shards.type.rank
     spec = shards.spec.plain.on(mesh)
-    if any(size % spec.parts(axis) for axis, size in enumerate(shards.type.shape)):
+    uneven = any(size % spec.parts(axis) for axis, size in enumerate(shards.type.shape))
+    if uneven or local_places(old) != local_places(mesh):
         whole = reshard(shards, ShardingSpec.whole(rank, old)).pieces.parts[()]
         everywhere = Pieces.everywhere(mesh, whole)  # uneven pieces are cut elsewhere there
         return Shards(shards.type, ShardingSpec.whole(rank, mesh), everywhere)
@@ -203,7 +195,7 @@ def window(x: Tensor, axis: int, start: int, end: int) -> Tensor:
 
 def fold(terms: Sequence[Tensor], kind: str) -> Tensor:
     """The reduction of the terms from the first to the last."""
-    result: Tensor = reduce(lambda x, y: call(OPS[FOLDS[kind]], (x, y), {}), terms)
+    result: Tensor = reduce(lambda x, y: call(fold_op(kind), (x, y), {}), terms)
     return result
 
 

@@ -1,0 +1,307 @@
+"""Print a digest of what many programs over meshes give; run by `test_meshes`, alone and as ranks.
+
+The text depends on the meshes only: whoever owns the devices, the bits are the same.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import weft as wf
+from weft import P
+from weft.checkpoints import load, save
+from weft.runtime.communicator import world
+
+ranks = world()
+LINE = wf.DeviceMesh("line", (4,), ("x",))
+GRID = wf.DeviceMesh("grid", (2, 2), ("dp", "tp"))
+LONG = wf.DeviceMesh("long", (2, 4), ("a", "b"))  # ranks own several devices along an axis
+THREE = wf.DeviceMesh("three", (4, 3), ("a", "b"))
+RNG = np.random.default_rng(7)
+X, Y = RNG.normal(size=(5, 6)), RNG.normal(size=(5, 6))
+EVEN = RNG.normal(size=(8, 8))
+WEIGHTS = {
+    "up": RNG.normal(size=(6, 12)) / 3,
+    "bias": RNG.normal(size=12),
+    "down": RNG.normal(size=(12, 6)) / 4,
+}
+
+
+def laid(array, mesh, spec):
+    return wf.asarray(array).shard(mesh, spec)
+
+
+# -- training --------------------------------------------------------------------------------
+
+WAYS = {
+    "data": (LINE, P("x"), {}),
+    "tensor": (GRID, P(), {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}),
+    "data and tensor": (GRID, P("dp"), {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}),
+    "fully sharded": (LINE, P("x"), {"up": P("x"), "bias": P("x"), "down": P("x")}),
+    "long": (LONG, P("a"), {"up": P(None, "b"), "bias": P("b"), "down": P("b")}),
+    "crossed": (LONG, P(("a", "b")), {"up": P("b", "a"), "bias": P("b"), "down": P("a", "b")}),
+    "uneven": (THREE, P("b"), {"up": P("b", "a"), "bias": P("a"), "down": P("a")}),
+}
+
+
+def loss(p, x, y):
+    hidden = wf.gelu(x @ p["up"] + p["bias"])
+    return wf.mean((hidden @ p["down"] - y) ** 2)
+
+
+def step(p, x, y):
+    value, slopes = wf.value_and_grad(loss)(p, x, y)
+    return value, {k: p[k] - 0.1 * slopes[k] for k in p}
+
+
+def train(way, run):
+    mesh, batch, places = WAYS[way]
+    p = {k: laid(a, mesh, places.get(k, P())) for k, a in WEIGHTS.items()}
+    x, y = laid(X, mesh, batch), laid(Y, mesh, batch)
+    losses = []
+    for _ in range(3):
+        value, p = run(p, x, y)
+        losses.append(value)
+    return losses, p
+
+
+def train_both(way):
+    eager, compiled = train(way, step), train(way, wf.compile(step))
+    for a, b in zip(whole(eager), whole(compiled), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    return eager, compiled
+
+
+# -- functions that see one piece ------------------------------------------------------------
+
+
+def by_hand(function, mesh, spec, out):
+    return wf.shard_map(function, mesh, in_specs=spec, out_specs=out, manual=True)
+
+
+def collectives(mesh, axis, count):
+    spec, other = P(axis), P(None, axis)
+    ring = [(i, (i + 1) % count) for i in range(count)]
+    line = [(i, i + 1) for i in range(count - 1)]
+    yield by_hand(lambda x: wf.all_reduce(x, axis), mesh, spec, P())
+    yield by_hand(lambda x: wf.all_reduce(x, axis, op="mean"), mesh, spec, P())
+    yield by_hand(lambda x: wf.all_reduce(x, axis, op="max"), mesh, spec, P())
+    yield by_hand(lambda x: wf.all_reduce(x, axis, op="min"), mesh, spec, P())
+    yield by_hand(lambda x: wf.all_reduce(x, axis, op="prod"), mesh, spec, P())
+    yield by_hand(lambda x: wf.sin(wf.all_gather(x, axis, axis=1)), mesh, spec, P())
+    yield by_hand(lambda x: wf.reduce_scatter(x, axis, axis=1), mesh, spec, other)
+    yield by_hand(lambda x: wf.all_to_all(x, axis, axis=0, split=1), mesh, spec, other)
+    yield by_hand(lambda x: wf.ppermute(x, axis, ring) * 2, mesh, spec, spec)
+    yield by_hand(lambda x: wf.ppermute(x, axis, line) + x, mesh, spec, spec)
+    yield by_hand(lambda x: x * (1 + wf.axis_index(axis)), mesh, spec, spec)
+
+
+def total(function):
+    return lambda *args: sum(wf.sum(wf.cos(y)) for y in wf.tree_leaves(function(*args)))
+
+
+def manual(mesh, axis):
+    x = wf.asarray(EVEN)
+    found = []
+    for function in collectives(mesh, axis, mesh.axis_size(axis)):
+        found += [function(x), wf.compile(function)(x), wf.grad(total(function))(x)]
+    return found
+
+
+def gradients_inside():
+    def body(p, x, y):
+        value, slopes = wf.value_and_grad(loss)(p, x, y)
+        slopes = wf.tree_map(lambda g: wf.all_reduce(g, "dp", op="mean"), slopes)
+        return wf.all_reduce(value, "dp", op="mean"), slopes
+
+    run = wf.shard_map(
+        body, GRID, in_specs=(P(), P("dp"), P("dp")), out_specs=(P(), P()), manual=True
+    )
+    args = wf.tree_map(wf.asarray, (WEIGHTS, X[:4], Y[:4]))
+    return run(*args), wf.compile(run)(*args)
+
+
+def megatron_by_hand():
+    def body(p, x):
+        return wf.all_reduce(wf.tanh(x @ p["up"] + p["bias"]) @ p["down"], "tp")
+
+    places = {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}
+    run = wf.shard_map(body, GRID, in_specs=(places, P("dp")), out_specs=P("dp"), manual=True)
+    args = wf.tree_map(wf.asarray, (WEIGHTS, X[:4]))
+    slopes = wf.grad(total(run), argnums=(0, 1))
+    return run(*args), slopes(*args), wf.compile(slopes)(*args)
+
+
+def automatic():
+    places = {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}
+    run = wf.shard_map(loss, GRID, in_specs=(places, P("dp"), P("dp")), out_specs=P())
+    args = wf.tree_map(wf.asarray, (WEIGHTS, X, Y))
+    return run(*args), wf.compile(run)(*args), wf.grad(run)(*args)
+
+
+def solved():
+    found = []
+    for mesh in (LINE, GRID):
+        run = wf.shard_map(loss, mesh, auto_sharding=True)
+        args = wf.tree_map(wf.asarray, (WEIGHTS, X[:4], Y[:4]))
+        found += [run(*args), wf.grad(run)(*args)]
+    return found
+
+
+# -- layouts, loops, draws, files --------------------------------------------------------------
+
+
+def layouts():
+    found = []
+    for mesh, a, b in ((GRID, "dp", "tp"), (LONG, "a", "b"), (THREE, "a", "b")):
+        x = laid(EVEN[:7], mesh, P(a, b))
+        moves = [P(b, a), P((a, b)), P(None, (b, a)), P(b), P(), P((b, a)), P(None, a)]
+        for spec in moves:
+            x = x.reshard(spec)
+            found.append(x + 0)
+        pending = laid(EVEN, mesh, P(None, a)) @ laid(EVEN, mesh, P(a))
+        found += [pending + 0, pending.reshard(P(a, b)), wf.all_reduce(pending), pending.max()]
+        found += [x[1:5], x.T @ x, wf.sort(x, axis=0), wf.cumsum(x, axis=1), x.sum(axis=0)]
+    return found
+
+
+def permutations():
+    found = []
+    for mesh, axis in ((LINE, "x"), (GRID, "dp"), (GRID, "tp"), (LONG, "b")):
+        count = mesh.axis_size(axis)
+        x = laid(EVEN, mesh, P(axis))
+        ring = [(i, (i + 1) % count) for i in range(count)]
+        found += [wf.ppermute(x, axis, ring), wf.ppermute(x, axis, ring[:1])]
+        found.append(wf.grad(lambda v: (wf.ppermute(v, axis, ring) * v).sum())(x))  # noqa: B023
+    return found
+
+
+LOOPS = {
+    "cond": lambda x: wf.cond(x.sum() > 0, lambda v: wf.sin(v) * 2, lambda v: v + x, x),
+    "while": lambda x: wf.while_loop(lambda c: (c * c).sum() < 100, lambda c: 2 * c + 1, x),
+    "fori": lambda x: wf.fori_loop(0, 3, lambda i, c: wf.sin(c) * x + i, x),
+    "scan": lambda x: wf.scan(lambda c, r: (wf.sin(c + r.sum()), c * r), wf.zeros_like(x[0]), x),
+    "matmul": lambda x: wf.scan(lambda c, r: (wf.tanh(c @ x.T @ x), c.sum()), x[0], x[:3]),
+}
+
+
+def loops():
+    found = []
+    for name, function in LOOPS.items():
+        for mesh, spec in ((LINE, P("x")), (GRID, P("dp", "tp")), (LONG, P(None, "b"))):
+            x = laid(X, mesh, spec)
+            found += [function(x), wf.compile(function)(x)]
+            if name != "while":
+                found.append(wf.grad(total(function))(x))
+    return found
+
+
+def maps():
+    w = laid(WEIGHTS["up"], GRID, P(None, "tp"))
+    spread = wf.vmap(lambda v: wf.tanh(v @ w), spmd_axis_name="dp")
+    plain = wf.vmap(lambda v: v @ w, in_axes=1, out_axes=1)
+    x = laid(X[:4], GRID, P())
+    return spread(x), wf.compile(spread)(x), plain(laid(X.T, GRID, P("tp", "dp")))
+
+
+def draws():
+    found = []
+    for mesh, spec in ((GRID, P("dp", "tp")), (LONG, P("b", "a")), (LINE, P("x"))):
+        key = wf.random.key(3)
+        draw = wf.shard_map(lambda k: wf.random.normal(k, (7, 5)), mesh, out_specs=spec)  # noqa: B023
+        x = laid(X, mesh, P(mesh.axis_names[0]))
+        dropped = wf.where(wf.random.uniform(key, x.shape) < 0.5, x, 0)
+        found += [draw(key), wf.compile(draw)(key), dropped]
+    return found
+
+
+FOLDER = Path(sys.argv[1])
+
+
+def checkpoints():
+    """Whatever was saved by however many processes loads here, and bits are the same."""
+    tree = {
+        "cut": laid(X, GRID, P("tp", "dp")),
+        "both": laid(X[0], LONG, P(("a", "b"))),
+        "copied": laid(X[1], LINE, P()),
+        "sum": laid(X, GRID, P(None, "tp")) @ laid(Y.T, GRID, P("tp")),
+        "apart": wf.asarray(5),
+    }
+    save(FOLDER / str(ranks.size), tree)
+    found = []
+    for path in sorted(FOLDER.iterdir()):
+        there = load(path, wf.tree_map(wf.zeros_like, tree))
+        other = load(path, {k: laid(0 * x.reshard(P()), LINE, P("x")) if x.ndim else x
+                            for k, x in tree.items()})  # fmt: skip
+        for k, x in tree.items():
+            for a in (there[k], other[k]):
+                np.testing.assert_array_equal(whole(a)[0], whole(x)[0])
+    return tree | {"found": found}
+
+
+def holds_only_its_shards():
+    """A process has the pieces of its own devices, and no others, whatever made the tensor."""
+    share = max(1, LINE.size // ranks.size)
+    x = laid(np.zeros((64, 1024)), LINE, P("x"))
+    _, p = train("fully sharded", wf.compile(step))
+    for tensor in (x, x + 1, wf.grad(lambda v: (v * v).sum())(x), wf.compile(wf.sin)(x)):
+        assert [s.tensor.shape for s in tensor.dual.shards] == [(16, 1024)] * share
+        assert wf.realize(tensor).dual.shards[0].index[0].start == 16 * share * ranks.rank
+    assert len(p["up"].dual.shards) == share
+    assert sum(s.tensor.size for s in p["down"].dual.shards) == WEIGHTS["down"].size * share // 4
+    before = wf.memory_report().nbytes
+    y = wf.realize(x + 2)
+    grown = wf.memory_report().nbytes - before
+    assert grown <= y.nbytes * share // 4 + 1024, (grown, y.nbytes)
+    return ()
+
+
+CHECKS = {
+    **{f"train {way}": (train_both, way) for way in WAYS},
+    "manual line": (manual, LINE, "x"),
+    "manual grid": (manual, GRID, "tp"),
+    "manual grid, outer": (manual, GRID, "dp"),
+    "manual long": (manual, LONG, "b"),
+    "gradients inside": (gradients_inside,),
+    "megatron by hand": (megatron_by_hand,),
+    "automatic": (automatic,),
+    "solved": (solved,),
+    "layouts": (layouts,),
+    "permutations": (permutations,),
+    "loops": (loops,),
+    "maps": (maps,),
+    "draws": (draws,),
+    "checkpoints": (checkpoints,),
+    "memory": (holds_only_its_shards,),
+}
+
+
+def whole(tree):
+    """The arrays of a tree, put together from all processes."""
+    leaves = [wf.asarray(x) for x in wf.tree_leaves(tree)]
+    return [(x if x.sharding.mesh is None else x.reshard(P())).numpy() for x in leaves]
+
+
+def digest(arrays):
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
+    return found.hexdigest()[:16]
+
+
+def main():
+    wanted = sys.argv[2:]
+    for name, (function, *arguments) in CHECKS.items():
+        if wanted and name not in wanted:
+            continue
+        arrays = whole(function(*arguments))
+        line = f"{name}: {len(arrays)} arrays, {digest(arrays)}"
+        ranks.check(line)
+        if ranks.rank == 0:
+            print(line, flush=True)
+    print(f"rank {ranks.rank} is done", flush=True)
+
+
+main()
