@@ -23,7 +23,7 @@ from weft.core.common.trees import tree_unflatten
 from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.core.sharding.pieces import local_coordinates
+from weft.core.sharding.pieces import generation, local_coordinates
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.number import WIDE, Number
 from weft.core.tensor.sharing import is_shared
@@ -54,9 +54,13 @@ class Specialization:
         self.donated = donated
         self.hits = 0
         self.is_ready = False
+        self.parts = None
+        self._generation = generation()
 
     def fits(self) -> bool:
-        """Whether the captured tensors still have the types they were traced with."""
+        """Whether captured tensors have the types, and devices the owners, of the trace."""
+        if self.parts is not None and self._generation != generation():
+            return False
         return not self.capture_changes()
 
     def capture_changes(self) -> list[str]:

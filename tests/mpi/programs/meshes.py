@@ -210,7 +210,7 @@ def draws():
     found = []
     for mesh, spec in ((GRID, P("dp", "tp")), (LONG, P("b", "a")), (LINE, P("x"))):
         key = wf.random.key(3)
-        draw = wf.shard_map(lambda k: wf.random.normal(k, (7, 5)), mesh, out_specs=spec)  # noqa: B023
+        draw = wf.shard_map(lambda k: wf.random.normal(k, (7, 5)), mesh, out_specs=spec)
         x = laid(X, mesh, P(mesh.axis_names[0]))
         dropped = wf.where(wf.random.uniform(key, x.shape) < 0.5, x, 0)
         found += [draw(key), wf.compile(draw)(key), dropped]

@@ -22,8 +22,8 @@ from weft.errors import ShardingError
 Coordinates: TypeAlias = tuple[int, ...]  # along some mesh axes, in their order
 
 _world: list[Callable[[], tuple[int, int]]] = [lambda: (0, 1)]
-generation = [0]
-"""Counts how often owners were forgotten: what is kept for a mesh is good for one generation."""
+_generation = [0]
+_forgetters: list[Callable[[], None]] = []
 
 
 def install_world(function: Callable[[], tuple[int, int]]) -> None:
@@ -34,9 +34,27 @@ def install_world(function: Callable[[], tuple[int, int]]) -> None:
 
 def forget_owners() -> None:
     """Forget which devices belong to which process: there are other processes now."""
-    generation[0] += 1
-    for cached in (_shares, local_places, local_coordinates):
-        cached.cache_clear()
+    _generation[0] += 1
+    for forget in _forgetters:
+        forget()
+
+
+def depends_on_owners(forget: Callable[[], None]) -> None:
+    """Have a cache emptied when other processes share the devices."""
+    _forgetters.append(forget)
+
+
+def generation() -> int:
+    """How often owners were forgotten: a program of pieces is good for one generation."""
+    return _generation[0]
+
+
+def lost(mesh: DeviceMesh) -> ShardingError:
+    """The error for a tensor whose pieces are not where the processes of today expect them."""
+    return ShardingError(
+        f"mesh {mesh.name!r}: the tensor was spread over processes that no longer work together;"
+        " pieces of it are missing\nhint: load it from a checkpoint into the layout it needs now"
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -81,6 +99,10 @@ def local_coordinates(mesh: DeviceMesh, axes: MeshAxes) -> tuple[Coordinates, ..
     return tuple(sorted({tuple(at[axis] for axis in axes) for at in found}))
 
 
+for _cached in (_shares, local_places, local_coordinates):
+    depends_on_owners(_cached.cache_clear)
+
+
 def is_local(mesh: DeviceMesh, axis: str) -> bool:
     """Whether all devices along an axis belong to this process, for each of its devices."""
     return len(local_coordinates(mesh, (axis,))) == mesh.axis_size(axis)
@@ -112,7 +134,10 @@ class Pieces:
 
     def at(self, coordinates: Mapping[str, int]) -> Any:
         """The piece at a place; axes it does not vary over do not matter."""
-        return self.parts[tuple([coordinates[axis] for axis in self.axes])]
+        try:
+            return self.parts[tuple([coordinates[axis] for axis in self.axes])]
+        except KeyError:
+            raise lost(self.mesh) from None
 
     def map(self, function: Callable[[Any], Any]) -> Pieces:
         """The pieces after `function`."""

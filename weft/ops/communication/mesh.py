@@ -19,7 +19,15 @@ from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs, freeze
-from weft.core.sharding.pieces import Coordinates, Pieces, Shards, is_local, local_coordinates
+from weft.core.sharding.pieces import (
+    Coordinates,
+    Pieces,
+    Shards,
+    depends_on_owners,
+    is_local,
+    local_coordinates,
+    lost,
+)
 from weft.core.sharding.propagate import Passing, Propagation, common_mesh, propagate
 from weft.core.tensor.impl import TensorImpl, leaked
 from weft.core.tensor.tensor import Tensor
@@ -33,6 +41,7 @@ Rules: TypeAlias = dict[type, Callable[..., tuple[Any, ...]]]
 joint_rules: Rules = {}
 _plans: dict[Any, Plan] = {}
 _PLANS_LIMIT = 16_384
+depends_on_owners(_plans.clear)
 
 
 class Mesh(Handler):
@@ -192,7 +201,10 @@ def execute(
             parts = (x if fits else reshard(x, spec, op.name)).pieces.parts
         else:
             parts = {(): x} if fits else on_mesh(x, spec).pieces.parts
-        columns.append([parts[place] for place in places])
+        try:
+            columns.append([parts[place] for place in places])
+        except KeyError:
+            raise lost(plan.mesh) from None
     bare = current() is None
     runs: list[Any] = []
     for pieces, local in zip(zip(*columns, strict=True), plan.params.values(), strict=True):

@@ -26,6 +26,7 @@ from weft.ops.communication.remote import fold_op
 from weft.ops.view.join import concat_op
 from weft.ops.view.slice import slice_axes
 
+
 def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     """The same tensor in another layout of its mesh, by the cheapest steps."""
     if shards.spec == target:

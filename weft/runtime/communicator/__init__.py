@@ -10,11 +10,12 @@
 | `transport` | what collectives need of a way to move bytes |
 | `shared_memory`, `segment`, `signals` | ranks of one host |
 | `messages` | ranks anywhere, through MPI |
-| `process` | `world`: the communicator of this process |
+| `job` | the communicator of an MPI job |
+| `process` | `world`: the communicator of this process; `use`: another one |
 """
 
 from weft.runtime.communicator.interface import Communicator, Members
 from weft.runtime.communicator.local import LocalCommunicator
-from weft.runtime.communicator.process import world
+from weft.runtime.communicator.process import use, world
 
-__all__ = ["Communicator", "LocalCommunicator", "Members", "world"]
+__all__ = ["Communicator", "LocalCommunicator", "Members", "use", "world"]

@@ -1,4 +1,4 @@
-"""Which communicator a process has: that of its MPI job, or the local one.
+"""The communicator of an MPI job, for a process that a launcher has started.
 
 MPI is started when the communicator is first asked for, and ended when the interpreter exits. It is
 not ended after a failure, since that would wait for ranks that are gone. An exception that nobody
@@ -8,7 +8,6 @@ catches ends the rank with a non-zero status, for which the launcher ends the ot
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import socket
 import sys
@@ -30,23 +29,11 @@ from weft.runtime.communicator.transport import State, Transport
 _mpi4py = LazyModule("mpi4py")
 MPI = LazyModule("mpi4py.MPI")
 
-# Set by the launchers of Open MPI, of MPICH and Intel MPI, and of systems that use PMIx.
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_RANKS = (*_SIZES, "PMIX_RANK")
 _ABORT_SECONDS = 1.5  # for a rank whose threads keep it alive after an exception
 
 
-@functools.cache
-def world() -> Communicator:
-    """The communicator of this process: all ranks of its MPI job, or itself alone.
-
-    >>> world().size
-    1
-    """
-    if not any(name in os.environ for name in _RANKS):
-        return LocalCommunicator()
-    if any(os.environ.get(name) == "1" for name in _SIZES):
-        return LocalCommunicator()
+def join() -> Communicator:
+    """The communicator of all ranks of the job that this process belongs to."""
     started = _start()
     comm = MPI.COMM_WORLD.Dup()
     if comm.Get_size() == 1:
