@@ -35,3 +35,11 @@ def test_programs_over_meshes_give_the_bits_of_one_process(launch, alone, ranks)
     assert status == 0, text
     assert digests(text) == expected
     assert text.count("is done") == ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_may_look_collect_diverge_come_late_and_die(launch, ranks):
+    status, text = launch(ranks, "apart.py", options=("--timeout", "30"))
+    assert text.count("is done") == ranks - 1, text
+    assert "Traceback" not in text, (status, text)

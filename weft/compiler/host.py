@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from weft.core.common.events import watchers
+from weft.core.common.source import blame, unblame
 from weft.core.common.types import Array, TensorType
-from weft.core.graph.graph import Located, execute
+from weft.core.graph.graph import Located, execute, locate
 from weft.core.graph.node import OutputRefs
 
 
@@ -30,7 +31,7 @@ def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: in
 
 
 class BareCall:
-    """A call whose reference needs nothing around it; memory mostly lies where it lay before."""
+    """A call whose reference writes its results itself; memory mostly lies where it lay before."""
 
     __slots__ = ("_addresses", "_arrays", "_inputs", "_node")
 
@@ -49,10 +50,14 @@ class BareCall:
         if addresses != self._addresses:
             arrays = list(map(array_at, addresses, (*self._inputs, *node.types)))
             self._addresses, self._arrays = addresses, arrays
-        with Located(node):
-            made = node.op.eval(*arrays[:count], **node.params)
-        for target, result in zip(arrays[count:], made if node.op.multiple else (made,)):
-            target[...] = result
+        token = blame(node.position)  # by hand: a context manager costs more than the rest of this
+        try:
+            node.op.eval(*arrays[:count], out=arrays[count:], **node.params)
+        except BaseException as error:
+            locate(node, error)
+            raise
+        finally:
+            unblame(token)
 
 
 def array_at(address: int, kind: TensorType) -> Array:

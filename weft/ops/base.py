@@ -75,7 +75,7 @@ class Operation(ABC):
     multiple: ClassVar[bool] = False  # results are a tuple, even when there is one
     ufunc: ClassVar[Any] = None  # a NumPy ufunc that is the whole meaning and can write into `out`
     home: ClassVar[Any] = None  # the ambient handler that alone gives the op its meaning
-    bare: ClassVar[bool] = False  # `eval` can be called as it is: it copies, widens and checks
+    bare: ClassVar[bool] = False  # `eval` copies, widens and checks, and takes `out=`, memory
     leaf: ClassVar[bool] = True  # `eval` runs no other op and no user code
     selective: ClassVar[bool] = False  # `vjp` takes `needed`: which operands want a cotangent
     sparse: ClassVar[bool] = False  # `vjp` takes None for the cotangent of a result nobody used

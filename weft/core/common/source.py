@@ -45,6 +45,7 @@ class Position(NamedTuple):
 _blame: ContextVar[Position | None] = ContextVar("weft_blame", default=None)
 _wanted: ContextVar[bool] = ContextVar("weft_positions", default=False)
 positions_wanted: Callable[[], bool] = _wanted.get
+blame, unblame = _blame.set, _blame.reset  # what `blamed` does, for code that is called very often
 
 
 class blamed:

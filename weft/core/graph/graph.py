@@ -59,9 +59,14 @@ class Located:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            note = f"in {self.node.name}, recorded at {describe(self.node.position)}"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
+            locate(self.node, error)
+
+
+def locate(node: OutputRefs, error: BaseException) -> None:
+    """Add the user's line of a call to an error that came of it."""
+    note = f"in {node.name}, recorded at {describe(node.position)}"
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 @dataclass(slots=True)

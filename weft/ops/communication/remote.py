@@ -23,8 +23,11 @@ from weft.runtime.communicator import world
 
 Members: TypeAlias = tuple[int, ...]
 Letters: TypeAlias = tuple[tuple[int, int], ...]  # (number of a piece, rank)
+Shapes: TypeAlias = tuple[Shape, ...]
+Out: TypeAlias = Sequence[Array | None]  # memory of results; None where they are new
 ShapeAt: TypeAlias = Callable[[Mapping[str, int]], Shape]
 
+_NEW: Out = (None,)
 _KINDS = {"all": "min", "any": "max"}
 _FOLDS = {  # the op that combines two terms of a reduction
     "sum": "add",
@@ -42,7 +45,10 @@ def fold_op(kind: str) -> Any:
 
 
 class WorldOperation(Operation):
-    """Takes part in a collective of several processes; `members` are their ranks, in order."""
+    """Takes part in a collective of several processes; `members` are their ranks, in order.
+
+    `eval` takes the memory of its results as `out=`.
+    """
 
     pure = False
     bare = True
@@ -60,8 +66,8 @@ class WorldOperation(Operation):
 class SumWorld(WorldOperation):
     """The sum of all members' tensors, in their order."""
 
-    def eval(self, x: Array, *, members: Members) -> Array:
-        return world().all_reduce(x, "sum", members)
+    def eval(self, x: Array, *, members: Members, out: Out = _NEW) -> Array:
+        return world().all_reduce(x, "sum", members, out[0])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return (call(self, (ct,), params),)
@@ -72,8 +78,8 @@ class FoldWorld(WorldOperation):
 
     linear = Linear.NO
 
-    def eval(self, x: Array, *, kind: str, members: Members) -> Array:
-        return world().all_reduce(x, _KINDS.get(kind, kind), members)
+    def eval(self, x: Array, *, kind: str, members: Members, out: Out = _NEW) -> Array:
+        return world().all_reduce(x, _KINDS.get(kind, kind), members, out[0])
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         op, terms = fold_op(params["kind"]), _everyones(primals[0], params["members"])
@@ -106,8 +112,8 @@ class ScatterWorld(WorldOperation):
         (x,), members = types, params["members"]
         return TensorType(_cut(x.shape, params["axis"], members), x.dtype)
 
-    def eval(self, x: Array, *, axis: int, members: Members) -> Array:
-        return world().reduce_scatter(x, "sum", axis + x.ndim, members)
+    def eval(self, x: Array, *, axis: int, members: Members, out: Out = _NEW) -> Array:
+        return world().reduce_scatter(x, "sum", axis + x.ndim, members, out[0])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         members, axis, (x,) = params["members"], params["axis"], primals
@@ -124,8 +130,8 @@ class GatherWorld(WorldOperation):
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
         return _arriving(types[0], params["shapes"])
 
-    def eval(self, x: Array, *, members: Members, shapes: tuple[Shape, ...]) -> tuple[Array, ...]:
-        return tuple(world().all_gather(x, members))
+    def eval(self, x: Array, *, members: Members, shapes: Shapes, out: Out = _NEW) -> Any:
+        return _put(out, world().all_gather(x, members))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         members = params["members"]
@@ -143,8 +149,8 @@ class SwapWorld(WorldOperation):
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
         return _arriving(types[0], params["shapes"])
 
-    def eval(self, *pieces: Array, members: Members, shapes: tuple[Shape, ...]) -> Any:
-        return tuple(world().all_to_all(pieces, members))
+    def eval(self, *pieces: Array, members: Members, shapes: Shapes, out: Out = _NEW) -> Any:
+        return _put(out, world().all_to_all(pieces, members))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         shapes = tuple(x.shape for x in primals)
@@ -159,16 +165,28 @@ class SendWorld(WorldOperation):
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
         return types
 
-    def eval(self, *pieces: Array, sends: Letters, receives: Letters) -> tuple[Array, ...]:
-        out = [(rank, pieces[k]) for k, rank in sends]
-        back = [(rank, pieces[k].shape, pieces[k].dtype) for k, rank in receives]
-        arrived = world().exchange(out, back)
+    def eval(
+        self, *pieces: Array, sends: Letters, receives: Letters, out: Out = _NEW
+    ) -> tuple[Array, ...]:
+        given = [(rank, pieces[k]) for k, rank in sends]
+        wanted = [(rank, pieces[k].shape, pieces[k].dtype) for k, rank in receives]
+        arrived = world().exchange(given, wanted)
         found = dict(zip([k for k, _ in receives], arrived, strict=True))
-        return tuple(found[k] if k in found else np.zeros_like(x) for k, x in enumerate(pieces))
+        made = [found[k] if k in found else np.zeros_like(x) for k, x in enumerate(pieces)]
+        return _put(out, made)
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         back = {"sends": params["receives"], "receives": params["sends"]}
         return call_multiple(self, tuple(ct), back)
+
+
+def _put(out: Out, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """The arrays, in the memory that is given if there is any."""
+    if out is not _NEW:
+        for target, array in zip(out, arrays, strict=True):
+            assert target is not None and target.shape == array.shape
+            target[...] = array
+    return tuple(arrays)
 
 
 def _arriving(held: TensorType, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:

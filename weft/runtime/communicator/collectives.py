@@ -108,34 +108,38 @@ class ProcessCommunicator(Communicator):
         own = row_major(array, "all_gather")
         return group.with_own([arrays[0] for arrays in found], own)
 
-    def all_reduce(self, array: Array, kind: str, members: Members) -> Array:
+    def all_reduce(
+        self, array: Array, kind: str, members: Members, out: Array | None = None
+    ) -> Array:
         group = self._groups.get(members) or self._group(members, "all_reduce")
         plan = group.plans.get((kind, array.dtype, array.shape))
         if plan is None:
             plan = self._plan(group, "all_reduce", (kind,), array)
         if not group.peers:
-            return row_major(array, "all_reduce")
+            return row_major(array, "all_reduce", out)
         if not plan.small:
-            return self._run(plan.header, self._reduce_large, group, plan, array)
+            return self._run(plan.header, self._reduce_large, group, plan, array, out)
         with self._lock:  # as `_run` does, without the cost of a call
             if self._unusable is not None:
                 raise self._refusal(plan.header)
             try:
                 arrays = plan.lane.meet(array.tobytes()) or self._diverged(plan)
                 arrays.insert(group.position, array)
-                return self._folder.fold(plan.function, arrays)
+                return self._folder.fold(plan.function, arrays, out)
             except BaseException as error:
                 raise self._failure(error, plan.header) from None
 
-    def reduce_scatter(self, array: Array, kind: str, axis: int, members: Members) -> Array:
+    def reduce_scatter(
+        self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None
+    ) -> Array:
         group = self._groups.get(members) or self._group(members, "reduce_scatter")
         check_axis(axis, array.ndim)
         plan = group.plans.get((kind, axis, array.dtype, array.shape))
         if plan is None:
             plan = self._plan(group, "reduce_scatter", (kind, axis), array)
         if not group.peers:
-            return row_major(array, "reduce_scatter")
-        return self._run(plan.header, self._reduce_scatter, group, plan, array, axis)
+            return row_major(array, "reduce_scatter", out)
+        return self._run(plan.header, self._reduce_scatter, group, plan, array, axis, out)
 
     def all_to_all(self, pieces: Sequence[Array], members: Members) -> list[Array]:
         group = self._group(members, "all_to_all")
@@ -313,10 +317,10 @@ class ProcessCommunicator(Communicator):
             raise Trouble(State.MISMATCH, strangers, seen)
         return found
 
-    def _reduce_large(self, group: Group, plan: Plan, array: Array) -> Array:
+    def _reduce_large(self, group: Group, plan: Plan, array: Array, out: Array | None) -> Array:
         self._meet(plan, b"")
         flat = np.ascontiguousarray(array).reshape(-1)
-        out = np.empty(array.shape, array.dtype)
+        out = np.empty(array.shape, array.dtype) if out is None else out
         flat_out = out.reshape(-1)
         count = len(group.members)
         bounds = [slice(*piece_bounds(flat.size, count, i)) for i in range(count)]
@@ -329,7 +333,9 @@ class ProcessCommunicator(Communicator):
             put(targets, start, views)
         return out
 
-    def _reduce_scatter(self, group: Group, plan: Plan, array: Array, axis: int) -> Array:
+    def _reduce_scatter(
+        self, group: Group, plan: Plan, array: Array, axis: int, out: Array | None
+    ) -> Array:
         count = len(group.members)
         bounds = [piece_bounds(array.shape[axis], count, i) for i in range(count)]
         leading = (slice(None),) * axis
@@ -339,8 +345,8 @@ class ProcessCommunicator(Communicator):
             piece = (*leading, slice(*bounds[group.position]))
             arrays = [each[piece] for each in self._meet(plan, array.tobytes())]
             arrays.insert(group.position, own)
-            return self._folder.fold(plan.function, arrays)
-        out = np.empty(own.shape, own.dtype)
+            return self._folder.fold(plan.function, arrays, out)
+        out = np.empty(own.shape, own.dtype) if out is None else out
         self._meet(plan, b"")
         flat = [np.ascontiguousarray(piece).reshape(-1) for piece in pieces]
         self._fold_pieces(group, plan, flat, out.reshape(-1))

@@ -42,8 +42,10 @@ class Folder:
         self._quiet = contextvars.copy_context()
         self._quiet.run(np.seterr, all="ignore")
 
-    def fold(self, function: Any, arrays: Sequence[Array]) -> Array:
-        """((a0 ∘ a1) ∘ a2)… as a new array; there are at least two."""
+    def fold(self, function: Any, arrays: Sequence[Array], out: Array | None = None) -> Array:
+        """((a0 ∘ a1) ∘ a2)… as a new array, or in `out`; there are at least two."""
+        if out is not None:
+            return self.fold_into(function, arrays, out)
         first = arrays[0]
         if first.ndim == 1 and len(arrays) == 2:  # no scalar, and no question of memory order
             result: Array = self._quiet.run(function, first, arrays[1])

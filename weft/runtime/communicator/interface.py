@@ -19,7 +19,8 @@ Members: TypeAlias = tuple[int, ...]
 class Communicator(ABC):
     """A numbered set of processes. `members` are the ranks that take part, in an agreed order.
 
-    Arrays may be of any dtype of weft and in any memory order; results are new, row-major arrays.
+    Arrays may be of any dtype of weft and in any memory order; results are row-major arrays, new
+    ones unless `out` is given.
     """
 
     rank: int
@@ -36,14 +37,19 @@ class Communicator(ABC):
         """The arrays of all members, by position; dtype and number of axes must agree."""
 
     @abstractmethod
-    def all_reduce(self, array: Array, kind: str, members: Members) -> Array:
+    def all_reduce(
+        self, array: Array, kind: str, members: Members, out: Array | None = None
+    ) -> Array:
         """The fold ((a0 ∘ a1) ∘ a2)… in the order of members: the same bits on each of them.
 
-        `kind` is `sum`, `prod`, `max` or `min`. Each step rounds to the array's dtype.
+        `kind` is `sum`, `prod`, `max` or `min`. Each step rounds to the array's dtype. The result
+        is in `out` if that is given: a row-major array of the same shape and dtype, other memory.
         """
 
     @abstractmethod
-    def reduce_scatter(self, array: Array, kind: str, axis: int, members: Members) -> Array:
+    def reduce_scatter(
+        self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None
+    ) -> Array:
         """This rank's piece of what `all_reduce` gives, cut along `axis`.
 
         Pieces are as even as can be: of n entries among p members, the first n % p have one more.

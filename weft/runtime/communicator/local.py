@@ -14,10 +14,13 @@ from weft.runtime.communicator.fold import fold_function
 from weft.runtime.communicator.interface import Communicator, Members
 
 
-def row_major(array: Array, op: str) -> Array:
-    """A new array with the same values; a dtype that weft does not have is an error."""
+def row_major(array: Array, op: str, out: Array | None = None) -> Array:
+    """The same values in a new array, or in `out`; a dtype that weft does not have is an error."""
     as_dtype(array.dtype, op=op)
-    return np.array(array, order="C", copy=True)
+    if out is None:
+        return np.array(array, order="C", copy=True)
+    out[...] = array
+    return out
 
 
 class LocalCommunicator(Communicator):
@@ -32,16 +35,20 @@ class LocalCommunicator(Communicator):
         _check_alone(members, "all_gather")
         return [row_major(array, "all_gather")]
 
-    def all_reduce(self, array: Array, kind: str, members: Members) -> Array:
+    def all_reduce(
+        self, array: Array, kind: str, members: Members, out: Array | None = None
+    ) -> Array:
         _check_alone(members, "all_reduce")
         fold_function(kind, "all_reduce")
-        return row_major(array, "all_reduce")
+        return row_major(array, "all_reduce", out)
 
-    def reduce_scatter(self, array: Array, kind: str, axis: int, members: Members) -> Array:
+    def reduce_scatter(
+        self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None
+    ) -> Array:
         _check_alone(members, "reduce_scatter")
         fold_function(kind, "reduce_scatter")
         check_axis(axis, array.ndim)
-        return row_major(array, "reduce_scatter")
+        return row_major(array, "reduce_scatter", out)
 
     def all_to_all(self, pieces: Sequence[Array], members: Members) -> list[Array]:
         _check_alone(members, "all_to_all")
