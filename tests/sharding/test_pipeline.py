@@ -184,3 +184,30 @@ def test_parameters_that_are_not_stacked_by_stage_are_refused() -> None:
         wf.gpipe(stage, params, XS, LINE)
     with pytest.raises(wf.errors.ShardingError, match="no axis 'model'"):
         wf.gpipe(stage, PARAMS, XS, LINE, "model")
+
+
+def test_a_batch_that_is_split_over_data_is_not_gathered_at_any_tick() -> None:
+    params = split(GRID)
+    xs, targets = (wf.shard(x, GRID, P(None, "data")) for x in (XS, TARGETS))
+    with wf.communication_log() as log:
+        made = wf.gpipe(stage, params, xs, GRID)
+    assert made.sharding.axes == ((), ("data",), ())
+    assert all(entry.axes == ("stage",) for entry in log)
+    with wf.communication_log() as log:
+        found = by_one_forward_one_backward(params, xs, targets, GRID)
+    assert {entry.kind for entry in log if "data" in entry.axes} == {"all_reduce"}
+    assert_close(found, dense_gradient())
+
+
+def test_a_carry_is_cut_as_its_steps_give_it_unless_it_was_made_to_stay_whole() -> None:
+    mesh = wf.DeviceMesh("grid", (2, 2), ("a", "b"))
+    xs = wf.shard(wf.ones((3, 4, 4)), mesh, P(None, "a", "b"))
+
+    def run(start):
+        with wf.communication_log() as log:
+            last = wf.scan(lambda c, x: (c + x, None), start, xs)[0]
+        return last.sharding.axes, log.kinds
+
+    assert run(wf.shard(wf.zeros((4, 4)), mesh, P("a"))) == ((("a",), ("b",)), [])
+    pinned, moved = run(wf.shard(wf.zeros((4, 4)), mesh, P("a"), replicated=("b",)))
+    assert pinned == (("a",), ()) and moved == ["all_gather"]

@@ -12,13 +12,13 @@ from typing import Any
 
 from weft.core.common.parameters import as_function, shown
 from weft.core.common.slots import public
-from weft.core.common.spec import DeviceMesh, P
+from weft.core.common.spec import DeviceMesh
 from weft.core.common.trees import tree_leaves, tree_map
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops.communication.collectives import ppermute
-from weft.ops.communication.layout import shard
+from weft.ops.communication.layout import spread_over
 from weft.ops.control.loops import scan
 from weft.ops.creation import arange, ones, zeros_like
 from weft.ops.elementwise.arithmetic import add, where
@@ -136,7 +136,7 @@ class _Pipe:
     def first(self, *sizes: int) -> Tensor:
         """The first microbatch at each stage, for ticks in which nothing has arrived there."""
         shape = (self.stages, *sizes, *self.xs.shape[1:])
-        return shard(broadcast_to(self.xs[0], shape), self.mesh, P(self.axis))
+        return spread_over(broadcast_to(self.xs[0], shape), self.axis, self.mesh)
 
     def onwards(self, x: Tensor) -> Tensor:
         """Hand what each stage made to the next."""

@@ -71,14 +71,33 @@ class Reshard(Layout):
         return self.target(held, **params)
 
     def communicate(self, x: Any, **params: Any) -> Any:
-        spec: ShardingSpec = params["spec"]
-        assert spec.mesh is not None
-        if isinstance(x, Shards) and x.mesh != spec.mesh:
+        return self.moved_on(params["spec"].mesh, x, **params)
+
+    def moved_on(self, mesh: DeviceMesh, x: Any, /, **params: Any) -> Any:
+        """Lay shards of this or another mesh, or a tensor of one device, out as wanted."""
+        if isinstance(x, Shards) and x.mesh != mesh:
             x = whole_tensor(x)
         if isinstance(x, Tensor):
-            whole = ShardingSpec.whole(x.ndim, spec.mesh)
-            x = Shards(x.type, whole, Pieces.everywhere(spec.mesh, x))
-        return moved(x, self.target(x.spec, spec=spec), self.name)
+            x = Shards(x.type, ShardingSpec.whole(x.ndim, mesh), Pieces.everywhere(mesh, x))
+        return moved(x, self.target(x.spec, **params), self.name)
+
+
+class Spread(Reshard):
+    """Let mesh axes split tensor axis `-rank`; the other axes keep their layout, whatever it is."""
+
+    def target(self, held: ShardingSpec, /, **params: Any) -> ShardingSpec:
+        names, at = params["axes"], len(held.axes) - params["rank"]
+        kept = [tuple(a for a in axes if a not in names) for axes in held.axes]
+        return ShardingSpec(held.mesh, (*kept[:at], names, *kept[at + 1 :]))
+
+    def layout_of(self, *specs: Any, **params: Any) -> ShardingSpec | None:
+        mesh, held = params["mesh"], specs[0]
+        if held is None:
+            held = ShardingSpec.whole(params["rank"], mesh)
+        return self.target(held, **params) if held.mesh == mesh else None
+
+    def communicate(self, x: Any, **params: Any) -> Any:
+        return self.moved_on(params["mesh"], x, **params)
 
 
 class ReshardLike(CollectiveOperation):
@@ -120,7 +139,7 @@ def call_reshard(x: Any, spec: ShardingSpec) -> Any:
     return reshard_op.communicate(x, spec=fitting)
 
 
-reshard_op, reshard_like_op = Reshard(), ReshardLike()
+reshard_op, spread_op, reshard_like_op = Reshard(), Spread(), ReshardLike()
 
 
 @public
@@ -199,9 +218,7 @@ def dual_of(x: Tensor) -> Dual:
 def spread_over(x: Tensor, mesh_axes: Any, mesh: DeviceMesh) -> Tensor:
     """`x` with its leading axis split by some mesh axes; the others keep their layout."""
     names = (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes)
-    held = x.sharding.axes if x.sharding.mesh == mesh else ((),) * x.ndim
-    rest = tuple(tuple(a for a in axes if a not in names) for axes in held[1:])
-    return shard(x, mesh, ShardingSpec.of(mesh, P(names, *rest), x.ndim))
+    return call(spread_op, (x,), {"mesh": mesh, "axes": names, "rank": x.ndim})
 
 
 @public
