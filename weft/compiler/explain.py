@@ -117,7 +117,7 @@ class _Explanation:
         self._count(done, trips, alone, together)
         yield f"{self.names[call]}: {', '.join(node.name for node in call.members) or 'the rest'}"
         looping = any(isinstance(s, Loop) for s in every(kernel.body))
-        space = " x ".join(map(str, space_of(call))) if looping else "no loops"
+        space = (looping and " x ".join(map(str, space_of(call)))) or "no loops"
         yield f"  {space}; tasks {tasks}, lanes {lanes(kernel)}"
         yield (
             f"  {show_bytes(done.read)} read, {show_bytes(done.written)} written,"
