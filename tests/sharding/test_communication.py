@@ -347,3 +347,17 @@ def test_data_parallel_gradients_gather_nothing(name) -> None:
     assert not large(log)
     assert slope.sharding.pending == (("dp", "sum"),)
     close(slope, wf.grad(mean_square)(wf.asarray(weight), wf.asarray(IMAGES)))
+
+
+def test_a_collective_in_a_loop_is_entered_once_with_the_number_of_its_rounds() -> None:
+    mesh = wf.DeviceMesh("line", (4,), ("x",))
+    start = wf.shard(wf.ones((8, 2), dtype=wf.float64), mesh, P("x"))
+
+    def step(c, _):
+        return wf.ppermute(c, "x", [(i, (i + 1) % 4) for i in range(4)]), None
+
+    with wf.communication_log() as log:
+        wf.scan(lambda c, _: (wf.scan(step, c, None, length=3)[0], None), start, None, length=5)
+    (entry,) = log
+    assert (entry.kind, entry.times, entry.bytes) == ("ppermute", 15, 2 * 2 * 8)
+    assert log.bytes == 15 * entry.bytes and "32 bytes 15 times" in str(log)

@@ -1,6 +1,7 @@
 """The communication log: what was moved between devices, how many bytes, for which line.
 
-Collectives are entered when they are decided, at the call, before any data is read.
+Collectives are entered when they are decided, at the call, before any data is read. One that a
+`scan` holds is entered once, with the number of its rounds; those of a `while_loop` nobody knows.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.core.common.source import Position, describe
 from weft.core.common.spec import DeviceMesh, MeshAxes
@@ -17,7 +18,7 @@ from weft.core.common.types import Shape
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One collective: `bytes` is what each device sends."""
+    """One collective: `bytes` is what each device sends, `times` how often."""
 
     kind: str
     mesh: DeviceMesh
@@ -26,12 +27,14 @@ class Communication:
     bytes: int
     reason: str = ""
     position: Position | None = None
+    times: int = 1
 
     def __str__(self) -> str:
+        often = f" {self.times} times" if self.times != 1 else ""
         where = f"  # {describe(self.position)}" if self.position else ""
         why = f" for {self.reason}" if self.reason else ""
         over = "+".join(self.axes)
-        return f"{self.kind} over {over}: {self.shape}, {self.bytes} bytes{why}{where}"
+        return f"{self.kind} over {over}: {self.shape}, {self.bytes} bytes{often}{why}{where}"
 
 
 @dataclass
@@ -48,10 +51,10 @@ class CommunicationLog:
     @property
     def bytes(self) -> int:
         """What each device sends in all."""
-        return sum(entry.bytes for entry in self.entries)
+        return sum(entry.bytes * entry.times for entry in self.entries)
 
     def count(self, kind: str) -> int:
-        """How many collectives of a kind there were."""
+        """How many collectives of a kind were decided; one in a loop counts once."""
         return self.kinds.count(kind)
 
     def __iter__(self) -> Iterator[Communication]:
@@ -78,6 +81,19 @@ def communication_log() -> Iterator[CommunicationLog]:
         _logs.reset(token)
 
 
+_rounds: ContextVar[int] = ContextVar("weft_rounds", default=1)
+
+
+@contextmanager
+def repeated(times: int) -> Iterator[None]:
+    """Inside, collectives are those of one round of a loop that has so many."""
+    token = _rounds.set(_rounds.get() * times)
+    try:
+        yield
+    finally:
+        _rounds.reset(token)
+
+
 @contextmanager
 def unlogged() -> Iterator[None]:
     """Inside, nothing is entered: for trying out on shapes what will be done later."""
@@ -95,5 +111,7 @@ def is_logging() -> bool:
 
 def enter(entry: Communication) -> None:
     """Tell everybody who watches."""
+    rounds = _rounds.get()
+    entry = entry if rounds == 1 else replace(entry, times=entry.times * rounds)
     for log in _logs.get():
         log.entries.append(entry)

@@ -15,7 +15,7 @@ from typing import Any
 from weft.core.common.spec import ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.graph.trace import Trace
-from weft.core.sharding.log import unlogged
+from weft.core.sharding.log import repeated, unlogged
 from weft.core.sharding.pieces import Pieces, Shards
 from weft.core.tensor.tensor import Tensor
 from weft.ops.communication.mesh import joint_rules, on_mesh, replay_step
@@ -120,7 +120,8 @@ class Joint(ABC):
             kept[:] = [*moved, *map(self.settled, results[carries:])]
             return tuple(self.flat(kept))
 
-        recorded = retrace(step, places=self._places([*fixed, *carry], xs))
+        with repeated(params["length"]):
+            recorded = retrace(step, places=self._places([*fixed, *carry], xs))
         made = perform_scan(*recorded, self.flat(fixed), self.flat(carry), self.flat(xs), own)
         ys = [self.stacked(y, params["length"]) for y in kept[carries:]]
         return tuple(self.rebuilt([*kept[:carries], *ys], made))
