@@ -43,7 +43,7 @@ def gpipe(stage: Stage, params: Any, xs: Any, mesh: DeviceMesh, axis: str = "sta
     pipe = _Pipe("gpipe", stage, params, xs, mesh, axis)
 
     def work(params: Any, number: Tensor, arrived: Tensor, new: Tensor) -> Any:
-        return stage(params, where(equal(number, 0), new, arrived))
+        return pipe.run(params, where(equal(number, 0), new, arrived))
 
     everywhere = vmap(work, (0, 0, 0, None), spmd_axis_name=axis)
 
@@ -82,7 +82,7 @@ def one_forward_one_backward(
         new, target, counts = row
         x = where(equal(number, 0), new, arrived)
         kept = concat([x[None], kept[:-1]])
-        y = stage(params, x)
+        y = pipe.run(params, x)
         value, by_y = value_and_grad(loss)(y, target)
         # A cotangent of zero adds nothing to a gradient: so nothing else need be masked.
         cotangent = where(equal(number, fill), counts * by_y, cotangent)
@@ -115,7 +115,7 @@ class _Pipe:
     def __init__(
         self, op: str, stage: Stage, params: Any, xs: Any, mesh: DeviceMesh, axis: str
     ) -> None:
-        as_function(op, "stage", stage)
+        self.op, self.stage = op, as_function(op, "stage", stage)
         if not isinstance(mesh, DeviceMesh):
             raise ArgumentError(f"{op}: expected a DeviceMesh, got {shown(mesh)}")
         self.mesh, self.axis = mesh, axis
@@ -137,6 +137,16 @@ class _Pipe:
         """The first microbatch at each stage, for ticks in which nothing has arrived there."""
         shape = (self.stages, *sizes, *self.xs.shape[1:])
         return spread_over(broadcast_to(self.xs[0], shape), self.axis, self.mesh)
+
+    def run(self, params: Any, x: Tensor) -> Tensor:
+        """What a stage makes of a microbatch, which the next stage must be able to take."""
+        made: Tensor = to_tensor(self.stage(params, x), op=self.op)
+        if made.type != x.type:
+            raise ShapeError(
+                f"{self.op}: stage: gives {made.type} for a microbatch {x.type}"
+                "\nhint: all stages take and give one type; put first and last layers outside"
+            )
+        return made
 
     def onwards(self, x: Tensor) -> Tensor:
         """Hand what each stage made to the next."""
