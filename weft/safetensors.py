@@ -81,7 +81,7 @@ class SafetensorsFile:
     __slots__ = ("_buffer", "entries", "metadata", "path")
 
     def __init__(self, path: str | os.PathLike[str], *, follow: bool = True) -> None:
-        self.path = Path(path)
+        self.path = _as_path(_LOAD, path)
         with reporting(_LOAD, path):
             self._buffer = _mapped(self.path, follow)
         self.metadata, self.entries = parse(self._buffer, str(path))
@@ -100,6 +100,12 @@ class SafetensorsFile:
         if entry is None:
             raise IndexingError(f"{_LOAD}: {self.path}: there is no tensor {name!r}")
         return view(self._buffer, entry, f"{self.path}: {name}")
+
+
+def _as_path(op: str, path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"{op}: path: expected the name of a file, got {shown(path)}")
+    return Path(path)
 
 
 def _mapped(path: Path, follow: bool) -> Array:
@@ -281,7 +287,7 @@ def save_safetensors(
             raise ArgumentError(
                 f"{_SAVE}: metadata must map names to text, got {shown(name)}: {shown(text)}"
             )
-    write_atomically(Path(path), encode(arrays, notes))
+    write_atomically(_as_path(_SAVE, path), encode(arrays, notes))
 
 
 def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> None:

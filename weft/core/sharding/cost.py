@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.core.common.parameters import shown
+from weft.core.common.parameters import as_integers, shown
 from weft.core.common.spec import DeviceMesh, Link, MeshAxes, Pending, ShardingSpec
 from weft.core.common.types import Shape
 from weft.core.sharding.profiles import as_link
@@ -243,6 +243,10 @@ def reshard_cost(
     >>> reshard_cost(whole, rows, (8, 100), "float32").bytes
     0.0
     """
+    for name, spec in (("source", source), ("target", target)):
+        if not isinstance(spec, ShardingSpec):
+            raise ArgumentError(f"reshard_cost: {name}: expected a ShardingSpec, got {shown(spec)}")
+    shape = as_integers("reshard_cost", "shape", shape)
     mesh = source.mesh or target.mesh
     if mesh is None or (source.mesh and target.mesh and source.mesh != target.mesh):
         raise ShardingError("reshard_cost: both specs must be of one mesh")
