@@ -61,7 +61,7 @@ def make_model(key):
 
 
 (train_x, train_y), (test_x, test_y) = dataset()
-epochs, batch = 7, 32
+epochs, batch = 5, 32
 loader = data.Loader((train_x, train_y), batch, key=wf.random.key(1), drop_last=True)
 model = make_model(wf.random.key(0))
 optimizer = optim.adamw(optim.schedules.warmup_cosine(1.5e-2, 10, epochs * len(loader)))
