@@ -148,8 +148,23 @@ def test_a_full_disk_stops_nothing_but_the_last_save(
     assert "training goes on" in told.out and "the disk is full" in told.err
     assert "Traceback" not in told.out + told.err
     assert Checkpoints(tmp_path / "checkpoints").steps() == [2, 4]
+    assert "step 16 could not be saved; complete: [2, 4]" in told.out
     assert demo(tmp_path) == 0
     check_same_curve(tmp_path, finished)
+
+
+def test_room_that_comes_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = pieces.write_file, [0]
+
+    def write_file(*args: Any, **keywords: Any) -> int:
+        calls[0] += 1
+        if 2 < calls[0] < 10:  # room for the first checkpoint and for the last
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return plain(*args, **keywords)
+
+    monkeypatch.setattr(pieces, "write_file", write_file)
+    assert demo(tmp_path) == 0
+    assert Checkpoints(tmp_path / "checkpoints").latest() == TINY.steps
 
 
 @pytest.mark.parametrize("reason", (errno.EROFS, errno.EACCES))

@@ -34,8 +34,11 @@ class Folder:
             probe.unlink(missing_ok=True)
 
     def save(self, state: State) -> None:
-        """Save a state in the background; what went wrong with the save before is raised."""
-        self.checkpoints.save_async(state.step, state, {"settings": asdict(self.settings)})
+        """Save a state in the background; what went wrong with the save before is raised then."""
+        try:
+            self.checkpoints.wait()
+        finally:
+            self.checkpoints.save_async(state.step, state, {"settings": asdict(self.settings)})
 
     def restore(self, first: State) -> State:
         """The newest state that was saved, laid out as `first`; that one if there is none."""
@@ -59,9 +62,9 @@ class Folder:
     def draw_losses(self, state: State) -> Path:
         """`loss.png`, or `loss.csv` where matplotlib is not installed."""
         steps = np.arange(1, state.step + 1)
-        looks = (np.arange(len(state.validation)) + 1) * self.settings.interval
+        looks = self.settings.looks
         if not CAN_DRAW:
-            held = dict(zip(looks.tolist(), state.validation.tolist(), strict=True))
+            held = dict(zip(looks, state.validation.tolist(), strict=True))
             rows = [(i, state.losses[i - 1], held.get(i, "")) for i in steps.tolist()]
             return self._written("loss.csv", lambda path: _write_table(path, rows))
         figure = _figure.Figure(figsize=(8, 4.5), layout="constrained")

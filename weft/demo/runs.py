@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,39 +57,41 @@ def train(training: Training, folder: Folder, state: State, is_interrupted: Any)
     tokens = settings.batch * settings.context
     with progress(began, settings.steps, tokens, silent=not _speaks()) as shown:
         for batch in training.batches(state):
-            watched: AbstractContextManager[Any] = nullcontext()
-            if state.step - began in PROFILED:
-                watched = recorded
-            with watched:
+            is_recorded = state.step - began in PROFILED
+            with recorded if is_recorded else nullcontext():
                 loss = training.advance(state, batch)
             shown.update(state.step, loss)
             if state.step - began == PROFILED.stop and _speaks():
-                folder.write_profile(recorded)
-                folder.draw_graph(
-                    training.step, (state.model, state.optimizer, *map(training.spread, batch))
-                )
-            if state.step % settings.interval == 0:
-                _look(training, folder, state, shown)
+                with telling(shown, "not written"):
+                    folder.write_profile(recorded)
+                    folder.draw_graph(training.step, training.arguments(state, batch))
+            if state.step in settings.looks:
+                found = training.look(state)
+                shown.say(f"step {state.step:4d}  loss on unseen text {found:.4f}")
+                with telling(shown, "not saved"):
+                    folder.save(state)
             if state.step == settings.steps or is_interrupted():
                 return
 
 
-def _look(training: Training, folder: Folder, state: State, shown: Progress) -> None:
-    """Measure the loss on unseen text, and save."""
-    number = state.step // training.settings.interval - 1
-    if number < len(state.validation):
-        state.validation[number] = training.validate(state)
-        shown.say(f"step {state.step:4d}  loss on unseen text {state.validation[number]:.4f}")
+@contextmanager
+def telling(shown: Progress, what: str) -> Iterator[None]:
+    """Inside, a disk that is full is told and then left: there may be room when it matters."""
     try:
-        folder.save(state)
-    except StorageError as error:  # the next save may find more room; the last one must not fail
-        shown.say(f"not saved: {error}\ntraining goes on, older checkpoints are untouched")
+        yield
+    except StorageError as error:
+        shown.say(f"{what}: {error}\ntraining goes on, older checkpoints are untouched")
 
 
 def _finish(folder: Folder, state: State) -> None:
     """Save the last state, wait for it, and draw."""
-    folder.save(state)
-    folder.checkpoints.wait()
+    with suppress(StorageError):  # of the save before this one
+        folder.save(state)
+    try:
+        folder.checkpoints.wait()
+    except StorageError:
+        _say(f"step {state.step} could not be saved; complete: {folder.checkpoints.steps()}")
+        raise
     if _speaks():
         drawn = folder.draw_losses(state)
         _say(f"wrote {drawn}" + ("" if CAN_DRAW else " (a picture needs matplotlib)"))

@@ -36,16 +36,12 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("steps", 1),
-            ("batch", 1),
-            ("layers", 1),
-            ("heads", 1),
-            ("context", 2),
-        ):
-            if getattr(self, name) < least:
-                raise ArgumentError(f"demo: --{name}: at least {least}, got {getattr(self, name)}")
-        if self.width < 1 or self.width % (2 * self.heads):
+        for name in ("steps", "batch", "layers", "width", "heads", "context"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"demo: --{name}: at least 1, got {getattr(self, name)}")
+        if not 0 < self.rate < 1:
+            raise ArgumentError(f"demo: --rate: between 0 and 1, got {self.rate}")
+        if self.width % (2 * self.heads):
             raise ArgumentError(
                 f"demo: --width: heads need an even number of features each, got width {self.width}"
                 f" for {self.heads} heads\nhint: a multiple of {2 * self.heads}"
@@ -55,6 +51,11 @@ class Settings:
     def interval(self) -> int:
         """Steps between two checkpoints, and between two looks at text the model never sees."""
         return max(1, self.steps // 8)
+
+    @property
+    def looks(self) -> list[int]:
+        """The steps after which that is done; the last one is among them."""
+        return [*range(self.interval, self.steps, self.interval), self.steps]
 
 
 @dataclass
@@ -110,12 +111,11 @@ class Training:
             ),
             self.mesh,
         )
-        looks = s.steps // s.interval
         return State(
             model,
             self.optimizer.init(model),
             np.full(s.steps, np.nan, np.float32),
-            np.full(looks, np.nan, np.float32),
+            np.full(len(s.looks), np.nan, np.float32),
             0,
             self.loader.state(),
         )
@@ -142,12 +142,15 @@ class Training:
 
     def advance(self, state: State, batch: tuple[wf.Tensor, wf.Tensor]) -> float:
         """Take a step: `state` becomes the next one; the loss on the batch is returned."""
-        inputs = map(self.spread, batch)
-        loss, state.model, state.optimizer = self.step(state.model, state.optimizer, *inputs)
+        loss, state.model, state.optimizer = self.step(*self.arguments(state, batch))
         state.losses[state.step] = loss.item()
         state.step += 1
         state.loader = self.loader.state()
         return float(state.losses[state.step - 1])
+
+    def arguments(self, state: State, batch: tuple[wf.Tensor, wf.Tensor]) -> tuple[Any, ...]:
+        """What a step takes."""
+        return state.model, state.optimizer, *map(self.spread, batch)
 
     def batches(self, state: State) -> Iterator[Any]:
         """Batches without end, from where the state is."""
@@ -162,6 +165,12 @@ class Training:
         """The loss without a step, compiled."""
         compiled: Callable[..., wf.Tensor] = wf.compile(self.loss, name="measure")
         return compiled
+
+    def look(self, state: State) -> float:
+        """The mean loss on text that the model has never seen; the state remembers it."""
+        found = self.validate(state)
+        state.validation[self.settings.looks.index(state.step)] = found
+        return found
 
     def validate(self, state: State) -> float:
         """The mean loss on text that the model has never seen."""
