@@ -110,9 +110,17 @@ def test_other_settings_are_refused_and_fresh_begins_anew(
     assert demo(finished, "--steps", "17", "--seed", "3") == 1
     told = capsys.readouterr().err
     assert "steps was 16, is 17; seed was 0, is 3" in told and "--fresh" in told
-    assert demo(tmp_path, "--steps", "2", "--fresh") == 0
-    assert demo(tmp_path, "--fresh", "--sample-only") == 0
-    assert Checkpoints(tmp_path / "checkpoints").steps() == []
+    assert demo(tmp_path, "--steps", "2") == 0
+    assert demo(tmp_path, "--steps", "3", "--fresh") == 0
+    assert "going on" not in capsys.readouterr().out
+    assert Checkpoints(tmp_path / "checkpoints").latest() == 3
+
+
+def test_only_a_sample_needs_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo(tmp_path, "--sample-only") == 1
+    assert "holds no model yet" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        demo(tmp_path, "--sample-only", "--fresh")
 
 
 def test_without_matplotlib_the_curve_is_a_table(

@@ -45,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="what to compute on")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder (default out)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever is in --out")
-    parser.add_argument("--sample-only", action="store_true", help="train no further, only write")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--fresh", action="store_true", help="begin anew, whatever is in --out")
+    either.add_argument("--sample-only", action="store_true", help="train no further, only write")
 
 
 def mesh_shape(text: str) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from weft.demo.folder import CAN_DRAW, Folder
 from weft.demo.progress import Progress, progress
 from weft.demo.sampling import generate
 from weft.demo.training import Settings, State, Training
-from weft.errors import StorageError
+from weft.errors import ArgumentError, StorageError
 from weft.runtime.communicator import world
 
 INTERRUPTED = 130  # what a shell expects after Ctrl-C
@@ -38,6 +38,10 @@ def run(
     if fresh:
         folder.checkpoints.clear()
     state = folder.restore(training.first_state())
+    if sample_only and not state.step:
+        raise ArgumentError(
+            f"demo: {out}: holds no model yet\nhint: train one, without --sample-only"
+        )
     _say(_introduction(training, state, out))
     if state.step < settings.steps and not sample_only:
         with interruptible() as is_interrupted:
