@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import numpy as np
 
@@ -173,9 +173,19 @@ def methods(value: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
+def is_alias(value: Any) -> bool:
+    """Whether a name stands for a type that is written with others, such as `Callable[…]`."""
+    return value is Any or get_origin(value) is not None
+
+
 def entry(name: str, value: Any, space: Namespace) -> str:
     """What a page says of one name."""
     title = f"{space.prefix}.{name}"
+    if is_alias(value):
+        text = str(value).replace("typing.", "").replace("collections.abc.", "")
+        return directive(
+            "data", title, f"The type `{re.sub(r'weft[.a-z]*[.]', '', text)}`.", "````"
+        )
     if isinstance(value, type):
         kind = "exception" if issubclass(value, BaseException) else "class"
         inside = [docstring(value), ""]
