@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import operator
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ import weft as wf
 import weft.core
 import weft.core.sharding
 import weft.ops
+from weft import nn
 from weft.core.common.slots import FUNCTIONS, OPS
 
 PUBLIC = sorted(
@@ -29,6 +32,23 @@ def test_a_public_name_has_a_docstring(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_registered_function_is_documented(name: str) -> None:
     assert inspect.getdoc(FUNCTIONS[name])
+
+
+def test_a_method_says_which_function_it_is() -> None:
+    for name in dir(wf.Tensor):
+        text = inspect.getdoc(getattr(wf.Tensor, name)) or ""
+        found = re.match(r"Method form of `wf\.([\w.]+)\(", text)
+        if found:
+            function = operator.attrgetter(found[1])(wf)
+            assert function is FUNCTIONS[name], name
+
+
+@pytest.mark.parametrize("name", sorted(set(dir(nn)) & set(nn.__all__)))
+def test_a_layer_shows_the_parameters_it_is_made_with(name: str) -> None:
+    kind = getattr(nn, name)
+    if inspect.isclass(kind) and issubclass(kind, nn.Module) and kind is not nn.Module:
+        kinds = {p.kind for p in inspect.signature(kind).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
 def _names(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator
+from inspect import Signature, signature
 from operator import itemgetter
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -94,6 +95,7 @@ class ModuleType(ABCMeta):
         made._written = written or inherited
         dataclasses.dataclass(eq=False, repr=False, init=not made._written)(made)
         made._declared = {field.name: field.metadata for field in dataclasses.fields(made)}
+        made.__signature__ = _signature_of(made)
         optree.register_pytree_node(
             made,
             _flatten,
@@ -117,6 +119,12 @@ class ModuleType(ABCMeta):
             made.__dict__.setdefault(name, getattr(made, name))
         _close(made, [name for name in made._declared if _is_child(made, name)])
         return made
+
+
+def _signature_of(cls: type) -> Signature:
+    """What `help` shows for a module: the parameters of its `__init__`."""
+    found = signature(cls.__init__)  # type: ignore[misc]
+    return found.replace(parameters=list(found.parameters.values())[1:])
 
 
 def _close(module: Any, children: list[str]) -> None:

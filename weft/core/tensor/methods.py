@@ -14,7 +14,8 @@ def _method(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
-    method.__doc__ = f"Method form of `wf.{name}(x, …)`."
+    place = "wf.linalg" if name == "norm" else "wf"
+    method.__doc__ = f"Method form of `{place}.{name}(x, …)`."
     return method
 
 
