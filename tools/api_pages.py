@@ -22,6 +22,7 @@ import numpy as np
 import weft as wf
 from weft import checkpoints, data, errors, fft, linalg, nn, optim, random, transforms
 from weft.core import sharding
+from weft.core.common.slots import FUNCTIONS
 from weft.nn import init, losses
 from weft.ops.communication import collectives, layout
 from weft.optim import schedules
@@ -165,8 +166,15 @@ def methods(value: type) -> Iterator[tuple[str, Any]]:
     """The documented methods and properties that a class itself defines, or takes from weft."""
     if not value.__module__.startswith("weft"):
         return
+    hidden = dir(nn.Module) if issubclass(value, nn.Module) and value is not nn.Module else ()
     for name, member in inspect.getmembers(value):
-        if name.startswith("_") or not (callable(member) or isinstance(member, property)):
+        if name == "__call__" and issubclass(value, nn.Module):
+            yield name, member
+        if (
+            name.startswith("_")
+            or name in hidden
+            or not (callable(member) or isinstance(member, property))
+        ):
             continue
         inherited = any(name in vars(base) for base in (Exception, tuple, dict, str, object))
         if not inherited and inspect.getdoc(member) and not inspect.isclass(member):
@@ -176,6 +184,18 @@ def methods(value: type) -> Iterator[tuple[str, Any]]:
 def is_alias(value: Any) -> bool:
     """Whether a name stands for a type that is written with others, such as `Callable[…]`."""
     return value is Any or get_origin(value) is not None
+
+
+class _Method:
+    """A method of `Tensor` that is a function: with the signature and the words of that."""
+
+    def __init__(self, method: Any, function: Any) -> None:
+        found = inspect.signature(function)
+        self.__signature__ = found.replace(parameters=list(found.parameters.values())[1:])
+        self.__doc__ = f"{method.__doc__} {(inspect.getdoc(function) or '').splitlines()[0]}"
+
+    def __call__(self) -> None:
+        """Only its signature is of interest."""
 
 
 def entry(name: str, value: Any, space: Namespace) -> str:
@@ -190,6 +210,8 @@ def entry(name: str, value: Any, space: Namespace) -> str:
         kind = "exception" if issubclass(value, BaseException) else "class"
         inside = [docstring(value), ""]
         for each, member in methods(value) if kind == "class" else ():
+            if (inspect.getdoc(member) or "").startswith("Method form"):
+                member = _Method(member, FUNCTIONS[each])
             if isinstance(member, property):
                 inside.append(directive("property", each, docstring(member), "```"))
             else:
