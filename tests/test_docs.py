@@ -101,6 +101,12 @@ def test_every_exception_is_in_the_index_of_errors_and_is_raised_there() -> None
         assert text.rstrip()[-1] in ".)", f"{name} ends without a remedy"
 
 
+def test_every_example_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text()
+    included = re.findall(r"literalinclude} \.\./examples/(\S+)", page)
+    assert included == sorted(path.name for path in ROOT.glob("examples/[0-9]*.py"))
+
+
 def test_the_table_of_ops_is_up_to_date() -> None:
     assert op_table.PAGE.read_text() == op_table.page(), "run python tools/op_table.py"
 
