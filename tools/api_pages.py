@@ -176,8 +176,9 @@ def methods(value: type) -> Iterator[tuple[str, Any]]:
             or not (callable(member) or isinstance(member, property))
         ):
             continue
-        inherited = any(name in vars(base) for base in (Exception, tuple, dict, str, object))
-        if not inherited and inspect.getdoc(member) and not inspect.isclass(member):
+        maker = next(base for base in value.__mro__ if name in vars(base))
+        own = maker.__module__.startswith("weft")
+        if own and inspect.getdoc(member) and not inspect.isclass(member):
             yield name, member
 
 
