@@ -116,7 +116,9 @@ def whole_tensor(shards: Shards) -> Tensor:
             f" along {', '.join(missing)}; this one holds a part of it"
             "\nhint: x.reshard(P()) gives every process the whole; x.dual shows the local part"
         )
-    done = reshard(shards, ShardingSpec.whole(len(spec.axes), mesh))
+    # Reading leaves no trace: processes that read other values than this one stay in step.
+    alone = Shards(shards.type, spec, shards.pieces)
+    done = reshard(alone, ShardingSpec.whole(len(spec.axes), mesh))
     tensor: Tensor = done.pieces.parts[()]
     return tensor
 
@@ -194,6 +196,7 @@ def execute(
     rule = None if op.leaf else rule_for(op, joint_rules)
     if rule is not None:
         return rule(op, args, params)
+    args = [_reduced(x) if isinstance(x, Shards) and x.settled else x for x in args]
     plan = plan_of(op, args, params)
     columns = []
     for x, (spec, fits, places) in zip(args, plan.operands, strict=True):
@@ -216,6 +219,11 @@ def execute(
         made = Shards(kind, spec, Pieces(plan.mesh, plan.axes, dict(zip(plan.params, each))))
         found.append(reshard(made, spec.settled, op.name) if settles else made)
     return tuple(found)
+
+
+def _reduced(x: Shards) -> Shards:
+    """What became of a tensor whose pending reductions were settled before: nothing is redone."""
+    return x.settled.get(x.spec.settled) or next(iter(x.settled.values()))
 
 
 def rule_for(op: Operation, rules: Rules) -> Callable[..., tuple[Any, ...]] | None:
