@@ -51,6 +51,12 @@ def test_a_layer_shows_the_parameters_it_is_made_with(name: str) -> None:
         assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
+def test_a_model_shows_the_parameters_it_is_called_with() -> None:
+    layer = nn.Linear(2, 3, key=wf.random.key(0))
+    assert list(inspect.signature(layer).parameters) == ["x"]
+    assert list(inspect.signature(nn.Linear).parameters)[:2] == ["in_features", "out_features"]
+
+
 def _names(text: str) -> list[str]:
     return text.split()
 

@@ -95,7 +95,6 @@ class ModuleType(ABCMeta):
         made._written = written or inherited
         dataclasses.dataclass(eq=False, repr=False, init=not made._written)(made)
         made._declared = {field.name: field.metadata for field in dataclasses.fields(made)}
-        made.__signature__ = _signature_of(made)
         optree.register_pytree_node(
             made,
             _flatten,
@@ -104,6 +103,12 @@ class ModuleType(ABCMeta):
             namespace=NAMESPACE,
         )
         return made
+
+    @property
+    def __signature__(cls) -> Signature:
+        """What `help` shows for a module: the parameters of its `__init__`."""
+        found = signature(cls.__init__)  # type: ignore[misc]
+        return found.replace(parameters=list(found.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
         """Make a module: fields may be assigned until `__init__` returns."""
@@ -119,12 +124,6 @@ class ModuleType(ABCMeta):
             made.__dict__.setdefault(name, getattr(made, name))
         _close(made, [name for name in made._declared if _is_child(made, name)])
         return made
-
-
-def _signature_of(cls: type) -> Signature:
-    """What `help` shows for a module: the parameters of its `__init__`."""
-    found = signature(cls.__init__)  # type: ignore[misc]
-    return found.replace(parameters=list(found.parameters.values())[1:])
 
 
 def _close(module: Any, children: list[str]) -> None:
