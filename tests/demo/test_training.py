@@ -70,7 +70,7 @@ def test_a_step_is_compiled_once_and_gradients_are_added_up_once() -> None:
     assert training.step.stats.traces == 1
     reduced = [each for each in log if each.axes == ("dp",) and len(each.shape) == 2]
     matrices = [x for x in wf.tree_leaves(state.model) if x.ndim == 2]
-    assert len(reduced) == len(matrices) - 1  # the table's comes of cotangents that were gathered
+    assert len(reduced) == len(matrices)
 
 
 def test_what_is_decoded_piece_by_piece_is_what_the_whole_gives() -> None:
