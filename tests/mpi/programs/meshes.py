@@ -37,10 +37,8 @@ def laid(array, mesh, spec):
 
 WAYS = {
     "data": (LINE, P("x"), {}),
-    "tensor": (GRID, P(), {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}),
     "data and tensor": (GRID, P("dp"), {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}),
     "fully sharded": (LINE, P("x"), {"up": P("x"), "bias": P("x"), "down": P("x")}),
-    "long": (LONG, P("a"), {"up": P(None, "b"), "bias": P("b"), "down": P("b")}),
     "crossed": (LONG, P(("a", "b")), {"up": P("b", "a"), "bias": P("b"), "down": P("a", "b")}),
     "uneven": (THREE, P("b"), {"up": P("b", "a"), "bias": P("a"), "down": P("a")}),
 }
@@ -103,11 +101,14 @@ def total(function):
 
 
 def manual(mesh, axis):
+    functions = list(collectives(mesh, axis, mesh.axis_size(axis)))
+
+    def all_of_them(x):
+        return [function(x) for function in functions]
+
     x = wf.asarray(EVEN)
-    found = []
-    for function in collectives(mesh, axis, mesh.axis_size(axis)):
-        found += [function(x), wf.compile(function)(x), wf.grad(total(function))(x)]
-    return found
+    slope = wf.grad(total(all_of_them))(x)
+    return all_of_them(x), wf.compile(all_of_them)(x), slope, wf.jvp(all_of_them, (x,), (x,))[1]
 
 
 def gradients_inside():
@@ -142,12 +143,9 @@ def automatic():
 
 
 def solved():
-    found = []
-    for mesh in (LINE, GRID):
-        run = wf.shard_map(loss, mesh, auto_sharding=True)
-        args = wf.tree_map(wf.asarray, (WEIGHTS, X[:4], Y[:4]))
-        found += [run(*args), wf.grad(run)(*args)]
-    return found
+    run = wf.shard_map(loss, GRID, auto_sharding=True)
+    args = wf.tree_map(wf.asarray, (WEIGHTS, X[:4], Y[:4]))
+    return run(*args), wf.grad(run)(*args)
 
 
 # -- layouts, loops, draws, files --------------------------------------------------------------
@@ -188,13 +186,16 @@ LOOPS = {
 
 
 def loops():
+    def all_of_them(x):
+        return [function(x) for function in LOOPS.values()]
+
+    def reversible(x):
+        return [function(x) for name, function in LOOPS.items() if name != "while"]
+
     found = []
-    for name, function in LOOPS.items():
-        for mesh, spec in ((LINE, P("x")), (GRID, P("dp", "tp")), (LONG, P(None, "b"))):
-            x = laid(X, mesh, spec)
-            found += [function(x), wf.compile(function)(x)]
-            if name != "while":
-                found.append(wf.grad(total(function))(x))
+    for mesh, spec in ((LINE, P("x")), (GRID, P("dp", "tp")), (LONG, P(None, "b"))):
+        x = laid(X, mesh, spec)
+        found += [all_of_them(x), wf.compile(all_of_them)(x), wf.grad(total(reversible))(x)]
     return found
 
 
@@ -202,8 +203,14 @@ def maps():
     w = laid(WEIGHTS["up"], GRID, P(None, "tp"))
     spread = wf.vmap(lambda v: wf.tanh(v @ w), spmd_axis_name="dp")
     plain = wf.vmap(lambda v: v @ w, in_axes=1, out_axes=1)
-    x = laid(X[:4], GRID, P())
-    return spread(x), wf.compile(spread)(x), plain(laid(X.T, GRID, P("tp", "dp")))
+    x, batch = laid(X[:4], GRID, P()), wf.asarray(np.stack([EVEN, EVEN.T]))
+    found = [spread(x), wf.compile(spread)(x), plain(laid(X.T, GRID, P("tp", "dp")))]
+    for mesh, axis in ((GRID, "tp"), (LINE, "x")):
+        for function in collectives(mesh, axis, mesh.axis_size(axis)):
+            found.append(wf.vmap(function)(batch))
+            alone = np.stack([whole(function(x))[0] for x in batch])
+            np.testing.assert_array_equal(whole(found[-1])[0], alone)
+    return found
 
 
 def draws():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import DeviceMesh, ShardingSpec
 from weft.core.common.types import Shape, TensorType
@@ -16,6 +17,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Tangents, call, call_multiple
 from weft.ops.communication.layout import reshard_op
 from weft.ops.communication.mesh import MESH
+from weft.ops.communication.remote import several
 from weft.ops.families import CollectiveOperation
 
 
@@ -51,6 +53,9 @@ class PutTogether(CollectiveOperation):
     """The tensor of `shape` whose pieces, laid out as `spec`, these are."""
 
     home = MESH
+
+    def index(self, *types: Any, **params: Any) -> Factors:
+        return several(types, len(params["shape"]))
 
     def infer(self, *types: Any, **params: Any) -> TensorType:
         first = types[0]

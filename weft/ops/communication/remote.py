@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.spec import DeviceMesh, extent
 from weft.core.common.types import Array, Shape, TensorType
@@ -61,6 +62,12 @@ class WorldOperation(Operation):
         "examples": "needs other processes",
         "notation": "combines what several processes hold",
     }
+
+
+def several(types: Sequence[TensorType], rank: int) -> Factors:
+    """Index notation of operands that share batches, and nothing of their last `rank` axes."""
+    terms = [" ".join(["...", *(f"p{i}k{k}" for k in range(rank))]) for i in range(len(types))]
+    return Factors.parse(f"{', '.join(terms)} -> ...", [kind.rank for kind in types])
 
 
 class SumWorld(WorldOperation):
@@ -146,6 +153,9 @@ class SwapWorld(WorldOperation):
 
     multiple = True
 
+    def index(self, *types: Any, **params: Any) -> Factors:
+        return several(types, len(params["shapes"][0]))
+
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
         return _arriving(types[0], params["shapes"])
 
@@ -161,6 +171,9 @@ class SendWorld(WorldOperation):
     """Send operand k to rank r for each (k, r) of `sends`, receive likewise; the rest is zeros."""
 
     multiple = True
+
+    def index(self, *types: Any, **params: Any) -> Factors:
+        return several(types, 0)
 
     def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
         return types
