@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -56,8 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line(options: argparse.Namespace) -> list[str]:
     """The command that starts all ranks."""
-    command = [find_mpirun(), "-n", str(options.ranks), "--bind-to", "none"]
-    if options.ft:
+    mpirun = find_mpirun()
+    command = [mpirun, "-n", str(options.ranks), "--bind-to", "none"]
+    if options.ft and _survives(mpirun):
         command += ["--with-ft", "ulfm"]
     if options.tag:
         command += ["--output", "tag"]
@@ -89,6 +91,13 @@ def find_mpirun() -> str:
     if found is None:
         raise BackendError("there is no mpirun here\nhint: pip install 'weft[mpi]'")
     return found
+
+
+def _survives(mpirun: str) -> bool:
+    """Whether this `mpirun` can go on when a rank dies: Open MPI can since version 5."""
+    told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.\d+", told)
+    return "Open MPI" in told and found is not None and int(found[1]) >= 5
 
 
 def _run(command: list[str], variables: dict[str, str]) -> int:
