@@ -209,3 +209,21 @@ def test_values_that_differ_between_devices_cannot_be_read() -> None:
 def test_bad_arguments_say_what_is_legal(call, kind, text: str) -> None:
     with pytest.raises(kind, match=text):
         call(data()[0])
+
+
+@pytest.mark.promise("S2.10")
+def test_results_are_packaged_as_one_tensor_of_global_shape() -> None:
+    x, w, _ = data()
+    found = x.shard(GRID, P("dp")) @ w.shard(GRID, P(None, "tp"))
+    assert isinstance(found, wf.Tensor) and found.shape == (4, 8)
+    assert [shard.tensor.shape for shard in found.dual] == [(2, 4)] * GRID.size
+    assert [shard.device for shard in found.dual] == list(GRID.devices)
+
+
+@pytest.mark.promise("S2.11")
+def test_a_call_over_a_mesh_is_recorded_as_one_logical_node() -> None:
+    x, w, _ = data()
+    laid = x.shard(GRID, P("dp")), w.shard(GRID, P(None, "tp"))
+    (node,) = wf.trace(wf.matmul, *laid).nodes
+    assert node.name == "matmul" and node.types[0].shape == (4, 8)
+    assert [str(spec) for spec in node.specs] == ["[dp, tp]"]
