@@ -201,7 +201,7 @@ def test_an_error_in_the_middle_leaves_the_others_an_answer():
         members = (0, 1)
         ranks.all_reduce(np.ones(3), "sum", members)
         if ranks.rank == 1:
-            ranks._folder.fold = None  # what it calls next is a mistake of ours
+            ranks._folder._run = None  # what it calls next is a mistake of ours
         ranks.all_reduce(np.ones(3), "sum", members)
         ranks.barrier()
 

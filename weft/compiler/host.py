@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from weft.core.common.source import blame, unblame
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import Located, execute, locate
 from weft.core.graph.node import OutputRefs
+
+Memory: TypeAlias = tuple[tuple[int, ...], list[Array], list[Array]]  # addresses, operands, results
 
 
 def host_call(node: OutputRefs, inputs: tuple[TensorType, ...]) -> Callable[..., None]:
@@ -33,31 +35,38 @@ def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: in
 class BareCall:
     """A call whose reference writes its results itself; memory mostly lies where it lay before."""
 
-    __slots__ = ("_addresses", "_arrays", "_inputs", "_node")
+    __slots__ = ("_inputs", "_memory", "_node", "_position", "_run")
 
     def __init__(self, node: OutputRefs, inputs: tuple[TensorType, ...]) -> None:
         self._node = node
+        self._position = node.position
         self._inputs = inputs
-        self._addresses: tuple[int, ...] = ()
-        self._arrays: list[Array] = []
+        self._memory: Memory = (), [], []
+        self._run: Any = None
 
     def __call__(self, *addresses: int) -> None:
-        node, count = self._node, len(self._inputs)
         if watchers:
-            run_on_host(node, self._inputs, *addresses)
+            run_on_host(self._node, self._inputs, *addresses)
             return
-        arrays = self._arrays
-        if addresses != self._addresses:
-            arrays = list(map(array_at, addresses, (*self._inputs, *node.types)))
-            self._addresses, self._arrays = addresses, arrays
-        token = blame(node.position)  # by hand: a context manager costs more than the rest of this
+        memory = self._memory  # at once, since another thread may run the same program
+        if addresses != memory[0]:
+            memory = self._find(addresses)
+        token = blame(self._position)  # by hand: a context manager costs more than the rest of this
         try:
-            node.op.eval(*arrays[:count], out=arrays[count:], **node.params)
+            self._run(*memory[1], out=memory[2])
         except BaseException as error:
-            locate(node, error)
+            locate(self._node, error)
             raise
         finally:
             unblame(token)
+
+    def _find(self, addresses: tuple[int, ...]) -> Memory:
+        node, count = self._node, len(self._inputs)
+        if self._run is None:
+            self._run = node.op.prepared(self._inputs, node.params)
+        arrays = list(map(array_at, addresses, (*self._inputs, *node.types)))
+        self._memory = found = addresses, arrays[:count], arrays[count:]
+        return found
 
 
 def array_at(address: int, kind: TensorType) -> Array:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any, ClassVar, TypeAlias, cast
 
 from weft.core.common.factors import Factors
@@ -156,6 +157,10 @@ class Operation(ABC):
         raise self.missing("batch")
 
     # -- rules that are derived ------------------------------------------------------------
+
+    def prepared(self, types: Any, params: dict[str, Any]) -> Any:
+        """`f(*arrays, out=…)` for a call that comes again and again; only for `bare` ops."""
+        return partial(self.eval, **params)
 
     def index(self, *types: Any, **params: Any) -> Factors:
         """The op's factors for operands of these types."""

@@ -76,6 +76,10 @@ class SumWorld(WorldOperation):
     def eval(self, x: Array, *, members: Members, out: Out = _NEW) -> Array:
         return world().all_reduce(x, "sum", members, out[0])
 
+    def prepared(self, types: Any, params: dict[str, Any]) -> Any:
+        reduce = world().reducer(types[0], "sum", params["members"])
+        return lambda x, out: reduce(x, out[0])
+
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return (call(self, (ct,), params),)
 

@@ -8,6 +8,7 @@ each rank folds its piece of all arrays, and pieces are then gathered.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ class Group:
     peers: Members  # the others, in order
     text: str
     plans: dict[Any, Plan] = field(default_factory=dict)
+    reducers: dict[Any, Callable[[Array, Array | None], Array]] = field(default_factory=dict)
 
     def with_own(self, others: Sequence[Any], own: Any) -> list[Any]:
         """What peers gave and what this rank has, by position."""
@@ -112,22 +114,47 @@ class ProcessCommunicator(Communicator):
         self, array: Array, kind: str, members: Members, out: Array | None = None
     ) -> Array:
         group = self._groups.get(members) or self._group(members, "all_reduce")
-        plan = group.plans.get((kind, array.dtype, array.shape))
-        if plan is None:
-            plan = self._plan(group, "all_reduce", (kind,), array)
+        found = group.reducers.get((kind, array.dtype, array.shape))
+        if found is None:
+            found = self.reducer(TensorType(array.shape, array.dtype), kind, members)
+        return found(array, out)
+
+    def reducer(
+        self, kind_of_array: TensorType, kind: str, members: Members
+    ) -> Callable[[Array, Array | None], Array]:
+        group = self._group(members, "all_reduce")
+        shape, dtype = kind_of_array
+        found = group.reducers.get((kind, dtype, shape))
+        if found is None:
+            found = self._make_reducer(group, np.empty(shape, dtype), kind)
+            if len(group.reducers) >= _MOST_PLANS:
+                group.reducers.clear()
+            group.reducers[kind, dtype, shape] = found
+        return found
+
+    def _make_reducer(
+        self, group: Group, like: Array, kind: str
+    ) -> Callable[[Array, Array | None], Array]:
+        plan = self._plan(group, "all_reduce", (kind,), like)
         if not group.peers:
-            return row_major(array, "all_reduce", out)
+            return lambda array, out: row_major(array, "all_reduce", out)
         if not plan.small:
-            return self._run(plan.header, self._reduce_large, group, plan, array, out)
-        with self._lock:  # as `_run` does, without the cost of a call
-            if self._unusable is not None:
-                raise self._refusal(plan.header)
-            try:
-                arrays = plan.lane.meet(array.tobytes()) or self._diverged(plan)
-                arrays.insert(group.position, array)
-                return self._folder.fold(plan.function, arrays, out)
-            except BaseException as error:
-                raise self._failure(error, plan.header) from None
+            return functools.partial(self._run, plan.header, self._reduce_large, group, plan)
+        lock, meet, fold = self._lock, plan.lane.meet, self._folder.fold
+        function, position = plan.function, group.position
+
+        def reduce(array: Array, out: Array | None) -> Array:
+            with lock:  # as `_run` does, without the cost of a call
+                if self._unusable is not None:
+                    raise self._refusal(plan.header)
+                try:
+                    arrays = meet(array.tobytes()) or self._diverged(plan)
+                    arrays.insert(position, array)
+                    return fold(function, arrays, out)
+                except BaseException as error:
+                    raise self._failure(error, plan.header) from None
+
+        return reduce
 
     def reduce_scatter(
         self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None

@@ -40,21 +40,25 @@ class Folder:
 
     def __init__(self) -> None:
         self._quiet = contextvars.copy_context()
-        self._quiet.run(np.seterr, all="ignore")
+        self._run = self._quiet.run
+        self._run(np.seterr, all="ignore")
 
     def fold(self, function: Any, arrays: Sequence[Array], out: Array | None = None) -> Array:
         """((a0 ∘ a1) ∘ a2)… as a new array, or in `out`; there are at least two."""
         if out is not None:
+            if len(arrays) == 2:
+                found: Array = self._run(function, arrays[0], arrays[1], out)
+                return found
             return self.fold_into(function, arrays, out)
         first = arrays[0]
         if first.ndim == 1 and len(arrays) == 2:  # no scalar, and no question of memory order
-            result: Array = self._quiet.run(function, first, arrays[1])
+            result: Array = self._run(function, first, arrays[1])
             return result
         return self.fold_into(function, arrays, np.empty(first.shape, first.dtype))
 
     def fold_into(self, function: Any, arrays: Sequence[Array], out: Array) -> Array:
         """The fold in memory that is given."""
-        run = self._quiet.run
+        run = self._run
         run(function, arrays[0], arrays[1], out)
         for array in arrays[2:]:
             if function is np.multiply and out.dtype.kind == "c":

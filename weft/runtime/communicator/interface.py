@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from weft.core.common.types import Array, DType, Shape
+from weft.core.common.types import Array, DType, Shape, TensorType
 
 Members: TypeAlias = tuple[int, ...]
 
@@ -45,6 +45,12 @@ class Communicator(ABC):
         `kind` is `sum`, `prod`, `max` or `min`. Each step rounds to the array's dtype. The result
         is in `out` if that is given: a row-major array of the same shape and dtype, other memory.
         """
+
+    @abstractmethod
+    def reducer(
+        self, kind_of_array: TensorType, kind: str, members: Members
+    ) -> Callable[[Array, Array | None], Array]:
+        """`all_reduce` of arrays of one type, for who does it again and again: `f(array, out)`."""
 
     @abstractmethod
     def reduce_scatter(

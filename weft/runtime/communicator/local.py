@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.config import settings
 from weft.core.common.dtypes import as_dtype
-from weft.core.common.types import Array, DType, Shape
+from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, AxisError, RankMismatchError
 from weft.runtime.communicator.fold import fold_function
 from weft.runtime.communicator.interface import Communicator, Members
@@ -41,6 +41,11 @@ class LocalCommunicator(Communicator):
         _check_alone(members, "all_reduce")
         fold_function(kind, "all_reduce")
         return row_major(array, "all_reduce", out)
+
+    def reducer(
+        self, kind_of_array: TensorType, kind: str, members: Members
+    ) -> Callable[[Array, Array | None], Array]:
+        return lambda array, out: self.all_reduce(array, kind, members, out)
 
     def reduce_scatter(
         self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None

@@ -143,11 +143,11 @@ class Program:
         return Profile(self.encoded.names, capacity)
 
     def _go_on(self, frame: Frame, code: int) -> None:
-        words = frame.words
+        words, table, hosts, number = frame.words, frame.table, self.encoded.hosts, _PLACE["HOST"]
         while code != DONE:
             if code == HOST:
-                call = self.encoded.hosts[words[_PLACE["HOST"]]]
-                call.function(*[words[frame.table + slot] for slot in call.slots])
+                call = hosts[words[number]]
+                call.function(*[words[table + slot] for slot in call.slots])
             elif code == NEED_POOL:
                 words[_PLACE["THREADS"]] = pool.grow(words[_PLACE["THREADS"]])
             elif code == CANCELLED:
