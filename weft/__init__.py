@@ -82,12 +82,19 @@ if _TYPE_CHECKING:
     from weft import optim as optim
     from weft.safetensors import load_safetensors as load_safetensors
     from weft.safetensors import save_safetensors as save_safetensors
+    from weft.transforms.planning import Plan as Plan
+    from weft.transforms.planning import plan as plan
 
 __version__ = "0.1.0"
 
 # Loaded when first used: namespaces, and functions with the module they live in.
 _LATER = ("checkpoints", "data", "nn", "optim")
-_LATER_FUNCTIONS = {"load_safetensors": "safetensors", "save_safetensors": "safetensors"}
+_LATER_FUNCTIONS = {
+    "Plan": "transforms.planning",
+    "load_safetensors": "safetensors",
+    "plan": "transforms.planning",
+    "save_safetensors": "safetensors",
+}
 
 
 def __getattr__(name: str) -> _Any:

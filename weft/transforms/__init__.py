@@ -33,7 +33,6 @@ from weft.transforms.debug import debug, debug_nans
 from weft.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from weft.transforms.jvp import jvp, linearize
 from weft.transforms.pipeline import gpipe, one_forward_one_backward
-from weft.transforms.planning import Plan, plan
 from weft.transforms.profile import profile
 from weft.transforms.shard_map import shard_map
 from weft.transforms.stop import detach, no_grad, stop_gradient
@@ -49,7 +48,6 @@ __all__ = [
     "CompilationStats",
     "CompiledFunction",
     "LoadedFunction",
-    "Plan",
     "breakpoint",
     "callback",
     "checkpoint",
@@ -72,7 +70,6 @@ __all__ = [
     "load_compiled",
     "no_grad",
     "one_forward_one_backward",
-    "plan",
     "print",
     "profile",
     "remat",

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.core.common.handler import Handler, installed
+from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import as_flag, as_function, shown
 from weft.core.common.slots import public
 from weft.core.common.source import blamed, describe, user_position
@@ -37,8 +38,11 @@ from weft.ops.communication.mesh import rule_for
 from weft.ops.communication.transfer import carry_out, permuted, varied
 from weft.ops.named_axis import axis_gather_op, axis_index_op
 from weft.ops.view.reshape import expand_dims
-from weft.transforms.planning.problem import problem_of
-from weft.transforms.planning.solver import SimpleSolver, Solution
+
+if TYPE_CHECKING:
+    from weft.transforms.planning.solver import Solution
+
+_planning: Any = LazyModule("weft.transforms.planning")
 
 
 @public
@@ -116,8 +120,9 @@ def _solved(
         for number, (kind, spec) in enumerate(zip(traced.output_types, out, strict=True))
         if spec is not None
     }
-    problem = problem_of(traced, mesh, in_specs=fixed, out_specs=results)
-    return SimpleSolver(**options).solve(problem.to_json())
+    problem = _planning.problem_of(traced, mesh, in_specs=fixed, out_specs=results)
+    solution: Solution = _planning.SimpleSolver(**options).solve(problem.to_json())
+    return solution
 
 
 def _replay(traced: Trace, inputs: list[Tensor], chosen: Solution | None) -> tuple[Any, ...]:
