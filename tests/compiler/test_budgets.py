@@ -17,10 +17,10 @@ import pytest
 
 import weft as wf
 from weft.compiler import build_executable
-from weft.compiler.assemble import Call
 from weft.compiler.kernels import STORE
 from weft.compiler.native import Native
 from weft.compiler.rewrite import rewrite
+from weft.compiler.steps import Call
 from weft.runtime.registry import runtime
 
 ROOT = Path(__file__).parents[2]

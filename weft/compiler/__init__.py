@@ -16,12 +16,14 @@
 | `statistics` | `CompilationStats` |
 | `export`, `encoding` | compiled functions in files |
 | `rewrite` | `rewrite`: fewer calls, the same bits; `RewriteCounts` |
+| `recompute` | `recompute`: large products made again instead of kept |
 | `calls` | `Calls`: a graph under construction, equal calls are one |
 | `algebra`, `movement` | the rules of `rewrite`: arithmetic, and ops that move elements |
 | `install` | the compiler put in its place below |
 | `tier`, `eager` | when recorded graphs are compiled; single calls on kernels |
 | `native` | `Native`: a trace as a program of machine code |
 | `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
+| `steps`, `panels` | what such an order is made of; kernels that run on some rows at a time |
 | `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |

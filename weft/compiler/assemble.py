@@ -1,22 +1,20 @@
-"""Put a graph together: kernels and host calls in order, and the memory they pass results in.
-
-A block is a list of steps; loops and branches have blocks of their own. `Memory` stands for one
-result: where it lies is decided later, when the whole program is known.
-"""
+"""Put a graph together: kernels and host calls in order, and the memory they pass results in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import STORE, Request, evaluate
 from weft.compiler.loops import INDEX
 from weft.compiler.lower import Lowered, levels
+from weft.compiler.panels import entry_of, with_panels
 from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.compiler.statistics import Clock
+from weft.compiler.steps import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
@@ -24,88 +22,6 @@ from weft.ops.control.branches import Switch
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
 
-
-@dataclass(eq=False)
-class Memory:
-    """One piece of memory: an input, an output, a constant, or a temporary of the program."""
-
-    kind: TensorType
-    role: str = "temporary"
-    position: int = 0  # among inputs or outputs
-    data: Any = None  # of a constant
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it takes."""
-        return self.kind.nbytes
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One function of a kernel, on certain memory."""
-
-    name: str
-    request: Request
-    number: int
-    memory: tuple[Memory, ...]
-    written: tuple[Memory, ...]
-    points: int  # of its loops, for estimates
-    work: int  # instructions at each point
-    node: OutputRefs
-    in_place: tuple[tuple[Memory, Memory], ...] = ()  # (read, written) that may be one
-    members: tuple[OutputRefs, ...] = ()  # the calls that were fused into it
-
-
-@dataclass(frozen=True, eq=False)
-class HostCall:
-    """A call that runs its reference in Python."""
-
-    node: OutputRefs
-    inputs: tuple[Memory, ...]
-    outputs: tuple[Memory, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Copy:
-    """The bytes of one piece of memory in another."""
-
-    source: Memory
-    target: Memory
-
-
-@dataclass(frozen=True, eq=False)
-class ScanLoop:
-    """`length` runs of a body; carries are double buffered, slices move along."""
-
-    node: OutputRefs
-    length: int
-    reverse: bool
-    carries: tuple[tuple[Memory, Memory], ...]  # what a step reads, what it writes
-    slices: tuple[tuple[Memory, Memory], ...]  # a step's part, the whole
-    body: tuple[Step, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Repeat:
-    """Runs of a body while the condition's result holds."""
-
-    node: OutputRefs
-    carries: tuple[tuple[Memory, Memory], ...]
-    condition: tuple[Step, ...]
-    holds: Memory
-    body: tuple[Step, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """One of several blocks, chosen by an integer."""
-
-    node: OutputRefs
-    index: Memory
-    branches: tuple[tuple[Step, ...], ...]
-
-
-Step: TypeAlias = Call | HostCall | Copy | ScanLoop | Repeat | Choice
 Environment: TypeAlias = dict[Ref, Memory]
 
 
@@ -132,10 +48,10 @@ class Assembler:
             return (replace(call, in_place=pairs, members=tuple(nodes)),)
         with self.clock("fuse"):
             fusion = Fusion(nodes, outputs)
-        steps: list[Step] = []
-        for group in fusion.groups:
-            steps += self._steps(fusion, group, memory)
-        return tuple(steps)
+        entries = [
+            entry_of(fusion, group, self._steps(fusion, group, memory)) for group in fusion.groups
+        ]
+        return tuple(with_panels(fusion, entries, memory))
 
     def _steps(self, fusion: Fusion, group: Group, memory: Environment) -> list[Step]:
         node = group.members[0]

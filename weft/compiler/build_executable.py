@@ -14,6 +14,7 @@ from weft.runtime.cpu import jit
 
 _native = LazyModule("weft.compiler.native")
 _rewriting = LazyModule("weft.compiler.rewrite")
+_recompute = LazyModule("weft.compiler.recompute")
 _stored = LazyModule("weft.compiler.stored")
 
 
@@ -43,6 +44,7 @@ def build(trace: Trace, donated: tuple[bool, ...], general: bool, clock: Clock) 
             return Built(found, lower, found.passed_through, found.rewritten)
     with clock("optimise"):
         lowered, counts = _rewriting.rewrite(trace)
+        lowered = _recompute.recompute(lowered) if native else lowered
     kept = passed_through(lowered)
     rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
     if not native:

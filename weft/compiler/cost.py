@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.compiler.assemble import Call
 from weft.compiler.loops import Kernel, Loop, every
 from weft.compiler.point import kind_of, weight
+from weft.compiler.steps import Call
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu.jit import host_target
 

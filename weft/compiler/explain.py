@@ -10,12 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.compiler.cost import Work, estimate, lanes, work_of
 from weft.compiler.loops import Kernel, Loop, every
 from weft.compiler.peaks import peaks
 from weft.compiler.place import Placement
 from weft.compiler.show import show
+from weft.compiler.steps import (
+    Call,
+    Choice,
+    Copy,
+    HostCall,
+    Memory,
+    Panels,
+    Repeat,
+    ScanLoop,
+    Step,
+)
 from weft.compiler.translate import Region, regions
 from weft.core.common.source import describe as describe_position
 from weft.core.common.types import Shape
@@ -86,6 +96,8 @@ class _Explanation:
                 operands = ", ".join(str(m.kind) for m in step.inputs)
                 where = describe_position(step.node.position)
                 yield f"{indent}host call {step.node.name}({operands})  # {where}"
+            elif isinstance(step, Panels):
+                yield from (indent + row for row in self._panels(step, trips))
             elif isinstance(step, ScanLoop):
                 yield f"{indent}scan, {step.length} times:"
                 yield from self.block(step.body, depth + 1, trips * step.length)
@@ -107,6 +119,16 @@ class _Explanation:
         yield f"region {number}{', shared by threads' if shared else ', on one thread'}:"
         for call in region.calls:
             yield from (f"  {row}" for row in self._kernel(call, trips, shared))
+
+    def _panels(self, step: Panels, trips: int) -> Iterator[str]:
+        number = self.total.regions
+        self.total.regions += 1
+        yield (
+            f"region {number}, {step.batches * step.panels} panels of {step.height} rows,"
+            f" {show_bytes(step.scratch.nbytes)} for {step.workers} workers:"
+        )
+        for call in step.calls:
+            yield from (f"  {row}" for row in self._kernel(call, trips, self.all.threads > 1))
 
     def _kernel(self, call: Call, trips: int, shared: bool) -> Iterator[str]:
         done, kernel = work_of(call), kernel_of(call)

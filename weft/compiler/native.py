@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.compiler import explain
-from weft.compiler.assemble import Assembler, Environment, Memory, Step, constant, leaves
+from weft.compiler.assemble import Assembler, Environment, constant, leaves
 from weft.compiler.executable import Interpreted
 from weft.compiler.kernels import STORE
 from weft.compiler.place import place
@@ -20,6 +20,7 @@ from weft.compiler.point import kind_of
 from weft.compiler.prepared import Interface, Prepared, failure_of
 from weft.compiler.small import is_small
 from weft.compiler.statistics import BuildCounts
+from weft.compiler.steps import Memory, Step
 from weft.compiler.translate import Translator
 from weft.compiler.watched import Watched
 from weft.core.common.types import Array
@@ -75,7 +76,7 @@ class Native(Prepared):
             if each.role == "constant":
                 kept.append(np.array(each.data, order="C"))
                 slots[each] = builder.constant(kept[-1].ctypes.data)
-            elif each.role == "slice":
+            elif each.role in ("slice", "panel"):
                 slots[each] = builder.pointer()
             elif each in self.placement.homes:
                 slots[each] = slots[self.placement.homes[each]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.compiler import memory
-from weft.compiler.assemble import Choice, Memory, Repeat, ScanLoop, Step
+from weft.compiler.steps import Choice, Memory, Repeat, ScanLoop, Step
 from weft.compiler.translate import Region, regions, touched
 
 _PLANNED = frozenset({"temporary", "input", "output"})

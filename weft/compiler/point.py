@@ -231,7 +231,7 @@ def weight(node: OutputRefs) -> int:
     """About how many instructions one element of a call takes; `fma` counts as the two it does."""
     op = node.op
     if op.has("at") or not op.has("body"):
-        return 100 if op.work >= 50 else 4
+        return 100 if op.work >= 50 else 4 if node.inputs else 2
     found = tuple(source.types[slot].dtype for source, slot in node.inputs)
     return _weight(op, found, _Frozen(node.params))
 

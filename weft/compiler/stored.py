@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _native = LazyModule("weft.compiler.native")
 _rewriting = LazyModule("weft.compiler.rewrite")
+_recompute = LazyModule("weft.compiler.recompute")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Origin:
     @cached_property
     def lowered(self) -> Trace:
         """The trace after it was simplified."""
-        found: Trace = _rewriting.rewrite(self.trace)[0]
+        found: Trace = _recompute.recompute(_rewriting.rewrite(self.trace)[0])
         return found
 
 

@@ -6,14 +6,24 @@ Kernels that do not depend on each other share a region, which is how many small
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from weft.compiler.assemble import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
 from weft.compiler.cost import estimate
 from weft.compiler.host import host_call
+from weft.compiler.steps import (
+    Call,
+    Choice,
+    Copy,
+    HostCall,
+    Memory,
+    Panels,
+    Repeat,
+    ScanLoop,
+    Step,
+)
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
-from weft.runtime.cpu.program_builder import ProgramBuilder
+from weft.runtime.cpu.program_builder import PrivateSlot, ProgramBuilder
 
 _SMALL = 1 << 14  # bytes of results that may be made early
 
@@ -107,6 +117,8 @@ class Translator:
                 self._scan(step)
             elif isinstance(step, Repeat):
                 self._repeat(step)
+            elif isinstance(step, Panels):
+                self._panels(step)
             else:
                 assert isinstance(step, Choice)
                 self._choice(step)
@@ -122,6 +134,24 @@ class Translator:
         return program_builder.Step(
             address, slots, call.request.parameters, tasks, estimate(call), self._name(call)
         )
+
+    def _panels(self, step: Panels) -> None:
+        self.regions += 1
+        steps = [
+            replace(self._step(call), tasks=tasks, grain=grain)
+            for call, (tasks, grain) in zip(step.calls, step.shares, strict=True)
+        ]
+        private = [
+            PrivateSlot(
+                self.slots[each.memory],
+                each.offset,
+                each.row_bytes * step.rows,
+                each.row_bytes * step.height,
+            )
+            for each in step.private
+        ]
+        scratch = (self.slots[step.scratch], step.scratch.nbytes // step.workers, step.workers)
+        self.builder.panels(steps, private, scratch, (step.batches, step.panels))
 
     def _name(self, call: Call) -> str:
         """A call's name, with a number where an earlier one has the same."""
@@ -170,6 +200,9 @@ def touched(step: Region | Step) -> dict[Memory, None]:
         return dict.fromkeys(step.memory)
     if isinstance(step, HostCall):
         return dict.fromkeys((*step.inputs, *step.outputs))
+    if isinstance(step, Panels):
+        every = (place for call in step.calls for place in call.memory)
+        return dict.fromkeys((step.scratch, *every))
     if isinstance(step, Copy):
         return dict.fromkeys((step.source, step.target))
     if isinstance(step, ScanLoop):

@@ -12,8 +12,8 @@ from functools import cache, cached_property, partial
 from time import perf_counter_ns
 from typing import Any
 
-from weft.compiler.assemble import Call
 from weft.compiler.cost import lanes, work_of
+from weft.compiler.steps import Call
 from weft.core.common.events import Details, Event, tell
 from weft.core.common.source import Position, describe, user_position
 from weft.runtime.cpu.profile import Profile

@@ -26,10 +26,11 @@ def contract(kernel: Kernel, vector_bytes: int, registers: int = 0) -> Kernel:
     if product is None:
         return kernel
     registers = registers or (16 if vector_bytes == 32 else 32)
-    product = orient(product, vector_bytes // product.dtype.itemsize)
+    given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
     block = choose(product, vector_bytes, registers)
     loop = _tasks(scope, product, block)
-    return scope.kernel_with((loop,), tasks=loop.stop, contract=block)
+    rows = None if product is not given else product.row[1]  # in order, tile by tile
+    return scope.kernel_with((loop,), tasks=loop.stop, contract=block, rows=rows)
 
 
 def _tasks(scope: Scope, product: Product, block: Block) -> Loop:

@@ -21,7 +21,8 @@ from weft.compiler.polynomial import (
 )
 from weft.compiler.rebuild import Scope, Statements, substitute
 
-ENOUGH = 256  # tasks that every pool can share evenly
+ENOUGH = 256  # tasks that every pool can share evenly,
+LONG = 1 << 18  # unless one has so many points: then rows are better tasks
 CHUNK = 4096  # elements of a task that computes each on its own
 COLUMNS = 512  # results of a task that runs down columns
 WHOLE = 2048  # columns that are best walked together, if there are tasks without cutting them
@@ -85,7 +86,8 @@ class _Sharing:
         taken: list[tuple[Value, Value]] = []  # variables and extents, outermost first
         tasks = 1
         for k, loop in enumerate(self.nest):
-            if tasks >= ENOUGH or k == self.vector:
+            enough = tasks >= ENOUGH and _points((loop,)) < LONG
+            if enough or k == self.vector:
                 break
             taken.append((loop.variable, loop.stop))
             tasks *= known(loop.stop) or _UNKNOWN

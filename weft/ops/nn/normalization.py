@@ -14,7 +14,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_flag, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import as_number, to_tensor, wrap
+from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.contraction import product_of, swap
@@ -266,8 +266,7 @@ def scaled_dot_product_attention(
     factor = (q.shape[-1] or 1) ** -0.5 if scale is None else as_number(name, "scale", scale)
     scores: Any = product_of(name, q * factor, swap(k))
     if as_flag(name, "is_causal", is_causal):
-        visible = np.tri(q.shape[-2], k.shape[-2], dtype=bool)
-        scores = where(wrap(visible, q.device), scores, -inf)
+        scores = where(_earlier(q.shape[-2], k.shape[-2], q.device), scores, -inf)
     if mask is not None:
         scores = _masked(name, scores, mask)
     weights = _weights(scores)
@@ -276,6 +275,13 @@ def scaled_dot_product_attention(
             raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
         weights = dropout(weights, dropout_rate, dropout_key)
     return cast(product_of(name, weights, v), dtype)
+
+
+def _earlier(queries: int, keys: int, device: Any) -> Any:
+    """Which keys come no later than each query: computed from positions, so it takes no memory."""
+    arange = FUNCTIONS["arange"]
+    first, second = (arange(n, dtype=np.int32, device=device) for n in (queries, keys))
+    return reshape(first, (queries, 1)) >= second
 
 
 def _shared_heads(op: str, q: Any, x: Any) -> Any:

@@ -27,6 +27,7 @@ FRAME = {  # what a run is, by byte offset
     "HOST": 152,  # the number of the Python function to call
     "THREADS": 160,
     "GIVEN": 168,  # how many arguments are the caller's
+    "WORKERS": 176,  # that have begun to run panels, the caller included
     "REGISTERS": 192,
 }
 ZERO, SELF, SCRATCH, THREADS, FIXED_ARGUMENTS = range(5)
@@ -45,7 +46,18 @@ INTEGERS = {  # what a register can be read from: its type in LLVM, and how it b
 }
 
 HANDLERS = (
-    *("end", "serial", "parallel", "host", "jump", "back", "next", "unless_less", "unless"),
+    *(
+        "end",
+        "serial",
+        "parallel",
+        "panels",
+        "host",
+        "jump",
+        "back",
+        "next",
+        "unless_less",
+        "unless",
+    ),
     *("choose", "set", "put", "swap", "advance", "copy"),
     *(f"read_{dtype}" for dtype in INTEGERS),
 )
@@ -54,12 +66,19 @@ OPCODES = {name: number for number, name in enumerate(HANDLERS)}
 REGION_WORDS = 4  # number, length, steps, chunks; then the steps, each of these words:
 STEP = ("KERNEL", "SLOTS", "PARAMETERS", "TASKS", "GRAIN", "FIRST", "LAST", "NUMBER")
 
+# Panels begin like a region; then the slot of the scratch memory, bytes and number of its parts,
+# panels in a batch, private slots and where they are described (byte offset); then the steps, whose
+# tasks are those of a batch, whose grain is that of a panel.
+PANEL_WORDS = REGION_WORDS + 6
+PRIVATE = ("SLOT", "OFFSET", "BATCH", "PANEL")  # where it lies; bytes of a batch and of a panel
+
 PROFILE_HEADER = 2  # records so far, capacity - 1
 PROFILE_WORDS = 4  # start, end, thread, step
 
 _NUMBERS = {
     **{name: number + 1 for number, name in enumerate(RETURNS)},  # inside, 0 means: go on
     **{"REGION_WORDS": REGION_WORDS, "STEP_WORDS": len(STEP), "OPEN": OPEN, "THREADS": THREADS},
+    **{"PANEL_WORDS": PANEL_WORDS, "PRIVATE_WORDS": len(PRIVATE), "PANELS": OPCODES["panels"]},
     **{"PROFILE_HEADER": PROFILE_HEADER, "PROFILE_WORDS": PROFILE_WORDS},
     **{f"FRAME_{name}": offset for name, offset in FRAME.items()},
     **{f"ARRAY_{name}": offset for name, offset in ARRAY.items()},

@@ -133,9 +133,9 @@ fine:
 """
 
 _STEPS = """
-define internal void @invoke(ptr %frame, ptr %step, i64 %begin, i64 %end, i64 %thread) {
+define internal void @invoke(ptr %frame, ptr %table, ptr %step, i64 %begin, i64 %end,
+    i64 %thread) {
 entry:
-  %table = field ptr TABLE
   %profile = field ptr PROFILE
   %address = word KERNEL %step
   %kernel = inttoptr i64 %address to ptr
@@ -171,6 +171,7 @@ timed:
 
 define internal i64 @do_serial(ptr %frame, ptr %ip) {
 entry:
+  %table = field ptr TABLE
   %count = operand 2
   %steps = getelementptr i64, ptr %ip, i64 $REGION_WORDS
   br label %loop
@@ -178,7 +179,7 @@ loop:
   %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
   %step = getelementptr [$STEP_WORDS x i64], ptr %steps, i64 %i
   %tasks = word TASKS %step
-  call void @invoke(ptr %frame, ptr %step, i64 0, i64 %tasks, i64 0)
+  call void @invoke(ptr %frame, ptr %table, ptr %step, i64 0, i64 %tasks, i64 0)
   %i1 = add i64 %i, 1
   %more = icmp ult i64 %i1, %count
   br i1 %more, label %loop, label %out
@@ -190,13 +191,21 @@ out:
 ; Take chunks of a region until none is left; the caller, thread 0, also looks at the clock.
 define internal i64 @share(ptr %frame, ptr %ip, i64 %thread) {
 entry:
+  %opcode = operand 0
+  %panels = icmp eq i64 %opcode, $PANELS
+  br i1 %panels, label %other, label %region
+other:
+  %code.panels = call i64 @share_panels(ptr %frame, ptr %ip, i64 %thread)
+  ret i64 %code.panels
+region:
+  %table = field ptr TABLE
   %chunks = operand 3
   %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
   %steps = getelementptr i64, ptr %ip, i64 $REGION_WORDS
   %caller = icmp eq i64 %thread, 0
   br label %take
 take:
-  %from = phi ptr [ %steps, %entry ], [ %step, %ran ], [ %step, %looked ]
+  %from = phi ptr [ %steps, %region ], [ %step, %ran ], [ %step, %looked ]
   %chunk = atomicrmw add ptr %chunk.at, i64 1 monotonic
   %some = icmp ult i64 %chunk, %chunks
   br i1 %some, label %find, label %out
@@ -217,7 +226,7 @@ run:
   %full = add i64 %begin, %grain
   %over = icmp ugt i64 %full, %tasks
   %end = select i1 %over, i64 %tasks, i64 %full
-  call void @invoke(ptr %frame, ptr %step, i64 %begin, i64 %end, i64 %thread)
+  call void @invoke(ptr %frame, ptr %table, ptr %step, i64 %begin, i64 %end, i64 %thread)
   br i1 %caller, label %looked, label %ran
 ran:
   br label %take
@@ -291,8 +300,115 @@ finish:
 """
 
 
+_PANELS = """
+define internal i64 @do_panels(ptr %frame, ptr %ip) {
+entry:
+  field WORKERS = i64 1
+  %code = call i64 @do_parallel(ptr %frame, ptr %ip)
+  ret i64 %code
+}
+
+; Take panels until none is left. Each worker has a table of its own, in which the slots of private
+; memory point so far before the worker's scratch memory that the rows of a panel lie in it. The
+; caller is worker 0, since it says at the end that nothing is left.
+define internal i64 @share_panels(ptr %frame, ptr %ip, i64 %thread) {
+entry:
+  %caller = icmp eq i64 %thread, 0
+  br i1 %caller, label %prepare, label %join
+join:
+  %taken.at = getelementptr i8, ptr %frame, i64 $FRAME_WORKERS
+  %number = atomicrmw add ptr %taken.at, i64 1 monotonic
+  %workers = operand 6
+  %room = icmp ult i64 %number, %workers
+  br i1 %room, label %prepare, label %out
+prepare:
+  %worker = phi i64 [ 0, %entry ], [ %number, %join ]
+  %code = field ptr CODE
+  %slots = load i64, ptr %code
+  %shared = field ptr TABLE
+  %table = alloca ptr, i64 %slots
+  %bytes = mul i64 %slots, 8
+  %moved = call ptr @memmove(ptr %table, ptr %shared, i64 %bytes)
+  %scratch = entry 4
+  %part = operand 5
+  %before = mul i64 %worker, %part
+  %own = getelementptr i8, ptr %scratch, i64 %before
+  %chunks = operand 3
+  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
+  br label %take
+take:
+  %chunk = atomicrmw add ptr %chunk.at, i64 1 monotonic
+  %some = icmp ult i64 %chunk, %chunks
+  br i1 %some, label %run, label %out
+run:
+  call void @run_panel(ptr %frame, ptr %ip, ptr %table, ptr %own, i64 %chunk, i64 %thread)
+  br i1 %caller, label %look, label %take
+look:
+  %reason = call i64 @poll(ptr %frame)
+  %on = icmp eq i64 %reason, 0
+  br i1 %on, label %take, label %stop
+stop:
+  ret i64 %reason
+out:
+  ret i64 0
+}
+
+define internal void @run_panel(ptr %frame, ptr %ip, ptr %table, ptr %own, i64 %chunk,
+    i64 %thread) {
+entry:
+  %steps = operand 2
+  %in.batch = operand 7
+  %privates = operand 8
+  %described = operand 9
+  %batch = udiv i64 %chunk, %in.batch
+  %panel = urem i64 %chunk, %in.batch
+  %private = getelementptr i8, ptr %ip, i64 %described
+  %first = getelementptr i64, ptr %ip, i64 $PANEL_WORDS
+  br label %place
+place:
+  %p = phi i64 [ 0, %entry ], [ %p1, %place ]
+  %record = getelementptr [$PRIVATE_WORDS x i64], ptr %private, i64 %p
+  %offset.at = getelementptr i64, ptr %record, i64 1
+  %batch.at = getelementptr i64, ptr %record, i64 2
+  %panel.at = getelementptr i64, ptr %record, i64 3
+  %slot = load i64, ptr %record
+  %offset = load i64, ptr %offset.at
+  %batch.bytes = load i64, ptr %batch.at
+  %panel.bytes = load i64, ptr %panel.at
+  %batches.before = mul i64 %batch, %batch.bytes
+  %panels.before = mul i64 %panel, %panel.bytes
+  %rows.before = add i64 %batches.before, %panels.before
+  %distance = sub i64 %offset, %rows.before
+  %pointer = getelementptr i8, ptr %own, i64 %distance
+  %entry.at = getelementptr ptr, ptr %table, i64 %slot
+  store ptr %pointer, ptr %entry.at
+  %p1 = add i64 %p, 1
+  %more.places = icmp ult i64 %p1, %privates
+  br i1 %more.places, label %place, label %loop
+loop:
+  %i = phi i64 [ 0, %place ], [ %i1, %loop ]
+  %step = getelementptr [$STEP_WORDS x i64], ptr %first, i64 %i
+  %tasks = word TASKS %step
+  %grain = word GRAIN %step
+  %base = mul i64 %batch, %tasks
+  %skipped = mul i64 %panel, %grain
+  %full = add i64 %skipped, %grain
+  %over = icmp ugt i64 %full, %tasks
+  %until = select i1 %over, i64 %tasks, i64 %full
+  %begin = add i64 %base, %skipped
+  %end = add i64 %base, %until
+  call void @invoke(ptr %frame, ptr %table, ptr %step, i64 %begin, i64 %end, i64 %thread)
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, %steps
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
 def executor_text(triple: str) -> str:
     """The module: `start`, `start_arrays`, `resume`, `worker`, `stop`, `ticks`, `tick_rate`."""
     handlers = ", ".join(f"ptr @do_{name}" for name in HANDLERS)
     table = f"@handlers = internal constant [{len(HANDLERS)} x ptr] [{handlers}]\n"
-    return pool_text(triple) + table + expanded(_RUN + _STEPS) + expanded(INSTRUCTIONS)
+    return pool_text(triple) + table + expanded(_RUN + _STEPS + _PANELS) + expanded(INSTRUCTIONS)

@@ -20,6 +20,8 @@ from weft.runtime.cpu.executor_layout import (
     FRAME,
     INTEGERS,
     OPCODES,
+    PANEL_WORDS,
+    PRIVATE,
     REGION_WORDS,
     SCRATCH,
     SELF,
@@ -50,6 +52,19 @@ class Step:
     cost_ns: float = 0.0
     name: str = ""
     grain: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateSlot:
+    """A slot whose memory is each worker's own: the rows of the panel that it is at.
+
+    `batch_bytes` and `panel_bytes` are what a batch and a panel would take if all rows were there.
+    """
+
+    slot: int
+    offset: int
+    batch_bytes: int
+    panel_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +155,57 @@ class ProgramBuilder:
         data: list[int] = []
         first = 0
         for grain, step in split:
-            self._check(step.slots)
             here = REGION_WORDS + len(records)
             self._kernels.append(len(self._code) + here)
-            slots_at = data_at + len(data)
-            data += _packed(step.slots)
-            parameters_at = data_at + len(data)
-            data += step.parameters
             last = first + -(-step.tasks // grain)
-            places = ((slots_at - here) * _WORD, (parameters_at - here) * _WORD)
-            records += [step.kernel_address, *places, step.tasks, grain, first, last]
-            records.append(len(self._names))
-            self._names.append(step.name)
+            records += self._record(step, grain, (data_at - here, data), (first, last))
             self._chunks.append(last - first if kind == "parallel" else 1)
             first = last
         self._emit(kind, len(split), chunks, *records, *data)
+
+    def _record(
+        self, step: Step, grain: int, data: tuple[int, list[int]], chunks: tuple[int, int]
+    ) -> list[int]:
+        """The words of a step; slots and parameters are appended to the data, so many words on."""
+        self._check(step.slots)
+        distance, words = data
+        slots_at = distance + len(words)
+        words += _packed(step.slots)
+        parameters_at = distance + len(words)
+        words += step.parameters
+        self._names.append(step.name)
+        places = (slots_at * _WORD, parameters_at * _WORD)
+        number = len(self._names) - 1
+        return [step.kernel_address, *places, step.tasks, grain, *chunks, number]
+
+    def panels(
+        self,
+        steps: Sequence[Step],
+        private: Sequence[PrivateSlot],
+        scratch: tuple[int, int, int],
+        count: tuple[int, int],
+    ) -> None:
+        """Run all steps on one panel, then on the next one; threads share the panels.
+
+        A step's `tasks` are those of a batch, its `grain` is that of a panel. `scratch` is a slot,
+        the bytes of a worker's part and the number of parts, `count` batches and panels in each.
+        """
+        batches, panels = count
+        slot, nbytes, workers = scratch
+        records_at = PANEL_WORDS + len(steps) * len(STEP)
+        data_at = records_at + len(private) * len(PRIVATE)
+        records: list[int] = []
+        data: list[int] = []
+        for step in steps:
+            here = PANEL_WORDS + len(records)
+            self._kernels.append(len(self._code) + here)
+            records += self._record(step, step.grain, (data_at - here, data), (0, 0))
+            self._chunks.append(batches * panels)
+        for each in private:
+            places = (self._known(each.slot), each.offset, each.batch_bytes, each.panel_bytes)
+            records += places
+        head = (self._known(slot), nbytes, workers, panels, len(private), records_at * _WORD)
+        self._emit("panels", len(steps), batches * panels, *head, *records, *data)
 
     @contextmanager
     def loop(self, trips: int | Register) -> Iterator[Register]:

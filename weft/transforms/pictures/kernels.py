@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.compiler.assemble import Call, Choice, HostCall, Repeat, ScanLoop, Step
 from weft.compiler.cost import Work, estimate, work_of
 from weft.compiler.executable import Executable
 from weft.compiler.native import Native
 from weft.compiler.place import blocks
+from weft.compiler.steps import Call, Choice, HostCall, Panels, Repeat, ScanLoop, Step
 from weft.compiler.stored import Stored
 from weft.core.graph.node import OutputRefs
 
@@ -92,6 +92,8 @@ def _collect(steps: Sequence[Step], trips: int, names: Mapping[Call, str], found
                 for node in step.members:
                     found.of.setdefault(node, last)  # what others compute again is drawn once
             last.add(names[step], step)
+        elif isinstance(step, Panels):
+            _collect(step.calls, trips, names, found)
         elif isinstance(step, HostCall):
             found.hosts.add(step.node)
         elif isinstance(step, ScanLoop | Repeat | Choice):

@@ -1,0 +1,217 @@
+"""Chains of kernels that run panel by panel: the same bits, and memory for a panel alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.compiler import panels
+from weft.compiler import recompute as recomputing
+from weft.compiler.native import Native
+from weft.compiler.recompute import recompute
+from weft.compiler.rewrite import rewrite
+from weft.compiler.steps import Panels
+from weft.runtime.cpu import program
+
+
+def compiled(function: Any, *shapes: tuple[int, ...]) -> Native:
+    trace = wf.trace(function, *(wf.zeros(shape) for shape in shapes))
+    return Native(recompute(rewrite(trace)[0]))
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return wf.scaled_dot_product_attention(q, k, v)
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    return wf.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def masked(q: Any, k: Any, v: Any) -> Any:
+    mask = wf.asarray(random(q.shape[-2], k.shape[-2]) > 0)
+    return wf.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+
+
+def biased(q: Any, k: Any, v: Any) -> Any:
+    return wf.scaled_dot_product_attention(q, k, v, wf.asarray(random(k.shape[-2])))
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    return wf.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
+
+
+def dropped(q: Any, k: Any, v: Any) -> Any:
+    key = wf.random.key(3)
+    return wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.25, dropout_key=key)
+
+
+def by_hand(q: Any, k: Any, v: Any) -> Any:
+    return wf.softmax(q @ wf.swapaxes(k, -1, -2), -1) @ v
+
+
+def perceptron(q: Any, k: Any, v: Any) -> Any:
+    return wf.gelu(q @ wf.swapaxes(k[0, 0], -1, -2)) @ v[0, 0]
+
+
+KINDS = [attention, causal, masked, biased, grouped, dropped, by_hand, perceptron]
+
+
+@pytest.mark.parametrize("function", KINDS)
+@pytest.mark.parametrize("shape", [(2, 4, 512, 32), (1, 4, 300, 16), (16, 4, 128, 8)], ids=str)
+def test_attention_in_panels_has_the_bits_of_separate_kernels(function, shape, monkeypatch):
+    arrays = [random(*shape) + i for i in range(3)]
+    inside = compiled(function, shape, shape, shape)
+    monkeypatch.setattr(panels, "WORTH", 1 << 60)
+    apart = compiled(function, shape, shape, shape)
+    assert not any(isinstance(step, Panels) for step in apart.steps)
+    (expected,) = apart.run(arrays, threads=1)
+    for threads in (1, 2, 4):
+        (found,) = inside.run(arrays, threads=threads)
+        np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32))
+
+
+@pytest.mark.parametrize("function", [attention, causal, masked, grouped, by_hand])
+def test_attention_holds_scores_of_a_panel_alone(function):
+    small, large = (compiled(function, *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
+    assert sum(isinstance(step, Panels) for step in large.steps) == 1
+    assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
+    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 16
+
+
+def gradient(function: Any) -> Any:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return wf.sum(wf.square(function(q, k, v)))
+
+    return wf.value_and_grad(loss, argnums=(0, 1, 2))
+
+
+@pytest.mark.parametrize("function", KINDS)
+def test_gradients_of_attention_have_the_bits_of_kept_weights(function, monkeypatch):
+    shape = (1, 4, 384, 16)
+    arrays = [random(*shape) + i for i in range(3)]
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    monkeypatch.setattr(panels, "WORTH", 1 << 18)
+    inside = compiled(gradient(function), shape, shape, shape)
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 60)
+    monkeypatch.setattr(panels, "WORTH", 1 << 60)
+    expected = compiled(gradient(function), shape, shape, shape).run(arrays, threads=1)
+    for threads in (1, 2, 4):
+        for x, y in zip(inside.run(arrays, threads=threads), expected, strict=True):
+            np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))
+
+
+@pytest.mark.parametrize("function", [attention, causal, by_hand])
+def test_the_gradient_of_attention_holds_scores_of_a_panel_alone(function):
+    small, large = (compiled(gradient(function), *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
+    assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
+    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
+
+
+def test_squares_that_are_used_otherwise_are_kept_and_others_are_not(monkeypatch):
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        mixed = attention(q, k, v)
+        logits = mixed @ wf.swapaxes(k, -1, -2)
+        return wf.sum(mixed) + wf.sum(wf.sort(logits, axis=-1)[..., :3])
+
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    monkeypatch.setattr(panels, "WORTH", 1 << 18)
+    shape = (1, 2, 384, 16)
+    arrays = [random(*shape) + i for i in range(3)]
+    trace = rewrite(wf.trace(wf.grad(loss), *(wf.zeros(shape) for _ in range(3))))[0]
+    again = recompute(trace)
+    products = [sum(n.name == "matmul" for n in t.nodes) for t in (trace, again)]
+    assert products[1] > products[0]
+    (expected,), (found,) = (Native(t).run(arrays, threads=2) for t in (trace, again))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_needed_outside_a_chain_is_written_whole():
+    def both(q: Any, k: Any, v: Any) -> Any:
+        weights = wf.softmax(q @ wf.swapaxes(k, -1, -2), -1)
+        return weights @ v, weights
+
+    shape = (1, 8, 512, 32)
+    arrays = [random(*shape) + i for i in range(3)]
+    mixed, weights = compiled(both, shape, shape, shape).run(arrays, threads=2)
+    np.testing.assert_array_equal(
+        weights,
+        Native(
+            wf.trace(
+                lambda q, k: wf.softmax(q @ wf.swapaxes(k, -1, -2), -1),
+                *map(wf.asarray, arrays[:2]),
+            )
+        ).run(arrays[:2], threads=1)[0],
+    )
+    np.testing.assert_allclose(mixed, weights @ arrays[2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_run_that_pauses_after_every_panel_does_each_once(threads, monkeypatch):
+    shape = (2, 4, 512, 32)
+    arrays = [random(*shape) + i for i in range(3)]
+    (expected,) = compiled(causal, shape, shape, shape).run(arrays, threads=1)
+    monkeypatch.setattr(program, "_PAUSE_NS", 0)
+    pausing = compiled(causal, shape, shape, shape)
+    assert any(isinstance(step, Panels) for step in pausing.steps)
+    for _ in range(3):
+        (found,) = pausing.run(arrays, threads=threads)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_of_all_batches_are_one_where_the_right_factors_are_shared(monkeypatch):
+    def layers(x: Any, first: Any, second: Any) -> Any:
+        mixed = wf.tanh(x @ first) @ second
+        return wf.softmax(wf.gelu(mixed @ first) @ second, -1)
+
+    shapes = (12, 100, 64), (64, 512), (512, 64)
+    arrays = [random(*shape) for shape in shapes]
+    inside = compiled(layers, *shapes)
+    assert any(isinstance(step, Panels) for step in inside.steps)
+    monkeypatch.setattr(panels, "WORTH", 1 << 60)
+    (expected,) = compiled(layers, *shapes).run(arrays, threads=1)
+    np.testing.assert_array_equal(inside.run(arrays, threads=2)[0], expected)
+
+
+def test_panels_run_inside_loops():
+    def layers(x: Any, k: Any, v: Any) -> Any:
+        return wf.scan(lambda x, kv: (causal(x, *kv), ()), x, (k, v))[0]
+
+    shape, many = (2, 4, 512, 32), (3, 2, 4, 512, 32)
+    x, k, v = random(*shape), random(*many), random(*many) + 1
+    loop = compiled(layers, shape, many, many)
+    assert loop.counts.bytes_planned < 2 * 4 * 512 * 512 * 4
+    (found,) = loop.run([x, k, v], threads=2)
+    one = compiled(causal, shape, shape, shape)
+    for keys, values in zip(k, v, strict=True):
+        (x,) = one.run([x, keys, values], threads=1)
+    np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.parametrize("function", [causal, grouped, dropped])
+def test_a_compiled_gradient_has_the_bits_of_plain_calls(function, monkeypatch):
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 19)
+    arrays = [wf.asarray(random(1, 4, 320, 24) + i) for i in range(3)]
+    plain = gradient(function)(*arrays)
+    value, slopes = wf.compile(gradient(function))(*arrays)
+    assert value.item() == plain[0].item()
+    for x, y in zip(slopes, plain[1], strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+def test_watchers_see_the_kernels_of_panels():
+    arrays = [random(1, 8, 512, 32) + i for i in range(3)]
+    inside = compiled(causal, *[(1, 8, 512, 32)] * 3)
+    with wf.profile() as found:
+        inside.run(arrays, threads=2)
+    assert "matmul" in str(found)
+
+
+def test_a_listing_tells_of_panels():
+    assert "panels of" in compiled(causal, *[(1, 8, 1024, 64)] * 3).explain()

@@ -1,0 +1,337 @@
+"""Run chains of kernels panel by panel: a large result lives only for the rows at hand.
+
+A chain is a product of matrices whose result is large, what is computed of it row by row, and
+products that take it as their left factor. All of them have the same rows, so they can run one
+after another on a panel of rows, and then on the next one. Kernels stay what they are: they are
+given the tasks of a panel, and pointers to scratch memory where its rows would be. So no bit
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import lcm, prod
+
+import numpy as np
+
+from weft.compiler import memory
+from weft.compiler.fuse import Fusion, Group
+from weft.compiler.kernels import evaluate
+from weft.compiler.loops import Loop, Store, every, integer, walk
+from weft.compiler.passes.contract_blocks import Block
+from weft.compiler.rebuild import substitute_value
+from weft.compiler.steps import Call, Memory, Panels, Private, Step
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs, Ref
+from weft.runtime.cpu.pool import pool
+
+WORTH = 1 << 20  # bytes of results that need not be held whole for panels to pay
+LARGE = 1 << 25  # bytes from which few panels are better than none
+FEW = 2  # panels of each core that leave some of them idle
+_BYTE = np.dtype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A group, the steps it became, and what these read from memory.
+
+    `local` has the results that are read in the row at hand, `other` those read elsewhere too.
+    """
+
+    group: Group
+    steps: tuple[Step, ...]
+    local: frozenset[OutputRefs]
+    other: frozenset[OutputRefs]
+
+    @property
+    def reads(self) -> frozenset[OutputRefs]:
+        """Everything that is read."""
+        return self.local | self.other
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that all members of a chain have."""
+
+    batches: int
+    rows: int
+
+    @property
+    def count(self) -> int:
+        """Rows of all batches."""
+        return self.batches * self.rows
+
+
+@dataclass
+class _Chain:
+    """Entries that run panel by panel, and those that must run before or after them."""
+
+    rows: Rows
+    members: list[Entry] = field(default_factory=list)
+    before: list[Entry] = field(default_factory=list)
+    after: list[Entry] = field(default_factory=list)
+    made: set[OutputRefs] = field(default_factory=set)  # by members
+    late: set[OutputRefs] = field(default_factory=set)  # by what runs after them
+
+    def take(self, entry: Entry) -> None:
+        """Put the next entry where it belongs."""
+        results = set(entry.group.members)
+        waits = bool(entry.reads & self.late or entry.other & self.made)
+        wanted = bool(entry.local & self.made) or _is_large_product(entry)
+        if not waits and wanted and _share(entry, self.rows) is not None:
+            self.members.append(entry)
+            self.made |= results
+        elif waits or entry.local & self.made:
+            self.after.append(entry)
+            self.late |= results
+        else:
+            self.before.append(entry)
+
+
+def entry_of(fusion: Fusion, group: Group, steps: Sequence[Step]) -> Entry:
+    """A group with what it reads from other groups."""
+    found: dict[OutputRefs, bool] = {}
+    stack: list[tuple[OutputRefs, bool]] = [(node, True) for node in group.members]
+    seen = set(stack)
+    while stack:
+        node, is_near = stack.pop()
+        for source, near in _sources(fusion, node):
+            if fusion.group.get(source) is group:
+                continue
+            here = source, is_near and near
+            if source not in fusion.inline:
+                found[source] = found.get(source, True) and here[1]
+            elif here not in seen:
+                seen.add(here)
+                stack.append(here)
+    local = frozenset(node for node, near in found.items() if near)
+    return Entry(group, tuple(steps), local, frozenset(found) - local)
+
+
+def _sources(fusion: Fusion, node: OutputRefs) -> list[tuple[OutputRefs, bool]]:
+    """What a call reads, each with whether it reads only the row that it computes."""
+    if fusion.kinds[node] == "dot":
+        left, right = node.inputs
+        whole = fusion.kinds.get(left[0]) != "view" and _kind(left).shape[:-1] == _lead(node)
+        near = [(source, whole) for source, _ in fusion.roots([left])]
+        return near + [(source, False) for source, _ in fusion.roots([right])]
+    return [(r.node, r.step > 0) for r in fusion.reads[node]]
+
+
+def _lead(node: OutputRefs) -> tuple[int, ...]:
+    return node.types[0].shape[:-1]
+
+
+def _kind(ref: Ref) -> TensorType:
+    return ref[0].types[ref[1]]
+
+
+def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memory]) -> list[Step]:
+    """The steps of all entries, chains of them panel by panel."""
+    made: list[Step] = []
+    left = list(entries)
+    while left:
+        first, *rest = left
+        found = _chain(fusion, first, rest) if _is_large_product(first) else None
+        panels = None if found is None else _panels(fusion, found, left, places)
+        if found is None or panels is None:
+            made += first.steps
+            left = rest
+            continue
+        made += [step for entry in found.before for step in entry.steps]
+        made.append(panels)
+        left = found.after
+    return made
+
+
+def _is_large_product(entry: Entry) -> bool:
+    """Whether a product is larger than its factors, and too large for a cache."""
+    if entry.group.kind != "dot":
+        return False
+    node = entry.group.members[0]
+    nbytes = node.types[0].nbytes
+    return nbytes >= WORTH and all(_kind(ref).nbytes < nbytes for ref in node.inputs)
+
+
+def _chain(fusion: Fusion, first: Entry, rest: Sequence[Entry]) -> _Chain | None:
+    """The chain that begins with a product: entries are taken until all it makes is used up."""
+    found = _tiled(first)
+    if found is None:
+        return None
+    chain = _Chain(Rows(found.batches, found.rows))
+    chain.take(first)
+    if not chain.members:
+        return None
+    readers: dict[OutputRefs, int] = {}
+    for entry in rest:
+        for node in entry.reads:
+            readers[node] = readers.get(node, 0) + 1
+    open_ = set(fusion.stored(first.group))
+    for place, entry in enumerate(rest):
+        if entry.group.kind == "host" or not any(readers.get(node) for node in open_):
+            chain.after += rest[place:]
+            break
+        chain.take(entry)
+        for node in entry.reads:
+            readers[node] -= 1
+        if chain.members[-1] is entry:
+            open_ |= set(fusion.stored(entry.group))
+    return chain
+
+
+def _panels(
+    fusion: Fusion, chain: _Chain, entries: Sequence[Entry], places: dict[Ref, Memory]
+) -> Panels | None:
+    """The step that runs a chain, if that saves memory."""
+    own = set(chain.members)
+    outside = {node for entry in entries if entry not in own for node in entry.reads}
+    inner = [
+        places[node, 0]
+        for entry in chain.members
+        for node in fusion.stored(entry.group)
+        if node not in outside and node not in fusion.kept
+    ]
+    inner = [m for m in inner if m.role == "temporary" and m.kind.size % chain.rows.count == 0]
+    shares = [_share(entry, chain.rows) for entry in chain.members]
+    height = min(lcm(*(share.rows for share in shares if share)), chain.rows.rows)
+    count = chain.rows.batches * -(-chain.rows.rows // height)
+    calls = tuple(step for e in chain.members for step in e.steps if isinstance(step, Call))
+    if count == 1 or len(calls) < 2:
+        return None
+    row_bytes = {m: m.nbytes // chain.rows.count for m in inner}
+    offsets, nbytes = _laid_out(calls, {m: n * height for m, n in row_bytes.items()})
+    workers = min(pool.cores, count)
+    saved = sum(m.nbytes for m in inner)
+    if saved < max(WORTH, 2 * nbytes * workers) or (saved < LARGE and count < FEW * pool.cores):
+        return None
+    for each in inner:
+        each.role = "panel"
+    return Panels(
+        calls,
+        tuple((share.tasks, share.tasks_of(height)) for share in shares if share),
+        tuple(Private(m, offsets[m], row_bytes[m]) for m in inner),
+        Memory(TensorType((nbytes * workers,), _BYTE)),
+        workers,
+        chain.rows.batches,
+        chain.rows.rows,
+        height,
+    )
+
+
+def _laid_out(calls: Sequence[Call], sizes: dict[Memory, int]) -> tuple[dict[Memory, int], int]:
+    """Where private memory lies in a worker's scratch memory, and how much that takes."""
+    numbers = {place: number for number, place in enumerate(sizes)}
+    steps = [
+        memory.Step(
+            (),
+            tuple(numbers[m] for m in dict.fromkeys(call.memory) if m in numbers),
+            tuple((numbers[a], numbers[b]) for a, b in call.in_place if {a, b} <= numbers.keys()),
+        )
+        for call in calls
+    ]
+    found = memory.plan(steps, {numbers[m]: size for m, size in sizes.items()})
+    return {m: found.offsets[number] for m, number in numbers.items()}, found.arena_bytes
+
+
+# -- which tasks of a kernel compute which rows ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Share:
+    """`tasks` of a batch; the least number of rows that some tasks compute whole, and how many."""
+
+    tasks: int
+    rows: int
+    of_rows: int
+
+    def tasks_of(self, height: int) -> int:
+        """Tasks that compute so many rows, or what there is of them."""
+        return min(-(-height // self.rows) * self.of_rows, self.tasks)
+
+
+def _share(entry: Entry, rows: Rows) -> _Share | None:
+    """How the tasks of an entry's kernel go with rows; None if they do not."""
+    if len(entry.steps) != 1:
+        return None
+    (call,) = entry.steps
+    if not isinstance(call, Call) or len(call.request.compiled.kernels) != 1:
+        return None
+    if entry.group.kind == "dot":
+        return _share_of_product(entry, rows)
+    tasks = call.request.tasks(0)
+    if entry.group.kind != "loops" or entry.group.columns or tasks % rows.batches:
+        return None
+    return _in_order(call, tasks, rows)
+
+
+@dataclass(frozen=True)
+class _Tiled:
+    """How a product is cut: `wide` tasks for each tile of some rows, in each of its batches."""
+
+    batches: int
+    rows: int
+    height: int
+    wide: int
+
+
+def _tiled(entry: Entry) -> _Tiled | None:
+    """How the kernel of a product is cut; it may have fewer batches than the call, of more rows."""
+    call = entry.steps[0]
+    if len(entry.steps) != 1 or not isinstance(call, Call):
+        return None
+    notes, parameters = call.request.compiled.kernels[0].notes, call.request.parameters
+    if notes.get("rows") is None:
+        return None
+    block: Block = notes["contract"]
+    rows = evaluate(notes["rows"], parameters)
+    count = prod(_lead(entry.group.members[0]))
+    if not rows or count % rows:
+        return None
+    batches, tiles = count // rows, -(-rows // block.tile_rows)
+    wide, rest = divmod(call.request.tasks(0), batches * tiles)
+    return None if rest else _Tiled(batches, rows, block.tile_rows, wide)
+
+
+def _share_of_product(entry: Entry, rows: Rows) -> _Share | None:
+    found = _tiled(entry)
+    if found is None or found.batches * found.rows != rows.count:
+        return None
+    even = rows.rows % found.height == 0 and found.rows % found.height == 0
+    if found.batches != rows.batches and not even:
+        return None
+    tiles = -(-rows.rows // found.height)
+    return _Share(tiles * found.wide, found.height, found.wide)
+
+
+def _in_order(call: Call, tasks: int, rows: Rows) -> _Share | None:
+    """How the tasks go with rows if each computes as much as any other, one after another."""
+    sizes = {m.kind.size for m in call.written}
+    if any(size % tasks or size % rows.count for size in sizes) or not _is_in_order(call, tasks):
+        return None
+    in_batch = tasks // rows.batches
+    if in_batch >= rows.rows:
+        return _Share(in_batch, 1, in_batch // rows.rows) if in_batch % rows.rows == 0 else None
+    return _Share(in_batch, rows.rows // in_batch, 1) if rows.rows % in_batch == 0 else None
+
+
+def _is_in_order(call: Call, tasks: int) -> bool:
+    """Whether task t writes from element t / tasks on of each result."""
+    kernel = call.request.compiled.kernels[0]
+    loop = kernel.parallel
+    if loop is None or len(kernel.body) != 1:
+        return False
+    stores = [s for s in every(loop.body) if isinstance(s, Store)]
+    zero = {s.variable: integer(0) for s in every(loop.body) if isinstance(s, Loop)}
+    probes = sorted({t for k in range(tasks.bit_length()) for t in ((1 << k) - 1, 1 << k)})
+    for store in stores:
+        size = call.memory[store.buffer].kind.size
+        for task in (t for t in (*probes, tasks - 1) if t < tasks):
+            at = substitute_value(store.index, {**zero, loop.variable: integer(task)})
+            known = all(v.op in _KNOWN for v in walk(at))
+            if not known or evaluate(at, call.request.parameters) != task * (size // tasks):
+                return False
+    return bool(stores)
+
+
+_KNOWN = frozenset(["const", "parameter", "add", "sub", "mul", "floordiv", "rem", "min", "max"])

@@ -1,0 +1,236 @@
+"""Compute large products again instead of keeping them: what makes gradients of attention small.
+
+A *square* is a product of matrices that is much larger than its factors, or what is computed of it
+element by element. Reverse mode keeps squares of the forward pass, and sums them along columns,
+for which all rows must be there. Here each later use gets a copy of the calls that make its square,
+and for sums along columns a copy that is transposed: then every use goes over the rows of a square
+of its own, and `panels` need not hold it. Sums have the order they had, so no bit changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weft.compiler.point import kind_of, reduced_axes
+from weft.core.common.slots import OPS
+from weft.core.common.types import Shape, TensorType
+from weft.core.graph.node import OutputRefs, Ref
+from weft.core.graph.trace import Trace
+from weft.ops.families import ElementwiseOperation
+
+LARGE = 1 << 25  # bytes of a square that is not kept
+_TIMES = 4  # how much larger it is than its factors
+_TURN = (-1, -2)  # axes of a permutation that transposes
+
+Part: TypeAlias = tuple[int, bool]  # how many uses came before; whether it is transposed
+
+
+def recompute(trace: Trace) -> Trace:
+    """A trace of the same bits that keeps no square, or only those with uses of other kinds."""
+    kept: frozenset[OutputRefs] = frozenset()
+    while True:
+        squares = _Squares(trace, kept)
+        used = squares.used_otherwise()
+        if not used:
+            break
+        kept |= used
+    return _Rebuilt(trace, squares).result() if squares.found else trace
+
+
+class _Squares:
+    """The squares of a trace, and for all results how many sums over squares they come after.
+
+    `kept` are products that are not to be counted among squares.
+    """
+
+    def __init__(self, trace: Trace, kept: frozenset[OutputRefs]) -> None:
+        self.trace = trace
+        self.found: dict[OutputRefs, frozenset[OutputRefs]] = {}  # the products behind each
+        self.age: dict[OutputRefs, int] = {}
+        for node in trace.nodes:
+            sources = [source for source, _ in node.inputs]
+            if node not in kept and self._is_square(node):
+                behind = [self.found[s] for s in sources if s in self.found]
+                self.found[node] = frozenset([node]).union(*behind)
+            before = max((self.age.get(source, 0) for source in sources), default=0)
+            self.age[node] = before + (kind_of(node) == "dot" and self.is_sum(node))
+
+    def _is_square(self, node: OutputRefs) -> bool:
+        kind = kind_of(node)
+        if kind == "dot":
+            nbytes = node.types[0].nbytes
+            factors = sum(source.types[slot].nbytes for source, slot in node.inputs)
+            return nbytes >= LARGE and nbytes >= _TIMES * factors
+        plain = isinstance(node.op, ElementwiseOperation) or node.op.name == "where"
+        return (
+            plain
+            and kind == "map"
+            and any(s in self.found and _shape(s) == _shape(node) for s, _ in node.inputs)
+        )
+
+    def is_sum(self, node: OutputRefs) -> bool:
+        """Whether a product sums over the rows or the columns of a square."""
+        return node not in self.found and any(self.turned(ref) for ref in node.inputs)
+
+    def turned(self, ref: Ref) -> tuple[OutputRefs, bool] | None:
+        """The square behind a factor, and whether the factor is its transpose."""
+        node = ref[0]
+        if node in self.found:
+            return node, False
+        if node.op is not None and node.op.name == "permute" and node.params["axes"] == _TURN:
+            source = node.inputs[0][0]
+            return (source, True) if source in self.found else None
+        return None
+
+    def used_otherwise(self) -> frozenset[OutputRefs]:
+        """Products behind squares that are used but in each other, sums of rows, and products."""
+        turns = {
+            node: found[0]
+            for node in self.trace.nodes
+            if node not in self.found and (found := self.turned((node, 0)))
+        }
+        spoilt = [node for node, _ in self.trace.outputs]
+        for node in self.trace.nodes:
+            if not self._is_use(node, turns):
+                spoilt += [source for source, _ in node.inputs]
+        squares = (turns.get(node, node) for node in spoilt)
+        return frozenset[OutputRefs]().union(*(self.found.get(s, ()) for s in squares))
+
+    def _is_use(self, node: OutputRefs, turns: dict[OutputRefs, OutputRefs]) -> bool:
+        if node in turns or not any(s in self.found or s in turns for s, _ in node.inputs):
+            return True
+        kind = kind_of(node)
+        if kind == "reduce":
+            return reduced_axes(node) == (len(_shape(node.inputs[0][0])) - 1,)
+        if kind == "dot":
+            return node not in self.found and sum(map(bool, map(self.turned, node.inputs))) == 1
+        return node in self.found and not any(source in turns for source, _ in node.inputs)
+
+
+@dataclass
+class _Rebuilt:
+    """A trace written again."""
+
+    trace: Trace
+    squares: _Squares
+    made: dict[OutputRefs, Ref] = field(default_factory=dict)  # what stands for a call
+    parts: dict[tuple[OutputRefs, Part], Ref] = field(default_factory=dict)
+
+    def result(self) -> Trace:
+        """The new trace."""
+        trace = self.trace
+        for node in trace.nodes:
+            if node not in self.squares.found:
+                self.made[node] = self._call(node)
+        effects = tuple(self.made[node][0] for node in trace.effects)
+        outputs = tuple(self._now(ref) for ref in trace.outputs)
+        return Trace(trace.inputs, outputs, effects, trace.captures, trace.name)
+
+    def _now(self, ref: Ref) -> Ref:
+        return (self.made[ref[0]][0], ref[1]) if ref[0] in self.made else ref
+
+    def _call(self, node: OutputRefs) -> Ref:
+        """A call that is no square, reading squares of its own part."""
+        squares = self.squares
+        kind = kind_of(node)
+        if kind == "dot" and squares.is_sum(node):
+            return self._sum(node)
+        if kind == "reduce" and node.inputs[0][0] in squares.found:
+            square = self._square(node.inputs[0][0], (squares.age[node], False))
+            inputs: tuple[Ref, ...] = (square,)
+        elif squares.turned((node, 0)):
+            return node, 0  # only sums read it, and they read the square
+        else:
+            inputs = tuple(map(self._now, node.inputs))
+        if node.op.name == "permute" and node.params["axes"] == _TURN:
+            return _transposed(inputs[0], node)
+        return (node if inputs == node.inputs else _like(node, inputs, node.types)), 0
+
+    def _sum(self, node: OutputRefs) -> Ref:
+        """A product with a square, so that the square is the left factor and rows are summed."""
+        left, right = node.inputs
+        age = self.squares.age[node] - 1
+        found = self.squares.turned(left)
+        if found is not None:
+            square, turned = found
+            return _like(
+                node, (self._square(square, (age, turned)), self._now(right)), node.types
+            ), 0
+        found = self.squares.turned(right)
+        assert found is not None
+        square, turned = found
+        factors = (self._square(square, (age, not turned)), _transposed(self._now(left), node))
+        return _transposed((_like(node, factors, _swapped(node.types)), 0), node)
+
+    def _square(self, node: OutputRefs, part: Part) -> Ref:
+        """The square as a part of the program computes it for itself."""
+        order = [node]
+        for here in order:  # all that go into it, then the first ones first
+            order += [s for s, _ in here.inputs if s in self.squares.found and s not in order]
+        for here in sorted(order, key=self._position.__getitem__):
+            if (here, part) not in self.parts:
+                self.parts[here, part] = self._copy(here, part)
+        return self.parts[node, part]
+
+    def __post_init__(self) -> None:
+        self._position = {node: place for place, node in enumerate(self.trace.nodes)}
+
+    def _copy(self, node: OutputRefs, part: Part) -> Ref:
+        turned = part[1]
+        if kind_of(node) == "dot":
+            left, right = map(self._now, node.inputs)
+            if not turned:
+                return _like(node, (left, right), node.types), 0
+            factors = (_transposed(right, node), _transposed(left, node))
+            return _like(node, factors, _swapped(node.types)), 0
+        shape = _swapped(node.types)[0].shape if turned else _shape(node)
+        inputs = [
+            self.parts[ref[0], part]
+            if ref[0] in self.squares.found
+            else self._leaf(self._now(ref), shape, node)
+            if turned
+            else self._now(ref)
+            for ref in node.inputs
+        ]
+        return _like(node, tuple(inputs), _swapped(node.types) if turned else node.types), 0
+
+    @staticmethod
+    def _leaf(ref: Ref, shape: Shape, like: OutputRefs) -> Ref:
+        """What a square is computed of besides squares, transposed."""
+        kind = ref[0].types[ref[1]]
+        if not kind.shape:
+            return ref
+        if len(kind.shape) == 1:  # one value for each column becomes one for each row
+            opened = TensorType((*kind.shape, 1), kind.dtype)
+            params = {"rank": 1, "shape": opened.shape}
+            ref = _made("reshape", ref, params, opened, like)
+            whole = TensorType(shape[-2:], kind.dtype)
+            return _made("broadcast_to", ref, {"rank": 2, "shape": whole.shape}, whole, like)
+        return _transposed(ref, like)
+
+
+def _transposed(ref: Ref, like: OutputRefs) -> Ref:
+    """The transpose of a result; that of a transpose is what it was."""
+    node, slot = ref
+    if node.op is not None and node.op.name == "permute" and node.params["axes"] == _TURN:
+        return node.inputs[0]
+    (kind,) = _swapped((node.types[slot],))
+    return _made("permute", ref, {"axes": _TURN}, kind, like)
+
+
+def _made(op: str, ref: Ref, params: dict[str, object], kind: TensorType, like: OutputRefs) -> Ref:
+    return OutputRefs(OPS[op], (ref,), params, (kind,), like.device, like.position), 0
+
+
+def _like(node: OutputRefs, inputs: tuple[Ref, ...], types: tuple[TensorType, ...]) -> OutputRefs:
+    return OutputRefs(node.op, inputs, dict(node.params), types, node.device, node.position)
+
+
+def _swapped(types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    shapes = ((t, (*t.shape[:-2], t.shape[-1], t.shape[-2])) for t in types)
+    return tuple(TensorType(shape, t.dtype) for t, shape in shapes)
+
+
+def _shape(node: OutputRefs) -> Shape:
+    return node.types[0].shape

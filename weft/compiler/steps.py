@@ -1,0 +1,128 @@
+"""What a program is made of: steps, and the memory they pass results in.
+
+A block is a list of steps; loops and branches have blocks of their own. `Memory` stands for one
+result: where it lies is decided later, when the whole program is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from weft.compiler.kernels import Request
+from weft.core.common.types import TensorType
+from weft.core.graph.node import OutputRefs
+
+
+@dataclass(eq=False)
+class Memory:
+    """One piece of memory: an input, an output, a constant, or a temporary of the program."""
+
+    kind: TensorType
+    role: str = "temporary"
+    position: int = 0  # among inputs or outputs
+    data: Any = None  # of a constant
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return self.kind.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One function of a kernel, on certain memory."""
+
+    name: str
+    request: Request
+    number: int
+    memory: tuple[Memory, ...]
+    written: tuple[Memory, ...]
+    points: int  # of its loops, for estimates
+    work: int  # instructions at each point
+    node: OutputRefs
+    in_place: tuple[tuple[Memory, Memory], ...] = ()  # (read, written) that may be one
+    members: tuple[OutputRefs, ...] = ()  # the calls that were fused into it
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """A call that runs its reference in Python."""
+
+    node: OutputRefs
+    inputs: tuple[Memory, ...]
+    outputs: tuple[Memory, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """The bytes of one piece of memory in another."""
+
+    source: Memory
+    target: Memory
+
+
+@dataclass(frozen=True, eq=False)
+class ScanLoop:
+    """`length` runs of a body; carries are double buffered, slices move along."""
+
+    node: OutputRefs
+    length: int
+    reverse: bool
+    carries: tuple[tuple[Memory, Memory], ...]  # what a step reads, what it writes
+    slices: tuple[tuple[Memory, Memory], ...]  # a step's part, the whole
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Runs of a body while the condition's result holds."""
+
+    node: OutputRefs
+    carries: tuple[tuple[Memory, Memory], ...]
+    condition: tuple[Step, ...]
+    holds: Memory
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One of several blocks, chosen by an integer."""
+
+    node: OutputRefs
+    index: Memory
+    branches: tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True)
+class Private:
+    """Memory of which only the rows of one panel exist at a time, one set for each worker."""
+
+    memory: Memory
+    offset: int  # in the worker's part of the scratch memory
+    row_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """Calls that run one after another on a panel of rows, then on the next one.
+
+    Threads share the panels. `shares` has for each call its tasks in a batch and in a panel.
+    """
+
+    calls: tuple[Call, ...]
+    shares: tuple[tuple[int, int], ...]
+    private: tuple[Private, ...]
+    scratch: Memory  # of all workers
+    workers: int
+    batches: int
+    rows: int  # of a batch
+    height: int  # rows of a panel; the last one of a batch may have fewer
+
+    @property
+    def panels(self) -> int:
+        """Panels in a batch."""
+        return -(-self.rows // self.height)
+
+
+Step: TypeAlias = Call | HostCall | Copy | ScanLoop | Repeat | Choice | Panels
