@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import STORE, Request, evaluate
@@ -210,16 +210,30 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     scattered = {r.ref for r in reads if r.step != 1 or r.node in moved}
     size = group.size
     stage = levels(fusion, group)
+    needs = _needs(fusion, group, inline)
+    stored = fusion.stored(group)
     found = []
-    for node in fusion.stored(group):
+    for place, node in enumerate(stored):
         if stage[node] < max(stage.values()):  # later stages read operands again
             continue
+        again = {ref for later in stored[place + 1 :] for ref in needs[later]}
         itemsize = node.types[0].dtype.itemsize
         for r in reads:
             same = r.node.types[r.ref[1]].dtype.itemsize == itemsize
             whole = r.node.types[r.ref[1]].size == size == node.types[0].size
-            if r.ref not in scattered and same and whole and fusion.group.get(r.node) is not group:
+            outside = fusion.group.get(r.node) is not group and r.ref not in again
+            if r.ref not in scattered and same and whole and outside:
                 found.append((r.ref, (node, 0)))
+    return found
+
+
+def _needs(fusion: Fusion, group: Group, inline: Any) -> dict[OutputRefs, set[Ref]]:
+    """What each call of a group reads, directly and through the calls before it."""
+    found: dict[OutputRefs, set[Ref]] = {}
+    for node in sorted((*group.members, *inline), key=fusion.order.__getitem__):
+        found[node] = set()
+        for r in fusion.reads[node]:
+            found[node] |= {r.ref} | found.get(r.node, set())
     return found
 
 
