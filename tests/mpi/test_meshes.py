@@ -1,5 +1,6 @@
 """Sharded tensors between processes: the bits of one process, whoever owns the devices."""
 
+import os
 import subprocess
 import sys
 
@@ -28,6 +29,8 @@ def digests(text):
 
 
 @pytest.mark.slow
+@pytest.mark.promise("S3.24")
+@pytest.mark.promise("S3.25")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_programs_over_meshes_give_the_bits_of_one_process(launch, alone, ranks):
     folder, expected = alone
@@ -43,3 +46,21 @@ def test_ranks_may_look_collect_diverge_come_late_and_die(launch, ranks):
     status, text = launch(ranks, "apart.py", options=("--timeout", "30"))
     assert text.count("is done") == ranks - 1, text
     assert "Traceback" not in text, (status, text)
+
+
+LIGHT = """
+import sys
+import weft
+late = ("socket", "selectors", "hashlib", "mmap", "json", "html", "numpy.typing", "llvmlite")
+late += ("weft.runtime.communicator.collectives", "weft.runtime.communicator.job")
+assert weft.runtime.communicator.world().size == 1
+print(*(name for name in late if name in sys.modules))
+"""
+
+
+def test_a_process_alone_loads_nothing_that_talks_to_others():
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI"))}
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT], cwd=ROOT, env=variables, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -141,18 +141,18 @@ class ProcessCommunicator(Communicator):
         if not plan.small:
             return functools.partial(self._run, plan.header, self._reduce_large, group, plan)
         lock, meet, fold = self._lock, plan.lane.meet, self._folder.fold
-        function, position = plan.function, group.position
+        function, position, header = plan.function, group.position, plan.header
 
         def reduce(array: Array, out: Array | None) -> Array:
             with lock:  # as `_run` does, without the cost of a call
                 if self._unusable is not None:
-                    raise self._refusal(plan.header)
+                    raise self._refusal(header)
                 try:
                     arrays = meet(array.tobytes()) or self._diverged(plan)
                     arrays.insert(position, array)
                     return fold(function, arrays, out)
                 except BaseException as error:
-                    raise self._failure(error, plan.header) from None
+                    raise self._failure(error, header) from None
 
         return reduce
 
