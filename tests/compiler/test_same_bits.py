@@ -483,3 +483,15 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def test_turns_of_an_unrolled_loop_read_their_own_elements() -> None:
+    """An address that an earlier stage knows under the same number stays this turn's alone."""
+
+    def function(x):
+        rolled = wf.roll(x, 1)
+        scale = wf.where(wf.any(rolled > -9), 0.25, 1.0) * 1.0
+        return wf.any(rolled > -9), wf.abs(scale) * x
+
+    check([Case("roll, any, scale", function, [np.array([-1.03, 0.55], np.float32)])])
+    check(transformed_cases(range(1545608712, 1545608713)))

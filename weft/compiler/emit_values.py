@@ -155,7 +155,9 @@ class Values:
             found = Operand(text, INDEX, 1, depth, index.reads)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
-        return found.text, found.depth
+        # Another turn of an unrolled loop may have the same number and know the address further
+        # out; what is read there still belongs to this index.
+        return found.text, max(found.depth, index.depth)
 
     def lane_addresses(self, place: Place, index: Value) -> list[str]:
         """Pointers to the elements of all lanes."""
