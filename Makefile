@@ -6,7 +6,6 @@ WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-WEFT := $(VENV)/weft.stamp
 DEMO := $(VENV)/demo.stamp
 DEV := $(VENV)/dev.stamp
 PEERS := $(VENV)/peers.stamp
@@ -31,30 +30,25 @@ $(BIN)/python:
 	$(STAGE) 'create $(VENV)'
 	$(PYTHON) -m venv $(VENV)
 
-$(WEFT): pyproject.toml | $(BIN)/python
-	$(STAGE) 'install weft'
-	$(PIP) --editable .
-	@touch $@
-
 $(DEMO): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[nn]'
 	$(PIP) --editable '.[nn]'
-	@touch $(WEFT) $@
+	@touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[dev]'
 	$(PIP) --editable '.[dev]'
-	@touch $(WEFT) $(DEMO) $@
+	@touch $(DEMO) $@
 
 $(PEERS): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[dev,peers]'
 	$(PIP) --editable '.[dev,peers]'
-	@touch $(WEFT) $(DEMO) $(DEV) $@
+	@touch $(DEMO) $(DEV) $@
 
 $(DOCS): pyproject.toml | $(BIN)/python
 	$(STAGE) 'install weft[docs]'
 	$(PIP) --editable '.[docs]'
-	@touch $(WEFT) $@
+	@touch $@
 
 # Only an absent pytest makes `quick` install: it never waits for pip on a working .venv.
 $(BIN)/pytest:
