@@ -227,3 +227,14 @@ def test_a_call_over_a_mesh_is_recorded_as_one_logical_node() -> None:
     (node,) = wf.trace(wf.matmul, *laid).nodes
     assert node.name == "matmul" and node.types[0].shape == (4, 8)
     assert [str(spec) for spec in node.specs] == ["[dp, tp]"]
+
+
+def test_one_device_gives_its_piece_to_the_others() -> None:
+    x = data()[0]
+    found = wf.shard_map(
+        lambda v: wf.broadcast(v, "dp", 1), GRID, P("dp", "tp"), P(None, "tp"), manual=True
+    )(x)
+    np.testing.assert_array_equal(found.numpy(), x.numpy()[2:])
+    with pytest.raises(wf.errors.WeftError, match="root"):
+        wf.shard_map(lambda v: wf.broadcast(v, "dp", 2), GRID, P("dp"), P(), manual=True)(x)
+    assert wf.broadcast(x.shard(GRID, P("dp")), "dp").sharding.is_whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.common.handler import current
-from weft.core.common.parameters import as_choice, shown
+from weft.core.common.parameters import as_choice, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec
@@ -219,4 +219,22 @@ def ppermute(x: Any, axis_name: str, pairs: Any) -> Tensor:
     return call(ppermute_op, (tensor,), {"axes": (axis_name,), "pairs": found})
 
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "ppermute", "reduce_scatter"]
+@public
+def broadcast(x: Any, axis_name: str, root: int = 0) -> Tensor:
+    """Give every device along a mesh axis the piece of device number `root`.
+
+    For bodies that see one piece at a time; the whole of a sharded tensor is the same everywhere
+    already.
+    """
+    tensor = to_tensor(x, op="broadcast")
+    mesh = piece_mesh(axis_name)
+    if mesh is None:
+        return all_gather(tensor, axis_name) if tensor.sharding.mesh is not None else tensor
+    count = mesh.axis_size(axis_name)
+    number = as_integer("broadcast", "root", root, 0, count - 1)
+    chosen = FUNCTIONS["equal"](FUNCTIONS["axis_index"](axis_name), number)
+    zeros = FUNCTIONS["zeros_like"](tensor)
+    return all_reduce(FUNCTIONS["where"](chosen, tensor, zeros), axis_name)
+
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "ppermute", "reduce_scatter"]
