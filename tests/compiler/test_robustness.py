@@ -279,7 +279,8 @@ def test_a_damaged_folder_is_a_miss_and_a_foreign_one_is_announced(tmp_path: Pat
 
 
 LOOP = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 import numpy as np
 import weft as wf
 def endless(x):

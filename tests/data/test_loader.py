@@ -221,6 +221,7 @@ def test_a_second_loop_ends_the_first() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork")  # other tests of this process may have loaded JAX
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_fork_goes_on_with_the_same_batches(busy: bool) -> None:
     def slow(batch: Any) -> Any:

@@ -225,6 +225,7 @@ def test_what_kill_9_takes_is_done_again(tmp_path: Path) -> None:
     assert np.isfinite(again)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # other tests of this process may have loaded JAX
 def test_a_limit_on_file_sizes_is_told_without_a_traceback(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))

@@ -53,6 +53,7 @@ def test_messages_stay_on_this_machine_unless_told_otherwise():
 
 def test_fault_tolerance_can_be_left_out(monkeypatch):
     monkeypatch.setattr(launching, "find_mpirun", lambda: "mpirun")
+    monkeypatch.setattr(launching, "_survives", lambda mpirun: True)
     words = launching.command_line(options("-n", "2", "a.py", "--ft"))
     assert words[-3:] == [sys.executable, "a.py", "--ft"] and "ulfm" in words
     words = launching.command_line(options("-n", "2", "--no-ft", "-m", "package.module", "-n"))

@@ -443,7 +443,8 @@ def test_ctrl_c_stops_a_long_run_and_the_pool_is_usable_again(shape):
 
 
 LONG_RUN = """
-    import sys
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     import numpy as np
     from tests.runtime.program_kernels import INDEX, mixed, pointers, step
     from weft.runtime.cpu.program_builder import ProgramBuilder
