@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from weft.launch import find_mpirun
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 TRANSPORTS = {"SharedMemory": "1", "Messages": "0"}
+LAUNCH_MARK = "WEFT_TEST_LAUNCH"  # in the environment of a launch's processes, to tell them apart
 LIMIT = 150  # seconds; a quiet machine needs a tenth of that
 
 
@@ -38,13 +40,16 @@ def start():
 
     def run(ranks, program, *arguments, options=(), **variables):
         words = ["-n", str(ranks), *options, str(PROGRAMS / program), *arguments]
+        mark = uuid.uuid4().hex
+        always = {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", LAUNCH_MARK: mark}
         process = subprocess.Popen(
             [sys.executable, "-m", "weft.launch", *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", **variables},
+            env={**os.environ, **always, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+        process.mark = mark
         started.append(process)
         return process
 
