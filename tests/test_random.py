@@ -463,7 +463,10 @@ def test_truncated_and_multivariate_normals_differentiate():
     slope = (draw_from(low + step) - draw_from(low - step)).item() / (2 * step)
     assert np.isclose(wf.grad(draw_from)(low).item(), slope, rtol=1e-5)
     scale = wf.asarray(2.0, dtype="float64")
-    vector = lambda s: random.multivariate_normal(KEY, np.zeros(2), s * COVARIANCE).sum()  # noqa: E731
+
+    def vector(s):
+        return random.multivariate_normal(KEY, np.zeros(2), s * COVARIANCE).sum()
+
     assert np.isclose(wf.grad(vector)(scale).item(), vector(scale).item() / 4)
 
 

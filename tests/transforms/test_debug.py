@@ -78,9 +78,9 @@ def test_debug_nans_puts_a_backward_nan_down_to_its_forward_line() -> None:
     def g(x):
         return wf.sum(wf.sqrt(x) * 0.0)  # the derivative at 0 is 0 * inf
 
-    with pytest.raises(NotFiniteError, match=r"test_debug.py:\d+: return wf.sum\(wf.sqrt"):  # noqa: SIM117
-        with wf.debug_nans():
-            wf.grad(g)(wf.tensor([0.0, 1.0]))
+    where = r"test_debug.py:\d+: return wf.sum\(wf.sqrt"
+    with pytest.raises(NotFiniteError, match=where), wf.debug_nans():
+        wf.grad(g)(wf.tensor([0.0, 1.0]))
 
 
 def test_debug_nans_looks_into_mapped_functions() -> None:

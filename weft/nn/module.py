@@ -115,7 +115,8 @@ class ModuleType(ABCMeta):
         blank: Any = object.__new__
         made = blank(cls)
         made.__init__(*args, **keywords)
-        absent = [name for name in cls._declared if not hasattr(made, name)]  # type: ignore[attr-defined]
+        declared: dict[str, Any] = cls._declared  # type: ignore[attr-defined]
+        absent = [name for name in declared if not hasattr(made, name)]
         if absent:
             raise ArgumentError(
                 f"{cls.__name__}: __init__ leaves fields without a value ({', '.join(absent)})"

@@ -251,45 +251,33 @@ class RNN(_Recurrent):
         self._make(widths, flags, dropout, {"key": key, "dtype": dtype})
 
 
-class GRU(_Recurrent):
+class _Gated(_Recurrent):
+    """Layers of cells without a choice of nonlinearity."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        key: wf.Tensor,
+        dtype: Any = None,
+    ) -> None:
+        flags = {"bias": bias, "bidirectional": bidirectional}
+        widths = (input_size, hidden_size, num_layers)
+        self._make(widths, flags, dropout, {"key": key, "dtype": dtype})
+
+
+class GRU(_Gated):
     """`GRUCell`s over a sequence (…, length, input_size)."""
 
     cell: ClassVar[type[_Cell]] = GRUCell
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        key: wf.Tensor,
-        dtype: Any = None,
-    ) -> None:
-        flags = {"bias": bias, "bidirectional": bidirectional}
-        widths = (input_size, hidden_size, num_layers)
-        self._make(widths, flags, dropout, {"key": key, "dtype": dtype})
 
-
-class LSTM(_Recurrent):
+class LSTM(_Gated):
     """`LSTMCell`s over a sequence (…, length, input_size)."""
 
     cell: ClassVar[type[_Cell]] = LSTMCell
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        key: wf.Tensor,
-        dtype: Any = None,
-    ) -> None:
-        flags = {"bias": bias, "bidirectional": bidirectional}
-        widths = (input_size, hidden_size, num_layers)
-        self._make(widths, flags, dropout, {"key": key, "dtype": dtype})

@@ -67,17 +67,20 @@ def compile(
             "compile: dynamic_dims: expected axes (integers, or a tree of them such as"
             f" {{'x': 0}}), got {shown(dynamic_dims)}"
         )
-    if not isinstance(name, str | None):
-        raise ArgumentError(f"compile: name must be a string, got {shown(name)}")
-    label = name or getattr(function, "__name__", None) or type(function).__name__
     parameters = Parameters(
         function,
-        label,
+        _label(function, name),
         {"static": static_argnums, "donate": donate_argnums},
         {"static": static_argnames, "donate": donate_argnames},
     )
     size = as_integer("compile", "cache_size", cache_size, low=1)
     return CompiledFunction(function, parameters, size, general=dynamic_dims is not None)
+
+
+def _label(function: Callable[..., Any], name: str | None) -> str:
+    if not isinstance(name, str | None):
+        raise ArgumentError(f"compile: name must be a string, got {shown(name)}")
+    return name or getattr(function, "__name__", None) or type(function).__name__
 
 
 jit = compile

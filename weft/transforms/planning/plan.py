@@ -23,7 +23,7 @@ from weft.errors import ArgumentError, ShardingError
 from weft.transforms.planning.evaluate import Costs, Placement, evaluate
 from weft.transforms.planning.facts import Facts
 from weft.transforms.planning.groups import resolved
-from weft.transforms.planning.problem import Signature, problem_of
+from weft.transforms.planning.problem import Problem, Signature, problem_of
 from weft.transforms.planning.report import Named, Plan
 from weft.transforms.planning.solver import Search, SimpleSolver, solution_of
 from weft.transforms.planning.strategies import Rules, Strategy
@@ -80,14 +80,7 @@ def plan(
     profile = as_profile("plan", device)
     limit = profile.memory if memory is None else memory
     solver = SimpleSolver(device=profile, links=links, memory=limit, gap=gap, time_limit=time_limit)
-    if auto:
-        search = Search(solver, problem)
-        placement, left = search.best()
-        costs, spent = search.costs, search.spent()
-    else:
-        fabric = Fabric.of(mesh, links)
-        costs = Costs(problem, fabric, solver.profile, Facts(problem, fabric))
-        placement, left, spent = propagated(costs), 0.0, 0.0
+    costs, placement, left, spent = (_solved if auto else _as_given)(solver, problem)
     found = evaluate(costs, placement)
     solution = solution_of(problem, placement, found, left, spent)
     named = (
@@ -95,6 +88,20 @@ def plan(
         _named(results, "result", solution.outputs, trace.output_types),
     )
     return Plan.of(trace.name, costs, placement, found, solution, *named, auto=auto)
+
+
+def _solved(solver: SimpleSolver, problem: Problem) -> tuple[Costs, Placement, float, float]:
+    """The best placement, how far it may be from the optimum, and the seconds it took."""
+    search = Search(solver, problem)
+    placement, left = search.best()
+    return search.costs, placement, left, search.spent()
+
+
+def _as_given(solver: SimpleSolver, problem: Problem) -> tuple[Costs, Placement, float, float]:
+    """The same for specs that only propagate: nothing is searched."""
+    fabric = Fabric.of(problem.mesh, solver.links)
+    costs = Costs(problem, fabric, solver.profile, Facts(problem, fabric))
+    return costs, propagated(costs), 0.0, 0.0
 
 
 def _named(
