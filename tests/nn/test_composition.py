@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.errors import TreeError
 from weft.nn import losses
 
 nn = wf.nn
@@ -203,3 +204,19 @@ def test_a_model_trains():
     for _ in range(80):
         value, model, state = step(model, state)
     assert value.item() < 0.1 and step.stats.traces == 1
+
+
+def test_axes_and_partitions_may_be_a_module_like_the_argument():
+    model = nn.Linear(3, 4, key=wf.random.key(0))
+    stacked = wf.tree_map(lambda leaf: wf.stack([leaf, 2 * leaf]), model)
+    x = wf.random.normal(wf.random.key(1), (2, 3))
+    axes = wf.tree_map(lambda leaf: 0, model)
+    mapped = wf.vmap(lambda m, row: m(row), in_axes=(axes, 0))(stacked, x)
+    wanted = np.stack([model(x[0]).numpy(), 2 * model(x[1]).numpy()])
+    np.testing.assert_allclose(mapped.numpy(), wanted, rtol=1e-6)
+    mesh = wf.DeviceMesh("line", (2,), ("x",))
+    specs = wf.tree_map(lambda leaf: wf.P("x"), model)
+    apply = wf.shard_map(lambda m, rows: m(rows), mesh, in_specs=(specs, wf.P()), out_specs=wf.P())
+    np.testing.assert_allclose(apply(model, x).numpy(), model(x).numpy(), rtol=1e-6)
+    with pytest.raises(TreeError, match=r"vmap: in_axes .* is no prefix of"):
+        wf.vmap(lambda m, row: m(row), in_axes=(axes, 0))((stacked.weight, stacked.bias), x)

@@ -135,6 +135,8 @@ def test_a_policy_computes_in_another_dtype_and_gradients_come_back():
     params, rest = nn.partition(made)
     gradient = wf.compile(wf.grad(lambda p, x: loss(nn.combine(p, rest), x)))(params, x)
     assert gradient.layers[0].weight.dtype == wf.float32
+    kept = nn.Policy(compute="bfloat16", parameters="float64").cast_parameters(made)
+    assert {x.dtype for x in wf.tree_leaves(kept)} == {wf.float64}
     assert policy.cast({"ids": wf.arange(3)})["ids"].dtype == wf.arange(3).dtype
     assert policy == nn.Policy(compute=wf.bfloat16) and hash(policy)
     with pytest.raises(DTypeError, match="Policy: compute: expected a float, got int32"):

@@ -25,11 +25,6 @@ def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
     return found
 
 
-def from_right(axis: int, rank: int) -> int:
-    """An axis counted from the left, counted from the right instead (negative)."""
-    return axis - rank
-
-
 def reduced_axes(op: str, axis: Any, rank: int) -> tuple[int, ...]:
     """The axes a reduction removes: all for None; negative and ascending."""
     found = range(rank) if axis is None else normalize_axes(op, axis, rank)

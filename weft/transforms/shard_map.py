@@ -18,7 +18,7 @@ from weft.core.common.parameters import as_flag, as_function, shown
 from weft.core.common.slots import public
 from weft.core.common.source import blamed, describe, user_position
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
-from weft.core.common.trees import tree_flatten, tree_paths, tree_unflatten
+from weft.core.common.trees import prefix_leaves, tree_flatten, tree_paths, tree_unflatten
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.core.sharding.log import Communication, enter, is_logging
@@ -28,7 +28,7 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import trace_tree
-from weft.errors import ArgumentError, ConcretizationError, ShardingError, TreeError
+from weft.errors import ArgumentError, ConcretizationError, ShardingError
 from weft.ops.base import call
 from weft.ops.communication import named
 from weft.ops.communication.apart import pieces_of, tensor_of
@@ -178,27 +178,13 @@ def spread_specs(specs: Any, args: tuple[Any, ...], keywords: dict[str, Any]) ->
 
 def spread(name: str, specs: Any, tree: Any) -> list[Any]:
     """One partition for each leaf of `tree`, from a prefix tree of partitions."""
-    found: list[Any] = []
-
-    def fill(spec: Any, part: Any) -> None:
-        if spec is None or isinstance(spec, P | ShardingSpec):
-            found.extend([spec] * len(tree_flatten(part)[0]))
-        elif isinstance(spec, tuple | list) and isinstance(part, tuple | list):
-            if len(spec) != len(part):
-                raise TreeError(f"shard_map: {name} has {len(spec)} entries for {len(part)} values")
-            for s, p in zip(spec, part, strict=True):
-                fill(s, p)
-        elif isinstance(spec, dict) and isinstance(part, dict) and spec.keys() == part.keys():
-            for key in sorted(part):
-                fill(spec[key], part[key])
-        else:
-            raise TreeError(
-                f"shard_map: {name} {shown(spec)} is no prefix of {tree_flatten(part)[1]}"
-                '\nhint: a partition is written P("axis", None)'
-            )
-
-    fill(specs, tree)
-    return found
+    return prefix_leaves(
+        f"shard_map: {name}",
+        specs,
+        tree,
+        lambda spec: spec is None or isinstance(spec, P | ShardingSpec),
+        '\nhint: a partition is written P("axis", None)',
+    )
 
 
 class Manual(Handler):

@@ -11,12 +11,12 @@ from weft.core.common.handler import Handler, current, installed
 from weft.core.common.parameters import as_flag, as_function, as_integer
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
-from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
+from weft.core.common.trees import prefix_leaves, tree_flatten, tree_map, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError, TreeError
+from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError
 from weft.ops.communication.layout import spread_over
 from weft.ops.creation import arange
 from weft.ops.families import broadcast
@@ -292,24 +292,9 @@ def _shown(handler: Vmap, x: Tensor, axis: int | None) -> Tensor:
 
 def spread_axes(axes: AxisSpec, tree: Any, name: str) -> list[int | None]:
     """One axis for each leaf of `tree`, from a prefix tree of axes."""
-    found: list[int | None] = []
-
-    def fill(axis: Any, part: Any) -> None:
-        if axis is None or isinstance(axis, int):
-            found.extend([axis] * len(tree_flatten(part)[0]))
-        elif isinstance(axis, tuple | list) and isinstance(part, tuple | list):
-            if len(axis) != len(part):
-                raise TreeError(f"vmap: {name} has {len(axis)} entries for {len(part)} values")
-            for a, p in zip(axis, part, strict=True):
-                fill(a, p)
-        elif isinstance(axis, dict) and isinstance(part, dict) and axis.keys() == part.keys():
-            for key in sorted(part):
-                fill(axis[key], part[key])
-        else:
-            raise TreeError(f"vmap: {name} {axis!r} is no prefix of {tree_flatten(part)[1]}")
-
-    fill(axes, tree)
-    return found
+    return prefix_leaves(
+        f"vmap: {name}", axes, tree, lambda axis: axis is None or isinstance(axis, int)
+    )
 
 
 def _batch_size(tensors: list[Tensor], axes: list[int | None], given: int | None) -> int:

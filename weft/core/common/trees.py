@@ -96,6 +96,38 @@ def tree_paths(tree: Any) -> list[str]:
     return [accessor.codify("") for accessor in accessors]
 
 
+def prefix_leaves(
+    where: str, prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], hint: str = ""
+) -> list[Any]:
+    """One entry for each leaf of `tree`; an entry of `prefix` stands for all that lies below it."""
+    found: list[Any] = []
+
+    def fill(entry: Any, part: Any) -> None:
+        if is_leaf(entry):
+            found.extend([entry] * len(tree_leaves(part)))
+            return
+        entries, parts = _children(entry), _children(part)
+        if entries is None or parts is None or entries[0] != parts[0]:
+            raise TreeError(f"{where} {shown(entry)} is no prefix of {tree_structure(part)}{hint}")
+        if len(entries[1]) != len(parts[1]):
+            raise TreeError(f"{where} has {len(entries[1])} entries for {len(parts[1])} values")
+        for each, below in zip(entries[1], parts[1], strict=True):
+            fill(each, below)
+
+    fill(prefix, tree)
+    return found
+
+
+def _children(tree: Any) -> tuple[Any, list[Any]] | None:
+    """What kind of node a tree is, and what lies right below; None for a leaf. Lists are tuples."""
+    try:
+        children, constant, *_ = optree.tree_flatten_one_level(tree, namespace=NAMESPACE)
+    except ValueError:
+        return None
+    is_plain = type(tree) in (tuple, list)
+    return (tuple, None) if is_plain else (type(tree), constant), list(children)
+
+
 @public
 def register_tree(
     cls: type,

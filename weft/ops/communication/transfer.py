@@ -15,7 +15,6 @@ from typing import Any
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec, extent
-from weft.core.common.types import Shape
 from weft.core.sharding.log import Communication, enter, is_logging
 from weft.core.sharding.pieces import Pieces, Shards, is_local, local_places
 from weft.core.sharding.steps import Step, local_bytes, reshard_steps
@@ -205,17 +204,3 @@ def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return call(concat_op, tuple(parts), {"axis": axis - parts[0].ndim})
-
-
-def cut_out(x: Tensor, spec: ShardingSpec) -> Pieces:
-    """The pieces that a layout cuts out of a whole tensor."""
-    assert spec.mesh is not None
-    shape: Shape = x.shape
-
-    def make(at: dict[str, int]) -> Tensor:
-        piece = x
-        for axis, (start, end) in enumerate(spec.extents(shape, at)):
-            piece = window(piece, axis, start, end)
-        return piece
-
-    return Pieces.build(spec.mesh, spec.varying, make)
