@@ -37,6 +37,7 @@ SECTIONS = {
     "New tensors": "ops.creation ops.ranges ops.random",
     "Functions of each element": "ops.elementwise",
     "Sums, extrema and statistics": "ops.reduction ops.statistics ops.norms ops.multi_output",
+    "Curves and polynomials": "ops.curves polynomial",
     "Products": "ops.contraction ops.einsum",
     "Shapes and views": "ops.view ops.manipulation ops.padding ops.diagonals",
     "Indices, choice and updates": "ops.indexing ops.index_update ops.selection ops.gather",

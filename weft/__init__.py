@@ -27,6 +27,7 @@ from weft.ops.elementwise.complex_parts import *
 from weft.ops.contraction import *
 from weft.ops.nn.convolution import *
 from weft.ops.creation import *
+from weft.ops.curves import *
 from weft.ops.control.custom_op import *
 from weft.ops.diagonals import *
 from weft.ops.einsum import *
@@ -67,6 +68,7 @@ from weft.runtime.registry import *
 from weft.runtime.report import *
 from weft.transforms import *
 from weft.namespace_info import *
+from weft.polynomial import *
 from weft.compiler import install as _install
 from weft import config as config
 from weft import errors as errors
@@ -74,6 +76,7 @@ from weft import fft as fft
 from weft import linalg as linalg
 from weft import neighbours as neighbours
 from weft import random as random
+from weft.linalg import cross as cross
 
 if _TYPE_CHECKING:
     from weft import checkpoints as checkpoints

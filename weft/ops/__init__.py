@@ -8,6 +8,7 @@
 | `functions/` | exp, sin, erf… in scalar instructions, for every backend |
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
 | `reduction`, `statistics`, `norms`, `order`, `search` | over axes: sums, spread, order, sets |
+| `curves` | interpolation, slopes, areas, windows |
 | `contraction`, `einsum` | matrix products and what is spelled with them |
 | `linalg`, `decompositions`, `fft` | matrices and Fourier transforms |
 | `creation`, `ranges`, `diagonals` | make tensors |

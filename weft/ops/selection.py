@@ -240,6 +240,32 @@ def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
 
 
 @public
+def piecewise(x: Any, condlist: Any, funclist: Any, /, *args: Any, **keywords: Any) -> Tensor:
+    """For each element the function, or the number, of the last condition that holds.
+
+    One entry more than there are conditions is for elements where none does, else they are 0.
+    Every function is called with the whole of `x`.
+
+    >>> piecewise(to_tensor([-2.0, 3.0]), [to_tensor([True, False])], [abs, 7.0]).tolist()
+    [2.0, 7.0]
+    """
+    tensor = to_tensor(x, op="piecewise")
+    conditions = as_sequence("piecewise", "condlist", condlist)
+    choices = list(as_sequence("piecewise", "funclist", funclist))
+    if len(choices) not in (len(conditions), len(conditions) + 1):
+        raise ArgumentError(
+            f"piecewise: {len(conditions)} conditions for {len(choices)} functions"
+            "\nhint: one function for each condition, and perhaps one for all other elements"
+        )
+    default = choices.pop() if len(choices) > len(conditions) else 0
+    values = [f(tensor, *args, **keywords) if callable(f) else f for f in (*choices, default)]
+    result = cast(broadcast(to_tensor(values[-1]), tensor.shape), tensor.dtype)
+    for condition, value in zip(conditions, values[:-1], strict=True):
+        result = where(condition, value_like("piecewise", result, value), result)
+    return result
+
+
+@public
 def choose(index: Any, choices: Any, /, *, mode: str = "raise") -> Tensor:
     """For each element, the element of the choice that `index` names."""
     listed = as_sequence("choose", "choices", choices)
@@ -322,6 +348,7 @@ __all__ = [
     "gather",
     "index_select",
     "masked_fill",
+    "piecewise",
     "put_along_axis",
     "ravel_multi_index",
     "scatter",

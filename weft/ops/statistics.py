@@ -25,7 +25,7 @@ from weft.ops.contraction import matmul
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
-from weft.ops.order import sort, take_along_axis
+from weft.ops.order import cumprod, cumsum, sort, take_along_axis
 from weft.ops.reduction import check_ordered, kept_shape, with_axes
 from weft.ops.view.join import concat
 from weft.ops.view.reshape import reshape
@@ -220,6 +220,38 @@ def nansum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = 
 def nanprod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Product over axes; NaN counts as 1."""
     return reduction.prod(_filled("nanprod", x, 1), axis, keepdims, dtype=dtype)
+
+
+@public
+def nancumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Running sums along an axis; NaN counts as 0."""
+    return cumsum(_filled("nancumsum", x, 0), axis, dtype=dtype)
+
+
+@public
+def nancumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Running products along an axis; NaN counts as 1."""
+    return cumprod(_filled("nancumprod", x, 1), axis, dtype=dtype)
+
+
+@public
+def nanargmax(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Where the largest element that is not NaN lies; -1 where all are NaN."""
+    return _nan_place("nanargmax", x, axis, keepdims)
+
+
+@public
+def nanargmin(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Where the smallest element that is not NaN lies; -1 where all are NaN."""
+    return _nan_place("nanargmin", x, axis, keepdims)
+
+
+def _nan_place(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
+    tensor = to_tensor(x, op=name)
+    best = _nan_extremum(name.replace("arg", ""), tensor, axis, True)
+    hits = cast(tensor == best, dtypes.int8)
+    none = reduction.max(hits, axis, keepdims) == 0
+    return where(none, -1, reduction.argmax(hits, axis, keepdims))
 
 
 @public
@@ -458,6 +490,10 @@ __all__ = [
     "logsumexp",
     "mean",
     "median",
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
     "nanmax",
     "nanmean",
     "nanmedian",

@@ -88,13 +88,13 @@ def _spread(values: tuple[Any, ...]) -> Any:
 
 
 _NAMES = """
-    abs all any argmax argmin argsort astype broadcast_to ceil chunk clip conj contiguous copy_of
-    cos cosh cummax cummin cumprod cumsum detach diagonal dot exp expand_dims flatten flip floor
-    gather isfinite isinf isnan log log1p log2 log10 logsumexp max mean median min moveaxis narrow
-    nonzero norm permute_dims pow prod ravel relu repeat reshard roll round rsqrt scatter
-    searchsorted shard sigmoid sign sin sinh softmax sort split sqrt square squeeze std sum
-    swapaxes take take_along_axis tan tanh tile to top_k tril triu trunc unbind unflatten
-    unsqueeze var
+    abs all any argmax argmin argpartition argsort astype broadcast_to ceil chunk clip conj
+    contiguous copy copy_of cos cosh cummax cummin cumprod cumsum detach diagonal dot exp
+    expand_dims flatten flip floor gather isfinite isinf isnan log log1p log2 log10 logsumexp max
+    mean median min moveaxis narrow nonzero norm permute_dims pow prod ravel relu repeat reshard
+    roll round rsqrt scatter searchsorted shard sigmoid sign sin sinh softmax sort split sqrt
+    square squeeze std sum swapaxes take take_along_axis tan tanh tile to top_k tril triu trunc
+    unbind unflatten unsqueeze var
 """
 for _name in _NAMES.split():
     setattr(Methods, _name, _method(_name))

@@ -1,0 +1,266 @@
+"""Functions of sampled curves: interpolation, slopes, areas, phases, and windows for spectra.
+
+All are compositions, so they differentiate, batch, compile and shard as their parts do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.parameters import as_integer, as_real, shown
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, ShapeError
+from weft.ops import reduction
+from weft.ops.axes import normalize_axes, normalize_axis
+from weft.ops.creation import copy_of, ones
+from weft.ops.elementwise.arithmetic import where
+from weft.ops.families import as_tensors, cast
+from weft.ops.order import cumsum, diff
+from weft.ops.ranges import linspace
+from weft.ops.search import searchsorted
+from weft.ops.view.join import concat
+from weft.ops.view.reshape import reshape
+from weft.ops.view.slice import narrow
+from weft.ops.view.transpose import moveaxis
+
+
+def _floats(name: str, *args: Any) -> tuple[Tensor, ...]:
+    """Operands in one float (or complex) dtype."""
+    found = as_tensors(name, *args)
+    dtype = dtypes.promote_all(*(t.dtype for t in found), op=name)
+    target = dtype if dtypes.is_inexact(dtype) else default_float()
+    return tuple(cast(t, target) for t in found)
+
+
+@public
+def interp(
+    x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None, period: float | None = None
+) -> Tensor:
+    """Values at `x` of the line through the points (`xp`, `fp`), whose `xp` must ascend.
+
+    Outside it is the first or last value, unless `left` or `right` is given. With `period`, points
+    may come in any order and both ends meet.
+
+    >>> interp([0.5, 3.0], [0.0, 1.0, 2.0], [0.0, 10.0, 20.0]).tolist()
+    [5.0, 20.0]
+    """
+    at, places = _floats("interp", x, xp)
+    (values,) = _floats("interp", fp)
+    if places.ndim != 1 or places.shape != values.shape:
+        raise ShapeError(
+            f"interp: xp and fp must be one axis each of one length, got {places.shape} and"
+            f" {values.shape}"
+        )
+    if not places.size:
+        raise ShapeError("interp: xp: there is no point to go through")
+    if period is not None:
+        at, places, values = _around(at, places, values, as_real("interp", "period", period))
+    last = places.shape[0] - 1
+    upper = FUNCTIONS["clip"](searchsorted(places, at, side="right"), min(1, last), last)
+    lower = FUNCTIONS["maximum"](upper - 1, 0)
+    x0, x1, y0, y1 = (FUNCTIONS["take"](t, i) for t in (places, values) for i in (lower, upper))
+    width = x1 - x0
+    share = (at - x0) / where(width == 0, 1.0, width)
+    found = y0 + cast(share, dtypes.real_of(values.dtype)) * (y1 - y0)
+    found = where(at >= places[last], values[last], found)
+    if right is not None:
+        found = where(at > places[last], right, found)
+    found = where(at < places[0], values[0] if left is None else left, found)
+    return where(FUNCTIONS["isnan"](at), at, found)
+
+
+def _around(at: Tensor, places: Tensor, values: Tensor, period: float) -> tuple[Tensor, ...]:
+    """One turn in order, with the last point before it and the first behind it."""
+    if period == 0:
+        raise ArgumentError("interp: period must not be 0")
+    period = abs(period)
+    at, places = at % period, places % period
+    order = FUNCTIONS["argsort"](places)
+    places, values = FUNCTIONS["take"](places, order), FUNCTIONS["take"](values, order)
+    places = concat([places[-1:] - period, places, places[:1] + period])
+    return at, places, concat([values[-1:], values, values[:1]])
+
+
+@public
+def gradient(x: Any, /, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Slopes by central differences along each axis; a tensor for one axis, else a list.
+
+    `spacing` is one distance for all axes, or for each axis a distance or its coordinates. At the
+    ends differences are one-sided, of first or second order.
+
+    >>> gradient([0.0, 1.0, 4.0, 9.0]).tolist()
+    [1.0, 2.0, 4.0, 5.0]
+    """
+    (tensor,) = _floats("gradient", x)
+    axes = tuple(range(tensor.ndim))
+    if axis is not None:
+        axes = normalize_axes("gradient", axis, tensor.ndim)
+    if len(spacing) not in (0, 1, len(axes)):
+        raise ArgumentError(
+            f"gradient: expected 1 spacing or one for each of {len(axes)} axes, got {len(spacing)}"
+        )
+    if edge_order not in (1, 2):
+        raise ArgumentError(f"gradient: edge_order must be 1 or 2, got {shown(edge_order)}")
+    steps = spacing if len(spacing) == len(axes) else (spacing or (1.0,)) * len(axes)
+    found = [_slope(tensor, i, step, edge_order) for i, step in zip(axes, steps, strict=True)]
+    return found[0] if len(found) == 1 else found
+
+
+def _slope(x: Tensor, axis: int, spacing: Any, order: int) -> Tensor:
+    size = x.shape[axis]
+    if size < order + 1:
+        raise ShapeError(
+            f"gradient: axis {axis}: {order + 1} elements are needed, the shape is {x.shape}"
+        )
+    at = moveaxis(x, axis, -1)
+    (step,) = _floats("gradient", spacing)
+    if step.ndim > 1 or (step.ndim == 1 and step.shape[0] != size):
+        raise ShapeError(
+            f"gradient: axis {axis} of size {size} cannot have spacings of shape {step.shape}"
+        )
+    gaps = diff(step) if step.ndim else step * ones((size - 1,), dtype=step.dtype)
+    before, behind = gaps[:-1], gaps[1:]
+    rises = diff(at) / gaps
+    middle = (rises[..., :-1] * behind + rises[..., 1:] * before) / (before + behind)
+    first, last = rises[..., :1], rises[..., -1:]
+    if order == 2:
+        first, last = _second_order(rises, gaps)
+    return moveaxis(concat([first, middle, last], axis=-1), -1, axis)
+
+
+def _second_order(rises: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes at both ends of the parabolas through the three points nearest to each."""
+    bend = (rises[..., 1:2] - rises[..., :1]) / (gaps[:1] + gaps[1:2])
+    other = (rises[..., -1:] - rises[..., -2:-1]) / (gaps[-1:] + gaps[-2:-1])
+    return rises[..., :1] - bend * gaps[:1], rises[..., -1:] + other * gaps[-1:]
+
+
+@public
+def trapezoid(y: Any, x: Any = None, /, *, dx: Any = 1.0, axis: int = -1) -> Tensor:
+    """The area under samples, by trapezoids: at coordinates `x`, or `dx` apart.
+
+    >>> trapezoid([1.0, 2.0, 3.0]).item()
+    4.0
+    """
+    (samples,) = _floats("trapezoid", y)
+    i = normalize_axis("trapezoid", axis, samples.ndim)
+    size = samples.shape[i]
+    pairs = narrow(samples, i, min(1, size), max(size - 1, 0)) + narrow(
+        samples, i, 0, max(size - 1, 0)
+    )
+    if x is None:
+        whole: Tensor = reduction.sum(pairs, i) * dx / 2
+        return whole
+    (places,) = _floats("trapezoid", x)
+    if places.ndim == 1:
+        places = reshape(places, (-1, *(1,) * (samples.ndim - 1 - i)))
+    return reduction.sum(pairs * diff(places, axis=i - samples.ndim), i) / 2
+
+
+@public
+def unwrap(
+    p: Any, /, discont: float | None = None, axis: int = -1, *, period: float = 2 * pi
+) -> Tensor:
+    """Angles without jumps: multiples of `period` are added where neighbours differ by more."""
+    tensor = to_tensor(p, op="unwrap")
+    if not dtypes.is_integer(tensor.dtype) or isinstance(period, float):
+        (tensor,) = _floats("unwrap", tensor)
+    i = normalize_axis("unwrap", axis, tensor.ndim)
+    if tensor.shape[i] < 2:
+        return copy_of(tensor)
+    least = as_real("unwrap", "discont", period / 2 if discont is None else discont)
+    steps = diff(tensor, axis=i)
+    half = period // 2 if dtypes.is_integer(tensor.dtype) else period / 2
+    wrapped = (steps + half) % period - half
+    wrapped = where((wrapped == -half) & (steps > 0), half, wrapped)
+    added = where(FUNCTIONS["abs"](steps) < least, 0, wrapped - steps)
+    first = narrow(tensor, i, 0, 1)
+    return concat([first, narrow(tensor, i, 1, tensor.shape[i] - 1) + cumsum(added, i)], axis=i)
+
+
+@public
+def ediff1d(x: Any, /, to_end: Any = None, to_begin: Any = None) -> Tensor:
+    """Differences of neighbours of all elements, with others put before and behind them."""
+    flat = reshape(to_tensor(x, op="ediff1d"), (-1,))
+    ends = [None if e is None else reshape(to_tensor(e), (-1,)) for e in (to_begin, to_end)]
+    parts = (ends[0], diff(flat), ends[1])
+    return concat([part for part in parts if part is not None])
+
+
+def _window(name: str, size: int, dtype: Any, shape: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of places from -1 to 1; a window of one sample is 1."""
+    count = as_integer(name, "size", size, low=0)
+    default = default_float()
+    target = default if dtype is None else dtypes.as_dtype(dtype, op=name, default_float=default)
+    if count == 1:
+        return ones((1,), dtype=target)
+    return cast(shape(linspace(-1.0, 1.0, count, dtype=target)), target)
+
+
+def _cosines(*weights: float) -> Callable[[Tensor], Tensor]:
+    """A sum of cosines over one turn."""
+
+    def shape(at: Tensor) -> Tensor:
+        turn = at * pi
+        terms = [w * FUNCTIONS["cos"](k * turn) for k, w in enumerate(weights)]
+        return reduction.sum(FUNCTIONS["stack"](terms), 0)
+
+    return shape
+
+
+@public
+def hanning(size: int, /, *, dtype: Any = None) -> Tensor:
+    """Hann's window: a raised cosine that begins and ends at 0."""
+    return _window("hanning", size, dtype, _cosines(0.5, 0.5))
+
+
+@public
+def hamming(size: int, /, *, dtype: Any = None) -> Tensor:
+    """Hamming's window: a raised cosine over a base of 0.08."""
+    return _window("hamming", size, dtype, _cosines(0.54, 0.46))
+
+
+@public
+def blackman(size: int, /, *, dtype: Any = None) -> Tensor:
+    """Blackman's window: a sum of three cosines that begins and ends at 0."""
+    return _window("blackman", size, dtype, _cosines(0.42, 0.5, 0.08))
+
+
+@public
+def bartlett(size: int, /, *, dtype: Any = None) -> Tensor:
+    """A triangle that begins and ends at 0."""
+    return _window("bartlett", size, dtype, lambda at: 1.0 - FUNCTIONS["abs"](at))
+
+
+@public
+def kaiser(size: int, beta: Any, /, *, dtype: Any = None) -> Tensor:
+    """Kaiser's window: `beta` trades the width of its peak in a spectrum for lower sides."""
+
+    def shape(at: Tensor) -> Tensor:
+        bessel = FUNCTIONS["i0"]
+        (width,) = _floats("kaiser", beta)
+        root = FUNCTIONS["sqrt"](FUNCTIONS["maximum"](1.0 - at * at, 0.0))
+        found: Tensor = bessel(width * root) / bessel(width)
+        return found
+
+    return _window("kaiser", size, dtype, shape)
+
+
+__all__ = [
+    "bartlett",
+    "blackman",
+    "ediff1d",
+    "gradient",
+    "hamming",
+    "hanning",
+    "interp",
+    "kaiser",
+    "trapezoid",
+    "unwrap",
+]

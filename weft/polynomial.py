@@ -1,0 +1,166 @@
+"""Polynomials as their coefficients, the highest power first: `[2, 0, 1]` is 2x² + 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.common import dtypes
+from weft.core.common.context import default_float
+from weft.core.common.parameters import as_integer
+from weft.core.common.slots import FUNCTIONS, public
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, ShapeError
+from weft.linalg import eigvals, pinv
+from weft.ops.creation import arange, ones, zeros, zeros_like
+from weft.ops.families import as_tensors, cast
+from weft.ops.view.join import concat
+
+
+def _coefficients(name: str, operand: str, p: Any) -> Tensor:
+    found: Tensor = FUNCTIONS["atleast_1d"](to_tensor(p, op=name))
+    if found.ndim != 1:
+        raise ShapeError(f"{name}: {operand}: coefficients lie along one axis, got {found.shape}")
+    return found
+
+
+def _pair(name: str, p: Any, q: Any) -> tuple[Tensor, Tensor]:
+    """Both polynomials in one dtype."""
+    found = (_coefficients(name, "p", p), _coefficients(name, "q", q))
+    dtype = dtypes.promote(found[0].dtype, found[1].dtype, op=name)
+    return cast(found[0], dtype), cast(found[1], dtype)
+
+
+def _inexact(x: Tensor) -> Tensor:
+    return x if dtypes.is_inexact(x.dtype) else cast(x, default_float())
+
+
+@public
+def polyval(p: Any, x: Any, /) -> Tensor:
+    """The value of the polynomial `p` at each element of `x`, by Horner's rule.
+
+    >>> polyval([2.0, 0.0, 1.0], [0.0, 3.0]).tolist()
+    [1.0, 19.0]
+    """
+    coefficients, at = as_tensors("polyval", _coefficients("polyval", "p", p), x)
+    dtype = dtypes.promote(coefficients.dtype, at.dtype, op="polyval")
+    coefficients, at = cast(coefficients, dtype), cast(at, dtype)
+    found = zeros_like(at)
+    for i in range(coefficients.shape[0]):
+        found = found * at + coefficients[i]
+    return found
+
+
+@public
+def polyadd(p: Any, q: Any, /) -> Tensor:
+    """The sum of two polynomials."""
+    a, b = _pair("polyadd", p, q)
+    size = max(a.shape[0], b.shape[0])
+    a, b = (concat([zeros((size - c.shape[0],), dtype=c.dtype), c]) for c in (a, b))
+    return a + b
+
+
+@public
+def polysub(p: Any, q: Any, /) -> Tensor:
+    """The polynomial `p` minus the polynomial `q`."""
+    return polyadd(p, -_coefficients("polysub", "q", q))
+
+
+@public
+def polymul(p: Any, q: Any, /) -> Tensor:
+    """The product of two polynomials.
+
+    >>> polymul([1.0, 1.0], [1.0, -1.0]).tolist()
+    [1.0, 0.0, -1.0]
+    """
+    a, b = _pair("polymul", p, q)
+    made: Tensor = FUNCTIONS["convolve"](a, b)
+    return made
+
+
+@public
+def polyder(p: Any, /, m: int = 1) -> Tensor:
+    """The `m`-th derivative of a polynomial."""
+    found = _coefficients("polyder", "p", p)
+    for _ in range(as_integer("polyder", "m", m, low=0)):
+        powers = arange(found.shape[0] - 1, 0, -1, dtype=found.dtype)
+        found = found[:-1] * powers if found.shape[0] > 1 else found[:0]
+    return found
+
+
+@public
+def polyint(p: Any, /, m: int = 1, k: Any = 0) -> Tensor:
+    """The `m`-th integral of a polynomial; `k` has its constants (one for all, or one a turn)."""
+    found = _inexact(_coefficients("polyint", "p", p))
+    times = as_integer("polyint", "m", m, low=0)
+    constants = cast(_coefficients("polyint", "k", k), found.dtype)
+    if constants.shape[0] not in (1, times):
+        raise ArgumentError(
+            f"polyint: k: expected 1 or {times} constants, got {constants.shape[0]}"
+        )
+    for turn in range(times):
+        powers = arange(found.shape[0], 0, -1, dtype=found.dtype)
+        place = turn if constants.shape[0] > 1 else 0
+        found = concat([found / powers, constants[place : place + 1]])
+    return found
+
+
+@public
+def polyfit(x: Any, y: Any, deg: int, /, *, w: Any = None) -> Tensor:
+    """Coefficients of the polynomial of degree `deg` nearest to `y` at `x` (least squares).
+
+    `y` may hold several curves in columns; `w` are weights of the points, not of their squares.
+    """
+    places, values = (_inexact(t) for t in as_tensors("polyfit", x, y))
+    degree = as_integer("polyfit", "deg", deg, low=0)
+    if places.ndim != 1 or values.ndim not in (1, 2) or values.shape[0] != places.shape[0]:
+        raise ShapeError(
+            f"polyfit: x is one axis and y has as many rows, got {places.shape} and {values.shape}"
+        )
+    if not places.size:
+        raise ShapeError("polyfit: x: there is no point to fit")
+    table = FUNCTIONS["vander"](places, degree + 1)
+    if w is not None:
+        weights = cast(_coefficients("polyfit", "w", w), places.dtype)
+        table = table * weights[:, None]
+        values = values * (weights if values.ndim == 1 else weights[:, None])
+    scale = FUNCTIONS["sqrt"](FUNCTIONS["sum"](table * table, 0))
+    found = pinv(table / scale) @ values
+    made: Tensor = found / (scale if values.ndim == 1 else scale[:, None])
+    return made
+
+
+@public
+def poly(roots: Any, /) -> Tensor:
+    """The polynomial with the given roots, whose first coefficient is 1."""
+    places = _inexact(_coefficients("poly", "roots", roots))
+    found = ones((1,), dtype=places.dtype)
+    for i in range(places.shape[0]):
+        factor = concat([ones((1,), dtype=places.dtype), -places[i : i + 1]])
+        found = polymul(found, factor)
+    return found
+
+
+@public
+def roots(p: Any, /) -> Tensor:
+    """Where a polynomial is 0: complex, one for each power. The first coefficient is not 0."""
+    found = _inexact(_coefficients("roots", "p", p))
+    degree = found.shape[0] - 1
+    if degree < 1:
+        return zeros((0,), dtype=dtypes.complex_of(found.dtype))
+    below = FUNCTIONS["eye"](degree - 1, degree, dtype=found.dtype)
+    companion = concat([(-found[1:] / found[0])[None], below])
+    return eigvals(companion)
+
+
+__all__ = [
+    "poly",
+    "polyadd",
+    "polyder",
+    "polyfit",
+    "polyint",
+    "polymul",
+    "polysub",
+    "polyval",
+    "roots",
+]
