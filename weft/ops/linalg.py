@@ -157,14 +157,15 @@ class TriangularSolve(MatrixOperation):
         out = np.array(np.broadcast_to(b, lead + b.shape[-2:]), copy=True, order="C")
         if out.size == 0:
             return out
-        (trtrs,) = scipy_linalg.get_lapack_funcs(("trtrs",), (a, b))
+        zeros = np.argwhere(np.diagonal(a, 0, -2, -1) == 0)
+        if zeros.size and not unit_diagonal:
+            raise ArgumentError(
+                f"triangular_solve: a matrix is singular (diagonal element {zeros[0, -1]} is 0)"
+            )
+        # Not LAPACK's trtrs: OpenBLAS wakes its threads for that one however small the matrix is.
+        (trsm,) = scipy_linalg.get_blas_funcs(("trsm",), (a, b))
         for i in np.ndindex(lead):
-            solved, singular = trtrs(a[i], out[i], lower, transpose, unit_diagonal)
-            if singular:
-                raise ArgumentError(
-                    f"triangular_solve: a matrix is singular (diagonal element {singular - 1} is 0)"
-                )
-            out[i] = solved
+            out[i] = trsm(1.0, a[i], out[i], lower=lower, trans_a=transpose, diag=unit_diagonal)
         return out
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
