@@ -25,6 +25,7 @@
 | `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
 | `steps`, `panels` | what such an order is made of; kernels that run on some rows at a time |
 | `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
+| `choice` | `Choice`: what may be decided otherwise about a heavy kernel |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |
 | `lower`, `scatter`, `small` | groups of calls become kernels |

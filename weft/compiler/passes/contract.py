@@ -7,6 +7,7 @@ one rounding each, however the product is cut. `plain` is the same without any c
 
 from __future__ import annotations
 
+from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Assign, Kernel, Loop, Reduce, Statement, Store, const, get, integer
 from weft.compiler.passes.contract_blocks import Block, choose, orient
 from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
@@ -16,10 +17,13 @@ from weft.compiler.polynomial import divide, multiply, remainder, smaller, subtr
 from weft.compiler.rebuild import Scope, Statements, substitute, with_body
 
 
-def contract(kernel: Kernel, vector_bytes: int, registers: int = 0) -> Kernel:
+def contract(
+    kernel: Kernel, vector_bytes: int, registers: int = 0, choice: Choice = USUAL
+) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
 
     `registers` is the number of vector registers, where 16 for AVX and 32 otherwise is not it.
+    `choice` decides how the product is cut; no bit depends on it.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -27,7 +31,7 @@ def contract(kernel: Kernel, vector_bytes: int, registers: int = 0) -> Kernel:
         return kernel
     registers = registers or (16 if vector_bytes == 32 else 32)
     given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
-    block = choose(product, vector_bytes, registers)
+    block = choose(product, vector_bytes, registers, choice)
     loop = _tasks(scope, product, block)
     rows = None if product is not given else product.row[1]  # in order, tile by tile
     return scope.kernel_with((loop,), tasks=loop.stop, contract=block, rows=rows)

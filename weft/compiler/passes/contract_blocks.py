@@ -10,15 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Value, walk
 from weft.compiler.passes.contract_match import Product
 from weft.compiler.polynomial import known, number, stride
 
-PANELS = 40_960  # bytes of one panel of each factor, which the first cache holds
-DEEP = 256  # points of the depth in one piece, at most
-RIGHT = 262_144  # bytes of the right factor that a tile packs: a part of the second cache
-SUMS = 262_144  # bytes of sums that wait for the next piece of the depth
-TALL = 256  # rows of a tile, at most
 LONG = 4096  # bytes of a row of sums, and points of the depth, where nothing is packed
 SHALLOW = 8  # points of the depth that few rows take at a time, so that memory is read along
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
@@ -66,27 +62,31 @@ def runs_along(x: Value, variable: Value) -> bool:
     return all(step in (0, 1) for step in steps)
 
 
-def choose(product: Product, vector_bytes: int, registers: int) -> Block:
+def choose(product: Product, vector_bytes: int, registers: int, choice: Choice = USUAL) -> Block:
     """The cut of a product for a processor."""
     size = product.dtype.itemsize
     extents = (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
     lanes = 1 if columns == 1 else vector_bytes // size
     high, vectors = _registers(rows, columns, lanes, registers, vector_bytes)
+    if lanes > 1 and choice.rows and choice.vectors * (choice.rows + 1) < registers:
+        high, vectors = choice.rows, choice.vectors
     wide = vectors * lanes
     pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
     few, small = rows <= high, _is_small(product.right, columns * depth)
     aligned = lanes == 1 or runs_along(product.right, product.column[0])
     pack_right = lanes > 1 and not (aligned and (few or small))
-    deep = max(min(PANELS // ((high + wide) * size), DEEP) // 8 * 8, 8)
-    most = max(RIGHT // (deep * size) // wide * wide, wide)
+    deep = max(min(choice.panels // ((high + wide) * size), choice.deep) // 8 * 8, 8)
+    most = max(choice.right // (deep * size) // wide * wide, wide)
     if lanes == 1:
         deep = LONG
     elif few and aligned and not small:
         deep, most = SHALLOW, max(LONG // size // wide * wide, wide)
     deep = _balanced(max(depth, 1), deep, 1)
     tile_columns = _balanced(max(columns, 1), most, wide)
-    most = TALL if depth <= deep else min(TALL, SUMS // (tile_columns * size))
+    most = choice.tall
+    if depth > deep:
+        most = min(most, choice.sums // (tile_columns * size))
     tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 

@@ -1,0 +1,25 @@
+"""`Choice`: what may be decided otherwise about a heavy kernel without changing a bit of it.
+
+The model takes the defaults; `tune` measures others. A new way to run a kernel becomes a field here
+and, where it is worth measuring, a line of `ALTERNATIVES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a matrix product is cut, in bytes, points and registers."""
+
+    panels: int = 40_960  # bytes of one panel of each factor, which the first cache holds
+    deep: int = 256  # points of the depth in one piece, at most
+    right: int = 262_144  # bytes of the right factor that a tile packs: part of the second cache
+    sums: int = 262_144  # bytes of sums that wait for the next piece of the depth
+    tall: int = 256  # rows of a tile, at most
+    rows: int = 0  # of a block of sums in registers; 0 leaves it to its cost
+    vectors: int = 0  # in a row of such a block
+
+
+USUAL = Choice()
