@@ -8,143 +8,37 @@ long at most. `--threads` holds every library to that many; torch runs eagerly u
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+import harness
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.05)
-    parser.add_argument("--only", default=None, help="run one library alone")
-    parser.add_argument("--rows", default="", help="run the rows whose names hold this text")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
-    parser.add_argument("--torch-compile", action="store_true")
-    parser.add_argument("--json", type=Path, default=None)
-    return parser.parse_args()
-
-
-def _hold(threads: int) -> None:
-    """Make every library use this many threads; to be done before they are imported."""
-    for name in ("OMP", "OPENBLAS", "MKL", "WEFT"):
-        variable = "WEFT_THREADS" if name == "WEFT" else f"{name}_NUM_THREADS"
-        os.environ[variable] = str(threads)
-    if threads == 1:
-        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-        os.environ["NPROC"] = "1"
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-
-
-OPTIONS = _options() if __name__ == "__main__" else argparse.Namespace(quick=True, threads=2)
-_hold(OPTIONS.threads)
+OPTIONS = (
+    harness.options_of(__doc__)
+    if __name__ == "__main__"
+    else argparse.Namespace(quick=True, threads=2, torch_compile=False)
+)
+harness.hold(OPTIONS.threads)
 
 import compiler_steps as steps  # noqa: E402  what stands above must come first
-import harness  # noqa: E402
 import numpy as np  # noqa: E402
+import peers  # noqa: E402
+from harness import Row, Workload  # noqa: E402
+from peers import against_jax, functions, gelu, gradients, jitted, libraries, normal, torched  # noqa: E402
 
 import weft as wf  # noqa: E402
 
-Workload: TypeAlias = dict[str, Callable[[], Any]]
 RNG = np.random.default_rng(0)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    name: str
-    build: Callable[[], Workload]
-    faster: float = 0.0  # than the best peer, at least
-    most_us: float = 0.0  # microseconds, at most
-    peer: str = ""  # the one that counts; all if empty
-    steps: int = 1  # that a call takes; figures are for one
-
-
-def normal(*shape: int) -> Any:
-    """Random float32 numbers."""
-    return RNG.standard_normal(shape, np.float32)
 
 
 def large(full: int, quick: int) -> int:
     """A size, or a smaller one with `--quick`."""
     return quick if OPTIONS.quick else full
-
-
-def libraries(
-    program: Callable[..., Any], arrays: tuple[Any, ...], *, numpy: Any = True, plain: bool = False
-) -> Workload:
-    """A program of (namespace, *arrays) in every library; `numpy` may be a program of its own."""
-    tensors = [wf.tensor(a) for a in arrays]
-    if plain:
-        made: Workload = {"weft": lambda: program(wf, *tensors).data()}
-    else:
-        compiled = wf.compile(lambda *xs: program(wf, *xs))
-        made = {"weft": lambda: compiled(*tensors)}
-    if numpy and harness.available("numpy"):
-        own = numpy if callable(numpy) else program
-        made["numpy"] = lambda: own(np, *arrays)
-    if harness.available("jax"):
-        made["jax"] = _jitted(lambda jnp: lambda *xs: program(jnp, *xs), arrays)
-    if harness.available("torch"):
-        made["torch"] = _torch(program, arrays)
-    return made
-
-
-def _jitted(make: Callable[[Any], Callable[..., Any]], arguments: Any) -> Callable[[], Any]:
-    """A jitted function of jax on these arguments."""
-    import jax
-    import jax.numpy as jnp
-
-    given = jax.tree_util.tree_map(jnp.asarray, arguments)
-    compiled = jax.jit(make(jnp))
-    return lambda: jax.block_until_ready(compiled(*given))
-
-
-def _torch(program: Callable[..., Any], arrays: Any) -> Callable[[], Any]:
-    """A torch program; with `--torch-compile`, the faster of eager and compiled."""
-    import torch
-
-    torch.set_num_threads(OPTIONS.threads)
-    given = [torch.from_numpy(np.asarray(a)) for a in arrays]
-    eager = lambda: program(torch, *given)  # noqa: E731
-    if not getattr(OPTIONS, "torch_compile", False):
-        return eager
-    compiled = torch.compile(lambda *xs: program(torch, *xs))
-    both = [eager, lambda: compiled(*given)]
-    return min(both, key=lambda f: harness.once(f, 0.1))
-
-
-def gradients(program: Callable[..., Any], arrays: tuple[Any, ...]) -> Workload:
-    """The gradient of a scalar program with respect to all its arguments."""
-    everything = tuple(range(len(arrays)))
-    tensors = [wf.tensor(a) for a in arrays]
-    compiled = wf.compile(wf.grad(lambda *xs: program(wf, *xs), argnums=everything))
-    made: Workload = {"weft": lambda: compiled(*tensors)}
-    if harness.available("jax"):
-        import jax
-
-        made["jax"] = _jitted(
-            lambda jnp: jax.grad(lambda *xs: program(jnp, *xs), argnums=everything), arrays
-        )
-    if harness.available("torch"):
-
-        def slopes(torch: Any, *xs: Any) -> Any:
-            leaves = [x.detach().requires_grad_() for x in xs]
-            return torch.autograd.grad(program(torch, *leaves), leaves)
-
-        made["torch"] = _torch(slopes, arrays)
-    return made
 
 
 # -- elementwise, and along rows ---------------------------------------------------------------
@@ -160,7 +54,7 @@ def softmax(xp: Any, x: Any) -> Any:
     if xp is np:
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
-    return _functions(xp).softmax(x, -1)
+    return functions(xp).softmax(x, -1)
 
 
 def layer_norm(xp: Any, x: Any, w: Any, b: Any) -> Any:
@@ -171,26 +65,6 @@ def layer_norm(xp: Any, x: Any, w: Any, b: Any) -> Any:
         return xp.nn.functional.layer_norm(x, x.shape[-1:], w, b)
     mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return (x - mean) / xp.sqrt(variance + 1e-5) * w + b
-
-
-def gelu(xp: Any, x: Any, approximate: bool) -> Any:
-    """gelu by the tanh formula or by erf."""
-    if xp is np:
-        import scipy.special
-
-        inner = 0.7978845608 * (x + 0.044715 * x * x * x)
-        return 0.5 * x * (1 + (np.tanh(inner) if approximate else scipy.special.erf(x * 0.5**0.5)))
-    if xp.__name__ == "jax.numpy":
-        return _functions(xp).gelu(x, approximate)
-    return _functions(xp).gelu(x, approximate="tanh" if approximate else "none")
-
-
-def _functions(xp: Any) -> Any:
-    if xp.__name__ == "jax.numpy":
-        import jax
-
-        return jax.nn
-    return xp if xp is wf else xp.nn.functional
 
 
 def elementwise() -> Iterator[Row]:
@@ -287,11 +161,11 @@ def random_normal(count: int) -> Workload:
     if harness.available("jax"):
         import jax
 
-        made["jax"] = _jitted(
+        made["jax"] = jitted(
             lambda _: lambda k: jax.random.normal(k, (count,)), (jax.random.key(0),)
         )
     if harness.available("torch"):
-        made["torch"] = _torch(lambda torch: torch.randn(count), ())
+        made["torch"] = torched(lambda torch: torch.randn(count), ())
     return made
 
 
@@ -324,23 +198,6 @@ def lorenz(xp: Any, scan: Any, count: int) -> Callable[[Any], Any]:
 def network(xp: Any, scan: Any) -> Callable[..., Any]:
     """A recurrent network's last state, added up."""
     return lambda w, h, xs: scan(lambda h, x: (xp.tanh(h @ w + x), None), h, xs)[0].sum()
-
-
-def against_jax(make: Callable[..., Any], arguments: tuple[Any, ...], change: str) -> Workload:
-    """A function of (namespace, scan), or a derivative of it, in weft and jax."""
-    function = make(wf, wf.scan)
-    compiled = wf.compile(getattr(wf, change)(function) if change else function)
-    tensors = [wf.tensor(a) for a in arguments]
-    made: Workload = {"weft": lambda: compiled(*tensors)}
-    if harness.available("jax"):
-        import jax
-
-        def changed(jnp: Any) -> Any:
-            other = make(jnp, jax.lax.scan)
-            return getattr(jax, change)(other) if change else other
-
-        made["jax"] = _jitted(changed, arguments)
-    return made
 
 
 def loops() -> Iterator[Row]:
@@ -385,7 +242,7 @@ def trained(make: Any, arguments: tuple[Any, ...]) -> Workload:
     if harness.available("jax"):
         import jax
 
-        made["jax"] = _jitted(lambda jnp: make(jnp, jax.value_and_grad), arguments)
+        made["jax"] = jitted(lambda jnp: make(jnp, jax.value_and_grad), arguments)
     return made
 
 
@@ -408,11 +265,10 @@ def leaves(tree: dict[str, Any]) -> Workload:
     compiled = wf.compile(lambda t: {k: v + 1.0 for k, v in t.items()})
     made: Workload = {"weft": lambda: compiled(tensors)}
     if harness.available("jax"):
-        made["jax"] = _jitted(lambda _: lambda t: {k: v + 1.0 for k, v in t.items()}, (tree,))
+        made["jax"] = jitted(lambda _: lambda t: {k: v + 1.0 for k, v in t.items()}, (tree,))
     return made
 
 
-MARKS = {True: "ok", False: "MISS", None: "no peer"}
 FIRST = {  # in seconds
     "fused": ("first call, fused kernel", 0.02),
     "mlp": ("first call, MLP step", 0.4),
@@ -450,60 +306,15 @@ def first_calls() -> dict[str, Any]:
     return found
 
 
-def timed(row: Row) -> dict[str, Any]:
-    """Run one row, print it, and give what was found."""
-    workload = row.build()
-    if OPTIONS.only:
-        workload = {OPTIONS.only: workload[OPTIONS.only]} if OPTIONS.only in workload else {}
-    if not workload:
-        return {}
-    rounds = 3 if OPTIONS.quick else OPTIONS.rounds
-    times = harness.measure(workload, rounds, OPTIONS.seconds)
-    medians = {name: statistics.median(found) / row.steps for name, found in times.items()}
-    peers = [row.peer] if row.peer else [name for name in times if name != "weft"]
-    ratios = {
-        peer: statistics.median(p / w for p, w in zip(times[peer], times["weft"], strict=True))
-        for peer in peers
-        if peer in times and "weft" in times
-    }
-    best = min(ratios.values(), default=float("nan"))
-    if row.most_us:
-        ok = medians.get("weft", 0.0) * 1e6 <= row.most_us
-        goal = f"goal ≤ {row.most_us:.0f} µs"
-    else:
-        ok = best >= row.faster if ratios else None
-        goal = f"goal ≥ {row.faster:.1f}"
-    scale, unit = (1e6, "µs") if max(medians.values()) < 1e-3 else (1e3, "ms")
-    listed = "  ".join(f"{name} {value * scale:8.2f}" for name, value in medians.items())
-    print(
-        f"  {row.name:36} {listed} {unit}   ratio {best:.2f}   {goal}   {MARKS[ok]}",
-        flush=True,
-    )
-    milliseconds = {name: value * 1e3 for name, value in medians.items()}
-    return {"milliseconds": milliseconds, "ratios": ratios, "goal": goal, "ok": ok}
-
-
 def main() -> None:
     """Print the table, and write it where `--json` says."""
-    machine = {
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": OPTIONS.threads,
-        "python": platform.python_version(),
-    }
-    print(
-        machine, "torch: better of eager and compile" if OPTIONS.torch_compile else "torch: eager"
-    )
-    rows: dict[str, Any] = {}
-    for group in (elementwise, memory, loops, training, calls):
-        for row in group():
-            if OPTIONS.rows in row.name:
-                rows[row.name] = timed(row)
-    first = first_calls() if OPTIONS.only in (None, "weft") else {}
-    if OPTIONS.json:
-        OPTIONS.json.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"machine": machine, "rows": rows, "first calls": first}, indent=1)
-        OPTIONS.json.write_text(text)
+    peers.TORCH_COMPILE = OPTIONS.torch_compile
+    how = "better of eager and compile" if OPTIONS.torch_compile else "eager"
+    print(harness.machine(), f"torch: {how}")
+    table = (row for group in (elementwise, memory, loops, training, calls) for row in group())
+    rows = harness.run(table, OPTIONS)
+    alone = OPTIONS.only in harness.LIBRARIES and OPTIONS.only != "weft"
+    harness.keep(OPTIONS.json, rows=rows, **{"first calls": {} if alone else first_calls()})
 
 
 if __name__ == "__main__":

@@ -45,3 +45,10 @@ def test_compiled_programs_are_measured(tmp_path: Path) -> None:
     found = run("compiler.py", tmp_path / "compiler.json", "--quick", "--rows", "call")
     assert found["rows"]["compiled call, 4 elements"]["milliseconds"]["weft"] > 0
     assert found["first calls"]["first call, fused kernel"]["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_heavy_work_is_measured(tmp_path: Path) -> None:
+    found = run("heavy.py", tmp_path / "heavy.json", "--quick", "--rows", "float32 16")
+    (row,) = found["rows"].values()
+    assert row["milliseconds"]["weft"] > 0
