@@ -87,6 +87,8 @@ if _TYPE_CHECKING:
     from weft.safetensors import save_safetensors as save_safetensors
     from weft.transforms.planning import Plan as Plan
     from weft.transforms.planning import plan as plan
+    from weft.transforms.tune import TuningReport as TuningReport
+    from weft.transforms.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -94,9 +96,11 @@ __version__ = "0.1.0"
 _LATER = ("checkpoints", "data", "nn", "optim")
 _LATER_FUNCTIONS = {
     "Plan": "transforms.planning",
+    "TuningReport": "transforms.tune",
     "load_safetensors": "safetensors",
     "plan": "transforms.planning",
     "save_safetensors": "safetensors",
+    "tune": "transforms.tune",
 }
 
 

@@ -178,7 +178,7 @@ def test_code_for_other_processors_needs_nothing_outside_itself(features: str) -
     target = jit.Target("x86_64-unknown-linux-gnu", "x86-64", features)
     for name in ("chain", "chain_narrow", "chain_whole", "softmax", "product", "argmax", "sum_all"):
         with jit.using_target(target):
-            made = [k for kernel in lowered(name) for k in KernelStore._schedule(kernel).kernels]
+            made = [k for kernel in lowered(name) for k in KernelStore.scheduled(kernel)]
         unique = [replace(k, name=f"kernel{i}") for i, k in enumerate(made)]
         code = jit.emit_assembly(emit(unique, target), target.triple, target.cpu, target.features)
         jumps = [line.split() for line in code.splitlines() if "\tcall" in line or "\tjmp" in line]

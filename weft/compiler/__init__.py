@@ -25,7 +25,8 @@
 | `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
 | `steps`, `panels` | what such an order is made of; kernels that run on some rows at a time |
 | `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
-| `choice` | `Choice`: what may be decided otherwise about a heavy kernel |
+| `choice`, `choices` | what may be decided otherwise about a heavy kernel; what tuning decided |
+| `search` | `search`: candidates measured in turns, within a time |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |
 | `lower`, `scatter`, `small` | groups of calls become kernels |

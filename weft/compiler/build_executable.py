@@ -28,17 +28,20 @@ class Built:
     rewritten: dict[str, int]  # counts of what the simplification did
 
 
-def build(trace: Trace, donated: tuple[bool, ...], general: bool, clock: Clock) -> Built:
+def build(
+    trace: Trace, donated: tuple[bool, ...], general: bool, clock: Clock, recalls: bool = True
+) -> Built:
     """Make a trace ready to run; memory of `donated` inputs may be used for results.
 
-    Kernels of a `general` one serve every size from the start.
+    Kernels of a `general` one serve every size from the start. Without `recalls` what lies on disk
+    is made again.
     """
     native = all(node.device.kind == "cpu" for node in trace.nodes) and jit.available()
     origin = None
     if native:
         with clock("recall"):
             origin = _stored.origin_of(trace, donated, general)
-            found = None if origin is None else _stored.recall(origin)
+            found = _stored.recall(origin) if origin is not None and recalls else None
         if found is not None:
             lower = lambda: origin.lowered  # noqa: E731
             return Built(found, lower, found.passed_through, found.rewritten)

@@ -6,12 +6,12 @@ and, where it is worth measuring, a line of `ALTERNATIVES`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a matrix product is cut, in bytes, points and registers."""
+    """How a matrix product is cut, in bytes, points and registers; how wide other loops step."""
 
     panels: int = 40_960  # bytes of one panel of each factor, which the first cache holds
     deep: int = 256  # points of the depth in one piece, at most
@@ -20,6 +20,27 @@ class Choice:
     tall: int = 256  # rows of a tile, at most
     rows: int = 0  # of a block of sums in registers; 0 leaves it to its cost
     vectors: int = 0  # in a row of such a block
+    step: int = 1  # vectors that a turn of a loop takes at once, where there is no product
+
+    def __str__(self) -> str:
+        usual = asdict(USUAL)
+        told = [f"{name} {value}" for name, value in asdict(self).items() if value != usual[name]]
+        return ", ".join(told) or "usual"
 
 
 USUAL = Choice()
+
+ALTERNATIVES = (
+    Choice(right=1 << 19, sums=1 << 19),
+    Choice(right=1 << 17),
+    Choice(deep=512, panels=81_920),
+    Choice(deep=128),
+    Choice(rows=12, vectors=2),
+    Choice(rows=6, vectors=4),
+    Choice(rows=4, vectors=3),
+    Choice(tall=128),
+    Choice(tall=512, sums=1 << 19),
+    Choice(right=1 << 20, sums=1 << 20, tall=512),
+    Choice(tall=64),
+    Choice(step=2),
+)

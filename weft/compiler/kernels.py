@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.compiler.choice import USUAL, Choice
+from weft.compiler.choices import choice_of
 from weft.compiler.emit_cpu import emit
 from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Value, literal, walk
@@ -35,6 +37,7 @@ class Compiled:
     """One form's kernel, scheduled: usually one function, two where a reduction was split."""
 
     kernels: tuple[Kernel, ...]
+    choice: Choice = USUAL
     code: Loaded | None = None
     module: str = ""  # the key under which the code is kept
     addresses: tuple[int, ...] = ()
@@ -46,6 +49,7 @@ class Request:
 
     compiled: Compiled
     parameters: tuple[int, ...]
+    form: Any = None  # what was asked for, as choices know it
 
     def tasks(self, number: int) -> int:
         """How many iterations the parallel loop of one of the functions has."""
@@ -69,28 +73,29 @@ class KernelStore:
             if not general:
                 lifted = self._versions_of(form).choose(form.literals)
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
-            key = (form.key, lifted, fixed, chosen_target())
+            asked = (form.key, form.literals)
+            choice = choice_of(asked)
+            key = (form.key, lifted, fixed, chosen_target(), choice)
             lifting, parameters = lift(kernel, form, lifted)
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    found = self._schedule(lifting)
+                    found = Compiled(self.scheduled(lifting, choice), choice)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
             else:
                 self._made.move_to_end(key)
-            return Request(found, parameters)
+            return Request(found, parameters, asked)
 
     @staticmethod
-    def _schedule(kernel: Kernel) -> Compiled:
+    def scheduled(kernel: Kernel, choice: Choice = USUAL) -> tuple[Kernel, ...]:
+        """The kernels to run, one after another, for a lowered one."""
         target = chosen_target()
-        product = contract(kernel, target.vector_bytes, _registers(target))
+        product = contract(kernel, target.vector_bytes, _registers(target), choice)
         if product is not kernel:
-            made: tuple[Kernel, ...] = (product,)
-        else:
-            made = schedule(plain(kernel), vector_bytes=target.vector_bytes)
-        return Compiled(made)
+            return (product,)
+        return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)
 
     def _versions_of(self, form: Form) -> Versions:
         found = self._versions.setdefault(form.key, Versions())

@@ -99,18 +99,7 @@ class Specialization:
         if is_distributed(trace, specs):
             self.parts = partition(trace, specs, self.program.structure)
             trace = self.parts.trace
-        own = [
-            flag for flag, n in zip(self.donated, self._counts(), strict=False) for _ in range(n)
-        ]
-        rest = len(trace.inputs) - len(trace.captures) - len(own)
-        built = build(trace, (*own, *(False,) * rest), general, counting.timed)
-        GRAPH.counters.compilations += 1
-        self.lower = built.lower
-        self.executable = built.executable
-        counting.add(compilations=1, **built.rewritten)
-        counting.add_build(self.executable.counts)
-        self.run = self.executable.run
-        self.kept = built.passed_through
+        self._execute_by(trace, counting, general)
         if self.parts is not None:
             self.leave, self.enter = self.parts.leave, _refuse
             self.is_ready = True
@@ -119,6 +108,36 @@ class Specialization:
         made = make_enter(call, arguments, self.program, self.kept, self._donations())
         self.enter = _refuse if made is None else made
         self.is_ready = True
+
+    def build_anew(self, counting: Counting, general: bool) -> None:
+        """Make the executable once more, by the choices that hold now; calls go on meanwhile."""
+        assert self.is_ready and self.parts is None
+        self._execute_by(self.program.trace, counting, general, recalls=False)
+
+    def _execute_by(
+        self, trace: Trace, counting: Counting, general: bool, recalls: bool = True
+    ) -> None:
+        own = [
+            flag for flag, n in zip(self.donated, self._counts(), strict=False) for _ in range(n)
+        ]
+        rest = len(trace.inputs) - len(trace.captures) - len(own)
+        built = build(trace, (*own, *(False,) * rest), general, counting.timed, recalls)
+        GRAPH.counters.compilations += 1
+        self.lower = built.lower
+        self.executable = built.executable
+        counting.add(compilations=1, **built.rewritten)
+        counting.add_build(self.executable.counts)
+        self.run = self.executable.run
+        self.kept = built.passed_through
+
+    def sample(self, call: Call) -> list[Any]:
+        """Arrays as a call gives them, to try executables on: nothing is used up or drawn."""
+        pairs = zip(call.leaves, self.program.limits, self.paths, strict=True)
+        arrays = [np.array(self._array(x, limits, path, -1)) for x, limits, path in pairs]
+        for node in self.program.trace.inputs[len(arrays) :][: 2 * len(self.program.slots)]:
+            arrays.append(np.zeros(node.types[0].shape, node.types[0].dtype))
+        captured = self.program.captures
+        return arrays + [self._array(x.current(), None, x.name, -1) for x in captured]
 
     def gather(self, call: Call) -> list[Any] | None:
         """The arrays of a call, by the general path; None if a generator has to start anew."""

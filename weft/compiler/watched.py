@@ -16,7 +16,7 @@ from weft.compiler.cost import lanes, work_of
 from weft.compiler.steps import Call
 from weft.core.common.events import Details, Event, tell
 from weft.core.common.source import Position, describe, user_position
-from weft.runtime.cpu.profile import Profile
+from weft.runtime.cpu.profile import Profile, Timing
 from weft.runtime.cpu.program import Program
 
 CAPACITY = 1 << 16  # calls of kernels in one run; untouched memory costs nothing
@@ -38,9 +38,7 @@ class Watched:
 
     def run(self, pointers: Sequence[int], threads: int) -> None:
         """`program.run(pointers, threads)`, told to the watchers."""
-        ring = _rings.pop() if _rings else Profile((), CAPACITY)
-        ring.names = self._program.encoded.names
-        ring.clear()
+        ring = self._ring()
         start = perf_counter_ns()
         try:
             self._program.run(pointers, threads, ring)
@@ -51,6 +49,21 @@ class Watched:
             _rings.append(ring)
             told = partial(_run_details, lost, user_position(3))
             tell(Event("run", self._name, start, end, threading.get_native_id(), told))
+
+    def timings(self, pointers: Sequence[int], threads: int) -> list[Timing]:
+        """`program.run(pointers, threads)`, and when each of its last kernels ran."""
+        ring = self._ring()
+        try:
+            self._program.run(pointers, threads, ring)
+            return ring.timings()
+        finally:
+            _rings.append(ring)
+
+    def _ring(self) -> Profile:
+        ring = _rings.pop() if _rings else Profile((), CAPACITY)
+        ring.names = self._program.encoded.names
+        ring.clear()
+        return ring
 
     def _tell_kernels(self, ring: Profile, start: int, end: int) -> None:
         me, chunks = threading.get_native_id(), self._program.encoded.chunks

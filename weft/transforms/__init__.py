@@ -16,6 +16,7 @@
 | `profile` | `profile`: what ran, when, how fast |
 | `usage` | its events added up, as a table |
 | `timeline` | its events as a trace that Perfetto opens |
+| `tune` | `tune`: other ways to run heavy kernels, measured |
 | `planning/` | `plan` and the sharding solver: placement and cost on a mesh, from shapes |
 | `visualize` | `visualize`, `visualize_sharding` |
 | `pictures/` | how they draw |
