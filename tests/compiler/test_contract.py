@@ -10,7 +10,6 @@ import pytest
 
 from tests.compiler.native_kernels import Compiled
 from weft.compiler.build import Builder
-from weft.compiler.choice import Choice
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import (
     INDEX,
@@ -268,11 +267,12 @@ def test_results_are_near_those_of_numpy() -> None:
 def test_tasks_are_independent_and_stay_inside_their_arrays(
     vector_bytes: int, registers: int, shape: Any, lifted: bool, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(contract_blocks, "TALL", 4)  # several tiles
     monkeypatch.setattr(contract_blocks, "SMALL", 0)
     monkeypatch.setattr(contract_blocks, "LONG", 16)
     case = Case(*shape, fused=True, lifted=lifted)
     kernel = product(case)
-    made = verify(contract(kernel, vector_bytes, registers, Choice(tall=4)), True)
+    made = verify(contract(kernel, vector_bytes, registers), True)
     want = run_kernel(kernel, arrays(case), case.parameters)
     for backward in (False, True):
         got = run_kernel(made, arrays(case), case.parameters, backward)

@@ -11,14 +11,17 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Choice:
-    """How a matrix product is cut, in bytes, points and registers; how wide other loops step."""
+    """How a matrix product is cut, in bytes, points and registers; how wide other loops step.
 
-    panels: int = 40_960  # bytes of one panel of each factor, which the first cache holds
-    deep: int = 256  # points of the depth in one piece, at most
-    right: int = 262_144  # bytes of the right factor that a tile packs: part of the second cache
-    sums: int = 262_144  # bytes of sums that wait for the next piece of the depth
-    tall: int = 256  # rows of a tile, at most
-    rows: int = 0  # of a block of sums in registers; 0 leaves it to its cost
+    What is 0 is left to the pass that cuts.
+    """
+
+    panels: int = 0  # bytes of one panel of each factor, which the first cache holds
+    deep: int = 0  # points of the depth in one piece, at most
+    right: int = 0  # bytes of the right factor that a tile packs: part of the second cache
+    sums: int = 0  # bytes of sums that wait for the next piece of the depth
+    tall: int = 0  # rows of a tile, at most
+    rows: int = 0  # of the block of sums in registers that large products take
     vectors: int = 0  # in a row of such a block
     step: int = 1  # vectors that a turn of a loop takes at once, where there is no product
 

@@ -15,6 +15,11 @@ from weft.compiler.loops import Value, walk
 from weft.compiler.passes.contract_match import Product
 from weft.compiler.polynomial import known, number, stride
 
+PANELS = 40_960  # bytes of one panel of each factor, which the first cache holds
+DEEP = 256  # points of the depth in one piece, at most
+RIGHT = 262_144  # bytes of the right factor that a tile packs: a part of the second cache
+SUMS = 262_144  # bytes of sums that wait for the next piece of the depth
+TALL = 256  # rows of a tile, at most
 LONG = 4096  # bytes of a row of sums, and points of the depth, where nothing is packed
 SHALLOW = 8  # points of the depth that few rows take at a time, so that memory is read along
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
@@ -63,30 +68,30 @@ def runs_along(x: Value, variable: Value) -> bool:
 
 
 def choose(product: Product, vector_bytes: int, registers: int, choice: Choice = USUAL) -> Block:
-    """The cut of a product for a processor."""
+    """The cut of a product for a processor; what a choice leaves open is as the constants say."""
     size = product.dtype.itemsize
     extents = (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
     lanes = 1 if columns == 1 else vector_bytes // size
-    high, vectors = _registers(rows, columns, lanes, registers, vector_bytes)
-    if lanes > 1 and choice.rows and choice.vectors * (choice.rows + 1) < registers:
-        high, vectors = choice.rows, choice.vectors
+    high, vectors = _registers(rows, columns, lanes, registers, vector_bytes, choice)
     wide = vectors * lanes
     pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
     few, small = rows <= high, _is_small(product.right, columns * depth)
     aligned = lanes == 1 or runs_along(product.right, product.column[0])
     pack_right = lanes > 1 and not (aligned and (few or small))
-    deep = max(min(choice.panels // ((high + wide) * size), choice.deep) // 8 * 8, 8)
-    most = max(choice.right // (deep * size) // wide * wide, wide)
+    deep = max(
+        min((choice.panels or PANELS) // ((high + wide) * size), choice.deep or DEEP) // 8 * 8, 8
+    )
+    most = max((choice.right or RIGHT) // (deep * size) // wide * wide, wide)
     if lanes == 1:
         deep = LONG
     elif few and aligned and not small:
         deep, most = SHALLOW, max(LONG // size // wide * wide, wide)
     deep = _balanced(max(depth, 1), deep, 1)
     tile_columns = _balanced(max(columns, 1), most, wide)
-    most = choice.tall
+    most = choice.tall or TALL
     if depth > deep:
-        most = min(most, choice.sums // (tile_columns * size))
+        most = min(most, (choice.sums or SUMS) // (tile_columns * size))
     tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 
@@ -104,10 +109,12 @@ def _is_small(x: Value, elements: int) -> bool:
 
 
 def _registers(
-    rows: int, columns: int, lanes: int, registers: int, vector_bytes: int
+    rows: int, columns: int, lanes: int, registers: int, vector_bytes: int, choice: Choice
 ) -> tuple[int, int]:
     """(rows, vectors) of the block that needs the fewest cycles for this many rows and columns."""
     usual = (6, 2) if registers == 16 else (14, 2) if vector_bytes == 64 else (8, 3)
+    if choice.rows and choice.vectors * (choice.rows + 1) < registers:
+        usual = choice.rows, choice.vectors
 
     def cycles(block: tuple[int, int]) -> tuple[float, int]:
         high, vectors = block
