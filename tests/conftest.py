@@ -19,6 +19,7 @@ SEED_BITS = 32
 # Before weft is imported: it reads its settings then, and child processes inherit these.
 os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
 os.environ["WEFT_CACHE_BYTES"] = str(256 << 20)
+os.environ["WEFT_CALIBRATE"] = "0"  # compiling is the same on every machine
 
 hypothesis.settings.register_profile(
     "ci",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import weft as wf
 from weft.compiler import choices
 from weft.compiler.choice import USUAL, Choice
+from weft.compiler.kernels import STORE
 from weft.compiler.native import Native
 from weft.compiler.search import LEAST_ROUNDS, ROUNDS, Found, is_faster, search
 from weft.config import settings
@@ -161,7 +163,10 @@ def test_other_bits_are_refused() -> None:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for compiled code, and no kernels that were compiled before."""
     monkeypatch.setattr(settings, "cache_dir", str(tmp_path))
+    monkeypatch.setattr(STORE, "_made", OrderedDict())
+    monkeypatch.setattr(STORE, "_versions", OrderedDict())
     return tmp_path
 
 
@@ -184,6 +189,7 @@ def test_what_was_kept_is_used_and_gives_the_same_bits(own_cache: Path) -> None:
 
 _LATER = """
 import numpy as np, weft as wf
+from weft.compiler.kernels import STORE
 from weft.compiler.native import Native
 f = wf.compile(lambda x, y: x @ y)
 x = wf.ones((23, 23))
@@ -204,7 +210,7 @@ def later(folder: Path) -> str:
 
 
 def test_a_later_process_uses_what_was_kept(own_cache: Path) -> None:
-    x, _ = matrices(23)  # a kernel that no other test has compiled
+    x, _ = matrices(23)
     f = wf.compile(lambda x, y: x @ y)
     (form,) = forms(f, x, x)
     assert choices.keep({form: SMALL})

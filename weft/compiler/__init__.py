@@ -41,6 +41,7 @@
 | `show` | `show`, `fingerprint`: kernels as text |
 | `explain` | `describe`: what a program runs, in words |
 | `cost` | `work_of`, `estimate`: arithmetic, bytes and time of a call |
+| `rates` | `rates`: the model's constants, fixed or measured |
 | `peaks` | `peaks`: what this machine can do at most, measured |
 | `watched` | `Watched`: runs that tell each call of a kernel |
 | `build` | `Builder`: scalar instructions as values of the loop IR |

@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from dataclasses import asdict
 from typing import TypeAlias
 
-from weft.compiler.choice import USUAL, Choice
+from weft.compiler.choice import Choice
+from weft.compiler.rates import rates
 from weft.config import settings
 from weft.runtime.cpu.code_cache import code_cache, compiler_fingerprint
 from weft.runtime.cpu.jit import chosen_target
@@ -49,7 +50,8 @@ def choice_of(form: Form) -> Choice:
         if found is not None:
             return found
     kept = _kept()
-    return kept.get(_name(form), USUAL) if kept else USUAL
+    found = kept.get(_name(form)) if kept else None
+    return rates().choice if found is None else found
 
 
 def keep(choices: Mapping[Form, Choice]) -> bool:

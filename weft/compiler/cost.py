@@ -1,8 +1,7 @@
 """What calls of kernels cost: arithmetic, bytes, and about how long they take on one thread.
 
-`estimate` decides what runs on several threads, so it is the same in every process: it knows the
-loops and the width of vectors, and its constants were measured on a server's core of about 3 GHz,
-where it is right within a factor of two for most kernels.
+`estimate` decides what runs on several threads. It knows the loops and the width of vectors, and
+takes its constants from `rates`; it is right within a factor of two for most kernels.
 """
 
 from __future__ import annotations
@@ -11,16 +10,12 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import Kernel, Loop, every
 from weft.compiler.point import kind_of, weight
+from weft.compiler.rates import rates
 from weft.compiler.steps import Call
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu.jit import host_target
 
-CALL_NS = 100.0  # what a call takes however little it does
-VECTOR_NS = 0.28  # an instruction on one vector
-SCALAR_NS = 0.35  # an instruction on one element, where there are no vectors
-CACHED_NS = 0.02  # a byte read or written, where all of them fit in a cache
-MEMORY_NS = 0.045  # where they do not
-CACHE_BYTES = 1 << 20
+CACHE_BYTES = 1 << 20  # moved by a call, up to which it counts as cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +54,15 @@ def _operations(node: OutputRefs) -> int:
 
 def estimate(call: Call) -> float:
     """About how many nanoseconds a call takes on one thread."""
-    done = work_of(call)
+    done, r = work_of(call), rates()
     steps = call.points * call.work
     if lanes(call.request.compiled.kernels[call.number]) > 1:
         widest = max((place.kind.dtype.itemsize for place in call.written), default=4)
-        computing = steps * VECTOR_NS * max(widest, 4) / host_target().vector_bytes
+        computing = steps * r.vector * max(widest, 4) / host_target().vector_bytes
     else:
-        computing = steps * SCALAR_NS
-    moving = done.moved * (CACHED_NS if done.moved <= CACHE_BYTES else MEMORY_NS)
-    return CALL_NS + max(computing, moving)
+        computing = steps * r.scalar
+    moving = done.moved * (r.cached if done.moved <= CACHE_BYTES else r.memory)
+    return r.call + max(computing, moving)
 
 
 def lanes(kernel: Kernel) -> int:

@@ -14,6 +14,7 @@ from weft.compiler.cost import Work, estimate, lanes, work_of
 from weft.compiler.loops import Kernel, Loop, every
 from weft.compiler.peaks import peaks
 from weft.compiler.place import Placement
+from weft.compiler.rates import rates
 from weft.compiler.show import show
 from weft.compiler.steps import (
     Call,
@@ -29,7 +30,6 @@ from weft.compiler.steps import (
 from weft.compiler.translate import Region, regions
 from weft.core.common.source import describe as describe_position
 from weft.core.common.types import Shape
-from weft.runtime.cpu.program_builder import PARALLEL_NS
 from weft.runtime.report import show_bytes
 
 
@@ -115,7 +115,7 @@ class _Explanation:
     def _region(self, region: Region, trips: int) -> Iterator[str]:
         number = self.total.regions
         self.total.regions += 1
-        shared = sum(map(estimate, region.calls)) >= PARALLEL_NS and self.all.threads > 1
+        shared = sum(map(estimate, region.calls)) >= rates().parallel and self.all.threads > 1
         yield f"region {number}{', shared by threads' if shared else ', on one thread'}:"
         for call in region.calls:
             yield from (f"  {row}" for row in self._kernel(call, trips, shared))

@@ -92,7 +92,7 @@ class KernelStore:
     def scheduled(kernel: Kernel, choice: Choice = USUAL) -> tuple[Kernel, ...]:
         """The kernels to run, one after another, for a lowered one."""
         target = chosen_target()
-        product = contract(kernel, target.vector_bytes, _registers(target), choice)
+        product = contract(kernel, target.vector_bytes, registers_of(target), choice)
         if product is not kernel:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)
@@ -155,9 +155,9 @@ def _text(batch: Sequence[Compiled], target: Target) -> str:
     return emit([k for each in batch for k in each.kernels], target)
 
 
-def _registers(target: Target) -> int:
-    """Vector registers of a processor that its vectors' size does not tell; 0: as usual."""
-    return 16 if target.architecture == "x86_64" and target.vector_bytes == 16 else 0
+def registers_of(target: Target) -> int:
+    """Vector registers of a processor."""
+    return 16 if target.architecture == "x86_64" and target.vector_bytes < 64 else 32
 
 
 STORE = KernelStore()

@@ -18,6 +18,7 @@ from weft.compiler.kernels import STORE
 from weft.compiler.place import place
 from weft.compiler.point import kind_of
 from weft.compiler.prepared import Interface, Prepared, failure_of
+from weft.compiler.rates import calibrate_for, rates
 from weft.compiler.small import is_small
 from weft.compiler.statistics import BuildCounts
 from weft.compiler.steps import Memory, Step
@@ -43,6 +44,7 @@ class Native(Prepared):
         strides: dict[Ref, tuple[int, ...]] | None = None,
         retells: bool = True,
     ) -> None:
+        calibrate_for(trace)
         self._trace = trace
         self._retells = retells  # whether references say what a kernel reports
         self._assembler = assembler = Assembler(general, usable(strides or {}, trace))
@@ -66,7 +68,8 @@ class Native(Prepared):
 
     def _prepare(self) -> None:
         large = self.placement.arena > _OWN_BYTES
-        builder = ProgramBuilder(len(self._inputs) + len(self._outputs) + large)
+        count = len(self._inputs) + len(self._outputs) + large
+        builder = ProgramBuilder(count, rates().parallel)
         slots: dict[Memory, int] = {}
         kept: list[Array] = []
         slots[self._assembler.status] = 0

@@ -85,6 +85,8 @@ def failure(code: int, detail: int) -> WeftError:
 class ProgramBuilder:
     """Writes a program; `arguments` is how many addresses each run is given.
 
+    A region of less than `parallel_ns` runs on its caller's thread.
+
     >>> builder = ProgramBuilder(arguments=2)
     >>> x, total = builder.argument(0), builder.argument(1)
     >>> with builder.loop(10) as counter:
@@ -95,8 +97,9 @@ class ProgramBuilder:
     array([9])
     """
 
-    def __init__(self, arguments: int) -> None:
+    def __init__(self, arguments: int, parallel_ns: float = PARALLEL_NS) -> None:
         self._arguments = arguments
+        self._parallel_ns = parallel_ns
         self._sources: list[tuple[int, int]] = [(SELF, FRAME["STATUS"])]
         self._code: list[int] = []
         self._registers = 1
@@ -146,7 +149,7 @@ class ProgramBuilder:
             key=lambda pair: -pair[1].cost_ns * pair[0] / pair[1].tasks,
         )
         chunks = sum(-(-step.tasks // grain) for grain, step in split)
-        alone = total < PARALLEL_NS or chunks == 1
+        alone = total < self._parallel_ns or chunks == 1
         self._emit_region("serial" if alone else "parallel", split, chunks)
 
     def _emit_region(self, kind: str, split: list[tuple[int, Step]], chunks: int) -> None:
