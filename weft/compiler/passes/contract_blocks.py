@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Value, walk
@@ -16,14 +16,17 @@ from weft.compiler.passes.contract_match import Product
 from weft.compiler.polynomial import known, number, stride
 
 PANELS = 40_960  # bytes of one panel of each factor, which the first cache holds
-DEEP = 256  # points of the depth in one piece, at most
-RIGHT = 262_144  # bytes of the right factor that a tile packs: a part of the second cache
-SUMS = 262_144  # bytes of sums that wait for the next piece of the depth
-TALL = 256  # rows of a tile, at most
+DEEP = 512  # points of the depth in one piece, at most
+RIGHT = 524_288  # bytes of the right factor that a tile packs: a part of the second cache
+SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
+TALL = 1024  # rows of a tile, at most
+TASKS = 8  # tiles, at least, if rows are many enough
+SHORT = 64  # rows of a tile that is not made shorter
 LONG = 4096  # bytes of a row of sums, and points of the depth, where nothing is packed
 SHALLOW = 8  # points of the depth that few rows take at a time, so that memory is read along
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
+UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
@@ -87,11 +90,13 @@ def choose(product: Product, vector_bytes: int, registers: int, choice: Choice =
         deep = LONG
     elif few and aligned and not small:
         deep, most = SHALLOW, max(LONG // size // wide * wide, wide)
-    deep = _balanced(max(depth, 1), deep, 1)
+    deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
     tile_columns = _balanced(max(columns, 1), most, wide)
     most = choice.tall or TALL
     if depth > deep:
         most = min(most, (choice.sums or SUMS) // (tile_columns * size))
+    tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
+    most = min(most, max(ceil(rows * tiles / TASKS), SHORT))
     tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 

@@ -23,9 +23,9 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.contract_blocks import Block
+from weft.compiler.passes.contract_blocks import UNROLL, Block
 from weft.compiler.passes.contract_match import Product
-from weft.compiler.polynomial import add, divide, known, number, polynomial, subtract
+from weft.compiler.polynomial import add, divide, known, multiply, number, polynomial, subtract
 from weft.compiler.rebuild import (
     Scope,
     Statements,
@@ -93,6 +93,8 @@ class Frame:
         self.dtype = product.dtype
         depth = known(product.depth[1])
         self.pieces = depth is None or depth > block.depth
+        even = depth is not None and depth % UNROLL == 0
+        self.is_even = even and not (self.pieces and block.depth % UNROLL)
         b = block
         self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns
         size = b.rows * b.columns
@@ -128,6 +130,21 @@ class Frame:
             return body(ZERO)
         at = self.scope.variable(name)
         return (Loop(at, start, count, body(at)),)
+
+    def unrolled(self, count: Value, body: Callable[[Value], Statements]) -> Statements:
+        """A loop over the depth whose turns take several points, and one for the rest."""
+        made: list[Statement] = []
+
+        def several(k: Value) -> Statements:
+            first = multiply(k, UNROLL)
+            return tuple(s for i in range(UNROLL) for s in body(add(first, i)))
+
+        turns = self.let("turns", divide(count, UNROLL), made)
+        if known(turns) != 0:
+            made += self.loop("depth", turns, several)
+        if self.is_even:
+            return tuple(made)
+        return (*made, *self.loop("depth", count, body, multiply(turns, UNROLL)))
 
     def lanes(self, body: Callable[[Value], Statements]) -> Statements:
         """Statements for one vector of lanes."""

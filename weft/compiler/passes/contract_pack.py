@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.compiler.loops import Assign, Statement, Value
+from weft.compiler.loops import Assign, Statement, Value, integer
 from weft.compiler.passes.contract_blocks import runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, when
 from weft.compiler.passes.contract_match import Axis
@@ -70,6 +70,10 @@ class _Copy:
         f, made = self.frame, list[Statement]()
         start, place = f.let("from", start, made), f.let("to", place, made)
         lanes = f.block.lanes
+        if runs_along(self.factor, f.product.depth[0]) and not runs_along(
+            self.factor, self.axis[0]
+        ):
+            return (*made, *self.along(start, depth, place))
         if lanes == 1 or self.width % lanes or not runs_along(self.factor, self.axis[0]):
             return (*made, *self.edge(start, depth, place))
         inside = f.is_whole(start, self.width, self.axis[1])
@@ -79,6 +83,24 @@ class _Copy:
             )
         )
         return (*made, *when(inside, whole, self.edge(start, depth, place)))
+
+    def along(self, start: Value, depth: Span, place: Value) -> Statements:
+        """Copy a panel one point of the axis after another, whose depth lies in one piece."""
+        f, last = self.frame, subtract(self.axis[1], 1)
+
+        def point(i: Value) -> Statements:
+            made: list[Statement] = []
+            here = f.let("place", smaller(add(start, i), last), made)
+            to = f.let("to", add(place, i), made)
+
+            def body(k: Value) -> Statements:
+                names = {f.product.depth[0]: add(depth.start, k), self.axis[0]: here}
+                copied = substitute_value(self.factor, names)
+                return (Assign(self.array, copied, add(to, multiply(k, self.width))),)
+
+            return (*made, *f.unrolled(depth.count, body))
+
+        return f.loop("point", integer(self.width), point)
 
     def edge(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel one element at a time, its places held inside the axis."""

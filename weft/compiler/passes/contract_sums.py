@@ -113,7 +113,7 @@ class Blocks:
                     made.append(Assign(s, multiplied(left, right, get(s, f.dtype))))
             return tuple(made)
 
-        return f.loop("depth", self.depth.count, body)
+        return f.unrolled(self.depth.count, body)
 
     def finish(self, row: Value, column: Value, lane: Value) -> Statements:
         """The epilogue for all sums of the block, from registers."""
