@@ -215,3 +215,21 @@ def test_watchers_see_the_kernels_of_panels():
 
 def test_a_listing_tells_of_panels():
     assert "panels of" in compiled(causal, *[(1, 8, 1024, 64)] * 3).explain()
+
+
+@pytest.mark.parametrize("function", [attention, causal, perceptron])
+def test_the_gradient_of_a_plain_sum_has_the_bits_of_kept_weights(function, monkeypatch):
+    def slope(q: Any, k: Any, v: Any) -> Any:
+        return wf.grad(lambda *args: wf.sum(function(*args)), argnums=(0, 1, 2))(q, k, v)
+
+    shape = (1, 4, 512, 16)
+    arrays = [random(*shape) + i for i in range(3)]
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    inside = compiled(slope, shape, shape, shape)
+    assert any(isinstance(step, Panels) for step in inside.steps)
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 60)
+    monkeypatch.setattr(panels, "WORTH", 1 << 60)
+    expected = compiled(slope, shape, shape, shape).run(arrays, threads=1)
+    for threads in (1, 2, 4):
+        for x, y in zip(inside.run(arrays, threads=threads), expected, strict=True):
+            np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))

@@ -33,7 +33,8 @@ def contract(
     given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
     block = choose(product, vector_bytes, registers, choice)
     loop = _tasks(scope, product, block)
-    rows = None if product is not given else product.row[1]  # in order, tile by tile
+    whole = product is given and product.in_order  # rows follow each other, tile by tile
+    rows = product.row[1] if whole else None
     return scope.kernel_with((loop,), tasks=loop.stop, contract=block, rows=rows)
 
 

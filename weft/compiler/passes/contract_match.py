@@ -57,6 +57,7 @@ class Product:
     right: Value
     target: int
     epilogue: Statements
+    in_order: bool = True  # whether the loops were batches, rows and columns, in this order
 
     @property
     def dtype(self) -> DType:
@@ -79,6 +80,7 @@ def match(scope: Scope) -> Product | None:
     if left.dtype not in _DTYPES or not _is_closed(part.targets[0], (left, right), epilogue):
         return None
     lefts, rights, batch = _sorted_by_reader(loops, left, right)
+    _take_unread(loops, left, right, (lefts, rights, batch))
     if lefts and rights and loops.index(lefts[-1]) > loops.index(rights[-1]):
         lefts, rights, left, right = rights, lefts, right, left
     one = integer(1)
@@ -92,6 +94,7 @@ def match(scope: Scope) -> Product | None:
         right,
         part.targets[0],
         epilogue,
+        [*batch, *others, *lefts, *rights[-1:]] == loops,
     )
     return _joined(scope, found, lefts[:-1], reduce.axes[:-1])
 
@@ -147,6 +150,18 @@ def _sorted_by_reader(
         reads = hides(left, axis[0]), hides(right, axis[0])
         found[0 if reads == (True, False) else 1 if reads == (False, True) else 2].append(axis)
     return found
+
+
+def _take_unread(
+    loops: Sequence[Axis], left: Value, right: Value, found: tuple[list[Axis], list[Axis], list[Axis]]
+) -> None:
+    """Let the last loops be columns and rows although a factor is the same for all of them."""
+    lefts, rights, batch = found
+    unread = [a for a in batch if not (hides(left, a[0]) or hides(right, a[0]))]
+    for last, own in ((loops[-1:], rights), (loops[-2:-1], lefts)):
+        if not own and last and last[0] in unread:
+            own.append(last[0])
+            batch.remove(last[0])
 
 
 def _joined(
