@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from weft.compiler.fuse import Fusion, Group
+from weft.compiler.fuse import PACKED, Fusion, Group
 from weft.compiler.kernels import STORE, Request, evaluate
 from weft.compiler.loops import INDEX
 from weft.compiler.lower import Lowered, levels
+from weft.compiler.order import lower_order
 from weft.compiler.panels import entry_of, with_panels
 from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
@@ -55,12 +56,14 @@ class Assembler:
 
     def _steps(self, fusion: Fusion, group: Group, memory: Environment) -> list[Step]:
         node = group.members[0]
-        if group.kind != "host":
+        if group.kind not in PACKED:
             return list(self._calls(fusion, group, memory))
         inputs = tuple(self._operand(ref, memory) for ref in node.inputs)
         outputs = tuple(
             memory.setdefault((node, slot), Memory(kind)) for slot, kind in enumerate(node.types)
         )
+        if group.kind == "order":
+            return self._order(node, inputs[0], outputs[0])
         if isinstance(node.op, Scan):
             return self._scan(node, inputs, outputs)
         if isinstance(node.op, WhileLoop):
@@ -126,6 +129,28 @@ class Assembler:
             )
             for number in range(len(request.compiled.kernels))
         ]
+
+    def _order(self, node: OutputRefs, source: Memory, target: Memory) -> list[Step]:
+        """The kernels that sort, or select, along the last axis."""
+        with self.clock("lower"):
+            found = lower_order(node, source, target)
+        self.groups += bool(found)
+        requests = [STORE.request(each.kernel, self.clock, self.general) for each in found]
+        self.requests += requests
+        calls = [
+            Call(
+                each.kernel.name,
+                request,
+                0,
+                each.memory,
+                each.written,
+                source.kind.size,
+                each.work,
+                node,
+            )
+            for each, request in zip(found, requests, strict=True)
+        ]
+        return [replace(call, members=() if number else (node,)) for number, call in enumerate(calls)]
 
     # -- subgraphs -------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ FEW_ROWS = 8  # rows that are too few to share among threads,
 LONG_ROW = 32_768  # where they are long
 DOT_WORK = 16  # instructions that the sums of a matrix product leave registers for
 CHEAP = 6  # instructions that are rather computed again than written and read
+PACKED = ("host", "order")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
 
 
@@ -73,7 +74,7 @@ class Fusion:
         self.kept = {node for node, _ in kept}
         self.kinds = {node: kind_of(node) for node in nodes}
         for node in nodes:
-            if self.kinds[node] == "host":  # Python reads its operands from memory
+            if self.kinds[node] in PACKED:
                 self.kept.update(source for source, _ in node.inputs if source in self.kinds)
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}

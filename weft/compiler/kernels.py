@@ -91,6 +91,9 @@ class KernelStore:
     @staticmethod
     def scheduled(kernel: Kernel, choice: Choice = USUAL) -> tuple[Kernel, ...]:
         """The kernels to run, one after another, for a lowered one."""
+        if kernel.parallel is not None:  # lowering has said how it runs
+            notes = {**kernel.notes, "tasks": kernel.parallel.stop}
+            return (replace(kernel, notes=notes),)
         target = chosen_target()
         product = contract(kernel, target.vector_bytes, registers_of(target), choice)
         if product is not kernel:

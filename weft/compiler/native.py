@@ -14,6 +14,7 @@ import numpy as np
 from weft.compiler import explain
 from weft.compiler.assemble import Assembler, Environment, constant, leaves
 from weft.compiler.executable import Interpreted
+from weft.compiler.fuse import PACKED
 from weft.compiler.kernels import STORE
 from weft.compiler.place import place
 from weft.compiler.point import kind_of
@@ -147,6 +148,6 @@ def usable(strides: dict[Ref, tuple[int, ...]], trace: Trace) -> dict[Ref, tuple
     """Inputs that kernels read where they lie; what others read must be packed row by row."""
     if not strides or is_small(trace.nodes, trace.outputs):
         return {}
-    packed = {ref for node in trace.nodes if kind_of(node) == "host" for ref in node.inputs}
+    packed = {ref for node in trace.nodes if kind_of(node) in PACKED for ref in node.inputs}
     packed.update(trace.outputs)
     return {ref: steps for ref, steps in strides.items() if ref not in packed}

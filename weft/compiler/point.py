@@ -24,6 +24,7 @@ from weft.ops.base import Operation
 from weft.ops.families import LogicalShapeOperation, ReduceOperation
 from weft.ops.gather import Scatter
 from weft.ops.reduction import ArgExtremum
+from weft.ops.sorting import Ordering
 from weft.ops.view.join import Concat, Pad
 from weft.ops.view.slice import SliceUpdate
 
@@ -163,7 +164,7 @@ def inside(i: Part, size: int) -> Index:
 
 
 def kind_of(node: OutputRefs) -> str:
-    """How a call is compiled: view, map, reduce, ordered, scatter, dot, or host (not at all)."""
+    """How a call is compiled: view, map, reduce, ordered, scatter, dot, order, or host."""
     op = node.op
     types = tuple(source.types[slot] for source, slot in node.inputs)
     if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:
@@ -192,6 +193,8 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
         return "host"
     if isinstance(op, Scatter):
         return "scatter"
+    if isinstance(op, Ordering):
+        return "order"
     if isinstance(op, LogicalShapeOperation):
         return "map" if isinstance(op, Pad | Concat | SliceUpdate) else "view"
     if isinstance(op, ArgExtremum):

@@ -25,8 +25,9 @@ from weft.ops.creation import zeros
 from weft.ops.diagonals import diagonal, tril, triu
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj, real
-from weft.ops.order import argsort_op, take_along_axis
+from weft.ops.order import take_along_axis
 from weft.ops.reduction import sum as sum_over
+from weft.ops.sorting import argsort_op
 from weft.ops.view.join import concat
 from weft.ops.view.reshape import expand_dims
 from weft.ops.view.slice import slice_axes
@@ -444,7 +445,7 @@ class Lu(MatrixOperation):
         inner = tril(matmul(swap(left), ct[0]), k=-1) + triu(matmul(ct[0], swap(right)))
         inner = solve_triangular(left, inner, unit_diagonal=True, transpose=True)
         moved = swap(solve_triangular(right, swap(inner), lower=False))
-        back = call(argsort_op, (rows,), {"axis": -1, "descending": False})
+        back = call(argsort_op, (rows,), {"descending": False})
         return (take_along_axis(moved, expand_dims(back, -1), axis=-2),)
 
     def _squares(self, packed: Tensor) -> tuple[Tensor, Tensor]:

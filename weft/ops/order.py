@@ -24,7 +24,8 @@ from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.exact import orders_zeros
 from weft.ops.families import LogicalAxisOperation, broadcast, cast
-from weft.ops.gather import checked_mode, gather_op, scatter_add_op
+from weft.ops.gather import checked_mode, gather_op
+from weft.ops.sorting import Ordering, argsort_op, put_back, sort_op, top_positions_op
 from weft.ops.view.join import concat, pad_op
 
 _PICK = {"indexed": 1, "rest": 0, "picks": 1}
@@ -40,91 +41,6 @@ class AxisOrder(LogicalAxisOperation):
         term = " ".join(["...", "n", *(f"i{k}" for k in range(-axis - 1))])
         text = f"{', '.join([term] * len(types))} -> {term}"
         return Factors.parse(text, [t.rank for t in types], whole="n")
-
-
-class Argsort(AxisOrder):
-    """Positions that sort an axis; equal elements keep their order, NaN comes last."""
-
-    examples = (
-        Example({"axis": -1, "descending": False}),
-        Example({"axis": -2, "descending": True}),
-    )
-    reasons: ClassVar[dict[str, str]] = {
-        "vjp": "the result is an integer position",
-        "jvp": "the result is an integer position",
-        "kernel": "sorting is not a loop nest over independent points",
-    }
-
-    def dtype(self, *found: DType, **params: Any) -> DType:
-        return dtypes.int64
-
-    def eval(self, x: Array, *, axis: int, descending: bool) -> Array:
-        x = _comparable(x)
-        if not descending:
-            return np.argsort(x, axis=axis, kind="stable")
-        order = _largest_first(x, axis)
-        if not dtypes.is_inexact(x.dtype):
-            return order
-        late = np.take_along_axis(np.isnan(x), order, axis)
-        return np.take_along_axis(order, np.argsort(late, axis=axis, kind="stable"), axis)
-
-
-def _comparable(x: Array) -> Array:
-    """Narrow floats widened, since NumPy sorts few of them."""
-    return x.astype(np.float32) if dtypes.is_narrow(x.dtype) else x
-
-
-def _largest_first(x: Array, axis: int) -> Array:
-    """Positions from the largest element to the smallest; NaN first, equal ones in order."""
-    backward = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return np.asarray(x.shape[axis] - 1 - np.flip(backward, axis))
-
-
-class Sort(AxisOrder):
-    """Elements in order along an axis; NaN comes last in either direction."""
-
-    examples = Argsort.examples
-    reasons: ClassVar[dict[str, str]] = {
-        "kernel": "sorting is not a loop nest over independent points"
-    }
-
-    def eval(self, x: Array, *, axis: int, descending: bool) -> Array:
-        if not descending and not dtypes.is_narrow(x.dtype):
-            return np.sort(x, axis=axis, kind="stable")
-        order = argsort_op.eval(x, axis=axis, descending=descending)
-        return np.take_along_axis(x, order, axis)
-
-    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        order = call(argsort_op, primals, params)
-        return take_along_axis(tangents[0], order, axis=params["axis"])
-
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        order = call(argsort_op, primals, params)
-        places = call(argsort_op, (order,), {**params, "descending": False})
-        return (take_along_axis(ct, places, axis=params["axis"]),)
-
-
-class TopPositions(AxisOrder):
-    """Positions of the k most extreme elements of an axis, the most extreme first."""
-
-    examples = (
-        Example({"axis": -1, "k": 3, "largest": True}),
-        Example({"axis": -2, "k": 2, "largest": False}),
-    )
-    reasons = Argsort.reasons
-
-    def index(self, *types: TensorType, axis: int, **params: Any) -> Factors:
-        rest = [f"i{k}" for k in range(-axis - 1)]
-        text = f"... {' '.join(['n', *rest])} -> ... {' '.join(['k', *rest])}"
-        return Factors.parse(text, [t.rank for t in types], {"k": params["k"]}, "n k")
-
-    def dtype(self, *found: DType, **params: Any) -> DType:
-        return dtypes.int64
-
-    def eval(self, x: Array, *, axis: int, k: int, largest: bool) -> Array:
-        x = _comparable(x)
-        order = _largest_first(x, axis) if largest else np.argsort(x, axis=axis, kind="stable")
-        return np.take(order, np.arange(k), axis=axis)
 
 
 class Recurrence(AxisOrder):
@@ -257,7 +173,6 @@ class Logcumsumexp(AxisOrder):
         return (recurrence_back(before, ct, axis) * own,)
 
 
-argsort_op, sort_op, top_positions_op = Argsort(), Sort(), TopPositions()
 recurrence_op, cumsum_op, cumprod_op = Recurrence(), Cumsum(), Cumprod()
 cummax_op, cummin_op, logcumsumexp_op = Cummax(), Cummin(), Logcumsumexp()
 
@@ -294,15 +209,35 @@ def _holders(x: Tensor, out: Tensor, axis: int) -> Tensor:
 @public
 def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Elements in order along an axis. weft's sort is always stable; NaN comes last."""
-    return _along(sort_op, "sort", x, axis, descending=as_flag("sort", "descending", descending))
+    return _in_order(sort_op, "sort", x, axis, descending)
 
 
 @public
 def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Positions that sort an axis; always stable, NaN last."""
-    return _along(
-        argsort_op, "argsort", x, axis, descending=as_flag("argsort", "descending", descending)
-    )
+    return _in_order(argsort_op, "argsort", x, axis, descending)
+
+
+def _in_order(op: Ordering, name: str, x: Any, axis: int, descending: bool) -> Tensor:
+    tensor = to_tensor(x, op=name)
+    if dtypes.is_complex(tensor.dtype):
+        raise DTypeError(f"{name}: complex numbers have no order")
+    params = {"descending": as_flag(name, "descending", descending)}
+    if tensor.ndim == 0:
+        normalize_axis(name, axis, 1)
+        single = FUNCTIONS["reshape"](tensor, (1,))
+        found: Tensor = FUNCTIONS["reshape"](call(op, (single,), params), ())
+        return found
+    return _last(op, tensor, normalize_axis(name, axis, tensor.ndim), params)
+
+
+def _last(op: Ordering, x: Tensor, axis: int, params: dict[str, Any]) -> Tensor:
+    """An op along the last axis, along another one."""
+    if axis == x.ndim - 1:
+        return call(op, (x,), params)
+    moveaxis = FUNCTIONS["moveaxis"]
+    result: Tensor = moveaxis(call(op, (moveaxis(x, axis, -1),), params), -1, axis)
+    return result
 
 
 @public
@@ -345,8 +280,8 @@ def top_k(
     k = as_integer("top_k", "k", k)
     if not 0 <= k <= tensor.shape[i]:
         raise ArgumentError(f"top_k: k is {k}, but axis {i} has {tensor.shape[i]} elements")
-    params = {"axis": i - tensor.ndim, "k": k, "largest": as_flag("top_k", "largest", largest)}
-    positions = call(top_positions_op, (tensor,), params)
+    params = {"k": k, "largest": as_flag("top_k", "largest", largest)}
+    positions = _last(top_positions_op, tensor, i, params)
     return take_along_axis(tensor, positions, axis=i), positions
 
 
@@ -444,8 +379,6 @@ def _standard(
 
 def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor:
     tensor = to_tensor(x, op=name)
-    if "descending" in params and dtypes.is_complex(tensor.dtype):
-        raise DTypeError(f"{name}: complex numbers have no order")
     if tensor.ndim == 0:
         normalize_axis(name, axis, 1)
         single = FUNCTIONS["reshape"](tensor, (1,))
@@ -522,10 +455,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 def _add_along_axis(ct: Tensor, places: Tensor, axis: int) -> Tensor:
     """The transpose of `take_along_axis` with as many positions as elements."""
     moveaxis = FUNCTIONS["moveaxis"]
-    updates = moveaxis(ct, axis, -1)
-    at = FUNCTIONS["expand_dims"](moveaxis(places, axis, -1), -1)
-    zeros = FUNCTIONS["zeros_like"](updates)
-    made = call(scatter_add_op, (zeros, at, updates), {**_PICK, "mode": "clip"})
+    made = put_back(moveaxis(ct, axis, -1), moveaxis(places, axis, -1))
     result: Tensor = moveaxis(made, -1, axis)
     return result
 

@@ -1,0 +1,29 @@
+"""Sorting and selection along the last axis as kernels: which ones, for how many rows how long.
+
+The order of a stable sort is unique, so every way to find it gives the same bits: what is chosen
+here depends on sizes alone and decides nothing but speed.
+"""
+
+from __future__ import annotations
+
+from weft.compiler.order_code import Order
+from weft.compiler.order_rows import SHORT, Made, ranked_rows, sorted_rows
+from weft.compiler.steps import Memory
+from weft.core.graph.node import OutputRefs
+
+
+def lower_order(node: OutputRefs, source: Memory, target: Memory) -> list[Made]:
+    """The kernels of a call that orders rows; none where there is nothing to order."""
+    if not target.kind.size:
+        return []
+    shape = source.kind.shape
+    order = Order(
+        source.kind.dtype,
+        source.kind.size // shape[-1],
+        shape[-1],
+        target.kind.shape[-1],
+        **node.op.asked(**node.params),
+    )
+    if order.size <= SHORT:
+        return [ranked_rows(order, source, target)]
+    return [sorted_rows(order, source, target)]
