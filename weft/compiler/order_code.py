@@ -27,6 +27,7 @@ from weft.compiler.loops import (
     get,
     integer,
     load,
+    value,
     variable,
 )
 from weft.compiler.steps import Memory
@@ -126,6 +127,10 @@ class Code(Builder):
         for part in parts:
             total = self.add(total, _index(part))
         return total
+
+    def across(self, combine: str, x: Value) -> Value:
+        """The lanes of a register, combined."""
+        return value("across", (x,), x.dtype, combine)
 
     def index(self, x: Value) -> Value:
         """An integer as an index."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -29,9 +30,10 @@ from weft.compiler.steps import Memory
 from weft.core.common.types import TensorType
 
 SHORT = 64  # elements of a row that is ranked
-LONG = 1 << 14  # elements from which larger tables pay
+LONG = 1536  # elements from which larger tables pay
 MOST_TASKS = 64
 SELECTED = 4  # rows this many times longer than what is wanted of them are not sorted whole
+STRETCH = 64  # elements that are looked at together
 POSITION = np.dtype(np.int64)
 
 
@@ -104,6 +106,36 @@ class Task:
         )
         return Rows(buffers, dtypes), memory
 
+    def mapped(
+        self, base: Value, start: Value, stop: Value, put: Callable[[Value, Value], Body]
+    ) -> tuple[Body, Value]:
+        """Give `put` the keys from `start` to `stop` of a row; and whether some are special."""
+        s, dtype = self.code, self.order.key_dtype
+        count = s.floordiv(s.sub(stop, start), integer(LANES))
+        middle = s.add(start, s.mul(count, integer(LANES)))
+        wide, single = s.register(dtype, LANES), s.register(dtype)
+
+        def step(found: Register) -> Callable[[Value], Body]:
+            def body(i: Value) -> Body:
+                bits = self.bits(s.add(base, i))
+                made = put(i, self.keys.key(bits))
+                if not self.restores:
+                    return made
+                special = s.cast(self.keys.is_special(bits), dtype)
+                return (*made, found.set(s.bit_or(found.value, special)))
+
+            return body
+
+        loops: Body = (
+            s.loop(middle, step(wide), start, "vector"),
+            s.loop(stop, step(single), middle),
+        )
+        if not self.restores:
+            return loops, s.const(False, BOOL)
+        zero = s.const(0, dtype)
+        found = s.bit_or(s.across("or", wide.value), single.value)
+        return (wide.set(zero), single.set(zero), *loops), s.not_equal(found, zero)
+
     @property
     def restores(self) -> bool:
         """Whether results have to be looked up where keys do not tell elements apart."""
@@ -166,49 +198,28 @@ class Sorter:
     def _bits(self) -> int:
         return max(bits for _, bits in self.task.digits)
 
-    def sorted(
-        self,
-        read: Callable[[Value], tuple[Value, ...]] | None,
-        homes: tuple[Value, Value],
-        count: Value,
-        target: Value,
-    ) -> list[Statement]:
-        """Sort `count` records, which `read` gives or which lie at `now`; then write the results.
-
-        `homes` are the two places in the scratch memory that records move between.
-        """
+    def sorted(self, homes: tuple[Value, Value], count: Value, target: Value) -> list[Statement]:
+        """Sort `count` records at `now`, which is one of two homes; then write the results."""
         task, s = self.task, self.task.code
-        body: list[Statement] = []
-        moves = self._moves(homes)
+        other = s.sub(s.add(*homes), self.now.value)
+        body: list[Statement] = [
+            self.clear(),
+            s.loop(count, lambda i: self._counted(self.scratch.at(s.add(self.now.value, i)))),
+        ]
         for number, (shift, bits) in enumerate(task.digits):
             offset = number << self._bits
-            first = read if number == 0 else None
-            source = first or (lambda i: self.scratch.at(s.add(self.now.value, i)))
-            last = number == len(task.digits) - 1
-
-            def goal(place: Value, record: tuple[Value, ...], last: bool = last) -> Body:
-                if last:
-                    return task.finish(target, place, record)
-                where = homes[0] if first is not None else s.sub(moves, self.now.value)
-                return self.scratch.put(s.add(where, place), record)
-
-            made = [*self._starts(offset, bits)]
-            made.append(self._scatter(source, count, offset, number, goal))
-            if not last:
-                arrived = homes[0] if first is not None else s.sub(moves, self.now.value)
-                made.append(self.now.set(arrived))
-            if number and not last:
-                digit = task.records.digit(self.scratch.at(self.now.value), shift, bits)
-                all_same = self.table.at(s.sum(digit, offset))
-                body.append(When(s.not_equal(s.index(all_same), count), tuple(made)))
-            else:
-                body += made
+            if number == len(task.digits) - 1:
+                goal = partial(task.finish, target)
+                return [*body, *self._starts(offset, bits), self._scatter(count, number, goal)]
+            goal = lambda place, record: self.scratch.put(s.add(other, place), record)  # noqa: E731
+            made = (*self._starts(offset, bits), self._scatter(count, number, goal))
+            digit = task.records.digit(self.scratch.at(self.now.value), shift, bits)
+            common = self.table.at(s.sum(digit, offset))
+            moved = self.now.set(other)
+            body.append(When(s.not_equal(s.index(common), count), (*made, moved)))
         return body
 
-    def _moves(self, homes: tuple[Value, Value]) -> Value:
-        return self.task.code.add(*homes)
-
-    def tables(self, record: tuple[Value, ...]) -> Body:
+    def _counted(self, record: tuple[Value, ...]) -> Body:
         """Count a record in the tables of all digits."""
         task, s = self.task, self.task.code
         return tuple(
@@ -236,19 +247,16 @@ class Sorter:
         return total.set(s.const(0, table.dtype)), s.loop(1 << bits, step)
 
     def _scatter(
-        self,
-        read: Callable[[Value], tuple[Value, ...]],
-        count: Value,
-        offset: int,
-        number: int,
-        goal: Callable[[Value, tuple[Value, ...]], Body],
+        self, count: Value, number: int, goal: Callable[[Value, tuple[Value, ...]], Body]
     ) -> Statement:
+        """Move each record to the next place of its digit."""
         task, s, table = self.task, self.task.code, self.table
         held = s.register(table.dtype)
 
         def step(i: Value) -> Body:
-            record = read(i)
-            place = s.sum(task.records.digit(record, *task.digits[number]), offset)
+            record = self.scratch.at(s.add(self.now.value, i))
+            digit = task.records.digit(record, *task.digits[number])
+            place = s.sum(digit, number << self._bits)
             return (
                 held.set(table.at(place)),
                 table.set(s.add(held.value, s.const(1, table.dtype)), place),
@@ -258,13 +266,11 @@ class Sorter:
         return s.loop(count, step)
 
 
-def _sorter(task: Task, tasks: int) -> tuple[Sorter, list[Memory]]:
-    """A sorter and the memory its tasks need: two rows of records for each."""
-    size, order = len(task.digits) << max(bits for _, bits in task.digits), task.order
-    scratch, memory = Rows((), ()), list[Memory]()
-    if len(task.digits) > 1 or selects(order):
-        scratch, memory = task.rows(order.record, 2 * tasks * (order.size + 1))
-    table = task.code.array(COUNT, size)
+def sorter_of(task: Task, tasks: int) -> tuple[Sorter, list[Memory]]:
+    """A sorter and the memory its tasks need: two homes of records for each."""
+    order, bits = task.order, max(bits for _, bits in task.digits)
+    scratch, memory = task.rows(order.record, 2 * tasks * order.size)
+    table = task.code.array(COUNT, len(task.digits) << bits)
     return Sorter(task, table, scratch, task.code.register(INDEX)), memory
 
 
@@ -277,29 +283,21 @@ def sorted_rows(order: Order, source: Memory, target: Memory) -> Made:
     """The kernel that orders rows one by one."""
     task = Task(order, source, target)
     s, tasks = task.code, min(order.rows, MOST_TASKS)
-    sorter, memory = _sorter(task, tasks)
-    special = s.register(BOOL)
+    sorter, memory = sorter_of(task, tasks)
+    size, zero = integer(order.size), integer(0)
 
     def row(number: Value, homes: tuple[Value, Value]) -> Body:
-        base, goal = s.mul(number, integer(order.size)), s.mul(number, integer(order.kept))
-        read = lambda i: task.record(base, i)  # noqa: E731
+        base, goal = s.mul(number, size), s.mul(number, integer(order.kept))
         if selects(order):
-            return tuple(_selected(sorter, read, homes, goal))
+            return _selected(task, keys, sorter, base, homes, goal)
+        put = lambda i, key: sorter.scratch.put(s.add(homes[0], i), task.records.make(key, i))  # noqa: E731
+        body, special = task.mapped(base, zero, size, put)
+        body = (*body, sorter.now.set(homes[0]), *sorter.sorted(homes, size, goal))
+        return (*body, When(special, task.restored(base))) if task.restores else body
 
-        def look(i: Value) -> Body:
-            made = sorter.tables(read(i))
-            if not task.restores:
-                return made
-            found = task.keys.is_special(task.bits(s.add(base, i)))
-            return (*made, special.set(s.bit_or(special.value, found)))
-
-        size = integer(order.size)
-        body = [special.set(s.const(False, BOOL)), sorter.clear(), s.loop(size, look)]
-        body += sorter.sorted(read, homes, size, goal)
-        if task.restores:
-            body.append(When(special.value, task.restored(base)))
-        return tuple(body)
-
+    if selects(order):
+        keys, more = task.rows((order.key_dtype,), tasks * order.size)
+        memory += more
     kernel = s.kernel("order", tasks, lambda t: _rows_of(s, order, tasks, t, row))
     return Made(kernel, tuple(s.memory), (target, *memory), 3 + 8 * len(task.digits))
 
@@ -313,9 +311,8 @@ def _rows_of(
 ) -> Body:
     """The rows of one task, and the two homes that their records move between."""
     share = -(-order.rows // tasks)
-    length = order.size + 1
-    first = s.mul(task, integer(2 * length))
-    homes = first, s.add(first, integer(length))
+    first = s.mul(task, integer(2 * order.size))
+    homes = first, s.add(first, integer(order.size))
     start = s.mul(task, integer(share))
     stop = s.min(s.add(start, integer(share)), integer(order.rows))
     return (s.loop(stop, lambda r: row(r, homes), start),)
@@ -352,47 +349,79 @@ class Threshold:
 
 
 def _selected(
-    sorter: Sorter,
-    read: Callable[[Value], tuple[Value, ...]],
-    homes: tuple[Value, Value],
-    goal: Value,
-) -> list[Statement]:
+    task: Task, keys: Rows, sorter: Sorter, base: Value, homes: tuple[Value, Value], goal: Value
+) -> Body:
     """Take out the records up to the threshold, and sort those."""
-    task, s = sorter.task, sorter.task.code
+    s, order, table = task.code, task.order, sorter.table
     highest = task.digits[-1]
     threshold, found = Threshold.of(s), s.register(INDEX)
+    size, zero = integer(order.size), integer(0)
+    begin = s.floordiv(homes[0], integer(2))  # the task's row of keys
+    body, _ = task.mapped(base, zero, size, lambda i, key: keys.put(s.add(begin, i), (key,)))
+    plain = Records(order, s, keys.dtypes)
+
+    def count(i: Value) -> Body:
+        return (counted(s, table, plain.digit(keys.at(s.add(begin, i)), *highest)),)
+
+    return (
+        *body,
+        cleared(s, table, 1 << highest[1]),
+        s.loop(size, count),
+        *threshold.find(s, highest[1], order.kept, table.at),
+        found.set(zero),
+        *taken(task, keys, threshold, (begin, zero, size), sorter.scratch, homes[0], found),
+        sorter.now.set(homes[0]),
+        *sorter.sorted(homes, threshold.count.value, goal),
+    )
+
+
+def taken(
+    task: Task,
+    keys: Rows,
+    threshold: Threshold,
+    span: tuple[Value, Value, Value],
+    target: Rows,
+    home: Value,
+    found: Register,
+) -> Body:
+    """Append the records of keys up to the threshold; stretches without any are passed over.
+
+    `span` is where the keys of the row begin, and the elements from where to where are looked at.
+    """
+    s, order = task.code, task.order
+    base, start, stop = span
+    dtype, low = order.key_dtype, task.digits[-1][0]
+    bound, some = s.register(dtype), s.register(dtype, LANES)
+    first = s.shift_left(s.cast(threshold.digit.value, dtype), s.const(low, dtype))
+    limit = bound.set(s.bit_or(first, s.const((1 << low) - 1, dtype)))
+    count = s.floordiv(s.sub(stop, start), integer(STRETCH))
+    middle = s.add(start, s.mul(count, integer(STRETCH)))
+
+    def wanted(i: Value) -> Value:
+        return s.less_equal(keys.at(s.add(base, i))[0], bound.value)
 
     def take(i: Value) -> Body:
-        record = read(i)
-        wanted = s.less_equal(task.records.digit(record, *highest), threshold.digit.value)
-        # Stored in any case: what is not wanted is overwritten by what comes next.
+        record = task.records.make(keys.at(s.add(base, i))[0], i)
+        place = s.add(home, found.value)
         return (
-            *sorter.scratch.put(s.add(homes[0], found.value), record),
-            found.set(s.add(found.value, s.index(wanted))),
+            When(
+                wanted(i),
+                (*target.put(place, record), found.set(s.add(found.value, integer(1)))),
+            ),
         )
 
-    table, size = sorter.table, integer(task.order.size)
-    return [
-        cleared(s, table, 1 << max(highest[1], 3)),
-        s.loop(size, lambda i: (counted(s, table, task.records.digit(read(i), *highest)),)),
-        *threshold.find(s, highest[1], task.order.kept, table.at),
-        found.set(integer(0)),
-        s.loop(size, take),
-        *sorted_found(sorter, homes, threshold.count.value, goal),
-    ]
+    def stretch(number: Value) -> Body:
+        here = s.add(start, s.mul(number, integer(STRETCH)))
+        end = s.add(here, integer(STRETCH))
+        look = lambda i: (some.set(s.bit_or(some.value, s.cast(wanted(i), dtype))),)  # noqa: E731
+        any_ = s.not_equal(s.across("or", some.value), s.const(0, dtype))
+        return (
+            some.set(s.const(0, dtype)),
+            s.loop(end, look, here, "vector"),
+            When(any_, (s.loop(end, take, here),)),
+        )
 
-
-def sorted_found(
-    sorter: Sorter, homes: tuple[Value, Value], count: Value, goal: Value
-) -> list[Statement]:
-    """Sort records that lie in the scratch memory."""
-    s = sorter.task.code
-    return [
-        sorter.now.set(homes[0]),
-        sorter.clear(),
-        s.loop(count, lambda i: sorter.tables(sorter.scratch.at(s.add(homes[0], i)))),
-        *sorter.sorted(None, homes, count, goal),
-    ]
+    return (limit, s.loop(count, stretch), s.loop(stop, take, middle))
 
 
 # -- short rows --------------------------------------------------------------------------------
