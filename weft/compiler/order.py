@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weft.compiler.order_code import Order
 from weft.compiler.order_rows import SHORT, Made, ranked_rows, sorted_rows
+from weft.compiler.order_shared import ordered_together, shares
 from weft.compiler.steps import Memory
 from weft.core.graph.node import OutputRefs
 
@@ -26,4 +27,6 @@ def lower_order(node: OutputRefs, source: Memory, target: Memory) -> list[Made]:
     )
     if order.size <= SHORT:
         return [ranked_rows(order, source, target)]
+    if shares(order):
+        return ordered_together(order, source, target)
     return [sorted_rows(order, source, target)]

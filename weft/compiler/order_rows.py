@@ -8,7 +8,7 @@ wanted, those up to the digit that holds the last of them are taken out and sort
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +27,7 @@ from weft.compiler.order_code import (
     Rows,
 )
 from weft.compiler.steps import Memory
-from weft.core.common.types import TensorType
+from weft.core.common.types import DType, TensorType
 
 SHORT = 64  # elements of a row that is ranked
 LONG = 1536  # elements from which larger tables pay
@@ -98,13 +98,11 @@ class Task:
             return (stored,)
         return (When(self.code.less(place, integer(self.order.kept)), (stored,)),)
 
-    def rows(self, dtypes: tuple[np.dtype, ...], count: int) -> tuple[Rows, list[Memory]]:  # type: ignore[type-arg]
-        """Memory for so many records."""
-        memory = [Memory(TensorType((count,), dtype)) for dtype in dtypes]
-        buffers = tuple(
-            self.code.buffer(m, d, "update") for m, d in zip(memory, dtypes, strict=True)
-        )
-        return Rows(buffers, dtypes), memory
+    def held(self, memory: Sequence[Memory], mode: str = "update") -> Rows:
+        """Records in memory, one field to a piece of it."""
+        kinds = tuple(each.kind.dtype for each in memory)
+        pairs = zip(memory, kinds, strict=True)
+        return Rows(tuple(self.code.buffer(m, dtype, mode) for m, dtype in pairs), kinds)
 
     def mapped(
         self, base: Value, start: Value, stop: Value, put: Callable[[Value, Value], Body]
@@ -169,6 +167,11 @@ class Task:
 
         start = (zeros.set(integer(0)), missing.set(integer(0)))
         return (*start, s.loop(size, count), s.loop(size, put))
+
+
+def space(kinds: tuple[DType, ...], count: int) -> list[Memory]:
+    """New memory for so many records."""
+    return [Memory(TensorType((count,), dtype)) for dtype in kinds]
 
 
 def cleared(s: Code, table: Register, length: int) -> Statement:
@@ -269,9 +272,9 @@ class Sorter:
 def sorter_of(task: Task, tasks: int) -> tuple[Sorter, list[Memory]]:
     """A sorter and the memory its tasks need: two homes of records for each."""
     order, bits = task.order, max(bits for _, bits in task.digits)
-    scratch, memory = task.rows(order.record, 2 * tasks * order.size)
+    memory = space(order.record, 2 * tasks * order.size)
     table = task.code.array(COUNT, len(task.digits) << bits)
-    return Sorter(task, table, scratch, task.code.register(INDEX)), memory
+    return Sorter(task, table, task.held(memory), task.code.register(INDEX)), memory
 
 
 def selects(order: Order) -> bool:
@@ -296,8 +299,8 @@ def sorted_rows(order: Order, source: Memory, target: Memory) -> Made:
         return (*body, When(special, task.restored(base))) if task.restores else body
 
     if selects(order):
-        keys, more = task.rows((order.key_dtype,), tasks * order.size)
-        memory += more
+        more = space((order.key_dtype,), tasks * order.size)
+        keys, memory = task.held(more), [*memory, *more]
     kernel = s.kernel("order", tasks, lambda t: _rows_of(s, order, tasks, t, row))
     return Made(kernel, tuple(s.memory), (target, *memory), 3 + 8 * len(task.digits))
 

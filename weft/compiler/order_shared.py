@@ -1,0 +1,328 @@
+"""Kernels that order few, long rows: threads share each row, chunk by chunk.
+
+Digit by digit, every chunk counts its own records; then each moves its records, and knows from all
+the counts where those of the chunks before it end. What is sorted is stable, so the result is the
+same however many chunks there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from weft.compiler.loops import INDEX, Kernel, Store, Value, When, integer, load
+from weft.compiler.order_code import COUNT, LANES, Body, Code, Order, Records, Register, Rows
+from weft.compiler.order_rows import (
+    Made,
+    Sorter,
+    Task,
+    Threshold,
+    cleared,
+    counted,
+    digits_of,
+    selects,
+    space,
+    taken,
+)
+from weft.compiler.steps import Memory
+
+FEW_ROWS = 16  # fewer are shared,
+SHARED = 1 << 16  # if they are this long
+CHUNK = 1 << 16  # elements of a chunk, at least
+MOST_CHUNKS = 16
+
+
+@dataclass
+class Shared:
+    """An order of long rows under construction, kernel by kernel."""
+
+    order: Order
+    source: Memory
+    target: Memory
+    made: list[Made] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        chunks = max(2, min(self.order.size // CHUNK, MOST_CHUNKS))
+        size = -(-self.order.size // chunks)
+        self.chunk = -(-size // LANES) * LANES
+        self.chunks = -(-self.order.size // self.chunk)
+        self.bits = max(bits for _, bits in digits_of(self.order))
+        (self.tables,) = space((COUNT,), (self.order.rows * self.chunks) << self.bits)
+        (self.flags,) = space((self.order.key_dtype,), self.order.rows * self.chunks)
+
+    def task(self) -> Task:
+        """A new kernel."""
+        return Task(self.order, self.source, self.target)
+
+    def add(self, task: Task, kernel: Kernel, written: list[Memory], work: int) -> None:
+        """Keep a finished kernel."""
+        self.made.append(Made(kernel, tuple(task.code.memory), tuple(written), work))
+
+    def by_chunk(
+        self, task: Task, name: str, body: Callable[[Value, Value, Value, Value], Body]
+    ) -> Kernel:
+        """A kernel with a task for each chunk: `body` is told its row, number, start and stop."""
+        s = task.code
+
+        def run(t: Value) -> Body:
+            row, number = s.floordiv(t, integer(self.chunks)), s.rem(t, integer(self.chunks))
+            start = s.mul(number, integer(self.chunk))
+            stop = s.min(s.add(start, integer(self.chunk)), integer(self.order.size))
+            return body(row, number, start, stop)
+
+        return s.kernel(name, self.order.rows * self.chunks, run)
+
+    def tables_of(self, task: Task, mode: str) -> Tables:
+        """The counts of all chunks, in one kernel."""
+        return Tables(task.code, task.code.buffer(self.tables, COUNT, mode), self)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """How often each digit is in each chunk."""
+
+    code: Code
+    buffer: int
+    shared: Shared
+
+    def place(self, row: Value, chunk: Value, digit: Value) -> Value:
+        """Where a count is."""
+        s = self.code
+        table = s.add(s.mul(row, integer(self.shared.chunks)), chunk)
+        return s.add(s.mul(table, integer(1 << self.shared.bits)), digit)
+
+    def keep(self, row: Value, chunk: Value, table: Register) -> Body:
+        """Write the counts of a chunk down."""
+        put = lambda d: (Store(self.buffer, self.place(row, chunk, d), table.at(d)),)  # noqa: E731
+        return (self.code.loop(1 << self.shared.bits, put, kind="vector"),)
+
+    def add_up(self, row: Value, stop: Value, table: Register) -> Body:
+        """The counts of a row's chunks before `stop`, together."""
+        s = self.code
+        total = s.register(COUNT, LANES)
+
+        def step(d: Value) -> Body:
+            one = lambda c: load(self.buffer, self.place(row, c, d), COUNT)  # noqa: E731
+            more = s.loop(stop, lambda c: (total.set(s.add(total.value, one(c))),))
+            return total.set(s.const(0, COUNT)), more, table.set(total.value, d)
+
+        return (s.loop(1 << self.shared.bits, step, kind="vector"),)
+
+
+def sorted_together(order: Order, source: Memory, target: Memory) -> list[Made]:
+    """The kernels that sort few, long rows."""
+    work = Shared(order, source, target)
+    homes = [space(order.record, order.rows * order.size) for _ in range(2)]
+    digits = digits_of(order)
+    for number in range(len(digits)):
+        now, then = homes[number % 2], homes[1 - number % 2]
+        _count(work, now, number)
+        _move(work, now, then, number)
+    if work.task().restores:
+        _restore(work)
+    return work.made
+
+
+def _count(work: Shared, now: list[Memory], number: int) -> None:
+    """Count one digit in every chunk; at the first one, records are made as well."""
+    task, order = work.task(), work.order
+    s = task.code
+    records, tables = task.held(now), work.tables_of(task, "write")
+    table = s.array(COUNT, 1 << work.bits)
+    written = [work.tables]
+    flags = -1
+    if number == 0:
+        written += [*now, *([work.flags] if task.restores else [])]
+        flags = s.buffer(work.flags, order.key_dtype, "write") if task.restores else -1
+
+    def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
+        base = s.mul(row, integer(order.size))
+        made: Body = ()
+        if number == 0:
+            put = lambda i, key: records.put(s.add(base, i), task.records.make(key, i))  # noqa: E731
+            made, special = task.mapped(base, start, stop, put)
+            if task.restores:
+                place = s.add(s.mul(row, integer(work.chunks)), which)
+                made = (*made, Store(flags, place, s.cast(special, order.key_dtype)))
+
+        def count(i: Value) -> Body:
+            record = records.at(s.add(base, i))
+            return (counted(s, table, task.records.digit(record, *task.digits[number])),)
+
+        clear, loop = cleared(s, table, 1 << work.bits), s.loop(stop, count, start)
+        return (*made, clear, loop, *tables.keep(row, which, table))
+
+    work.add(task, work.by_chunk(task, "order_count", chunk), written, 16 if number == 0 else 8)
+
+
+def _move(work: Shared, now: list[Memory], then: list[Memory], number: int) -> None:
+    """Move the records of every chunk to their places; the last digit gives the results."""
+    task, order = work.task(), work.order
+    s, last = task.code, number == len(task.digits) - 1
+    records, tables = task.held(now, "read"), work.tables_of(task, "read")
+    home = None if last else task.held(then, "write")
+    table, before = s.array(COUNT, 1 << work.bits), s.array(COUNT, 1 << work.bits)
+    held, total = s.register(COUNT), s.register(COUNT)
+
+    def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
+        base, goal = s.mul(row, integer(order.size)), s.mul(row, integer(order.kept))
+        finish: Callable[[Value, tuple[Value, ...]], Body] = partial(task.finish, goal)
+        if home is not None:
+            finish = lambda place, record: home.put(s.add(base, place), record)  # noqa: E731
+
+        def begin(d: Value) -> Body:
+            return (
+                held.set(table.at(d)),
+                table.set(s.add(total.value, before.at(d)), d),
+                total.set(s.add(total.value, held.value)),
+            )
+
+        def move(i: Value) -> Body:
+            record = records.at(s.add(base, i))
+            digit = task.records.digit(record, *task.digits[number])
+            return (
+                held.set(table.at(digit)),
+                table.set(s.add(held.value, s.const(1, COUNT)), digit),
+                *finish(s.index(held.value), record),
+            )
+
+        first = task.records.digit(records.at(base), *task.digits[number])
+        same = s.equal(table.at(first), s.const(order.size, COUNT))
+        all_same = s.register(same.dtype)
+        starts = s.loop(1 << task.digits[number][1], begin)
+        copy = s.loop(stop, lambda i: finish(i, records.at(s.add(base, i))), start)
+        return (
+            *tables.add_up(row, integer(work.chunks), table),
+            all_same.set(same),
+            When(all_same.value, (copy,)),
+            When(
+                s.equal(all_same.value, s.const(False, same.dtype)),
+                (
+                    *tables.add_up(row, which, before),
+                    total.set(s.const(0, COUNT)),
+                    starts,
+                    s.loop(stop, move, start),
+                ),
+            ),
+        )
+
+    written = [work.target] if last else then
+    work.add(task, work.by_chunk(task, "order_move", chunk), written, 12)
+
+
+def _restore(work: Shared) -> None:
+    """Give zeros and NaNs their bits back, in rows that have any that need it."""
+    task, order = work.task(), work.order
+    s = task.code
+    flags = s.buffer(work.flags, order.key_dtype)
+    found = s.register(order.key_dtype)
+
+    def row(number: Value) -> Body:
+        def look(c: Value) -> Body:
+            place = s.add(s.mul(number, integer(work.chunks)), c)
+            return (found.set(s.bit_or(found.value, load(flags, place, order.key_dtype))),)
+
+        zero = s.const(0, order.key_dtype)
+        special = When(
+            s.not_equal(found.value, zero), task.restored(s.mul(number, integer(order.size)))
+        )
+        return found.set(zero), s.loop(work.chunks, look), special
+
+    work.add(task, s.kernel("order_restore", order.rows, row), [work.target], 1)
+
+
+# -- a few of a row ----------------------------------------------------------------------------
+
+
+def selected_together(order: Order, source: Memory, target: Memory) -> list[Made]:
+    """The kernels that give the first few elements of long rows."""
+    work = Shared(order, source, target)
+    keys = space((order.key_dtype,), order.rows * order.size)
+    records = space(order.record, 2 * order.rows * order.size)
+    _look(work, keys)
+    _take(work, keys, records)
+    _finish(work, records)
+    return work.made
+
+
+def _look(work: Shared, memory: list[Memory]) -> None:
+    """Compute keys, and count their highest digit in every chunk."""
+    task, order = work.task(), work.order
+    s = task.code
+    keys, tables = task.held(memory), work.tables_of(task, "write")
+    table, plain = s.array(COUNT, 1 << work.bits), Records(order, s, keys.dtypes)
+
+    def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
+        base = s.mul(row, integer(order.size))
+        made, _ = task.mapped(
+            base, start, stop, lambda i, key: keys.put(s.add(base, i), (key,))
+        )
+
+        def count(i: Value) -> Body:
+            return (counted(s, table, plain.digit(keys.at(s.add(base, i)), *task.digits[-1])),)
+
+        clear, loop = cleared(s, table, 1 << work.bits), s.loop(stop, count, start)
+        return (*made, clear, loop, *tables.keep(row, which, table))
+
+    work.add(task, work.by_chunk(task, "order_look", chunk), [*memory, work.tables], 12)
+
+
+def _take(work: Shared, memory: list[Memory], records: list[Memory]) -> None:
+    """Take the records up to the threshold out of every chunk."""
+    task, order = work.task(), work.order
+    s = task.code
+    keys, tables = task.held(memory, "read"), work.tables_of(task, "read")
+    target: Rows = task.held(records, "write")
+    table, before = s.array(COUNT, 1 << work.bits), s.array(COUNT, 1 << work.bits)
+    threshold, found = Threshold.of(s), s.register(INDEX)
+    highest = task.digits[-1][1]
+
+    def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
+        base = s.mul(row, integer(order.size))
+        earlier = lambda d: (found.set(s.add(found.value, s.index(before.at(d)))),)  # noqa: E731
+        home = s.mul(row, integer(2 * order.size))
+        return (
+            *tables.add_up(row, integer(work.chunks), table),
+            *tables.add_up(row, which, before),
+            *threshold.find(s, highest, order.kept, table.at),
+            found.set(integer(0)),
+            s.loop(s.add(threshold.digit.value, integer(1)), earlier),
+            *taken(task, keys, threshold, (base, start, stop), target, home, found),
+        )
+
+    work.add(task, work.by_chunk(task, "order_take", chunk), records, 4)
+
+
+def _finish(work: Shared, records: list[Memory]) -> None:
+    """Sort what was taken, row by row."""
+    task, order = work.task(), work.order
+    s = task.code
+    tables = work.tables_of(task, "read")
+    table = s.array(COUNT, len(task.digits) << work.bits)
+    sorter = Sorter(task, table, task.held(records), s.register(INDEX))
+    threshold = Threshold.of(s)
+
+    def row(number: Value) -> Body:
+        first = s.mul(number, integer(2 * order.size))
+        homes = first, s.add(first, integer(order.size))
+        goal = s.mul(number, integer(order.kept))
+        return (
+            *tables.add_up(number, integer(work.chunks), table),
+            *threshold.find(s, task.digits[-1][1], order.kept, table.at),
+            sorter.now.set(homes[0]),
+            *sorter.sorted(homes, threshold.count.value, goal),
+        )
+
+    work.add(task, s.kernel("order_finish", order.rows, row), [work.target, *records], 1)
+
+
+def shares(order: Order) -> bool:
+    """Whether threads share the rows of an order."""
+    return order.rows < FEW_ROWS and order.size >= SHARED
+
+
+def ordered_together(order: Order, source: Memory, target: Memory) -> list[Made]:
+    """The kernels that order few, long rows."""
+    select = selected_together if selects(order) else sorted_together
+    return select(order, source, target)
