@@ -135,22 +135,15 @@ class Assembler:
         with self.clock("lower"):
             found = lower_order(node, source, target)
         self.groups += bool(found)
-        requests = [STORE.request(each.kernel, self.clock, self.general) for each in found]
-        self.requests += requests
-        calls = [
-            Call(
-                each.kernel.name,
-                request,
-                0,
-                each.memory,
-                each.written,
-                source.kind.size,
-                each.work,
-                node,
-            )
-            for each, request in zip(found, requests, strict=True)
-        ]
-        return [replace(call, members=() if number else (node,)) for number, call in enumerate(calls)]
+        calls: list[Step] = []
+        for each in found:
+            request = STORE.request(each.kernel, self.clock, self.general)
+            self.requests.append(request)
+            memory, size = (each.memory, each.written), source.kind.size
+            members = () if calls else (node,)
+            made = Call(each.kernel.name, request, 0, *memory, size, each.work, node)
+            calls.append(replace(made, members=members))
+        return calls
 
     # -- subgraphs -------------------------------------------------------------------------
 

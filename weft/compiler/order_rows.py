@@ -44,6 +44,12 @@ def digits_of(order: Order) -> list[tuple[int, int]]:
     return [(low, min(bits, width - low)) for low in range(0, width, bits)]
 
 
+def highest_of(order: Order) -> tuple[int, int]:
+    """(lowest bit, bits) of the digit that tells which elements can be among the first."""
+    bits = 8 if order.width <= 16 else 12
+    return order.width - bits, bits
+
+
 @dataclass(frozen=True)
 class Made:
     """A kernel of ordering and the memory it runs on; `work` is instructions for each element."""
@@ -63,6 +69,7 @@ class Task:
         self.keys = Keys(order, self.code)
         self.records = Records(order, self.code, order.record)
         self.digits = digits_of(order)
+        self.highest = highest_of(order)
         self._source, self._target = source, target
         self._buffers: dict[Memory, int] = {}
 
@@ -80,10 +87,9 @@ class Task:
             self._buffers[self._target] = self.code.buffer(self._target, dtype, "write")
         return Store(self._buffers[self._target], position, x)
 
-    def record(self, base: Value, i: Value) -> tuple[Value, ...]:
-        """The record of element `i` of the row that begins at `base`."""
-        key = self.keys.key(self.bits(self.code.add(base, i)))
-        return self.records.make(key, i)
+    def key(self, position: Value) -> Value:
+        """The key of an element of the operand."""
+        return self.keys.key(self.bits(position))
 
     def result(self, record: tuple[Value, ...]) -> Value:
         """What is given for a record."""
@@ -146,7 +152,7 @@ class Task:
         goals = ((zeros, self.keys.zero()), (missing, self.keys.missing()))
 
         def count(i: Value) -> Body:
-            key = self.keys.key(self.bits(s.add(base, i)))
+            key = self.key(s.add(base, i))
             return tuple(
                 place.set(s.add(place.value, s.index(s.less(key, goal)))) for place, goal in goals
             )
@@ -269,12 +275,11 @@ class Sorter:
         return s.loop(count, step)
 
 
-def sorter_of(task: Task, tasks: int) -> tuple[Sorter, list[Memory]]:
-    """A sorter and the memory its tasks need: two homes of records for each."""
-    order, bits = task.order, max(bits for _, bits in task.digits)
-    memory = space(order.record, 2 * tasks * order.size)
+def sorter_of(task: Task, scratch: Rows) -> Sorter:
+    """A sorter that moves records between two homes in this memory."""
+    bits = max(bits for _, bits in task.digits)
     table = task.code.array(COUNT, len(task.digits) << bits)
-    return Sorter(task, table, task.held(memory), task.code.register(INDEX)), memory
+    return Sorter(task, table, scratch, task.code.register(INDEX))
 
 
 def selects(order: Order) -> bool:
@@ -286,21 +291,19 @@ def sorted_rows(order: Order, source: Memory, target: Memory) -> Made:
     """The kernel that orders rows one by one."""
     task = Task(order, source, target)
     s, tasks = task.code, min(order.rows, MOST_TASKS)
-    sorter, memory = sorter_of(task, tasks)
+    memory = space(order.record, 2 * tasks * order.size)
+    sorter = sorter_of(task, task.held(memory))
     size, zero = integer(order.size), integer(0)
 
     def row(number: Value, homes: tuple[Value, Value]) -> Body:
         base, goal = s.mul(number, size), s.mul(number, integer(order.kept))
         if selects(order):
-            return _selected(task, keys, sorter, base, homes, goal)
+            return _selected(task, sorter, base, homes, goal)
         put = lambda i, key: sorter.scratch.put(s.add(homes[0], i), task.records.make(key, i))  # noqa: E731
         body, special = task.mapped(base, zero, size, put)
         body = (*body, sorter.now.set(homes[0]), *sorter.sorted(homes, size, goal))
         return (*body, When(special, task.restored(base))) if task.restores else body
 
-    if selects(order):
-        more = space((order.key_dtype,), tasks * order.size)
-        keys, memory = task.held(more), [*memory, *more]
     kernel = s.kernel("order", tasks, lambda t: _rows_of(s, order, tasks, t, row))
     return Made(kernel, tuple(s.memory), (target, *memory), 3 + 8 * len(task.digits))
 
@@ -351,80 +354,102 @@ class Threshold:
         return (*start, s.loop(1 << bits, step))
 
 
-def _selected(
-    task: Task, keys: Rows, sorter: Sorter, base: Value, homes: tuple[Value, Value], goal: Value
-) -> Body:
-    """Take out the records up to the threshold, and sort those."""
-    s, order, table = task.code, task.order, sorter.table
-    highest = task.digits[-1]
-    threshold, found = Threshold.of(s), s.register(INDEX)
-    size, zero = integer(order.size), integer(0)
-    begin = s.floordiv(homes[0], integer(2))  # the task's row of keys
-    body, _ = task.mapped(base, zero, size, lambda i, key: keys.put(s.add(begin, i), (key,)))
-    plain = Records(order, s, keys.dtypes)
+def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
+    """Count the highest digit of keys; keys are computed a stretch at a time.
 
-    def count(i: Value) -> Body:
-        return (counted(s, table, plain.digit(keys.at(s.add(begin, i)), *highest)),)
+    `span` is where the row begins, and the elements from where to where are looked at.
+    """
+    s, highest = task.code, task.highest
+    base, start, stop = span
+    keys = s.array(task.order.key_dtype, STRETCH)
+    plain = Records(task.order, s, (task.order.key_dtype,))
+
+    def count(key: Value) -> Body:
+        return (counted(s, table, plain.digit((key,), *highest)),)
+
+    def stretch(here: Value) -> Body:
+        first = s.add(base, here)
+        make = lambda i: (keys.set(task.key(s.add(first, i)), i),)  # noqa: E731
+        return (
+            s.loop(STRETCH, make, kind="vector"),
+            s.loop(STRETCH, lambda i: count(keys.at(i))),
+        )
 
     return (
-        *body,
         cleared(s, table, 1 << highest[1]),
-        s.loop(size, count),
-        *threshold.find(s, highest[1], order.kept, table.at),
-        found.set(zero),
-        *taken(task, keys, threshold, (begin, zero, size), sorter.scratch, homes[0], found),
-        sorter.now.set(homes[0]),
-        *sorter.sorted(homes, threshold.count.value, goal),
+        *stretches(s, start, stop, stretch, lambda i: count(task.key(s.add(base, i)))),
     )
 
 
-def taken(
+def stretches(
+    s: Code,
+    start: Value,
+    stop: Value,
+    whole: Callable[[Value], Body],
+    rest: Callable[[Value], Body],
+) -> Body:
+    """Loops over stretches of elements, told where each begins, and over those that are left."""
+    count = s.floordiv(s.sub(stop, start), integer(STRETCH))
+    middle = s.add(start, s.mul(count, integer(STRETCH)))
+    each = lambda number: whole(s.add(start, s.mul(number, integer(STRETCH))))  # noqa: E731
+    return s.loop(count, each), s.loop(stop, rest, middle)
+
+
+def take(
     task: Task,
-    keys: Rows,
     threshold: Threshold,
     span: tuple[Value, Value, Value],
     target: Rows,
-    home: Value,
-    found: Register,
+    next_: Register,
 ) -> Body:
-    """Append the records of keys up to the threshold; stretches without any are passed over.
-
-    `span` is where the keys of the row begin, and the elements from where to where are looked at.
-    """
-    s, order = task.code, task.order
+    """Append records up to the threshold; stretches without any are passed over."""
+    s, low = task.code, task.highest[0]
     base, start, stop = span
-    dtype, low = order.key_dtype, task.digits[-1][0]
-    bound, some = s.register(dtype), s.register(dtype, LANES)
+    dtype = task.order.key_dtype
+    bound, last, some = s.register(dtype), s.register(dtype), s.register(dtype, LANES)
     first = s.shift_left(s.cast(threshold.digit.value, dtype), s.const(low, dtype))
     limit = bound.set(s.bit_or(first, s.const((1 << low) - 1, dtype)))
-    count = s.floordiv(s.sub(stop, start), integer(STRETCH))
-    middle = s.add(start, s.mul(count, integer(STRETCH)))
 
-    def wanted(i: Value) -> Value:
-        return s.less_equal(keys.at(s.add(base, i))[0], bound.value)
+    def one(i: Value) -> Body:
+        key = task.key(s.add(base, i))
+        put = target.put(next_.value, task.records.make(key, i))
+        moved = next_.set(s.add(next_.value, integer(1)))
+        return (When(s.less_equal(key, bound.value), (*put, moved)),)
 
-    def take(i: Value) -> Body:
-        record = task.records.make(keys.at(s.add(base, i))[0], i)
-        place = s.add(home, found.value)
-        return (
-            When(
-                wanted(i),
-                (*target.put(place, record), found.set(s.add(found.value, integer(1)))),
-            ),
-        )
+    def stretch(here: Value) -> Body:
+        first = s.add(base, here)
 
-    def stretch(number: Value) -> Body:
-        here = s.add(start, s.mul(number, integer(STRETCH)))
-        end = s.add(here, integer(STRETCH))
-        look = lambda i: (some.set(s.bit_or(some.value, s.cast(wanted(i), dtype))),)  # noqa: E731
+        def test(i: Value) -> Body:
+            wanted = task.keys.is_near(task.bits(s.add(first, i)), last.value)
+            return (some.set(s.bit_or(some.value, s.cast(wanted, dtype))),)
+
         any_ = s.not_equal(s.across("or", some.value), s.const(0, dtype))
         return (
             some.set(s.const(0, dtype)),
-            s.loop(end, look, here, "vector"),
-            When(any_, (s.loop(end, take, here),)),
+            s.loop(STRETCH, test, kind="vector"),
+            When(any_, (s.loop(s.add(here, integer(STRETCH)), one, here),)),
         )
 
-    return (limit, s.loop(count, stretch), s.loop(stop, take, middle))
+    nearest = last.set(task.keys.bits(bound.value))
+    return limit, nearest, *stretches(s, start, stop, stretch, one)
+
+
+def _selected(
+    task: Task, sorter: Sorter, base: Value, homes: tuple[Value, Value], goal: Value
+) -> Body:
+    """Take out the records up to the threshold, and sort those."""
+    s, order = task.code, task.order
+    table = s.array(COUNT, 1 << task.highest[1])
+    threshold, found = Threshold.of(s), s.register(INDEX)
+    span = (base, integer(0), integer(order.size))
+    return (
+        *look(task, span, table),
+        *threshold.find(s, task.highest[1], order.kept, table.at),
+        found.set(homes[0]),
+        *take(task, threshold, span, sorter.scratch, found),
+        sorter.now.set(homes[0]),
+        *sorter.sorted(homes, threshold.count.value, goal),
+    )
 
 
 # -- short rows --------------------------------------------------------------------------------
@@ -463,8 +488,9 @@ def ranked_rows(order: Order, source: Memory, target: Memory) -> Made:
             return (When(s.less(at, integer(order.kept)), (stored,)),)
 
         whole = -(-order.size // LANES) * LANES
+        record = lambda i: task.records.make(task.key(s.add(base, i)), i)  # noqa: E731
         return (
-            s.loop(size, lambda i: (keys.set(task.record(base, i)[0], i),)),
+            s.loop(size, lambda i: (keys.set(record(i)[0], i),)),
             s.loop(whole, place, kind="vector"),
             s.loop(size, put),
         )

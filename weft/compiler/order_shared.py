@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weft.compiler.loops import INDEX, Kernel, Store, Value, When, integer, load
-from weft.compiler.order_code import COUNT, LANES, Body, Code, Order, Records, Register, Rows
+from weft.compiler.order_code import COUNT, LANES, Body, Code, Order, Register
 from weft.compiler.order_rows import (
     Made,
-    Sorter,
     Task,
     Threshold,
     cleared,
     counted,
     digits_of,
+    highest_of,
+    look,
     selects,
+    sorter_of,
     space,
-    taken,
+    take,
 )
 from weft.compiler.steps import Memory
 
@@ -47,7 +49,8 @@ class Shared:
         size = -(-self.order.size // chunks)
         self.chunk = -(-size // LANES) * LANES
         self.chunks = -(-self.order.size // self.chunk)
-        self.bits = max(bits for _, bits in digits_of(self.order))
+        digits = [highest_of(self.order)] if selects(self.order) else digits_of(self.order)
+        self.bits = max(bits for _, bits in digits)
         (self.tables,) = space((COUNT,), (self.order.rows * self.chunks) << self.bits)
         (self.flags,) = space((self.order.key_dtype,), self.order.rows * self.chunks)
 
@@ -238,57 +241,44 @@ def _restore(work: Shared) -> None:
 def selected_together(order: Order, source: Memory, target: Memory) -> list[Made]:
     """The kernels that give the first few elements of long rows."""
     work = Shared(order, source, target)
-    keys = space((order.key_dtype,), order.rows * order.size)
     records = space(order.record, 2 * order.rows * order.size)
-    _look(work, keys)
-    _take(work, keys, records)
+    _look(work)
+    _take(work, records)
     _finish(work, records)
     return work.made
 
 
-def _look(work: Shared, memory: list[Memory]) -> None:
-    """Compute keys, and count their highest digit in every chunk."""
-    task, order = work.task(), work.order
-    s = task.code
-    keys, tables = task.held(memory), work.tables_of(task, "write")
-    table, plain = s.array(COUNT, 1 << work.bits), Records(order, s, keys.dtypes)
+def _look(work: Shared) -> None:
+    """Count the highest digit of keys in every chunk."""
+    task = work.task()
+    s, tables = task.code, work.tables_of(task, "write")
+    table = s.array(COUNT, 1 << work.bits)
 
     def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
-        base = s.mul(row, integer(order.size))
-        made, _ = task.mapped(
-            base, start, stop, lambda i, key: keys.put(s.add(base, i), (key,))
-        )
+        base = s.mul(row, integer(work.order.size))
+        return (*look(task, (base, start, stop), table), *tables.keep(row, which, table))
 
-        def count(i: Value) -> Body:
-            return (counted(s, table, plain.digit(keys.at(s.add(base, i)), *task.digits[-1])),)
-
-        clear, loop = cleared(s, table, 1 << work.bits), s.loop(stop, count, start)
-        return (*made, clear, loop, *tables.keep(row, which, table))
-
-    work.add(task, work.by_chunk(task, "order_look", chunk), [*memory, work.tables], 12)
+    work.add(task, work.by_chunk(task, "order_look", chunk), [work.tables], 8)
 
 
-def _take(work: Shared, memory: list[Memory], records: list[Memory]) -> None:
+def _take(work: Shared, records: list[Memory]) -> None:
     """Take the records up to the threshold out of every chunk."""
     task, order = work.task(), work.order
     s = task.code
-    keys, tables = task.held(memory, "read"), work.tables_of(task, "read")
-    target: Rows = task.held(records, "write")
+    tables, target = work.tables_of(task, "read"), task.held(records, "write")
     table, before = s.array(COUNT, 1 << work.bits), s.array(COUNT, 1 << work.bits)
     threshold, found = Threshold.of(s), s.register(INDEX)
-    highest = task.digits[-1][1]
 
     def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
         base = s.mul(row, integer(order.size))
         earlier = lambda d: (found.set(s.add(found.value, s.index(before.at(d)))),)  # noqa: E731
-        home = s.mul(row, integer(2 * order.size))
         return (
             *tables.add_up(row, integer(work.chunks), table),
             *tables.add_up(row, which, before),
-            *threshold.find(s, highest, order.kept, table.at),
-            found.set(integer(0)),
+            *threshold.find(s, work.bits, order.kept, table.at),
+            found.set(s.mul(row, integer(2 * order.size))),
             s.loop(s.add(threshold.digit.value, integer(1)), earlier),
-            *taken(task, keys, threshold, (base, start, stop), target, home, found),
+            *take(task, threshold, (base, start, stop), target, found),
         )
 
     work.add(task, work.by_chunk(task, "order_take", chunk), records, 4)
@@ -299,17 +289,16 @@ def _finish(work: Shared, records: list[Memory]) -> None:
     task, order = work.task(), work.order
     s = task.code
     tables = work.tables_of(task, "read")
-    table = s.array(COUNT, len(task.digits) << work.bits)
-    sorter = Sorter(task, table, task.held(records), s.register(INDEX))
-    threshold = Threshold.of(s)
+    counts, threshold = s.array(COUNT, 1 << work.bits), Threshold.of(s)
+    sorter = sorter_of(task, task.held(records))
 
     def row(number: Value) -> Body:
         first = s.mul(number, integer(2 * order.size))
         homes = first, s.add(first, integer(order.size))
         goal = s.mul(number, integer(order.kept))
         return (
-            *tables.add_up(number, integer(work.chunks), table),
-            *threshold.find(s, task.digits[-1][1], order.kept, table.at),
+            *tables.add_up(number, integer(work.chunks), counts),
+            *threshold.find(s, work.bits, order.kept, counts.at),
             sorter.now.set(homes[0]),
             *sorter.sorted(homes, threshold.count.value, goal),
         )
