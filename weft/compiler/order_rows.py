@@ -32,7 +32,8 @@ from weft.core.common.types import DType, TensorType
 SHORT = 64  # elements of a row that is ranked
 LONG = 1536  # elements from which larger tables pay
 MOST_TASKS = 64
-SELECTED = 4  # rows this many times longer than what is wanted of them are not sorted whole
+SELECTED = 16  # rows this many times longer than what is wanted of them are not sorted whole,
+SAMPLED = 2048  # if they have so many elements
 STRETCH = 64  # elements that are looked at together
 POSITION = np.dtype(np.int64)
 
@@ -46,8 +47,13 @@ def digits_of(order: Order) -> list[tuple[int, int]]:
 
 def highest_of(order: Order) -> tuple[int, int]:
     """(lowest bit, bits) of the digit that tells which elements can be among the first."""
-    bits = 8 if order.width <= 16 else 12
+    bits = min(order.width, 10 if order.size < 1 << 15 else 12)
     return order.width - bits, bits
+
+
+def every_of(order: Order) -> int:
+    """One stretch in so many is looked at before all are gone through."""
+    return 16 if order.kept * 128 <= order.size else 4
 
 
 @dataclass(frozen=True)
@@ -284,7 +290,7 @@ def sorter_of(task: Task, scratch: Rows) -> Sorter:
 
 def selects(order: Order) -> bool:
     """Whether so little is wanted of each row that it is not sorted whole."""
-    return order.positions and order.kept * SELECTED <= order.size > SHORT
+    return order.positions and order.kept * SELECTED <= order.size >= SAMPLED
 
 
 def sorted_rows(order: Order, source: Memory, target: Memory) -> Made:
@@ -327,39 +333,30 @@ def _rows_of(
 # -- a few of a row ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """The highest digit that holds the last element wanted, and how many elements go so far."""
+def threshold(task: Task, counts: Callable[[Value], Value]) -> tuple[Body, Value]:
+    """Find the digit that as many elements as are wanted go up to, where `counts` says how often
+    each digit was seen; the last digit if too few were."""
+    s, kept = task.code, integer(task.order.kept)
+    digit, count = s.register(INDEX), s.register(INDEX)
 
-    digit: Register
-    count: Register
+    def step(d: Value) -> Body:
+        early = s.less(count.value, kept)
+        return (
+            digit.set(s.select(early, d, digit.value)),
+            count.set(s.add(count.value, s.index(counts(d)))),
+        )
 
-    @staticmethod
-    def of(s: Code) -> Threshold:
-        """New registers."""
-        return Threshold(s.register(INDEX), s.register(INDEX))
-
-    def find(self, s: Code, bits: int, kept: int, counts: Callable[[Value], Value]) -> Body:
-        """Look for it, where `counts` says how often each digit is there."""
-
-        def step(d: Value) -> Body:
-            early = s.less(self.count.value, integer(kept))
-            added = s.select(early, s.index(counts(d)), integer(0))
-            return (
-                self.digit.set(s.select(early, d, self.digit.value)),
-                self.count.set(s.add(self.count.value, added)),
-            )
-
-        start = (self.digit.set(integer(0)), self.count.set(integer(0)))
-        return (*start, s.loop(1 << bits, step))
+    loop = s.loop(1 << task.highest[1], step)
+    return (digit.set(integer(0)), count.set(integer(0)), loop), digit.value
 
 
 def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
-    """Count the highest digit of keys; keys are computed a stretch at a time.
+    """Count the highest digit of some keys; keys are computed a stretch at a time.
 
-    `span` is where the row begins, and the elements from where to where are looked at.
+    `span` is where the row begins, and from where to where elements are looked at. As many elements
+    as are wanted lie up to a threshold if they do so among these already.
     """
-    s, highest = task.code, task.highest
+    s, highest, every = task.code, task.highest, every_of(task.order)
     base, start, stop = span
     keys = s.array(task.order.key_dtype, STRETCH)
     plain = Records(task.order, s, (task.order.key_dtype,))
@@ -375,39 +372,27 @@ def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
             s.loop(STRETCH, lambda i: count(keys.at(i))),
         )
 
-    return (
-        cleared(s, table, 1 << highest[1]),
-        *stretches(s, start, stop, stretch, lambda i: count(task.key(s.add(base, i)))),
+    skipped = integer(STRETCH * every)
+    some = s.loop(
+        s.floordiv(s.sub(stop, start), skipped),
+        lambda number: stretch(s.add(start, s.mul(number, skipped))),
     )
-
-
-def stretches(
-    s: Code,
-    start: Value,
-    stop: Value,
-    whole: Callable[[Value], Body],
-    rest: Callable[[Value], Body],
-) -> Body:
-    """Loops over stretches of elements, told where each begins, and over those that are left."""
-    count = s.floordiv(s.sub(stop, start), integer(STRETCH))
-    middle = s.add(start, s.mul(count, integer(STRETCH)))
-    each = lambda number: whole(s.add(start, s.mul(number, integer(STRETCH))))  # noqa: E731
-    return s.loop(count, each), s.loop(stop, rest, middle)
+    return cleared(s, table, 1 << highest[1]), some
 
 
 def take(
     task: Task,
-    threshold: Threshold,
+    digit: Value,
     span: tuple[Value, Value, Value],
     target: Rows,
     next_: Register,
 ) -> Body:
-    """Append records up to the threshold; stretches without any are passed over."""
+    """Put records up to the threshold one after another; stretches without any are passed over."""
     s, low = task.code, task.highest[0]
     base, start, stop = span
     dtype = task.order.key_dtype
     bound, last, some = s.register(dtype), s.register(dtype), s.register(dtype, LANES)
-    first = s.shift_left(s.cast(threshold.digit.value, dtype), s.const(low, dtype))
+    first = s.shift_left(s.cast(digit, dtype), s.const(low, dtype))
     limit = bound.set(s.bit_or(first, s.const((1 << low) - 1, dtype)))
 
     def one(i: Value) -> Body:
@@ -431,7 +416,10 @@ def take(
         )
 
     nearest = last.set(task.keys.bits(bound.value))
-    return limit, nearest, *stretches(s, start, stop, stretch, one)
+    count = s.floordiv(s.sub(stop, start), integer(STRETCH))
+    middle = s.add(start, s.mul(count, integer(STRETCH)))
+    each = lambda number: stretch(s.add(start, s.mul(number, integer(STRETCH))))  # noqa: E731
+    return limit, nearest, s.loop(count, each), s.loop(stop, one, middle)
 
 
 def _selected(
@@ -440,15 +428,15 @@ def _selected(
     """Take out the records up to the threshold, and sort those."""
     s, order = task.code, task.order
     table = s.array(COUNT, 1 << task.highest[1])
-    threshold, found = Threshold.of(s), s.register(INDEX)
-    span = (base, integer(0), integer(order.size))
+    found, span = s.register(INDEX), (base, integer(0), integer(order.size))
+    search, digit = threshold(task, table.at)
     return (
         *look(task, span, table),
-        *threshold.find(s, task.highest[1], order.kept, table.at),
+        *search,
         found.set(homes[0]),
-        *take(task, threshold, span, sorter.scratch, found),
+        *take(task, digit, span, sorter.scratch, found),
         sorter.now.set(homes[0]),
-        *sorter.sorted(homes, threshold.count.value, goal),
+        *sorter.sorted(homes, s.sub(found.value, homes[0]), goal),
     )
 
 

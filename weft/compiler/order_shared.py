@@ -16,7 +16,6 @@ from weft.compiler.order_code import COUNT, LANES, Body, Code, Order, Register
 from weft.compiler.order_rows import (
     Made,
     Task,
-    Threshold,
     cleared,
     counted,
     digits_of,
@@ -26,6 +25,7 @@ from weft.compiler.order_rows import (
     sorter_of,
     space,
     take,
+    threshold,
 )
 from weft.compiler.steps import Memory
 
@@ -242,9 +242,10 @@ def selected_together(order: Order, source: Memory, target: Memory) -> list[Made
     """The kernels that give the first few elements of long rows."""
     work = Shared(order, source, target)
     records = space(order.record, 2 * order.rows * order.size)
+    (found,) = space((INDEX,), order.rows * work.chunks)
     _look(work)
-    _take(work, records)
-    _finish(work, records)
+    _take(work, records, found)
+    _finish(work, records, found)
     return work.made
 
 
@@ -261,46 +262,57 @@ def _look(work: Shared) -> None:
     work.add(task, work.by_chunk(task, "order_look", chunk), [work.tables], 8)
 
 
-def _take(work: Shared, records: list[Memory]) -> None:
-    """Take the records up to the threshold out of every chunk."""
+def _take(work: Shared, records: list[Memory], found: Memory) -> None:
+    """Take the records up to the threshold out of every chunk; they stay in its part."""
     task, order = work.task(), work.order
     s = task.code
     tables, target = work.tables_of(task, "read"), task.held(records, "write")
-    table, before = s.array(COUNT, 1 << work.bits), s.array(COUNT, 1 << work.bits)
-    threshold, found = Threshold.of(s), s.register(INDEX)
+    counts = s.buffer(found, INDEX, "write")
+    table, next_ = s.array(COUNT, 1 << work.bits), s.register(INDEX)
+    search, digit = threshold(task, table.at)
 
     def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
-        base = s.mul(row, integer(order.size))
-        earlier = lambda d: (found.set(s.add(found.value, s.index(before.at(d)))),)  # noqa: E731
+        span = (s.mul(row, integer(order.size)), start, stop)
+        home = s.add(s.mul(row, integer(2 * order.size)), start)
+        place = s.add(s.mul(row, integer(work.chunks)), which)
         return (
             *tables.add_up(row, integer(work.chunks), table),
-            *tables.add_up(row, which, before),
-            *threshold.find(s, work.bits, order.kept, table.at),
-            found.set(s.mul(row, integer(2 * order.size))),
-            s.loop(s.add(threshold.digit.value, integer(1)), earlier),
-            *take(task, threshold, (base, start, stop), target, found),
+            *search,
+            next_.set(home),
+            *take(task, digit, span, target, next_),
+            Store(counts, place, s.sub(next_.value, home)),
         )
 
-    work.add(task, work.by_chunk(task, "order_take", chunk), records, 4)
+    work.add(task, work.by_chunk(task, "order_take", chunk), [*records, found], 4)
 
 
-def _finish(work: Shared, records: list[Memory]) -> None:
-    """Sort what was taken, row by row."""
+def _finish(work: Shared, records: list[Memory], found: Memory) -> None:
+    """Put together what was taken out of each row, and sort it."""
     task, order = work.task(), work.order
     s = task.code
-    tables = work.tables_of(task, "read")
-    counts, threshold = s.array(COUNT, 1 << work.bits), Threshold.of(s)
+    counts, next_ = s.buffer(found, INDEX), s.register(INDEX)
     sorter = sorter_of(task, task.held(records))
 
     def row(number: Value) -> Body:
         first = s.mul(number, integer(2 * order.size))
         homes = first, s.add(first, integer(order.size))
-        goal = s.mul(number, integer(order.kept))
+
+        def join(which: Value) -> Body:
+            begin = s.add(first, s.mul(which, integer(work.chunk)))
+            count = load(counts, s.add(s.mul(number, integer(work.chunks)), which), INDEX)
+
+            def move(i: Value) -> Body:
+                record = sorter.scratch.at(s.add(begin, i))
+                put = sorter.scratch.put(next_.value, record)
+                return (*put, next_.set(s.add(next_.value, integer(1))))
+
+            return (s.loop(count, move),)
+
         return (
-            *tables.add_up(number, integer(work.chunks), counts),
-            *threshold.find(s, work.bits, order.kept, counts.at),
-            sorter.now.set(homes[0]),
-            *sorter.sorted(homes, threshold.count.value, goal),
+            next_.set(first),
+            s.loop(work.chunks, join),
+            sorter.now.set(first),
+            *sorter.sorted(homes, s.sub(next_.value, first), s.mul(number, integer(order.kept))),
         )
 
     work.add(task, s.kernel("order_finish", order.rows, row), [work.target, *records], 1)
