@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from weft.compiler.fuse import PACKED, Fusion, Group
+from weft.compiler.convolution import products_of
+from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
 from weft.compiler.kernels import STORE, Request, evaluate
 from weft.compiler.loops import INDEX
 from weft.compiler.lower import Lowered, levels
@@ -257,9 +258,12 @@ def _needs(fusion: Fusion, group: Group, inline: Any) -> dict[OutputRefs, set[Re
 
 def _work(group: Group) -> int:
     """Instructions at each point; a product of matrices takes one for each of the elements met."""
-    if group.kind != "dot":
+    if group.kind not in PRODUCTS:
         return group.work
-    source, slot = group.members[0].inputs[0]
+    node = group.members[0]
+    if group.kind == "conv":
+        return group.work + products_of(node)
+    source, slot = node.inputs[0]
     return group.work + source.types[slot].shape[-1]
 
 

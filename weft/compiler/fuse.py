@@ -27,6 +27,7 @@ DOT_WORK = 16  # instructions that the sums of a matrix product leave registers 
 CHEAP = 6  # instructions that are rather computed again than written and read
 PACKED = ("host", "order")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
+PRODUCTS = frozenset({"dot", "conv"})  # kernels of sums of products, which take an epilogue
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Fusion:
         """The latest group of the operands that the call fits, if there is one."""
         near = {self.group[r.node] for r in reads if r.node in self.group}
         for group in sorted(near, key=lambda g: -g.position):
-            if group.kind in ("loops", "dot") and self._fits(node, reads, group):
+            if (group.kind == "loops" or group.kind in PRODUCTS) and self._fits(node, reads, group):
                 others = near - {group}
                 if not any(depends(other, group) for other in others):
                     return group
@@ -190,7 +191,7 @@ class Fusion:
             return False
         size = prod(self.space_of(node))
         mine = [r for r in reads if self.group.get(r.node) is group]
-        if group.kind == "dot":
+        if group.kind in PRODUCTS:
             plain = self.kinds[node] == "map" and size == group.size
             light = plain and group.work + weight(node) <= DOT_WORK
             return light and all(r.step == 1 for r in mine)
@@ -233,7 +234,7 @@ class Fusion:
 
     def _can_unite(self, group: Group, other: Group) -> bool:
         if (
-            "dot" in (group.kind, other.kind)
+            group.kind in PRODUCTS
             or other.kind != "loops"
             or group.columns
             or other.columns

@@ -164,7 +164,7 @@ def inside(i: Part, size: int) -> Index:
 
 
 def kind_of(node: OutputRefs) -> str:
-    """How a call is compiled: view, map, reduce, ordered, scatter, dot, order, or host."""
+    """How a call is compiled: view, map, reduce, ordered, scatter, dot, conv, order, or host."""
     op = node.op
     types = tuple(source.types[slot] for source, slot in node.inputs)
     if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:
@@ -199,8 +199,10 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
         return "map" if isinstance(op, Pad | Concat | SliceUpdate) else "view"
     if isinstance(op, ArgExtremum):
         return "reduce"
+    if op.name == "conv":
+        return "conv"
     if op.has("at"):
-        return "host" if op.name in ("conv", "overlap_add") else "map"
+        return "host" if op.name == "overlap_add" else "map"
     if not op.has("body"):
         return "host"
     if getattr(op, "ordered", ""):

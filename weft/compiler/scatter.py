@@ -7,6 +7,7 @@ into range, so nothing is read or written elsewhere even when the check fails.
 
 from __future__ import annotations
 
+from weft.compiler.convolution import lower_convolution
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.index import Index, flat
 from weft.compiler.loops import (
@@ -38,6 +39,8 @@ def lower(fusion: Fusion, group: Group, strides: dict[Ref, tuple[int, ...]]) -> 
     ]
     if group.kind == "scatter":
         return (*found, *lower_scatter(frame, group.members[0]))
+    if group.kind == "conv":
+        return (*found, lower_convolution(frame))
     return (*found, lower_group(frame))
 
 

@@ -15,7 +15,7 @@ from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.parameters import as_choice, as_integer
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Array, Shape, TensorType
+from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import scalar
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
@@ -94,6 +94,9 @@ class Conv(Operation):
             return s.mul(read(0, (*lead, c, *where)), read(1, (*lead, o, c, *window)))
 
         return s.reduce("add", kernel.shape[-rank - 1 :], term)
+
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        return not dtypes.is_floating(found[0])
 
     def cost(self, *types: TensorType, **params: Any) -> Any:
         x, kernel = types
@@ -277,10 +280,10 @@ def _conv(
         for what, value in (("stride", stride), ("dilation", dilation))
     )
     low, high = _widths(op, padding, image.shape[2:], weights.shape[2:], strides, spacing)
-    image = padded(image, low, high)
     if groups > 1:
         image = reshape(image, (image.shape[0], groups, inputs, *image.shape[2:]))
         weights = reshape(weights, (groups, outputs // groups, *weights.shape[1:]))
+    image = padded(image, low, high)
     try:
         made = call(conv_op, (image, weights), {"strides": strides, "dilation": spacing})
     except ShapeError as error:
@@ -435,10 +438,10 @@ def _conv_transpose(
     low = tuple(span - p for span, p in zip(spans, crop, strict=True))
     high = tuple(below + extra for below, extra in zip(low, beyond, strict=True))
     _check_room(op, image.shape[2:], strides, spans, low, high)
-    image = padded(image, low, high, tuple(step - 1 for step in strides))
     weights = reshape(weights, (groups, inputs // groups, *weights.shape[1:]))
     weights = _swap_features(_turned(weights, rank), rank)
     image = reshape(image, (image.shape[0], groups, inputs // groups, *image.shape[2:]))
+    image = padded(image, low, high, tuple(step - 1 for step in strides))
     made = call(conv_op, (image, weights), {"strides": (1,) * rank, "dilation": spacing})
     made = reshape(made, (made.shape[0], groups * outputs, *made.shape[3:]))
     return _finish(op, made, bias, rank, batched)
