@@ -21,6 +21,7 @@ from weft.compiler.emit_cpu import emit
 from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
+from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.pipeline import schedule
 from weft.compiler.statistics import Clock
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
@@ -70,7 +71,9 @@ class KernelStore:
         form = form_of(kernel)
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
-            if not general:
+            if is_worth(kernel):
+                lifted = frozenset()  # its schedule follows from its sizes
+            elif not general:
                 lifted = self._versions_of(form).choose(form.literals)
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)
@@ -95,7 +98,12 @@ class KernelStore:
             notes = {**kernel.notes, "tasks": kernel.parallel.stop}
             return (replace(kernel, notes=notes),)
         target = chosen_target()
-        product = contract(kernel, target.vector_bytes, registers_of(target), choice)
+        registers = registers_of(target)
+        if is_worth(kernel):
+            found = convolve(kernel, target.vector_bytes, registers)
+            if found is not None:
+                return found
+        product = contract(kernel, target.vector_bytes, registers, choice)
         if product is not kernel:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)

@@ -1,0 +1,309 @@
+"""What the parts of a scheduled convolution share: loops, registers, and the image of a tile.
+
+A task works on a copy of the part of the image that it needs, padding included. Where windows move
+by more than one element, the copy is taken apart into planes, one for each phase of the strides:
+then neighbouring places of the result read neighbouring elements, whatever the strides are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+from weft.compiler.convolution import Convolution, Space
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Assign,
+    Loop,
+    Statement,
+    Value,
+    When,
+    get,
+    integer,
+    value,
+)
+from weft.compiler.passes.contract_frame import ZERO, both, less, when
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    known,
+    larger,
+    multiply,
+    remainder,
+    smaller,
+    subtract,
+    whole,
+)
+from weft.compiler.rebuild import Scope, Statements, substitute_value
+from weft.core.common.types import Shape
+
+
+class Frame:
+    """The variables and registers of a task."""
+
+    def __init__(self, scope: Scope, convolution: Convolution, lanes: int) -> None:
+        self.scope, self.convolution, self.lanes = scope, convolution, lanes
+        self.dtype = convolution.dtype
+
+    def let(self, name: str, x: Value, into: list[Statement]) -> Value:
+        """A value computed here and kept in a register; literals need none."""
+        if not x.args:
+            return x
+        local = self.scope.local(name, INDEX)
+        into.append(Assign(local, x))
+        return get(local, INDEX)
+
+    def loop(
+        self, name: str, count: Value | int, body: Callable[[Value], Statements]
+    ) -> Statements:
+        """A serial loop; a single step is written without one."""
+        count = integer(count) if isinstance(count, int) else count
+        if known(count) == 1:
+            return body(ZERO)
+        at = self.scope.variable(name)
+        return (Loop(at, ZERO, count, body(at)),)
+
+    def nest(
+        self, name: str, counts: Sequence[Value | int], body: Callable[..., Statements]
+    ) -> Statements:
+        """Serial loops, the first one outermost."""
+        if not counts:
+            return body()
+        rest = counts[1:]
+        return self.loop(
+            name, counts[0], lambda i: self.nest(name, rest, lambda *more: body(i, *more))
+        )
+
+    def along(
+        self, name: str, start: Value, stop: Value, body: Callable[[Value], Statements]
+    ) -> Statements:
+        """A loop in vectors as far as they are whole, then one element at a time."""
+        made: list[Statement] = []
+        count = self.let("count", subtract(stop, start), made)
+        full = whole(count, self.lanes)
+        if known(full) != 0 and self.lanes > 1:
+            end = self.let("end", add(start, full), made)
+            at = self.scope.variable(name)
+            made.append(Loop(at, start, end, body(at), "vector", self.lanes))
+            start = end
+        if full is not count or self.lanes == 1:
+            at = self.scope.variable(name)
+            made.append(Loop(at, start, stop, body(at)))
+        return tuple(made)
+
+    def vector(self, body: Callable[[Value], Statements]) -> Statements:
+        """Statements for one vector of lanes."""
+        if self.lanes == 1:
+            return body(ZERO)
+        at = self.scope.variable("lane")
+        return (Loop(at, ZERO, integer(self.lanes), body(at), "vector", self.lanes),)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements under some places of the window lie in a plane-by-plane copy.
+
+    `counts` are places along each axis, `window` the points of the window that go with them.
+    """
+
+    space: tuple[Space, ...]
+    counts: Shape
+    window: Shape
+
+    @property
+    def phases(self) -> tuple[tuple[int, ...], ...]:
+        """For each axis, what is left of distances within the window by the stride."""
+        return tuple(
+            tuple(sorted({w * s.dilation % s.stride for w in range(min(n, s.stride))}))
+            for s, n in zip(self.space, self.window, strict=True)
+        )
+
+    @property
+    def extents(self) -> Shape:
+        """Elements of a plane along each axis."""
+        return tuple(
+            count + (n - 1) * s.dilation // s.stride
+            for s, n, count in zip(self.space, self.window, self.counts, strict=True)
+        )
+
+    @property
+    def pitch(self) -> int:
+        """Elements from a row to the next; the padding after a row is that before the next."""
+        last = self.extents[-1]
+        s = self.space[-1]
+        if s.gap or len(self.phases[-1]) > 1 or s.stride > 1 or self.counts[-1] != s.place[1]:
+            return last
+        after = last - s.low - s.raw[1]
+        return last - max(min(s.low, after), 0)
+
+    @property
+    def steps(self) -> Shape:
+        """Elements from one point of a plane to the next along each axis."""
+        made = [1]
+        sizes = (*self.extents[:-1], self.pitch)
+        for size in reversed(sizes[1:]):
+            made.append(made[-1] * size)
+        return tuple(reversed(made))
+
+    @property
+    def plane(self) -> int:
+        """Elements of a plane; the last row is whole."""
+        return self.steps[0] * self.extents[0] + self.extents[-1] - self.pitch
+
+    @property
+    def size(self) -> int:
+        """Elements of all planes of a channel."""
+        return self.plane * prod(map(len, self.phases))
+
+    def is_regular(self, axis: int) -> bool:
+        """Whether phases along an axis follow from the distance by arithmetic."""
+        s, phases = self.space[axis], self.phases[axis]
+        step = gcd(s.stride, s.dilation)
+        return phases == tuple(range(0, s.stride, step)) or len(phases) == 1
+
+    def offset(self, taps: Sequence[Value]) -> Value:
+        """How far from a place's own position its element under a point of the window lies."""
+        total, number = ZERO, ZERO
+        for axis, (s, tap) in enumerate(zip(self.space, taps, strict=True)):
+            distance, phases = multiply(tap, s.dilation), self.phases[axis]
+            total = add(total, multiply(divide(distance, s.stride), self.steps[axis]))
+            left = remainder(distance, s.stride)
+            if len(phases) == 1:
+                left = ZERO
+            elif known(left) is not None:
+                left = integer(phases.index(int(known(left) or 0)))
+            else:
+                left = divide(left, gcd(s.stride, s.dilation))
+            number = add(multiply(number, len(phases)), left)
+        return add(total, multiply(number, self.plane))
+
+
+def fill(
+    frame: Frame,
+    layout: Layout,
+    array: int,
+    place: Value,
+    origins: Sequence[Value],
+    extents: Sequence[Value],
+    names: dict[Value, Value],
+) -> Statements:
+    """Copy one channel of the image, from `origins` of the padded space on, to array[place …].
+
+    `extents` says how many elements of each plane along each axis are there.
+    """
+    made: list[Statement] = []
+    planes = list(product(*layout.phases))
+    for number, phases in enumerate(planes):
+        starts = [add(origin, phase) for origin, phase in zip(origins, phases, strict=True)]
+        base = add(place, number * layout.plane)
+        copy = _Copy(frame, layout, array, starts, names, extents)
+        made += frame.nest("at", extents[:-1], _rows(copy, base))
+    return tuple(made)
+
+
+def _rows(copy: _Copy, base: Value) -> Callable[..., Statements]:
+    return lambda *at: copy.row(base, at)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Copies rows of one plane."""
+
+    frame: Frame
+    layout: Layout
+    array: int
+    starts: Sequence[Value]  # in the padded space, of each axis
+    names: dict[Value, Value]
+    extents: Sequence[Value]
+
+    def row(self, base: Value, at: Sequence[Value]) -> Statements:
+        """Copy the row at these positions of the outer axes."""
+        f, made = self.frame, list[Statement]()
+        names = dict(self.names)
+        inside: Value | bool = True
+        here = base
+        for k, i in enumerate(at):
+            s = self.layout.space[k]
+            here = add(here, multiply(i, self.layout.steps[k]))
+            raw, found = self._raw(s, add(self.starts[k], multiply(i, s.stride)), made)
+            names[s.raw[0]] = raw
+            inside = both(inside, found)
+        here = f.let("to", here, made)
+        fill = substitute_value(f.convolution.fill, self.names)
+        empty = f.along("at", ZERO, self.extents[-1], lambda j: self._put(here, j, fill))
+        return (*made, *when(inside, self._inside(here, names, fill), empty))
+
+    def _raw(self, s: Space, spot: Value, into: list[Statement]) -> tuple[Value, Value | bool]:
+        """The element of the image at a position of the padded space, and whether there is one."""
+        distance = self.frame.let("spot", subtract(spot, s.low), into)
+        step = s.gap + 1
+        raw = distance if step == 1 else divide(distance, step)
+        inside = both(_not_negative(distance), less(raw, integer(s.raw[1])))
+        if step > 1:
+            inside = both(inside, value("equal", (multiply(raw, step), distance), BOOL))
+        return raw, inside
+
+    def _inside(self, here: Value, names: dict[Value, Value], fill: Value) -> Statements:
+        f, s = self.frame, self.layout.space[-1]
+        if s.gap:
+            return self._spread(here, names, fill)
+        made: list[Statement] = []
+        first = subtract(self.starts[-1], s.low)  # of the image, at the start of the row
+        end = self.extents[-1]
+        start = f.let("first", _held(_up(subtract(ZERO, first), s.stride), end), made)
+        stop = f.let("stop", _held(_up(subtract(integer(s.raw[1]), first), s.stride), end), made)
+        stop = f.let("stop", larger(stop, start), made)
+
+        def element(j: Value) -> Statements:
+            raw = add(first, multiply(j, s.stride))
+            x = substitute_value(f.convolution.image, {**names, s.raw[0]: raw})
+            return self._put(here, j, x)
+
+        made += self._border(here, ZERO, start, fill)
+        made += f.along("at", start, stop, element)
+        made += self._border(here, stop, end, fill)
+        return tuple(made)
+
+    def _border(self, here: Value, start: Value, stop: Value, fill: Value) -> Statements:
+        if known(subtract(stop, start)) == 0:
+            return ()
+        at = self.frame.scope.variable("at")
+        return (Loop(at, start, stop, self._put(here, at, fill)),)
+
+    def _spread(self, here: Value, names: dict[Value, Value], fill: Value) -> Statements:
+        """A row whose elements have padding between them."""
+        f, s = self.frame, self.layout.space[-1]
+        step = s.gap + 1
+        made = list(f.along("at", ZERO, self.extents[-1], lambda j: self._put(here, j, fill)))
+        at = f.scope.variable("at")
+        distance = subtract(add(self.starts[-1], multiply(at, s.stride)), s.low)
+        raw = divide(distance, step)
+        inside = both(_not_negative(distance), less(raw, integer(s.raw[1])))
+        inside = both(inside, value("equal", (multiply(raw, step), distance), BOOL))
+        x = substitute_value(f.convolution.image, {**names, s.raw[0]: raw})
+        found = when(inside, self._put(here, at, x))
+        made.append(Loop(at, ZERO, self.extents[-1], found))
+        return tuple(made)
+
+    def _put(self, here: Value, at: Value, x: Value) -> Statements:
+        return (Assign(self.array, x, add(here, at)),)
+
+
+def _not_negative(x: Value) -> Value | bool:
+    return less(integer(-1), x)
+
+
+def _held(x: Value, most: Value) -> Value:
+    """x moved into 0 … most."""
+    return smaller(larger(x, 0), most)
+
+
+def _up(x: Value, by: int) -> Value:
+    """x / by, rounded up."""
+    return x if by == 1 else divide(add(x, by - 1), by)
+
+
+__all__ = ["Frame", "Layout", "When", "fill"]
