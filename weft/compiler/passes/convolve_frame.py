@@ -13,18 +13,7 @@ from itertools import product
 from math import gcd, prod
 
 from weft.compiler.convolution import Convolution, Space
-from weft.compiler.loops import (
-    BOOL,
-    INDEX,
-    Assign,
-    Loop,
-    Statement,
-    Value,
-    When,
-    get,
-    integer,
-    value,
-)
+from weft.compiler.loops import INDEX, Assign, Loop, Statement, Value, const, get, integer
 from weft.compiler.passes.contract_frame import ZERO, both, less, when
 from weft.compiler.polynomial import (
     add,
@@ -134,7 +123,7 @@ class Layout:
         """Elements from a row to the next; the padding after a row is that before the next."""
         last = self.extents[-1]
         s = self.space[-1]
-        if s.gap or len(self.phases[-1]) > 1 or s.stride > 1 or self.counts[-1] != s.place[1]:
+        if len(self.phases[-1]) > 1 or s.stride > 1 or self.counts[-1] != s.place[1]:
             return last
         after = last - s.low - s.raw[1]
         return last - max(min(s.low, after), 0)
@@ -228,28 +217,16 @@ class _Copy:
         for k, i in enumerate(at):
             s = self.layout.space[k]
             here = add(here, multiply(i, self.layout.steps[k]))
-            raw, found = self._raw(s, add(self.starts[k], multiply(i, s.stride)), made)
-            names[s.raw[0]] = raw
-            inside = both(inside, found)
+            raw = subtract(add(self.starts[k], multiply(i, s.stride)), s.low)
+            raw = names[s.raw[0]] = f.let("raw", raw, made)
+            inside = both(inside, both(_not_negative(raw), less(raw, integer(s.raw[1]))))
         here = f.let("to", here, made)
-        fill = substitute_value(f.convolution.fill, self.names)
-        empty = f.along("at", ZERO, self.extents[-1], lambda j: self._put(here, j, fill))
-        return (*made, *when(inside, self._inside(here, names, fill), empty))
+        zero = const(0, f.dtype)
+        empty = f.along("at", ZERO, self.extents[-1], lambda j: self._put(here, j, zero))
+        return (*made, *when(inside, self._inside(here, names, zero), empty))
 
-    def _raw(self, s: Space, spot: Value, into: list[Statement]) -> tuple[Value, Value | bool]:
-        """The element of the image at a position of the padded space, and whether there is one."""
-        distance = self.frame.let("spot", subtract(spot, s.low), into)
-        step = s.gap + 1
-        raw = distance if step == 1 else divide(distance, step)
-        inside = both(_not_negative(distance), less(raw, integer(s.raw[1])))
-        if step > 1:
-            inside = both(inside, value("equal", (multiply(raw, step), distance), BOOL))
-        return raw, inside
-
-    def _inside(self, here: Value, names: dict[Value, Value], fill: Value) -> Statements:
+    def _inside(self, here: Value, names: dict[Value, Value], zero: Value) -> Statements:
         f, s = self.frame, self.layout.space[-1]
-        if s.gap:
-            return self._spread(here, names, fill)
         made: list[Statement] = []
         first = subtract(self.starts[-1], s.low)  # of the image, at the start of the row
         end = self.extents[-1]
@@ -262,31 +239,16 @@ class _Copy:
             x = substitute_value(f.convolution.image, {**names, s.raw[0]: raw})
             return self._put(here, j, x)
 
-        made += self._border(here, ZERO, start, fill)
+        made += self._border(here, ZERO, start, zero)
         made += f.along("at", start, stop, element)
-        made += self._border(here, stop, end, fill)
+        made += self._border(here, stop, end, zero)
         return tuple(made)
 
-    def _border(self, here: Value, start: Value, stop: Value, fill: Value) -> Statements:
+    def _border(self, here: Value, start: Value, stop: Value, zero: Value) -> Statements:
         if known(subtract(stop, start)) == 0:
             return ()
         at = self.frame.scope.variable("at")
-        return (Loop(at, start, stop, self._put(here, at, fill)),)
-
-    def _spread(self, here: Value, names: dict[Value, Value], fill: Value) -> Statements:
-        """A row whose elements have padding between them."""
-        f, s = self.frame, self.layout.space[-1]
-        step = s.gap + 1
-        made = list(f.along("at", ZERO, self.extents[-1], lambda j: self._put(here, j, fill)))
-        at = f.scope.variable("at")
-        distance = subtract(add(self.starts[-1], multiply(at, s.stride)), s.low)
-        raw = divide(distance, step)
-        inside = both(_not_negative(distance), less(raw, integer(s.raw[1])))
-        inside = both(inside, value("equal", (multiply(raw, step), distance), BOOL))
-        x = substitute_value(f.convolution.image, {**names, s.raw[0]: raw})
-        found = when(inside, self._put(here, at, x))
-        made.append(Loop(at, ZERO, self.extents[-1], found))
-        return tuple(made)
+        return (Loop(at, start, stop, self._put(here, at, zero)),)
 
     def _put(self, here: Value, at: Value, x: Value) -> Statements:
         return (Assign(self.array, x, add(here, at)),)
@@ -306,4 +268,4 @@ def _up(x: Value, by: int) -> Value:
     return x if by == 1 else divide(add(x, by - 1), by)
 
 
-__all__ = ["Frame", "Layout", "When", "fill"]
+__all__ = ["Frame", "Layout", "fill"]

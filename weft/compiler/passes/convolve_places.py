@@ -280,8 +280,8 @@ class Places:
                 get(self.image, found.dtype, add(offset, j * cut.lanes)) for j in range(cut.vectors)
             ]
             here = add(base, multiply(add(multiply(c, prod(window)), flat), cut.rows))
-            for i, sums in enumerate(self.sums):
-                left = self._left(add(here, i), add(start, c), at)
+            for row, sums in enumerate(self.sums):
+                left = self._left(add(here, row), add(start, c), at)
                 for s, right in zip(sums, rights, strict=True):
                     made.append(Assign(s, multiplied(left, right, get(s, found.dtype))))
             return tuple(made)

@@ -287,9 +287,7 @@ class Windows:
                 return tuple(
                     Assign(
                         s,
-                        multiplied(
-                            get(self.image, dtype, add(row, offset)), right, get(s, dtype)
-                        ),
+                        multiplied(get(self.image, dtype, add(row, offset)), right, get(s, dtype)),
                     )
                     for row, sums in zip(rows, self.sums, strict=True)
                     for s, right in zip(sums, rights, strict=True)
@@ -329,9 +327,7 @@ class Windows:
             for n, j in zip(cut.layout.counts, at, strict=True):
                 flat = add(multiply(flat, n), j)
             row = frame.let("row", flat, inside)
-            block = add(
-                multiply(divide(row, cut.rows), self.wide), divide(feature, cut.columns)
-            )
+            block = add(multiply(divide(row, cut.rows), self.wide), divide(feature, cut.columns))
             slot = add(multiply(block, cut.rows), remainder(row, cut.rows))
             slot = add(multiply(slot, cut.columns), remainder(feature, cut.columns))
             names = self._images(frame.let("image", add(image, i), inside))

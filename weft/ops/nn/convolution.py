@@ -6,8 +6,9 @@ Groups are a leading axis of input and kernel. A transposed convolution spreads 
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
+from itertools import product
+from math import gcd, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,38 +29,69 @@ from weft.ops.view.slice import flip_op, slice_axes
 from weft.ops.view.transpose import moveaxis, permute_op
 from weft.ops.view.window import per_axis, taps, window_counts
 
+_MOST_PHASES = 8  # of a convolution whose input is spread out
 _FEW_PLACES = 256  # below this many results a batch is joined into one matrix product
 
 
 class Conv(Operation):
-    """Correlate `... c (space)` with kernels `... o c (window)`, without padding.
+    """Correlate `... c (space)`, padded with zeros, with kernels `... o c (window)`.
 
-    Grouped convolution is this op with groups as a leading axis of both operands; padding and
-    transposed convolution are `pad` (with interior) before it.
+    `low` and `high` are zeros before and after each axis; negative ones crop. Grouped convolution
+    is this op with groups as a leading axis of both operands.
     """
 
     linear = Linear.EACH
     work = 2
     examples = (
-        Example({"strides": (1,), "dilation": (1,)}, ((2, 6), (3, 2, 2))),
-        Example({"strides": (2,), "dilation": (2,)}, ((2, 8), (3, 2, 2))),
-        Example({"strides": (2, 1), "dilation": (1, 2)}, ((2, 5, 6), (3, 2, 2, 3))),
+        Example(
+            {"strides": (1,), "dilation": (1,), "low": (0,), "high": (0,)}, ((2, 6), (3, 2, 2))
+        ),
+        Example(
+            {"strides": (2,), "dilation": (2,), "low": (1,), "high": (2,)}, ((2, 8), (3, 2, 2))
+        ),
+        Example(
+            {"strides": (2, 1), "dilation": (1, 2), "low": (-1, 2), "high": (2, -1)},
+            ((2, 5, 6), (3, 2, 2, 3)),
+        ),
     )
 
     def index(
-        self, x: TensorType, kernel: TensorType, *, strides: Shape, dilation: Shape
+        self,
+        x: TensorType,
+        kernel: TensorType,
+        *,
+        strides: Shape,
+        dilation: Shape,
+        low: Shape,
+        high: Shape,
     ) -> Factors:
         rank = len(strides)
         space, window, result = ([f"{letter}{k}" for k in range(rank)] for letter in "hkr")
         text = f"... c {' '.join(space)}, ... o c {' '.join(window)} -> ... o {' '.join(result)}"
-        sizes = window_counts(x.shape[-rank:], kernel.shape[-rank:], strides, dilation)
-        extents = dict(zip(result, sizes, strict=True))
+        sizes = tuple(
+            max(n + below + above, 0)
+            for n, below, above in zip(x.shape[-rank:], low, high, strict=True)
+        )
+        places = window_counts(sizes, kernel.shape[-rank:], strides, dilation)
+        extents = dict(zip(result, places, strict=True))
         whole = " ".join([*space, *window, *result])
         return Factors.parse(text, (x.rank, kernel.rank), extents, whole)
 
-    def eval(self, x: Array, kernel: Array, *, strides: Shape, dilation: Shape) -> Array:
+    def eval(
+        self,
+        x: Array,
+        kernel: Array,
+        *,
+        strides: Shape,
+        dilation: Shape,
+        low: Shape,
+        high: Shape,
+    ) -> Array:
         rank = len(strides)
         window = kernel.shape[-rank:]
+        if any((*low, *high)):
+            widths = {"low": low, "high": high, "interior": (0,) * rank}
+            x = pad_op.eval(x, np.zeros((), x.dtype), **widths)
         places = window_counts(x.shape[-rank:], window, strides, dilation)
         lead, lead_kernel = x.shape[: -rank - 1], kernel.shape[: -rank - 2]
         features, points = kernel.shape[-rank - 2], prod(kernel.shape[-rank - 1 :])
@@ -81,19 +113,34 @@ class Conv(Operation):
         *,
         strides: Shape,
         dilation: Shape,
+        low: Shape,
+        high: Shape,
     ) -> Any:
         rank = len(strides)
         *lead, o = index[: len(index) - rank]
         places = index[len(index) - rank :]
+        sizes = x.shape[len(x.shape) - rank :]
 
         def term(c: Any, *window: Any) -> Any:
-            where = [
-                p * step + w * d
-                for p, step, w, d in zip(places, strides, window, dilation, strict=True)
-            ]
-            return s.mul(read(0, (*lead, c, *where)), read(1, (*lead, o, c, *window)))
+            steps = zip(places, strides, window, dilation, low, strict=True)
+            where = [p * step + w * d - below for p, step, w, d, below in steps]
+            element = self.element(s, where, sizes, x.dtype, lambda at: read(0, (*lead, c, *at)))
+            return s.mul(element, read(1, (*lead, o, c, *window)))
 
         return s.reduce("add", kernel.shape[-rank - 1 :], term)
+
+    @staticmethod
+    def element(s: Any, where: Any, sizes: Shape, dtype: DType, read: Any) -> Any:
+        """The image at a position; zero outside it."""
+        zero = s.const(0, dtypes.float32 if dtypes.is_narrow(dtype) else dtype)
+        if 0 in sizes:
+            return zero
+        inside: Any = True
+        source = []
+        for i, size in zip(where, sizes, strict=True):
+            inside = s.bit_and(inside, s.bit_and(s.less(-1, i), s.less(i, size)))
+            source.append(s.min(s.max(i, 0), size - 1))
+        return s.select(inside, read(source), zero)
 
     def is_exact(self, *found: DType, **params: Any) -> bool:
         return not dtypes.is_floating(found[0])
@@ -105,29 +152,48 @@ class Conv(Operation):
         terms = kernel.size // max(kernel.shape[-len(params["strides"]) - 2], 1)
         return Cost(2 * made.size * terms, x.nbytes + kernel.nbytes + made.nbytes)
 
-    def vjp(self, primals: Any, out: Any, ct: Any, *, strides: Shape, dilation: Shape) -> Tangents:
+    def vjp(
+        self,
+        primals: Any,
+        out: Any,
+        ct: Any,
+        *,
+        strides: Shape,
+        dilation: Shape,
+        low: Shape,
+        high: Shape,
+    ) -> Tangents:
         x, kernel = primals
         return (
-            self._by_input(x, kernel, ct, strides, dilation),
-            self._by_kernel(x, kernel, ct, strides, dilation),
+            self._by_input(x, kernel, ct, strides, dilation, low),
+            self._by_kernel(x, kernel, ct, strides, dilation, low),
         )
 
     def _by_input(
-        self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape
+        self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape, low: Shape
     ) -> Tensor:
         """Correlate the spread-out cotangent with the turned kernel."""
         rank = len(strides)
-        sizes = zip(x.shape[-rank:], kernel.shape[-rank:], ct.shape[-rank:], strides, dilation)
-        low, high = [], []
-        for size, window, count, step, d in sizes:
-            low.append((window - 1) * d)
-            high.append(size - ((count - 1) * step + 1))
-        spread = padded(ct, tuple(low), tuple(high), tuple(step - 1 for step in strides))
+        if 0 in x.shape[-rank:]:
+            return FUNCTIONS["zeros_like"](x)
+        sizes = zip(
+            x.shape[-rank:],
+            kernel.shape[-rank:],
+            ct.shape[-rank:],
+            strides,
+            dilation,
+            low,
+            strict=True,
+        )
+        before, after = [], []
+        for size, window, count, step, d, below in sizes:
+            before.append((window - 1) * d - below)
+            after.append(size + below - ((count - 1) * step + 1))
         turned = _swap_features(_turned(kernel, rank), rank)
-        return call(self, (spread, turned), {"strides": (1,) * rank, "dilation": dilation})
+        return spread_out(ct, turned, strides, dilation, tuple(before), tuple(after))
 
     def _by_kernel(
-        self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape
+        self, x: Tensor, kernel: Tensor, ct: Tensor, strides: Shape, dilation: Shape, low: Shape
     ) -> Tensor:
         """Correlate the input with the cotangent; batch axes the kernel lacks are contracted."""
         rank = len(strides)
@@ -138,10 +204,21 @@ class Conv(Operation):
             for t in (x, ct)
         )  # lead c batch (space) and lead o batch (result)
         image = moveaxis(image, -rank - 2, 0)  # c leads: a batch axis that the pattern lacks
-        found = call(self, (image, pattern), {"strides": dilation, "dilation": strides})
-        window = kernel.shape[-rank:]
-        found = slice_axes(found, (0,) * rank, window, (1,) * rank)
-        return moveaxis(found, 0, -rank - 1)
+        sizes = zip(
+            x.shape[-rank:],
+            kernel.shape[-rank:],
+            ct.shape[-rank:],
+            strides,
+            dilation,
+            low,
+            strict=True,
+        )
+        high = tuple(
+            (window - 1) * d + (count - 1) * step + 1 - size - below
+            for size, window, count, step, d, below in sizes
+        )  # as many places as the kernel has points
+        widths = {"strides": dilation, "dilation": strides, "low": low, "high": high}
+        return moveaxis(call(self, (image, pattern), widths), 0, -rank - 1)
 
 
 def _columns(
@@ -193,6 +270,87 @@ def padded(
 
 
 conv_op = Conv()
+
+
+def spread_out(
+    x: Tensor, kernel: Tensor, steps: Shape, dilation: Shape, low: Shape, high: Shape
+) -> Tensor:
+    """Correlate `x`, its elements `steps` apart and zeros around and between, with a kernel.
+
+    Places whose distance is a multiple of the steps see the same points of the kernel: each such
+    phase is a convolution of `x` itself, so zeros in between are never multiplied.
+    """
+    rank = len(steps)
+    if prod(steps) > _MOST_PHASES or any(
+        gcd(n, d) > 1 for n, d in zip(steps, dilation, strict=True)
+    ):
+        x = padded(x, low, high, tuple(step - 1 for step in steps))
+        nothing = (0,) * rank
+        widths = {"strides": (1,) * rank, "dilation": dilation, "low": nothing, "high": nothing}
+        return call(conv_op, (x, kernel), widths)
+    if prod(steps) == 1:
+        widths = {"strides": (1,) * rank, "dilation": dilation, "low": low, "high": high}
+        return call(conv_op, (x, kernel), widths)
+    axes = [
+        _phases(*each)
+        for each in zip(
+            x.shape[-rank:], kernel.shape[-rank:], steps, dilation, low, high, strict=True
+        )
+    ]
+    counts = tuple(count for _, count, _ in axes)
+    parts = [
+        _phase(x, kernel, phase, dilation) for phase in product(*(found for found, *_ in axes))
+    ]
+    lead = next(part.shape[: part.ndim - rank] for part in parts if part is not None)
+    zeros = FUNCTIONS["zeros"]((*lead, *counts), dtype=x.dtype, device=x.device)
+    whole = FUNCTIONS["stack"]([zeros if part is None else part for part in parts], axis=-1)
+    whole = reshape(whole, (*lead, *counts, *steps))
+    whole = moveaxis(whole, range(-rank, 0), range(1 - 2 * rank, 1, 2) if rank > 1 else (-1,))
+    whole = reshape(whole, (*lead, *(n * step for n, step in zip(counts, steps, strict=True))))
+    return slice_axes(whole, (0,) * rank, tuple(size for *_, size in axes), (1,) * rank)
+
+
+def _phases(
+    size: int, window: int, step: int, d: int, low: int, high: int
+) -> tuple[list[_Phase], int, int]:
+    """What each phase of one axis is; how many places each has, and how many all have."""
+    places = low + (size - 1) * step + 1 + high - (window - 1) * d
+    count = -(-places // step)
+    found = []
+    for r in range(step):
+        first = next((w for w in range(min(step, window)) if (r + w * d - low) % step == 0), None)
+        if first is None:
+            found.append(_Phase(0, 0, step, 0, 0))
+            continue
+        points = -(-(window - first) // step)
+        start = (r + first * d - low) // step  # of the first place, in elements
+        end = start + count - 1 + (points - 1) * d
+        found.append(_Phase(first, points, step, -start, end - (size - 1)))
+    return found, count, places
+
+
+class _Phase(NamedTuple):
+    """Points of a kernel, `step` apart, that every place of a phase sees."""
+
+    first: int
+    points: int
+    step: int
+    low: int
+    high: int
+
+
+def _phase(x: Tensor, kernel: Tensor, phase: tuple[_Phase, ...], dilation: Shape) -> Tensor | None:
+    """The places of one phase; None where no point of the kernel meets an element."""
+    if any(p.points == 0 for p in phase):
+        return None
+    first, points, steps = (tuple(p[k] for p in phase) for k in range(3))
+    widths = {
+        "strides": (1,) * len(phase),
+        "dilation": dilation,
+        "low": tuple(p.low for p in phase),
+        "high": tuple(p.high for p in phase),
+    }
+    return call(conv_op, (x, slice_axes(kernel, first, points, steps)), widths)
 
 
 @public
@@ -283,9 +441,9 @@ def _conv(
     if groups > 1:
         image = reshape(image, (image.shape[0], groups, inputs, *image.shape[2:]))
         weights = reshape(weights, (groups, outputs // groups, *weights.shape[1:]))
-    image = padded(image, low, high)
+    widths = {"strides": strides, "dilation": spacing, "low": low, "high": high}
     try:
-        made = call(conv_op, (image, weights), {"strides": strides, "dilation": spacing})
+        made = call(conv_op, (image, weights), widths)
     except ShapeError as error:
         raise ShapeError(str(error).replace("conv:", f"{op}:", 1)) from None
     if groups > 1:
@@ -441,8 +599,7 @@ def _conv_transpose(
     weights = reshape(weights, (groups, inputs // groups, *weights.shape[1:]))
     weights = _swap_features(_turned(weights, rank), rank)
     image = reshape(image, (image.shape[0], groups, inputs // groups, *image.shape[2:]))
-    image = padded(image, low, high, tuple(step - 1 for step in strides))
-    made = call(conv_op, (image, weights), {"strides": (1,) * rank, "dilation": spacing})
+    made = spread_out(image, weights, strides, spacing, low, high)
     made = reshape(made, (made.shape[0], groups * outputs, *made.shape[3:]))
     return _finish(op, made, bias, rank, batched)
 
@@ -492,9 +649,9 @@ def _correlated(long: Tensor, short: Tensor, mode: str) -> Tensor:
     reach = short.size - 1
     before = {"full": reach, "same": short.size // 2, "valid": 0}[mode]
     after = {"full": reach, "same": reach - before, "valid": 0}[mode]
-    image = reshape(padded(long, (before,), (after,)), (1, -1))
-    kernel = reshape(short, (1, 1, short.size))
-    made: Tensor = call(conv_op, (image, kernel), {"strides": (1,), "dilation": (1,)})
+    image, kernel = reshape(long, (1, -1)), reshape(short, (1, 1, short.size))
+    widths = {"strides": (1,), "dilation": (1,), "low": (before,), "high": (after,)}
+    made: Tensor = call(conv_op, (image, kernel), widths)
     return reshape(made, (made.shape[-1],))
 
 
