@@ -517,3 +517,55 @@ def test_a_run_on_arrays_that_are_not_packed_does_nothing():
     np.testing.assert_array_equal(x, np.arange(100))
     np.testing.assert_array_equal(y, np.arange(100))
     assert program.run_arrays([x, y])
+
+
+def test_a_brief_program_is_a_function_of_arrays():
+    builder = ProgramBuilder(arguments=2)
+    builder.region([step("mix", [builder.argument(k)], [5], 50) for k in range(2)])
+    call = builder.build().as_function()
+    x, y = np.arange(50, dtype=INDEX), np.arange(100, dtype=INDEX)
+    assert call is not None
+    assert call(x, y[::2]) == module.REFUSED
+    assert call(x) == call() == call(x, x, x) == module.REFUSED
+    np.testing.assert_array_equal(x, np.arange(50))
+    assert call(x, y) == module.DONE
+    np.testing.assert_array_equal(x, mixed(np.arange(50, dtype=INDEX), 5))
+    np.testing.assert_array_equal(y[:50], x)
+
+
+def test_what_is_long_calls_python_or_uses_threads_is_no_function():
+    def written(write):
+        builder = ProgramBuilder(arguments=1)
+        write(builder, builder.argument(0))
+        return builder.build()
+
+    def repeated(builder, slot):
+        with builder.loop(2):
+            builder.region([step("mix", [slot], [5], 50)])
+
+    for write in (
+        repeated,
+        lambda builder, slot: builder.region([step("mix", [slot], [5], 50, LARGE)]),
+        lambda builder, slot: builder.copy(slot, slot, 1 << 30),
+        lambda builder, slot: builder.host(print),
+    ):
+        assert written(write).as_function() is None
+    few = written(lambda builder, slot: builder.region([step("mix", [slot], [5], 50, 10.0)]))
+    assert few.as_function() is not None
+
+
+def test_a_function_of_arrays_goes_on_after_a_pause_and_says_when_a_kernel_failed(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_NS", 0)
+    builder = ProgramBuilder(arguments=2)
+    out, failing = builder.argument(0), builder.argument(1)
+    for _ in range(20):
+        builder.region([step("add", [out], [1])])
+    builder.region([step("fail", [failing], [7, 0])])
+    call = builder.build().as_function()
+    total, code = array(0), array(0)
+    assert call is not None and call(total, code) == module.DONE
+    assert total[0] == 20
+    code[0] = 3
+    assert call(total, code) == module.FAILED
+    code[0] = 0
+    assert call(total, code) == module.DONE

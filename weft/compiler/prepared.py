@@ -20,6 +20,7 @@ from weft.core.common.events import watchers
 from weft.core.common.types import DType, Shape, TensorType
 from weft.errors import WeftError
 from weft.runtime.cpu.allocator import CachingAllocator
+from weft.runtime.cpu.executor_layout import DONE
 from weft.runtime.cpu.program import Program, address_of, knows_arrays
 from weft.runtime.registry import client
 
@@ -53,6 +54,9 @@ class Prepared(Executable):
         self._chosen = _chooser(interface.places)
         self._arena = interface.arena
         self._is_direct = knows_arrays() and not any(interface.strided)
+        # Whatever it cannot do is done again, for which all inputs must be as they were.
+        plain = self._is_direct and not (self._arena or interface.reused)
+        self._call = program.as_function() if plain else None
         runs: Any = client("cpu")
         self._allocator: CachingAllocator = runs.allocator
         self._kinds: list[tuple[Callable[..., Any], Shape, DType]] = [
@@ -80,6 +84,8 @@ class Prepared(Executable):
             return self._run_by_address(inputs, threads, self.program.run)
         outputs = self._outputs_for(inputs)
         given = inputs + outputs
+        if self._call is not None and self._call(*given) == DONE:
+            return self._chosen(given)
         if self._arena:
             given.append(self._allocator.empty((self._arena,), _BYTE))
         try:
@@ -90,6 +96,27 @@ class Prepared(Executable):
         if not done:
             return self._run_by_address(inputs, threads, self.program.run)
         return self._chosen(given)
+
+    def as_function(self) -> Callable[..., Any]:
+        """The program as a function of its arrays that gives its only result."""
+        ((make, shape, dtype),) = self._kinds
+        call = self._call
+        if call is None or self._constants:
+            return lambda *arrays: self.run(arrays)[0]
+
+        def one(x: Any) -> Any:
+            if watchers:
+                return self.run((x,))[0]
+            out = make(shape, dtype)
+            return out if call(x, out) == DONE else self.run((x,))[0]
+
+        def several(*arrays: Any) -> Any:
+            if watchers:
+                return self.run(arrays)[0]
+            out = make(shape, dtype)
+            return out if call(*arrays, out) == DONE else self.run(arrays)[0]
+
+        return one if len(self.interface.strided) == 1 else several
 
     def _outputs_for(self, inputs: list[Any]) -> list[Any]:
         """Memory for results: new, or that of inputs which were given away."""

@@ -133,6 +133,7 @@ def recall(origin: Origin) -> Stored | None:
             chunks=tuple(data["chunks"]),
             kernels=tuple(word for word, _ in data["kernel_words"]),
             constants=tuple(word for word, _ in data["constant_words"]),
+            is_brief=data["is_brief"],
             failure=failure_of(origin.trace.name),
             keep_alive=(constants, modules),
         )
@@ -189,6 +190,7 @@ def keep(
         "hosts": list(_told_hosts(made, lowered, encoder)),
         "names": encoded.names,
         "chunks": encoded.chunks,
+        "is_brief": encoded.is_brief,
         "sizes_of_frame": {
             "slots": encoded.slots,
             "registers": encoded.registers,

@@ -3,6 +3,7 @@
 | file | what lives in it |
 |---|---|
 | `allocator` | `CachingAllocator`: freed blocks are used again |
+| `builtin` | native routines as functions of Python's own kind |
 | `client` | `CpuRuntime`, `CpuClient`, `ParallelismConfig` |
 | `code_cache` | `cached`: compiled code is kept in memory and on disk |
 | `fingerprint` | a hash of the sources that made cached code |

@@ -9,7 +9,10 @@ import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from weft.runtime.cpu.builtin import function_of
 from weft.runtime.cpu.code_cache import cached
 from weft.runtime.cpu.executor_text import executor_text
 from weft.runtime.cpu.jit import Loaded, compile_text, host_target, load_object
@@ -24,6 +27,7 @@ class Executor:
 
     start: Callable[[int], int]  # run the program of a frame from its beginning
     start_arrays: Callable[[int], int]  # the same, of a frame that was given arrays
+    call: Callable[[Any], Callable[..., int]]  # a frame's memory as a function of arrays
     resume: Callable[[int], int]  # go on where the frame says
     worker: Callable[[int, int], None]  # serve a pool until it is stopped
     stop: Callable[[int], None]  # send the workers of a pool home
@@ -55,6 +59,7 @@ def _loaded() -> Executor:
     return Executor(
         start=routine(code.address("start")),
         start_arrays=routine(code.address("start_arrays")),
+        call=partial(function_of, code.address("call")),
         resume=routine(code.address("resume")),
         worker=ctypes.CFUNCTYPE(None, address, word)(code.address("worker")),
         stop=ctypes.CFUNCTYPE(None, address)(code.address("stop")),

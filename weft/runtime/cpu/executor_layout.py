@@ -28,6 +28,7 @@ FRAME = {  # what a run is, by byte offset
     "THREADS": 160,
     "GIVEN": 168,  # how many arguments are the caller's
     "WORKERS": 176,  # that have begun to run panels, the caller included
+    "NUMBER": 184,  # what makes a number of Python's, for frames that Python calls itself
     "REGISTERS": 192,
 }
 ZERO, SELF, SCRATCH, THREADS, FIXED_ARGUMENTS = range(5)
@@ -82,7 +83,7 @@ _NUMBERS = {
     **{"PROFILE_HEADER": PROFILE_HEADER, "PROFILE_WORDS": PROFILE_WORDS},
     **{f"FRAME_{name}": offset for name, offset in FRAME.items()},
     **{f"ARRAY_{name}": offset for name, offset in ARRAY.items()},
-    **{"FIXED_ARGUMENTS": FIXED_ARGUMENTS, "REASON_REFUSED": REFUSED},
+    **{"FIXED_ARGUMENTS": FIXED_ARGUMENTS, "REASON_REFUSED": REFUSED, "REASON_PAUSED": PAUSED},
     **{f"POOL_{name}": offset for name, offset in POOL.items()},
     **{f"STEP_{name}": number for number, name in enumerate(STEP)},
 }

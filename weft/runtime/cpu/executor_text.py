@@ -80,6 +80,36 @@ refuse:
   ret i64 $REASON_REFUSED
 }
 
+; The same as a function of Python's: `self` is the array that the frame lies in. Python's lock is
+; held throughout, so that nobody else can use the frame, and a pause would be for nothing.
+define ptr @call(ptr %self, ptr %given, i64 %number) {
+entry:
+  %frame.at = getelementptr i8, ptr %self, i64 $ARRAY_DATA
+  %frame = load ptr, ptr %frame.at
+  %count = field i64 GIVEN
+  %arguments = field ptr ARGUMENTS
+  %first = getelementptr i64, ptr %arguments, i64 $FIXED_ARGUMENTS
+  %bytes = mul i64 %count, 8
+  %fits = icmp eq i64 %number, %count
+  br i1 %fits, label %run, label %out
+run:
+  %moved = call ptr @memmove(ptr %first, ptr %given, i64 %bytes)
+  %started = call i64 @start_arrays(ptr %frame)
+  br label %look
+look:
+  %code = phi i64 [ %started, %run ], [ %resumed, %again ]
+  %paused = icmp eq i64 %code, $REASON_PAUSED
+  br i1 %paused, label %again, label %out
+again:
+  %resumed = call i64 @resume(ptr %frame)
+  br label %look
+out:
+  %result = phi i64 [ $REASON_REFUSED, %entry ], [ %code, %look ]
+  %make = field ptr NUMBER
+  %object = call ptr %make(i64 %result)
+  ret ptr %object
+}
+
 define i64 @resume(ptr %frame) {
 entry:
   %now = call i64 @ticks()
@@ -408,7 +438,7 @@ done:
 
 
 def executor_text(triple: str) -> str:
-    """The module: `start`, `start_arrays`, `resume`, `worker`, `stop`, `ticks`, `tick_rate`."""
+    """The module: `start`, `start_arrays`, `call`, `resume`, `worker`, `stop`, and the clock."""
     handlers = ", ".join(f"ptr @do_{name}" for name in HANDLERS)
     table = f"@handlers = internal constant [{len(HANDLERS)} x ptr] [{handlers}]\n"
     return pool_text(triple) + table + expanded(_RUN + _STEPS + _PANELS) + expanded(INSTRUCTIONS)

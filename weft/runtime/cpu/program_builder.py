@@ -33,6 +33,8 @@ from weft.runtime.cpu.program import Encoded, HostCall, Program, aligned_words
 PARALLEL_NS = 20_000.0  # a region of less work runs on its caller's thread
 CHUNK_NS = 5_000.0  # the least work that is worth handing out
 MOST_CHUNKS = 256  # of a region, however much work it is
+COPIED_BYTES = 4.0  # a nanosecond
+BRIEF_NS = 100_000.0  # a program of less work need not let other Python threads run
 _LINE = 64
 _WORD = 8
 
@@ -109,6 +111,8 @@ class ProgramBuilder:
         self._chunks: list[int] = []
         self._kernels: list[int] = []  # where in the code addresses of kernels are
         self._constants: list[int] = []  # slots
+        self._cost_ns = 0.0
+        self._is_straight = True  # serial regions and copies, one after the other
 
     def argument(self, number: int, offset: int = 0) -> int:
         """A slot for the address that runs are given at place `number`, plus `offset` bytes."""
@@ -150,6 +154,8 @@ class ProgramBuilder:
         )
         chunks = sum(-(-step.tasks // grain) for grain, step in split)
         alone = total < self._parallel_ns or chunks == 1
+        self._cost_ns += total
+        self._is_straight &= alone
         self._emit_region("serial" if alone else "parallel", split, chunks)
 
     def _emit_region(self, kind: str, split: list[tuple[int, Step]], chunks: int) -> None:
@@ -193,6 +199,7 @@ class ProgramBuilder:
         A step's `tasks` are those of a batch, its `grain` is that of a panel. `scratch` is a slot,
         the bytes of a worker's part and the number of parts, `count` batches and panels in each.
         """
+        self._is_straight = False
         batches, panels = count
         slot, nbytes, workers = scratch
         records_at = PANEL_WORDS + len(steps) * len(STEP)
@@ -213,6 +220,7 @@ class ProgramBuilder:
     @contextmanager
     def loop(self, trips: int | Register) -> Iterator[Register]:
         """Repeat what is written inside; the counter goes from 0 to `trips` - 1."""
+        self._is_straight = False
         limit = trips if isinstance(trips, Register) else self._set(trips)
         counter = self._set(0)
         head = self._emit("unless_less", counter.number, limit.number, 0)
@@ -225,6 +233,7 @@ class ProgramBuilder:
     @contextmanager
     def while_(self) -> Iterator[While]:
         """Repeat what is written inside, until a `check` in it finds its predicate false."""
+        self._is_straight = False
         begin = len(self._code)
         loop = While(self)
         yield loop
@@ -240,6 +249,7 @@ class ProgramBuilder:
 
         An index below 0 chooses the first case, one that is too large the last.
         """
+        self._is_straight = False
         choose = self._emit("choose", index.number, 0, 0)
         begins: list[int] = []
         ends: list[int] = []
@@ -292,10 +302,12 @@ class ProgramBuilder:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy memory; nothing happens where both slots point to the same place."""
+        self._cost_ns += nbytes / COPIED_BYTES
         self._emit("copy", self._known(target), self._known(source), nbytes)
 
     def host(self, function: Callable[..., None], slots: Sequence[int] = ()) -> None:
         """Call Python with the addresses in `slots`; what it raises ends the run."""
+        self._is_straight = False
         self._check(slots)
         self._emit("host", len(self._hosts))
         self._hosts.append(HostCall(function, tuple(slots)))
@@ -323,6 +335,7 @@ class ProgramBuilder:
                 chunks=tuple(self._chunks),
                 kernels=tuple(begin + place for place in self._kernels),
                 constants=tuple(2 + 2 * slot for slot in self._constants),
+                is_brief=self._is_straight and self._cost_ns < BRIEF_NS,
                 failure=failure,
                 keep_alive=keep_alive,
             )
