@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from weft.compiler.native import Native
@@ -32,7 +33,8 @@ def run(
     key = (op, tuple([(a.shape, a.dtype) for a in arrays]), freeze(params) if params else None)
     found = _prepared.get(key, _prepared)
     if found is _prepared:
-        found = _prepare(key, op, arrays, params, types)
+        operands = tuple(TensorType(a.shape, a.dtype) for a in arrays)
+        found = _prepare(key, op, operands, params, types)
     if found is None:
         return None
     try:
@@ -41,14 +43,28 @@ def run(
         return None  # the reference says what is wrong
 
 
+def kernel_of(
+    op: Any,
+    operands: tuple[TensorType, ...],
+    params: dict[str, Any],
+    results: tuple[TensorType],
+) -> Callable[..., Array] | None:
+    """The kernel of an op of one result as a function of arrays; None where it has none."""
+    key = (op, operands, freeze(params) if params else None)
+    found = _prepared.get(key, _prepared)
+    if found is _prepared:
+        found = _prepare(key, op, operands, params, results)
+    return None if found is None else found.as_function()  # type: ignore[union-attr]
+
+
 def _prepare(
     key: Any,
     op: Any,
-    arrays: tuple[Array, ...],
+    operands: tuple[TensorType, ...],
     params: dict[str, Any],
     types: tuple[TensorType, ...],
 ) -> Native | None:
-    inputs = tuple(OutputRefs.leaf(None, TensorType(a.shape, a.dtype), CPU) for a in arrays)
+    inputs = tuple(OutputRefs.leaf(None, kind, CPU) for kind in operands)
     node = OutputRefs(op, tuple((x, 0) for x in inputs), params, types, CPU)
     with _lock:
         made = None

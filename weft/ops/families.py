@@ -21,15 +21,14 @@ from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.graph.node import freeze
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
-from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.number import Number, python_type, weak_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.exact import calls_functions
-from weft.runtime.cpu.client import quietly, run_kernel, thread, watched
+from weft.ops.ready import Ready, look, made, remember, told
+from weft.runtime.cpu.client import quietly, thread
 
-_new_tensor = Tensor.__new__
 _WEAK = (*PYTHON_SCALARS, Number)
 _exact: dict[Any, bool] = {}  # by op, dtypes and parameters: there are few
 
@@ -58,6 +57,7 @@ class ElementwiseOperation(Operation):
     def __init__(self) -> None:
         super().__init__()
         FUNCTIONS[self.name] = self
+        self._ready: dict[Any, Ready] = {}
 
     def index(self, *types: TensorType, **params: Any) -> Factors:
         return Factors.parse(", ".join(["..."] * len(types)) + " -> ...", [t.rank for t in types])
@@ -104,9 +104,9 @@ class UnaryOperation(ElementwiseOperation):
 
     def __call__(self, x: Any, /) -> Tensor:
         if type(x) is Tensor and current() is None:
-            made = self.directly(x)
-            if made is not None:
-                return made
+            found = self.directly(x)
+            if found is not None:
+                return found
         if type(x) is Tensor and x._impl.dtype.char in self.direct:
             return call(self, (x,), {})
         tensor = to_tensor(x, op=self.name)
@@ -114,24 +114,23 @@ class UnaryOperation(ElementwiseOperation):
 
     def directly(self, x: Tensor) -> Tensor | None:
         impl = x._impl
-        data = impl.data
-        if (
-            type(data) is np.ndarray
-            and data.size <= settings.small_elements
-            and data.dtype.char in self.direct
-            and self.ufunc is not None
-        ):
-            if not self.is_exact(data.dtype):
-                made = run_kernel(self, (data,), {}, (impl.type,))
-                if made is not None:
-                    return _made(made[0], impl)
-            if watchers:
-                return _told(self, impl, data)
-            try:
-                return _made(thread.run(self.ufunc, data), impl)
-            except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
-                return _made(quietly()(self.ufunc, data), impl)
-        return None
+        data, shape, dtype = impl.data, impl.shape, impl.dtype
+        if type(data) is not np.ndarray:
+            return None
+        found = self._ready.get((shape, dtype))
+        if found is None:
+            found = remember(self._ready, (shape, dtype), look(self, (shape,), dtype))
+        kernel, kind, size = found
+        if size > settings.small_elements:
+            return None
+        if kernel is not None:
+            return made(kernel(data), kind, impl.device)
+        if watchers:
+            return made(told(self, dtype, kind, data), kind, impl.device)
+        try:
+            return made(thread.run(self.ufunc, data), kind, impl.device)
+        except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
+            return made(quietly()(self.ufunc, data), kind, impl.device)
 
     def derivative(self, x: Tensor, y: Tensor) -> Tensor:
         """f'(x), given x and y = f(x)."""
@@ -160,55 +159,59 @@ class BinaryOperation(ElementwiseOperation):
     def __call__(self, x1: Any, x2: Any, /) -> Tensor:
         if type(x1) is Tensor and current() is None:
             if type(x2) is Tensor:
-                made = self.directly(x1, x2)
+                found = self.directly(x1, x2)
             else:
-                made = self._with_number(x1, x2)
-            if made is not None:
-                return made
+                found = self._with_number(x1, x2)
+            if found is not None:
+                return found
         return call(self, coerce(self, x1, x2), {})
 
     def _with_number(self, x: Tensor, number: Any) -> Tensor | None:
         """A small float tensor and a Python number: NumPy's weak scalars are ours."""
-        data = x._impl.data
-        if (
-            type(data) is np.ndarray
-            and type(number) in (float, int)
-            and data.size <= settings.small_elements
-            and data.dtype.char in "fd"
-            and data.dtype.char in self.direct
-            and self.is_exact(data.dtype, data.dtype)
-        ):
-            try:
-                if watchers:
-                    return _told(self, x._impl, data, number)
-                return _made(quietly()(self.ufunc, data, number), x._impl)
-            except OverflowError:  # an integer past every float: the full path says so
-                return None
-        return None
+        impl = x._impl
+        data, dtype = impl.data, impl.dtype
+        if type(data) is not np.ndarray or type(number) not in (float, int):
+            return None
+        key = (impl.shape, (), dtype)
+        found = self._ready.get(key)
+        if found is None:
+            found = remember(self._ready, key, look(self, (impl.shape, ()), dtype))
+        _, kind, size = found
+        if size > settings.small_elements or dtype.kind != "f":
+            return None
+        try:
+            if watchers:
+                return made(told(self, dtype, kind, data, number), kind, impl.device)
+            return made(quietly()(self.ufunc, data, number), kind, impl.device)
+        except OverflowError:  # an integer past every float: the full path says so
+            return None
 
     def directly(self, x1: Tensor, x2: Tensor) -> Tensor | None:
         a, b = x1._impl, x2._impl
-        left, right = a.data, b.data
+        left, right, dtype = a.data, b.data, a.dtype
         if (
-            type(left) is np.ndarray
-            and type(right) is np.ndarray
-            and a.dtype is b.dtype
-            and a.device is b.device
-            and left.size <= settings.small_elements >= right.size
-            and left.dtype.char in self.direct
-            and (left.dtype.kind != "c" or (left.flags.c_contiguous and right.flags.c_contiguous))
-            and self.is_exact(a.dtype, b.dtype)
+            type(left) is not np.ndarray
+            or type(right) is not np.ndarray
+            or dtype is not b.dtype
+            or a.device is not b.device
         ):
-            try:
-                if watchers:
-                    return _told(self, a, left, right)
-                try:
-                    return _made(thread.run(self.ufunc, left, right), a)
-                except (AttributeError, RuntimeError):  # this thread's first, or one in another
-                    return _made(quietly()(self.ufunc, left, right), a)
-            except ValueError:  # shapes do not broadcast: the full path says so in our words
-                return None
-        return None
+            return None
+        key = (a.shape, b.shape, dtype)
+        found = self._ready.get(key)
+        if found is None:
+            found = remember(self._ready, key, look(self, key[:2], dtype))
+        kernel, kind, size = found
+        if size > settings.small_elements:
+            return None
+        if kernel is not None:
+            array = kernel(left, right)
+            return None if array is None else made(array, kind, a.device)
+        if watchers:
+            return made(told(self, dtype, kind, left, right), kind, a.device)
+        try:
+            return made(thread.run(self.ufunc, left, right), kind, a.device)
+        except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
+            return made(quietly()(self.ufunc, left, right), kind, a.device)
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
         """(∂f/∂x, ∂f/∂y); `None` where the derivative is zero everywhere."""
@@ -291,24 +294,6 @@ class CollectiveOperation(Operation):
     def layout_of(self, *specs: Any, **params: Any) -> Any:
         """The layout of the result, if those of the operands decide it."""
         return None
-
-
-def _made(array: Any, like: TensorImpl) -> Tensor:
-    """The result of a kernel that ran at once, as a tensor."""
-    if type(array) is not np.ndarray:
-        array = np.asarray(array)
-    tensor = _new_tensor(Tensor)
-    tensor._impl = TensorImpl(array.shape, array.dtype, like.device, array)
-    return tensor
-
-
-def _told(op: Operation, like: TensorImpl, *operands: Any) -> Tensor:
-    """The result of a kernel that runs at once; watchers are told of it."""
-    kinds = tuple(TensorType(np.shape(x), like.dtype) for x in operands)
-    shape = np.broadcast_shapes(*(kind.shape for kind in kinds))
-    made = TensorType(shape, op.dtype(*(kind.dtype for kind in kinds)))
-    with watched(op, kinds, (made,), lambda: op.work * made.size):
-        return _made(quietly()(op.ufunc, *operands), like)
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:

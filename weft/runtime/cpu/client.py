@@ -67,6 +67,17 @@ def run_kernel(
     return result
 
 
+def kernel_of(
+    op: Any,
+    operands: tuple[TensorType, ...],
+    params: Mapping[str, Any],
+    results: tuple[TensorType],
+) -> Callable[..., Array] | None:
+    """The compiled kernel of calls like this as a function of arrays; None where there is none."""
+    result: Callable[..., Array] | None = _kernels[0].kernel_of(op, operands, params, results)
+    return result
+
+
 def watched(
     op: Any,
     operands: tuple[TensorType, ...],

@@ -1,0 +1,51 @@
+"""Small calls that come again run as they did the first time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.config import settings
+from weft.ops import ready
+from weft.ops.elementwise.arithmetic import add, multiply
+from weft.ops.elementwise.elementary import sin
+
+VALUES = np.linspace(-3, 3, 24, dtype=np.float32).reshape(4, 6)
+
+
+@pytest.mark.parametrize("op", [wf.sin, wf.negative, lambda x: x**x, lambda x: x + x])
+def test_calls_on_any_layout_give_the_bits_of_the_first(op) -> None:
+    layouts = (VALUES, np.asfortranarray(VALUES), np.repeat(VALUES, 2, 1)[:, ::2])
+    found = [op(wf.asarray(x)).numpy() for x in (*layouts, *layouts)]
+    for each in found[1:]:
+        np.testing.assert_array_equal(each, found[0])
+
+
+def test_complex_products_of_strided_operands_round_as_packed_ones() -> None:
+    z = (VALUES[:2] + 1j * VALUES[2:]).astype(np.complex64)
+    strided = np.repeat(z, 2, 1)[:, ::2]
+    for _ in range(2):
+        want = multiply(wf.asarray(z), wf.asarray(z)).numpy()
+        np.testing.assert_array_equal(multiply(*[wf.asarray(strided)] * 2).numpy(), want)
+
+
+def test_the_limit_of_small_calls_holds_at_every_call(monkeypatch) -> None:
+    x = wf.asarray(VALUES, copy=True)
+    assert (sin(x) + x).is_realized
+    monkeypatch.setattr(settings, "small_elements", 8)
+    assert not sin(x).is_realized and not (x + x).is_realized and not (x + 1.0).is_realized
+
+
+def test_shapes_that_do_not_broadcast_are_an_error_at_every_call() -> None:
+    for _ in range(2):
+        with pytest.raises(wf.errors.ShapeError, match="add: operand 1"):
+            wf.ones(3) + wf.ones(4)
+
+
+def test_an_op_remembers_a_bounded_number_of_calls(monkeypatch) -> None:
+    monkeypatch.setattr(ready, "_MOST", 4)
+    monkeypatch.setattr(add, "_ready", {})
+    for n in range(1, 12):
+        assert (wf.ones(n) + wf.ones(n)).shape == (n,)
+        assert len(add._ready) <= 4

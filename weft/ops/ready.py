@@ -1,0 +1,88 @@
+"""Small calls that come again: what runs one is looked up by shapes and dtype, not worked out.
+
+An op that is one kernel keeps a table of such calls. A call that is not in it is looked at once:
+either NumPy's ufunc is the op, or a compiled kernel, or it is none of these and goes the long way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.core.common.device import Device
+from weft.core.common.events import watchers
+from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.tensor import Tensor
+from weft.runtime.cpu.client import kernel_of, quietly, watched
+
+# What runs it (None: the ufunc), the result's type, and the elements it touches at most.
+Ready: TypeAlias = tuple[Callable[..., "Array | None"] | None, TensorType, int]
+
+_MOST = 256  # calls that an op remembers
+_new = object.__new__
+
+
+def look(op: Any, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
+    """How a call of an elementwise op on operands of one dtype runs, if it may run at once."""
+    kinds = tuple(TensorType(shape, dtype) for shape in shapes)
+    never = (None, kinds[0], sys.maxsize)
+    if op.ufunc is None or dtype.char not in op.direct:
+        return never
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:  # the long way says so in our words
+        return never
+    kind = TensorType(shape, op.dtype(*[dtype for _ in shapes]))
+    size = max(each.size for each in (*kinds, kind))
+    if op.is_exact(*[dtype for _ in shapes]):
+        return (_packed(op, kind) if dtype.kind == "c" else None), kind, size
+    if any(each != shapes[0] for each in shapes):
+        return never
+    kernel = kernel_of(op, kinds, {}, (kind,))
+    return never if kernel is None and len(shapes) > 1 else (kernel, kind, size)
+
+
+def remember(table: dict[Any, Ready], key: Any, found: Ready) -> Ready:
+    """Enter a call into the table of its op."""
+    if len(table) >= _MOST:
+        table.clear()
+    table[key] = found
+    return found
+
+
+def made(array: Any, kind: TensorType, device: Device) -> Tensor:
+    """The result of a call that ran at once, as a tensor."""
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    # Objects are made and filled here: the calls of `__init__` would take a tenth of the time.
+    tensor = _new(Tensor)
+    impl = tensor._impl = _new(TensorImpl)
+    impl.shape, impl.dtype = impl._kind = kind
+    impl.device, impl.data = device, array
+    impl.owner = impl.node = impl.spec = None
+    impl.shared = impl.traced = False
+    return tensor
+
+
+def told(op: Any, dtype: DType, kind: TensorType, *operands: Any) -> Any:
+    """What the ufunc makes of operands; watchers are told of it."""
+    kinds = tuple(TensorType(np.shape(x), dtype) for x in operands)
+    with watched(op, kinds, (kind,), lambda: op.work * kind.size):
+        return quietly()(op.ufunc, *operands)
+
+
+def _packed(op: Any, kind: TensorType) -> Callable[..., Array | None]:
+    """The ufunc, if all operands are packed: complex loops round differently elsewhere."""
+
+    def run(*operands: Array) -> Array | None:
+        if not all([x.flags.c_contiguous for x in operands]):
+            return None
+        if watchers:
+            return np.asarray(told(op, operands[0].dtype, kind, *operands))
+        return np.asarray(quietly()(op.ufunc, *operands))
+
+    return run
