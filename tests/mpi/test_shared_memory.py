@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.core.common.types import TensorType
 from weft.errors import CommunicationError, RankMismatchError, RankTimeoutError
 from weft.runtime.communicator import LocalCommunicator
 from weft.runtime.communicator.collectives import ProcessCommunicator
 from weft.runtime.communicator.fold import piece_bounds
 from weft.runtime.communicator.segment import GATHER_CHUNK, SLOT, Layout, Segment
 from weft.runtime.communicator.shared_memory import SharedMemory, Watch
+from weft.runtime.communicator.signals import signals
+from weft.runtime.communicator.sum_text import REFUSED, WAITING
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux 5.3")
 
@@ -199,15 +202,73 @@ def test_a_watch_sees_a_killed_process_that_nobody_has_waited_for():
 def test_an_error_in_the_middle_leaves_the_others_an_answer():
     def program(ranks):
         members = (0, 1)
-        ranks.all_reduce(np.ones(3), "sum", members)
+        ranks.all_reduce(np.ones(3), "max", members)
         if ranks.rank == 1:
             ranks._folder._run = None  # what it calls next is a mistake of ours
-        ranks.all_reduce(np.ones(3), "sum", members)
+        ranks.all_reduce(np.ones(3), "max", members)
         ranks.barrier()
 
     _, errors = run(2, program)
     assert isinstance(errors[1], TypeError)
     assert isinstance(errors[0], CommunicationError) and "TypeError" in str(errors[0])
+
+
+def test_native_code_does_small_sums_and_leaves_the_rest_to_python():
+    def program(ranks):
+        members = (0, 1)
+        small, large = TensorType((5,), np.dtype(np.float32)), TensorType((5000,), np.dtype("f4"))
+        assert ranks.reducer(small, "sum", members).record
+        assert not ranks.reducer(small, "max", members).record
+        assert not ranks.reducer(large, "sum", members).record
+        for _ in range(200):
+            assert ranks.all_reduce(np.float64(ranks.rank), "sum", members) == 1
+            assert (ranks.all_reduce(np.ones(3), "max", members) == 1).all()
+
+    alone(2, program)
+
+
+def test_threads_of_a_rank_take_turns():
+    def program(ranks):
+        def many():
+            for _ in range(100):
+                total = ranks.all_reduce(np.full(4, ranks.rank + 1.0), "sum", (0, 1))
+                assert (total == 3).all()
+                done.append(1)
+
+        done = []
+        threads = [threading.Thread(target=many) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len(done)
+
+    assert alone(2, program) == [300, 300]
+
+
+def test_a_sum_that_native_code_began_can_be_abandoned():
+    began = threading.Event()
+
+    def program(ranks):
+        reducer = ranks.reducer(TensorType((4,), np.dtype(np.float32)), "sum", (0, 1))
+        given, result = np.ones(4, np.float32), np.empty(4, np.float32)
+        if ranks.rank == 0:
+            answer = signals().add_up(reducer.record, given.ctypes.data, result.ctypes.data)
+            assert answer == WAITING
+            reducer.abandon(given.ctypes.data)  # another result: nothing happens
+            assert ranks.usable
+            reducer.abandon(result.ctypes.data)
+            assert (
+                signals().add_up(reducer.record, given.ctypes.data, result.ctypes.data) == REFUSED
+            )
+        began.set()
+        began.wait(20)
+        reducer.run(given, result)  # the term of rank 0 has come
+        ranks.barrier()
+
+    _, errors = run(2, program)
+    assert "all_reduce was stopped by KeyboardInterrupt" in str(errors[0])
+    assert isinstance(errors[1], CommunicationError) and "rank 0 failed" in str(errors[1])
 
 
 def test_a_mismatch_tells_what_each_rank_was_doing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import signal
 import subprocess
@@ -263,6 +264,64 @@ def test_what_a_host_function_raises_ends_the_run_and_the_next_run_is_clean():
     fuse.append(False)
     program.run(pointers(total))
     assert total[0] == 12
+
+
+class Doubles(module.Avoidable):
+    """Doubles a number in Python once, natively from then on, unless native code has to stop."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.calls = 0
+        self.abandoned: list[tuple[int, ...]] = []
+        routine = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
+        self.routine = routine(self.native)
+        self.record = array(ctypes.cast(self.routine, ctypes.c_void_p).value)
+
+    def native(self, record: int, source: int, target: int) -> int:
+        assert record == self.record.ctypes.data
+        answer = self.answers.pop() if self.answers else 0
+        if answer == 0:
+            word(target).value = 2 * word(source).value
+        return answer
+
+    def __call__(self, source: int, target: int) -> None:
+        self.calls += 1
+        word(target).value = 2 * word(source).value
+        self.door[0] = self.record.ctypes.data
+        if self.calls == 3:
+            raise KeyboardInterrupt
+
+    def use(self, door: np.ndarray) -> None:
+        self.door = door
+
+    def abandon(self, *addresses: int) -> None:
+        self.abandoned.append(addresses)
+
+
+def word(address: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(address)
+
+
+def test_a_door_spares_the_call_of_python_unless_native_code_has_to_stop():
+    doubles = Doubles()
+    x, total = array(1), array(0)
+    builder = ProgramBuilder(arguments=2)
+    given, out = builder.argument(0), builder.argument(1)
+    with builder.loop(3):
+        builder.host(doubles, [given, out])
+        builder.copy(given, out, 8)
+    program = builder.build()
+    program.run(pointers(x, total))
+    assert (doubles.calls, x[0]) == (1, 8)
+    doubles.answers = [0, 2, 0]
+    program.run(pointers(x, total))
+    assert (doubles.calls, x[0]) == (2, 64)
+    doubles.answers = [2]
+    with pytest.raises(KeyboardInterrupt):
+        program.run(pointers(x, total))
+    assert doubles.abandoned == [tuple(pointers(x, total))]
+    program.run(pointers(x, total), profile=program.profile())
+    assert doubles.calls == 6  # profiles see every call
 
 
 def test_a_host_function_may_run_the_program_it_is_part_of():

@@ -14,6 +14,7 @@ from weft.core.common.source import blame, unblame
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import Located, execute, locate
 from weft.core.graph.node import OutputRefs
+from weft.runtime.cpu.program import Avoidable, Words
 
 Memory: TypeAlias = tuple[tuple[int, ...], list[Array], list[Array]]  # addresses, operands, results
 
@@ -32,10 +33,10 @@ def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: in
         np.copyto(array_at(address, kind), np.asarray(result).reshape(kind.shape))
 
 
-class BareCall:
+class BareCall(Avoidable):
     """A call whose reference writes its results itself; memory mostly lies where it lay before."""
 
-    __slots__ = ("_inputs", "_memory", "_node", "_position", "_run")
+    __slots__ = ("_door", "_inputs", "_memory", "_native", "_node", "_position", "_run")
 
     def __init__(self, node: OutputRefs, inputs: tuple[TensorType, ...]) -> None:
         self._node = node
@@ -43,6 +44,15 @@ class BareCall:
         self._inputs = inputs
         self._memory: Memory = (), [], []
         self._run: Any = None
+        self._native: Any = None
+        self._door: Words | None = None
+
+    def use(self, door: Words) -> None:
+        self._door = door
+
+    def abandon(self, *addresses: int) -> None:
+        if self._native is not None:
+            self._native.abandon(addresses[-1])
 
     def __call__(self, *addresses: int) -> None:
         if watchers:
@@ -54,7 +64,7 @@ class BareCall:
         token = blame(self._position)  # by hand: a context manager costs more than the rest of this
         try:
             self._run(*memory[1], out=memory[2])
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, too, shows the line that waited
             locate(self._node, error)
             raise
         finally:
@@ -64,6 +74,10 @@ class BareCall:
         node, count = self._node, len(self._inputs)
         if self._run is None:
             self._run = node.op.prepared(self._inputs, node.params)
+            native = node.op.native(self._inputs, node.params)
+            if native is not None and native.record and self._door is not None:
+                self._native = native
+                self._door[0] = native.record
         arrays = list(map(array_at, addresses, (*self._inputs, *node.types)))
         self._memory = found = addresses, arrays[:count], arrays[count:]
         return found

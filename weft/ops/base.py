@@ -162,6 +162,10 @@ class Operation(ABC):
         """`f(*arrays, out=…)` for a call that comes again and again; only for `bare` ops."""
         return partial(self.eval, **params)
 
+    def native(self, types: Any, params: dict[str, Any]) -> Any:
+        """What does a call without Python, if anything does (a `Reducer`); only for `bare` ops."""
+        return None
+
     def index(self, *types: Any, **params: Any) -> Factors:
         """The op's factors for operands of these types."""
         return Factors.parse(self.factors, [len(t.shape) for t in types], whole=self.whole)

@@ -78,7 +78,10 @@ class SumWorld(WorldOperation):
 
     def prepared(self, types: Any, params: dict[str, Any]) -> Any:
         reduce = world().reducer(types[0], "sum", params["members"])
-        return lambda x, out: reduce(x, out[0])
+        return lambda x, out: reduce.run(x, out[0])
+
+    def native(self, types: Any, params: dict[str, Any]) -> Any:
+        return world().reducer(types[0], "sum", params["members"])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return (call(self, (ct,), params),)

@@ -9,7 +9,6 @@ each rank folds its piece of all arrays, and pieces are then gathered.
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +30,16 @@ from weft.runtime.communicator.headers import (
     short_text,
     type_of,
 )
-from weft.runtime.communicator.interface import Communicator, Members
+from weft.runtime.communicator.interface import Communicator, Members, Reducer
 from weft.runtime.communicator.local import check_axis, check_own_messages, row_major
+from weft.runtime.communicator.small_sum import Adder
+from weft.runtime.communicator.sum_text import DIVERGED, DONE, REFUSED, WAITING
 from weft.runtime.communicator.transport import ERRORS, Bytes, Lane, State, Transport, Trouble
+from weft.runtime.cpu.program import address_of
 
 _MOST_PLANS = 1024  # kinds of calls remembered for each group
 _EXIT_POLL = 1e-3
+_BUSY_SECONDS = 50e-6
 _DETAIL_SECONDS = 1.0  # how long a rank that diverged waits to hear what the others were doing
 
 Result = TypeVar("Result")
@@ -61,7 +64,7 @@ class Group:
     peers: Members  # the others, in order
     text: str
     plans: dict[Any, Plan] = field(default_factory=dict)
-    reducers: dict[Any, Callable[[Array, Array | None], Array]] = field(default_factory=dict)
+    reducers: dict[Any, Reducer] = field(default_factory=dict)
 
     def with_own(self, others: Sequence[Any], own: Any) -> list[Any]:
         """What peers gave and what this rank has, by position."""
@@ -76,7 +79,7 @@ class ProcessCommunicator(Communicator):
         self.size = transport.size
         self._transport = transport
         self._groups: dict[Members, Group] = {}
-        self._lock = threading.Lock()
+        self._lock = transport.turnstile
         self._folder = Folder()
         self._unusable: CommunicationError | None = None
         self._heir: ProcessCommunicator | None = None
@@ -117,11 +120,9 @@ class ProcessCommunicator(Communicator):
         found = group.reducers.get((kind, array.dtype, array.shape))
         if found is None:
             found = self.reducer(TensorType(array.shape, array.dtype), kind, members)
-        return found(array, out)
+        return found.run(array, out)
 
-    def reducer(
-        self, kind_of_array: TensorType, kind: str, members: Members
-    ) -> Callable[[Array, Array | None], Array]:
+    def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
         group = self._group(members, "all_reduce")
         shape, dtype = kind_of_array
         found = group.reducers.get((kind, dtype, shape))
@@ -132,29 +133,64 @@ class ProcessCommunicator(Communicator):
             group.reducers[kind, dtype, shape] = found
         return found
 
-    def _make_reducer(
-        self, group: Group, like: Array, kind: str
-    ) -> Callable[[Array, Array | None], Array]:
+    def _make_reducer(self, group: Group, like: Array, kind: str) -> Reducer:
         plan = self._plan(group, "all_reduce", (kind,), like)
         if not group.peers:
-            return lambda array, out: row_major(array, "all_reduce", out)
+            return Reducer(lambda array, out: row_major(array, "all_reduce", out))
         if not plan.small:
-            return functools.partial(self._run, plan.header, self._reduce_large, group, plan)
-        lock, meet, fold = self._lock, plan.lane.meet, self._folder.fold
-        function, position, header = plan.function, group.position, plan.header
+            run = functools.partial(self._run, plan.header, self._reduce_large, group, plan)
+            return Reducer(run)
+        adder = plan.lane.adder(group.position) if kind == "sum" else None
+        if adder is not None:
+            return self._make_adding(plan, adder, like)
+        run = functools.partial(self._run, plan.header, self._reduce_small, group, plan)
+        return Reducer(run)
 
-        def reduce(array: Array, out: Array | None) -> Array:
-            with lock:  # as `_run` does, without the cost of a call
-                if self._unusable is not None:
-                    raise self._refusal(header)
-                try:
-                    arrays = meet(array.tobytes()) or self._diverged(plan)
-                    arrays.insert(position, array)
-                    return fold(function, arrays, out)
-                except BaseException as error:
-                    raise self._failure(error, header) from None
+    def _reduce_small(self, group: Group, plan: Plan, array: Array, out: Array | None) -> Array:
+        arrays = self._meet(plan, array.tobytes())
+        arrays.insert(group.position, array)
+        return self._folder.fold(plan.function, arrays, out)
 
-        return reduce
+    def _make_adding(self, plan: Plan, adder: Adder, like: Array) -> Reducer:
+        """Sums by native code, which Python helps only where it has to wait or is refused."""
+        add_up, shape, dtype = adder.run, like.shape, like.dtype
+
+        def run(array: Array, out: Array | None) -> Array:
+            packed = type(array) is np.ndarray and array.flags.c_contiguous
+            given = array if packed else np.ascontiguousarray(array)
+            result = np.empty(shape, dtype) if out is None else out
+            source, target = address_of(given), address_of(result)
+            try:
+                if add_up(source, target) != DONE:
+                    self._add_patiently(plan, adder, source, target)
+            except BaseException:
+                abandon(target)  # an interrupt may come when native code has just returned
+                raise
+            return result
+
+        def abandon(target: int) -> None:
+            if adder.is_posted(target):
+                self._failure(KeyboardInterrupt(), plan.header)
+                adder.give_up()
+
+        return Reducer(run, adder.record, abandon)
+
+    def _add_patiently(self, plan: Plan, adder: Adder, source: int, target: int) -> None:
+        """A sum that native code could not begin, or not end, at once."""
+        while (answer := adder.run(source, target)) == REFUSED:
+            if self._unusable is not None:
+                raise self._refusal(plan.header)
+            time.sleep(_BUSY_SECONDS)  # another thread is in the middle of a collective
+        try:
+            while answer == WAITING:
+                plan.lane.wait()
+                answer = adder.run(source, target)
+            if answer == DIVERGED:
+                self._diverged(plan)
+        except BaseException as error:  # whatever it is, the other ranks must learn of it
+            failure = self._failure(error, plan.header)
+            adder.give_up()
+            raise failure from None
 
     def reduce_scatter(
         self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None
@@ -250,7 +286,7 @@ class ProcessCommunicator(Communicator):
             except Trouble as trouble:
                 made = ERRORS[trouble.state](f"shrink: {trouble.text}", trouble.ranks)
                 raise made from None
-            self._unusable = CommunicationError("this communicator was replaced by shrink")
+            self._give_up(CommunicationError("this communicator was replaced by shrink"))
         self._heir = ProcessCommunicator(transport, self.timeout)
         self._heir.origin = self.origin
         return self._heir
@@ -261,7 +297,7 @@ class ProcessCommunicator(Communicator):
     def leave(self, state: State, text: str) -> None:
         """Stop taking part, and tell the ranks that may wait why."""
         if self._unusable is None:
-            self._unusable = CommunicationError("this communicator is closed")
+            self._give_up(CommunicationError("this communicator is closed"))
             self._transport.tell(state, text)
 
     def all_have_left(self) -> bool:
@@ -316,7 +352,7 @@ class ProcessCommunicator(Communicator):
                 raise self._refusal(header)
             try:
                 return how(*args)
-            except BaseException as error:
+            except BaseException as error:  # whatever it is, the other ranks must learn of it
                 raise self._failure(error, header) from None
 
     def _refusal(self, header: Header) -> CommunicationError:
@@ -329,7 +365,8 @@ class ProcessCommunicator(Communicator):
         return plan.lane.meet(payload) or self._diverged(plan)
 
     def _diverged(self, plan: Plan) -> list[Array]:
-        self._read(plan.lane.peers, plan.lane.blocks, [plan.header] * len(plan.lane.peers))
+        peers = plan.lane.peers
+        self._read(peers, plan.lane.arrived(), [plan.header] * len(peers))
         raise AssertionError("headers that differ as bytes differ")
 
     def _read(
@@ -461,12 +498,11 @@ class ProcessCommunicator(Communicator):
         """The error to raise; the other ranks are told, and this communicator is given up."""
         if not isinstance(error, Trouble):
             kind = type(error).__name__
-            self._unusable = CommunicationError(f"{header.op} was stopped by {kind}")
+            self._give_up(CommunicationError(f"{header.op} was stopped by {kind}"))
             self._transport.tell(State.FAILED, f"{kind} in {header}")
             return error
         if error.state is State.MISMATCH:
-            self._unusable = self._mismatch(error, header)
-            return self._unusable
+            return self._give_up(self._mismatch(error, header))
         text = f"{header}: {error.text}"
         kept = State.GAVE_UP if error.state is State.GAVE_UP else State.FAILED
         self._transport.tell(kept, text)
@@ -474,8 +510,13 @@ class ProcessCommunicator(Communicator):
             text += (
                 "\nhint: see what those ranks are doing; WEFT_RANK_TIMEOUT sets how long to wait"
             )
-        self._unusable = ERRORS[error.state](text, error.ranks)
-        return self._unusable
+        return self._give_up(ERRORS[error.state](text, error.ranks))
+
+    def _give_up(self, reason: CommunicationError) -> CommunicationError:
+        """Be of no further use."""
+        self._unusable = reason
+        self._transport.shut()
+        return reason
 
     def _mismatch(self, trouble: Trouble, header: Header) -> RankMismatchError:
         where = self.origin() if self.origin is not None else describe(user_position())

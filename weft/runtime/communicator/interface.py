@@ -9,11 +9,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.core.common.types import Array, DType, Shape, TensorType
 
 Members: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """`all_reduce` of arrays of one type, for who does it again and again."""
+
+    run: Callable[[Array, Array | None], Array]
+    """Takes the array and, if there is one, the memory of the result."""
+    record: int = 0
+    """Where native code finds all it needs to do this without Python; 0 if it cannot be done so."""
+    abandon: Callable[[int], None] | None = None
+    """Takes the address of a result whose sum native code began and nobody will end."""
 
 
 class Communicator(ABC):
@@ -47,10 +60,8 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def reducer(
-        self, kind_of_array: TensorType, kind: str, members: Members
-    ) -> Callable[[Array, Array | None], Array]:
-        """`all_reduce` of arrays of one type, for who does it again and again: `f(array, out)`."""
+    def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
+        """`all_reduce` of arrays of one type."""
 
     @abstractmethod
     def reduce_scatter(

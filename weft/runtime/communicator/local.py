@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from weft.core.common.dtypes import as_dtype
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, AxisError, RankMismatchError
 from weft.runtime.communicator.fold import fold_function
-from weft.runtime.communicator.interface import Communicator, Members
+from weft.runtime.communicator.interface import Communicator, Members, Reducer
 
 
 def row_major(array: Array, op: str, out: Array | None = None) -> Array:
@@ -42,10 +42,8 @@ class LocalCommunicator(Communicator):
         fold_function(kind, "all_reduce")
         return row_major(array, "all_reduce", out)
 
-    def reducer(
-        self, kind_of_array: TensorType, kind: str, members: Members
-    ) -> Callable[[Array, Array | None], Array]:
-        return lambda array, out: self.all_reduce(array, kind, members, out)
+    def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
+        return Reducer(lambda array, out: self.all_reduce(array, kind, members, out))
 
     def reduce_scatter(
         self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None

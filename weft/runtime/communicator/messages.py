@@ -46,6 +46,7 @@ class Messages(Transport):
         self.size = comm.Get_size()
         self.room = SLOT
         self.timeout = 0.0
+        self.turnstile = threading.Lock()
         self._inboxes = [bytearray(SLOT) for _ in range(self.size)]
         self._news: dict[int, tuple[State, str]] = {}
         self._kept: list[Any] = []  # requests that will never be completed, and their buffers
@@ -108,7 +109,7 @@ class Messages(Transport):
         except MPI.Exception as error:
             self._kept.append((pending, outgoing, buffers))
             raise self._trouble(error) from error
-        except BaseException:
+        except BaseException:  # whatever it is, MPI goes on writing into these buffers
             self._kept.append((pending, outgoing, buffers))
             raise
 
@@ -153,6 +154,9 @@ class Messages(Transport):
             return tuple(MPI.Group.Translate_ranks(group, None, here))
         except (MPI.Exception, NotImplementedError):  # without fault tolerance
             return ()
+
+    def shut(self) -> None:
+        pass
 
     def tell(self, state: State, text: str) -> None:
         news = bytes([state]) + text.encode()[: SLOT - 1]

@@ -82,6 +82,7 @@ class Segment:
         self.layout = Layout(seats)
         self.map = mmap.mmap(descriptor, self.layout.nbytes)
         self.view = memoryview(self.map)
+        self.words = self.view.cast("q")
         self.bytes: Bytes = np.frombuffer(self.map, np.uint8)
         self.address: int = self.bytes.ctypes.data
 

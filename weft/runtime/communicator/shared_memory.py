@@ -33,6 +33,7 @@ from weft.runtime.communicator.segment import (
     Segment,
 )
 from weft.runtime.communicator.signals import signals
+from weft.runtime.communicator.small_sum import Adder, Turnstile, folding
 from weft.runtime.communicator.transport import (
     Bytes,
     Lane,
@@ -90,7 +91,9 @@ class Table:
         theirs = [segment.address + counter(kind, other, seat) for other in seats]
         self._words = np.array([len(seats), spins, *mine, *theirs], np.int64)
         self.pairs = list(zip(mine, theirs, strict=True))
+        self.places = [counter(kind, seat, other) // segment.words.itemsize for other in seats]
         native, address = signals(), self._words.ctypes.data
+        self.address: int = address
         self.post = functools.partial(native.post, address)
         self.arrived = functools.partial(native.arrived, address)
         self.turn = functools.partial(native.turn, address)
@@ -123,17 +126,33 @@ class SharedLane(Lane):
         start = len(head)
         end = start + prod(shape) * dtype.itemsize
         self._ways = []
-        for peer in party.peers:
+        for peer, place in zip(party.peers, self._table.places, strict=True):
             out, back = transport.boxes[peer]
             heads = [(box[:start], box[start:end]) for box in out]
             found = [(box, box[:start], np.ndarray(shape, dtype, box, start)) for box in back]
-            self._ways.append((peer, heads, found))
+            self._ways.append((place, heads, found))
+
+    def adder(self, position: int) -> Adder | None:
+        shape, dtype = self._type
+        kind = folding(dtype, prod(shape))
+        if kind is None:
+            return None
+        places = [place for peer in self.peers for place in self._shared.block_addresses(peer)]
+        turnstile, table = self._shared.turnstile, self._table.address
+        return Adder(turnstile, self.head, kind, position, table, places)
+
+    def wait(self) -> None:
+        self._shared.wait(self._table, self._party)
+
+    def arrived(self) -> list[memoryview]:
+        words = self._shared.words
+        return [back[words[place] & 1][0] for place, _, back in self._ways]
 
     def meet(self, payload: bytes) -> list[Array] | None:
-        head, counts, table = self.head, self._shared.blocks, self._table
+        head, words, table = self.head, self._shared.words, self._table
         arrived = []
-        for peer, out, back in self._ways:
-            parity = counts[peer] = counts[peer] ^ 1
+        for place, out, back in self._ways:
+            parity = (words[place] + 1) & 1  # of the number that the next block will have
             head_box, rest_box = out[parity]
             head_box[:] = head
             rest_box[:] = payload
@@ -143,7 +162,6 @@ class SharedLane(Lane):
         arrays = []
         for _, head_box, array in arrived:
             if head_box.tobytes() != head:
-                self.blocks = [box for box, _, _ in arrived]
                 return None
             arrays.append(array)
         return arrays
@@ -151,6 +169,8 @@ class SharedLane(Lane):
 
 class SharedMemory(Transport):
     """Ranks that sit in one segment; `seats[r]` is the seat of rank r."""
+
+    turnstile: Turnstile
 
     def __init__(self, segment: Segment, watch: Watch, seats: Ranks, rank: int) -> None:
         self.rank = rank
@@ -167,15 +187,29 @@ class SharedMemory(Transport):
         self._yields = _YIELDS_CROWDED if crowded else 0
         self._parties: dict[Ranks, Party] = {}
         self._gathered: Party | None = None  # who may still be reading what I gathered last
+        self.turnstile = Turnstile()
+        self.words = segment.words
         self.boxes = [self._pair_of_boxes(seat) for seat in seats]
-        self.blocks = [0] * self.size  # which of two blocks was posted last, by rank
         self._steps = [0] * self.size  # the same for bulk data
 
     def _pair_of_boxes(self, seat: int) -> tuple[list[memoryview], list[memoryview]]:
-        view, slot, own = self._segment.view, self._segment.layout.slot, self._seats[self.rank]
-        out = [slot(own, seat, parity) for parity in range(2)]
-        back = [slot(seat, own, parity) for parity in range(2)]
+        view = self._segment.view
+        out, back = self._block_places(seat)
         return [view[a : a + SLOT] for a in out], [view[a : a + SLOT] for a in back]
+
+    def _block_places(self, seat: int) -> tuple[list[int], list[int]]:
+        """Where blocks to a seat and from it lie, by parity."""
+        slot, own = self._segment.layout.slot, self._seats[self.rank]
+        out = [slot(own, seat, parity) for parity in range(2)]
+        return out, [slot(seat, own, parity) for parity in range(2)]
+
+    def block_addresses(self, peer: int) -> list[int]:
+        """The addresses of blocks to a rank, then of those from it, by parity."""
+        out, back = self._block_places(self._seats[peer])
+        return [self._segment.address + place for place in (*out, *back)]
+
+    def shut(self) -> None:
+        self.turnstile.shut()
 
     def _party(self, peers: Ranks) -> Party:
         found = self._parties.get(peers)
@@ -186,10 +220,10 @@ class SharedMemory(Transport):
 
     def talk(self, peers: Ranks, blocks: Sequence[tuple[bytes, bytes]]) -> list[memoryview]:
         party = self._parties.get(peers) or self._party(peers)
-        counts = self.blocks
+        words = self.words
         received = []
-        for peer, (head, rest) in zip(peers, blocks):
-            parity = counts[peer] = counts[peer] ^ 1
+        for peer, place, (head, rest) in zip(peers, party.tables[BLOCKS].places, blocks):
+            parity = (words[place] + 1) & 1
             out, back = self.boxes[peer]
             box, middle = out[parity], len(head)
             box[:middle] = head

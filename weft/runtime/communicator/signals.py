@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable
 from string import Template
 
+from weft.runtime.communicator.sum_text import sum_text
+from weft.runtime.cpu.code_cache import cached
 from weft.runtime.cpu.jit import Loaded, compile_text, host_target, load_object
 
 _PAUSE = {
@@ -102,15 +104,18 @@ class Signals:
     """The native functions; words and tables are given by their addresses."""
 
     def __init__(self, code: Loaded) -> None:
-        self._code = code  # the functions live in it
+        self.address = code.address  # of a function; they live as long as this
         word = ctypes.c_int64
         number = ctypes.CFUNCTYPE(word, word)
         self.post: Callable[[int], None] = ctypes.CFUNCTYPE(None, word)(code.address("post"))
         self.arrived: Callable[[int], int] = number(code.address("arrived"))
         self.turn: Callable[[int], int] = number(code.address("turn"))
         self.load: Callable[[int], int] = number(code.address("load"))
+        self.claim: Callable[[int], int] = number(code.address("claim"))
         store = ctypes.CFUNCTYPE(None, word, word)
         self.store: Callable[[int, int], None] = store(code.address("store"))
+        add_up = ctypes.CFUNCTYPE(word, word, word, word)
+        self.add_up: Callable[[int, int, int], int] = add_up(code.address("add_up"))
 
 
 @functools.cache
@@ -118,5 +123,5 @@ def signals() -> Signals:
     """The functions, compiled for this processor."""
     target = host_target()
     declare, pause = _PAUSE.get(target.architecture, ("", ""))
-    text = _TEXT.substitute(DECLARE=declare, PAUSE=pause)
-    return Signals(load_object(compile_text(text, target)))
+    text = _TEXT.substitute(DECLARE=declare, PAUSE=pause) + sum_text()
+    return Signals(load_object(cached(text, target, lambda: compile_text(text, target))))

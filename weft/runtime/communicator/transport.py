@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from weft.errors import (
     RankMismatchError,
     RankTimeoutError,
 )
+from weft.runtime.communicator.small_sum import Adder
 
 Bytes = NDArray[np.uint8]
 Ranks = tuple[int, ...]
@@ -68,17 +71,28 @@ class Lane:
         self.head = head
         self._transport = transport
         self._type = shape, dtype
-        self.blocks: list[memoryview] = []
-        """What came last."""
+        self._blocks: list[memoryview] = []
 
     def meet(self, payload: bytes) -> list[Array] | None:
         """The arrays of the peers, valid until the next call; None if a header is another one."""
         head, start = self.head, len(self.head)
-        self.blocks = self._transport.talk(self.peers, [(head, payload)] * len(self.peers))
-        if any(bytes(block[:start]) != head for block in self.blocks):
+        self._blocks = self._transport.talk(self.peers, [(head, payload)] * len(self.peers))
+        if any(bytes(block[:start]) != head for block in self._blocks):
             return None
         shape, dtype = self._type
-        return [np.ndarray(shape, dtype, block, start) for block in self.blocks]
+        return [np.ndarray(shape, dtype, block, start) for block in self._blocks]
+
+    def arrived(self) -> list[memoryview]:
+        """The blocks that came last."""
+        return self._blocks
+
+    def adder(self, position: int) -> Adder | None:
+        """What sums these arrays without Python, if the transport can; this rank's is there."""
+        return None
+
+    def wait(self) -> None:
+        """Return when all blocks are there that an adder waits for."""
+        raise AssertionError("this transport has no adders")
 
 
 class Transport(ABC):
@@ -89,6 +103,8 @@ class Transport(ABC):
     timeout: float
     room: int
     """Bytes that fit into a block."""
+    turnstile: AbstractContextManager[Any]
+    """Is held by whoever does a collective."""
 
     @abstractmethod
     def talk(self, peers: Ranks, blocks: Sequence[tuple[bytes, bytes]]) -> list[memoryview]:
@@ -115,6 +131,10 @@ class Transport(ABC):
         self, peers: Ranks, outgoing: Bytes, incoming: Sequence[int]
     ) -> Iterator[tuple[int, list[Bytes]]]:
         """`scatter` of the same bytes to every peer."""
+
+    @abstractmethod
+    def shut(self) -> None:
+        """Let nothing begin a collective that does not ask whether it may."""
 
     @abstractmethod
     def tell(self, state: State, text: str) -> None:

@@ -29,7 +29,8 @@ FRAME = {  # what a run is, by byte offset
     "GIVEN": 168,  # how many arguments are the caller's
     "WORKERS": 176,  # that have begun to run panels, the caller included
     "NUMBER": 184,  # what makes a number of Python's, for frames that Python calls itself
-    "REGISTERS": 192,
+    "DOORS": 192,  # for each Python function, null or the record by which it is done natively
+    "REGISTERS": 200,
 }
 ZERO, SELF, SCRATCH, THREADS, FIXED_ARGUMENTS = range(5)
 

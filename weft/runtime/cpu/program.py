@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,24 @@ _PROFILE = _PLACE["PROFILE"]
 _DETAIL = _PLACE["STATUS"] + 1
 
 
+class Avoidable(ABC):
+    """A Python function that native code may be able to do without."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, *addresses: int) -> None:
+        """Do it, from the beginning or from where native code had to stop."""
+
+    @abstractmethod
+    def use(self, door: Words) -> None:
+        """Take a word of the program: a record's address in it says how native code does this."""
+
+    @abstractmethod
+    def abandon(self, *addresses: int) -> None:
+        """A run with these addresses has failed: nobody will end what native code began."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostCall:
     """A Python function that a program calls with the addresses in some slots."""
@@ -87,6 +106,12 @@ class Program:
         self.encoded = encoded
         self._idle: list[Frame] = []
         self._frames: list[Frame] = []
+        self._doors: Words = np.zeros(len(encoded.hosts) + 1, np.int64)
+        self._avoidable: list[tuple[Avoidable, tuple[int, ...]]] = []
+        for number, call in enumerate(encoded.hosts):
+            if isinstance(call.function, Avoidable):
+                call.function.use(self._doors[number : number + 1])
+                self._avoidable.append((call.function, call.slots))
 
     def run(
         self, pointers: Sequence[int], threads: int = 0, profile: Profile | None = None
@@ -95,7 +120,7 @@ class Program:
         try:
             frame = self._idle.pop()
         except IndexError:
-            frame = Frame(self.encoded)
+            frame = Frame(self.encoded, self._doors)
             self._frames.append(frame)
         try:
             try:
@@ -109,6 +134,9 @@ class Program:
             code = frame.start()
             if code != DONE:
                 self._go_on(frame, code)
+        except BaseException:  # an interrupt as well: native code may have begun something
+            self._abandon(frame)
+            raise
         finally:
             if profile is not None:
                 frame.words[_PROFILE] = 0
@@ -122,7 +150,7 @@ class Program:
         try:
             frame = self._idle.pop()
         except IndexError:
-            frame = Frame(self.encoded)
+            frame = Frame(self.encoded, self._doors)
             self._frames.append(frame)
         try:
             frame.give_arrays(threads or settings.threads or pool.cores, arrays)
@@ -131,6 +159,9 @@ class Program:
                 return False
             if code != DONE:
                 self._go_on(frame, code)
+        except BaseException:  # an interrupt as well: native code may have begun something
+            self._abandon(frame)
+            raise
         finally:
             self._idle.append(frame)
         return True
@@ -153,6 +184,10 @@ class Program:
     def profile(self, capacity: int = 1 << 14) -> Profile:
         """Room for the timings of the last `capacity` kernel calls, to be given to `run`."""
         return Profile(self.encoded.names, capacity)
+
+    def _abandon(self, frame: Frame) -> None:
+        for function, slots in self._avoidable:
+            function.abandon(*[frame.words[frame.table + slot] for slot in slots])
 
     def _go_on(self, frame: Frame, code: int) -> None:
         words, table, hosts, number = frame.words, frame.table, self.encoded.hosts, _PLACE["HOST"]
@@ -194,7 +229,7 @@ class Frame:
     )
     give_arrays: Callable[[int, Sequence[Any]], None]
 
-    def __init__(self, encoded: Encoded) -> None:
+    def __init__(self, encoded: Encoded, doors: Words) -> None:
         arguments = _PLACE["REGISTERS"] + encoded.registers
         self.table = arguments + FIXED_ARGUMENTS + encoded.arguments
         scratch = -(-(self.table + encoded.slots) * _WORD // _LINE) * _LINE
@@ -208,6 +243,7 @@ class Frame:
             _PLACE["ARGUMENTS"]: address + arguments * _WORD,
             _PLACE["POOL"]: pool.address,
             _PLACE["GIVEN"]: encoded.arguments,
+            _PLACE["DOORS"]: doors.ctypes.data,
             _PLACE["BUDGET"]: int(_PAUSE_NS * native.tick_rate),
             arguments + SELF: address,
             arguments + SCRATCH: address + scratch,

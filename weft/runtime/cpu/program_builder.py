@@ -309,7 +309,7 @@ class ProgramBuilder:
         """Call Python with the addresses in `slots`; what it raises ends the run."""
         self._is_straight = False
         self._check(slots)
-        self._emit("host", len(self._hosts))
+        self._emit("host", len(self._hosts), *((slots[0], slots[-1]) if slots else (0, 0)))
         self._hosts.append(HostCall(function, tuple(slots)))
 
     def build(
