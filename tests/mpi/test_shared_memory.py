@@ -261,8 +261,8 @@ def test_a_sum_that_native_code_began_can_be_abandoned():
             assert (
                 signals().add_up(reducer.record, given.ctypes.data, result.ctypes.data) == REFUSED
             )
-        began.set()
-        began.wait(20)
+            began.set()
+        assert began.wait(20)
         reducer.run(given, result)  # the term of rank 0 has come
         ranks.barrier()
 
