@@ -54,16 +54,17 @@ def exponential(x: Number, biases: int = 2) -> Exponential:
     return Exponential(polynomial(r, (1.0, 1.0, *coefficients("EXP", r))), n)
 
 
-def exponential_twice(x: Number) -> Exponential:
-    """exp(2x) for moderate x, with one power of two; x itself is never doubled."""
+def exponential_minus_twice(x: Number) -> tuple[Number, Whole]:
+    """(p, n): exp(-2x) = 2**n (1 + p) for moderate x, with one power of two; p keeps its digits.
+
+    The reduction is rounded twice only: where n is large, exp(-2x) hardly counts beside 1.
+    """
     form = x.format
-    (log2_e,) = parts("LOG2_E", form.digits)
-    n = nearest(x, 2 * log2_e, form.bias)
-    r = x
-    for part in parts("LN2", form.digits - 8, form.digits):
-        r = n.value().fma(-0.5 * part, r)
-    terms = (1.0, 1.0, *coefficients("EXP", r))
-    return Exponential(polynomial(r, tuple(c * 2.0**i for i, c in enumerate(terms))), n)
+    (log2_e,), (ln2,) = parts("LOG2_E", form.digits), parts("LN2", form.digits)
+    n = nearest(x, -2 * log2_e, form.bias)
+    r = n.value().fma(0.5 * ln2, x)  # exp(-2x) = 2**n exp(-2r)
+    terms = tuple(c * (-2.0) ** (i + 2) for i, c in enumerate(coefficients("EXP", r)))
+    return (r * r).fma(polynomial(r, terms), -2.0 * r), n
 
 
 def exponential_double(x: Number, low: Number) -> tuple[Double, Whole]:

@@ -8,10 +8,10 @@ from weft.ops.functions.exponential import (
     Exponential,
     expm1_quarter,
     exponential,
-    exponential_twice,
+    exponential_minus_twice,
 )
 from weft.ops.functions.logarithm import Reduced, log1p, natural, reduce, reduce_one_plus
-from weft.ops.functions.number import Number, choose, evaluate
+from weft.ops.functions.number import Number, choose
 
 _TANH_IS_ONE = 40.0  # what lies beyond has a tangent that rounds to 1 in every format
 _COSH_END = {32: 90.0, 64: 711.0}
@@ -33,13 +33,10 @@ def cosh(x: Number) -> Number:
 
 def tanh(x: Number) -> Number:
     """The hyperbolic tangent."""
-    size = abs(x)
-    z = x * x
-    small = (x * z).fma(evaluate("TANH", z), x)
-    y, n = exponential_twice(size.wrap("min", _TANH_IS_ONE))
-    total = n.power_of_two().fma(y, 1.0)  # exp(2x) + 1
-    large = (total - 2.0) / total
-    return choose(size < 0.55, small, large).signed_like(x)
+    p, n = exponential_minus_twice(abs(x).wrap("min", _TANH_IS_ONE))
+    power = n.power_of_two()
+    # exp(-2x) is power + power * p: both sums are exact before the last rounding.
+    return (power.fma(-p, 1.0 - power) / power.fma(p, 1.0 + power)).signed_by(x)
 
 
 def asinh(x: Number) -> Number:

@@ -191,6 +191,10 @@ class Number:
         lowest = -(1 << (self.format.width - 1))
         return ((self.bits() & ~lowest) | (other.bits() & lowest)).from_bits()
 
+    def signed_by(self, other: Number) -> Number:
+        """This number, whose sign bit is not set, with the sign bit of another float."""
+        return (self.bits() | (other.bits() & -(1 << (self.format.width - 1)))).from_bits()
+
     def negative_bit(self) -> Number:
         """Whether the sign bit of a float is set: true of -0.0."""
         return self.bits() < 0
