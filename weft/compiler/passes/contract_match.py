@@ -153,7 +153,10 @@ def _sorted_by_reader(
 
 
 def _take_unread(
-    loops: Sequence[Axis], left: Value, right: Value, found: tuple[list[Axis], list[Axis], list[Axis]]
+    loops: Sequence[Axis],
+    left: Value,
+    right: Value,
+    found: tuple[list[Axis], list[Axis], list[Axis]],
 ) -> None:
     """Let the last loops be columns and rows although a factor is the same for all of them."""
     lefts, rights, batch = found
