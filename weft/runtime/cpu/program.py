@@ -174,7 +174,7 @@ class Program:
         """
         if not (self.encoded.is_brief and knows_arrays() and has_builtins()):
             return None
-        return Frame(self.encoded).as_function(self.encoded)
+        return Frame(self.encoded, self._doors).as_function(self.encoded)
 
     def cancel(self) -> None:
         """Stop the runs that other threads are in: they raise `CancelledError`."""
