@@ -12,7 +12,8 @@ import weft as wf
 from weft.compiler.cost import Work, estimate, lanes, work_of
 from weft.compiler.explain import kernel_of, show_count, show_time, space_of
 from weft.compiler.native import Native
-from weft.compiler.peaks import SIZES, Peaks, _copies, _products, _sums, best, peaks
+from weft.compiler.peak_kernels import block, copies, products, sums
+from weft.compiler.peaks import SIZES, Peaks, best, peaks
 from weft.compiler.verify import verify
 from weft.runtime.cpu.program_builder import PARALLEL_NS
 
@@ -145,7 +146,8 @@ def test_lanes_are_those_of_the_widest_vector_loop():
 
 
 def test_the_kernels_that_measure_obey_the_rules_of_kernels():
-    for kernel in (_products("float64", np.dtype("f8"), 2), _sums(4), _copies(8)):
+    given = [products("float64", np.dtype("f8"), 2), sums(4), copies(8)]
+    for kernel in (*given, block("block", np.dtype("f4"), 4, 8, 3)):
         verify(kernel)
 
 

@@ -42,7 +42,7 @@
 | `explain` | `describe`: what a program runs, in words |
 | `cost` | `work_of`, `estimate`: arithmetic, bytes and time of a call |
 | `rates` | `rates`: the model's constants, fixed or measured |
-| `peaks` | `peaks`: what this machine can do at most, measured |
+| `peaks`, `peak_kernels` | what this machine can do at most, measured; by which kernels |
 | `watched` | `Watched`: runs that tell each call of a kernel |
 | `build` | `Builder`: scalar instructions as values of the loop IR |
 | `affine` | `stride`, `depends`: how an index moves with a loop's variable |

@@ -34,16 +34,16 @@ class Choice:
 USUAL = Choice()
 
 ALTERNATIVES = (
-    Choice(right=1 << 19, sums=1 << 19),
-    Choice(right=1 << 17),
-    Choice(deep=512, panels=81_920),
-    Choice(deep=128),
     Choice(rows=12, vectors=2),
     Choice(rows=6, vectors=4),
     Choice(rows=4, vectors=3),
-    Choice(tall=128),
-    Choice(tall=512, sums=1 << 19),
-    Choice(right=1 << 20, sums=1 << 20, tall=512),
+    Choice(right=1 << 18),
+    Choice(right=1 << 20),
+    Choice(deep=256),
+    Choice(deep=1024, panels=81_920),
+    Choice(tall=256),
+    Choice(tall=512),
     Choice(tall=64),
+    Choice(right=1 << 18, deep=256, tall=256),
     Choice(step=2),
 )

@@ -8,40 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, reduce
+from functools import cache
 from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
 
-from weft.compiler.choice import Choice
 from weft.compiler.cost import Work
 from weft.compiler.emit_cpu import emit
-from weft.compiler.kernels import evaluate, registers_of
-from weft.compiler.loops import (
-    Assign,
-    Buffer,
-    Kernel,
-    Local,
-    Loop,
-    Part,
-    Reduce,
-    Statement,
-    Store,
-    Value,
-    const,
-    get,
-    integer,
-    load,
-    parameter,
-    value,
-    variable,
-)
-from weft.compiler.passes.contract import contract
-from weft.compiler.polynomial import add, multiply
-from weft.compiler.rebuild import Statements
+from weft.compiler.kernels import registers_of
+from weft.compiler.peak_kernels import CHAINS, DEPTH, FLOAT, block, copies, kernel, products, sums
 from weft.config import settings
 from weft.core.common.types import Array, DType
 from weft.runtime.cpu.code_cache import cached, code_cache, compiler_fingerprint
@@ -50,13 +28,12 @@ from weft.runtime.cpu.pool import pool
 from weft.runtime.cpu.program_builder import PARALLEL_NS, ProgramBuilder, Step
 
 SIZES = (1 << 14, 1 << 18, 1 << 22, 1 << 26)  # bytes: within three caches, and in memory
-_FLOAT, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_CHAINS = 12  # independent sums: enough to hide latency, few enough for 16 registers
+_DOUBLE = np.dtype(np.float64)
 _TURNS = 1 << 14
 _TRIES = 5
 _LEAST_BYTES = 1 << 21  # that a try reads, however small the working set is
+_BLOCKS = 64  # times that a block of a product is run through
 _ASLEEP = 1e-3  # seconds after which idle threads no longer look for work
-_PRODUCT = (168, 96, 256)  # rows, columns, depth: whole blocks of any kind, in the second cache
 _PROCESSES = 3  # whose measurements are kept
 
 
@@ -66,7 +43,8 @@ class Peaks:
 
     That is: in GFLOP/s and GB/s. `read` and `write` are those of working sets of `SIZES` bytes,
     `handoff` is how many nanoseconds it takes to wake all threads and be done, and
-    `blocks` are rates of float32 products with so many rows and vectors of sums in registers.
+    `blocks` are rates of float32 products with so many rows and vectors of sums in registers,
+    while all they read is in the first cache.
     """
 
     threads: int
@@ -109,7 +87,8 @@ def peaks(threads: int = 0) -> Peaks:
 def _known(threads: int) -> Peaks:
     tries = _kept(threads)
     if len(tries) < _PROCESSES:
-        tries.append(_Bench(threads).measured())
+        blocks = blocks_of(host_target()) if threads == 1 else ()
+        tries.append(Bench(threads, blocks).measured())
         data = json.dumps([asdict(each) for each in tries])
         code_cache().put(_key(threads), data.encode())
     return best(tries if threads == 1 else [*tries, replace(_known(1), threads=threads)])
@@ -144,7 +123,7 @@ def _key(threads: int) -> str:
 def best(tries: Sequence[Peaks]) -> Peaks:
     """The best of each figure: other programs can only make a measurement worse."""
     blocks: dict[tuple[int, int], float] = {}
-    for rows, vectors, rate in (block for each in tries for block in each.blocks):
+    for rows, vectors, rate in (kind for each in tries for kind in each.blocks):
         blocks[rows, vectors] = max(rate, blocks.get((rows, vectors), 0.0))
     return Peaks(
         tries[0].threads,
@@ -153,32 +132,38 @@ def best(tries: Sequence[Peaks]) -> Peaks:
         tuple(map(max, zip(*(each.read for each in tries)))),
         tuple(map(max, zip(*(each.write for each in tries)))),
         min((each.handoff for each in tries if each.handoff), default=0.0),
-        tuple((*block, rate) for block, rate in blocks.items()),
+        tuple((*kind, rate) for kind, rate in blocks.items()),
     )
 
 
-class _Bench:
-    """The kernels, compiled, and how to time them; each thread has memory of its own."""
+class Bench:
+    """The kernels, compiled, and how to time them; each thread has a task of its own."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(
+        self, threads: int, blocks: Sequence[tuple[int, int]] = (), dtype: DType = FLOAT
+    ) -> None:
         self.threads = threads
+        self.blocks = tuple(blocks)
+        self.dtype = dtype  # of the blocks
         target = host_target()
         self.vector = target.vector_bytes
-        kernels = [_products(d.name, d, self.vector // d.itemsize) for d in (_FLOAT, _DOUBLE)]
-        kernels += [_sums(self.vector // _FLOAT.itemsize), _copies(self.vector // _FLOAT.itemsize)]
-        kernels.append(_kernel("nothing", _FLOAT, 1, (), "write"))
-        self.blocks = () if threads > 1 else blocks_of(target)
-        self.cut = {f"block{k}": _cut(f"block{k}", b, target) for k, b in enumerate(self.blocks)}
-        text = emit([*kernels, *self.cut.values()], target)
+        lanes = self.vector // FLOAT.itemsize
+        kernels = [products(d.name, d, self.vector // d.itemsize) for d in (FLOAT, _DOUBLE)]
+        kernels += [sums(lanes), copies(lanes), kernel("nothing", FLOAT, 1, (), "write")]
+        kernels += [
+            block(f"block{k}", dtype, self.vector // dtype.itemsize, *b)
+            for k, b in enumerate(self.blocks)
+        ]
+        text = emit(kernels, target)
         self.code = load_object(cached(text, target, lambda: compile_text(text, target)))
-        self.memory = np.ones(SIZES[-1] // _FLOAT.itemsize, _FLOAT)
+        self.memory = np.ones(SIZES[-1] // FLOAT.itemsize, FLOAT)
 
     def measured(self) -> Peaks:
         """All rates."""
         reads = tuple(map(self._reading, SIZES))
         return Peaks(
             self.threads,
-            self._arithmetic(_FLOAT),
+            self._arithmetic(FLOAT),
             self._arithmetic(_DOUBLE),
             reads,
             tuple(map(self._writing, SIZES, reads)),
@@ -188,21 +173,21 @@ class _Bench:
 
     def _arithmetic(self, dtype: DType) -> float:
         data = (np.zeros(2, dtype), np.zeros(self.threads * self.vector, dtype))
-        flops = 2 * _CHAINS * (self.vector // dtype.itemsize) * _TURNS * self.threads
+        flops = 2 * CHAINS * (self.vector // dtype.itemsize) * _TURNS * self.threads
         return flops / self._nanoseconds(dtype.name, data, _TURNS, 1)
 
     def _reading(self, size: int) -> float:
-        blocks = size // (self.vector * _CHAINS * self.threads)
-        data = (self.memory, np.zeros(self.threads * self.vector, _FLOAT))
-        moved = blocks * self.vector * _CHAINS * self.threads
+        blocks = size // (self.vector * CHAINS * self.threads)
+        data = (self.memory, np.zeros(self.threads * self.vector, FLOAT))
+        moved = blocks * self.vector * CHAINS * self.threads
         repeats = max(_LEAST_BYTES // size, 1)
         return moved * repeats / self._nanoseconds("sums", data, blocks, repeats)
 
     def _writing(self, size: int, reading: float) -> float:
         """From the time of a copy that reading does not explain: at least a tenth of it."""
-        blocks = size // 2 // (self.vector * _CHAINS * self.threads)
+        blocks = size // 2 // (self.vector * CHAINS * self.threads)
         half = len(self.memory) // 2
-        moved = blocks * self.vector * _CHAINS * self.threads
+        moved = blocks * self.vector * CHAINS * self.threads
         repeats = max(_LEAST_BYTES // size, 1)
         data = (self.memory[:half], self.memory[half:])
         spent = self._nanoseconds("copies", data, blocks, repeats) / repeats
@@ -210,42 +195,47 @@ class _Bench:
 
     def _handoff(self) -> float:
         """What a region of nothing costs on threads that have gone to sleep."""
-        nothing = (np.zeros(1, _FLOAT),)
-        return self._nanoseconds("nothing", nothing, 1, 1, pause=_ASLEEP)
+        nothing = (np.zeros(1, FLOAT),)
+        return _least(self._runner("nothing", nothing, 1, 1), _ASLEEP)
+
+    def products_of(self, place: int, repeats: int) -> tuple[Callable[[], None], int]:
+        """A call that runs one of the blocks so often on every thread, and its flops."""
+        rows, vectors = self.blocks[place]
+        lanes = self.vector // self.dtype.itemsize
+        widths = (rows * DEPTH, vectors * lanes * DEPTH, lanes * self.threads)
+        data = tuple(np.zeros(width, self.dtype) for width in widths)
+        flops = 2 * rows * vectors * lanes * DEPTH * repeats * self.threads
+        return self._runner(f"block{place}", data, 1, repeats), flops
 
     def _products(self) -> Iterator[tuple[int, int, float]]:
-        rows, columns, depth = _PRODUCT
-        shapes = ((rows, depth), (depth, columns), (rows, columns))
-        data = tuple(np.zeros(shape, _FLOAT) for shape in shapes)
-        for name, block in zip(self.cut, self.blocks, strict=True):
-            tasks = evaluate(self.cut[name].notes["tasks"], ())
-            spent = self._nanoseconds(name, data, tasks=tasks)
-            yield (*block, 2 * rows * columns * depth / spent)
+        for place, (rows, vectors) in enumerate(self.blocks):
+            run, flops = self.products_of(place, _BLOCKS)
+            yield rows, vectors, flops / _least(run)
 
-    def _nanoseconds(
-        self,
-        name: str,
-        arrays: tuple[Array, ...],
-        *counts: int,
-        tasks: int = 0,
-        pause: float = 0.0,
-    ) -> float:
-        """The least of several times of a kernel; each thread has a task, unless there are more."""
+    def _nanoseconds(self, name: str, arrays: tuple[Array, ...], *counts: int) -> float:
+        return _least(self._runner(name, arrays, *counts))
+
+    def _runner(self, name: str, arrays: tuple[Array, ...], *counts: int) -> Callable[[], None]:
+        """A call of a kernel with a task for each thread."""
         builder = ProgramBuilder(len(arrays))
         slots = tuple(builder.argument(k) for k in range(len(arrays)))
-        address, tasks = self.code.address(name), tasks or self.threads
-        numbers = (self.threads, *counts) if counts else ()
-        cost = PARALLEL_NS * (self.threads > 1)
-        builder.region([Step(address, slots, numbers, tasks, cost, name, grain=1)])
-        program = builder.build(keep_alive=self.code)
+        address, numbers = self.code.address(name), (self.threads, *counts)
+        cost = PARALLEL_NS * self.threads
+        builder.region([Step(address, slots, numbers, self.threads, cost, name, grain=1)])
+        program = builder.build(keep_alive=(self.code, arrays))
         pointers = [a.ctypes.data for a in arrays]
-        spent = []
-        for _ in range(_TRIES):
-            sleep(pause)
-            start = perf_counter_ns()
-            program.run(pointers, self.threads)
-            spent.append(perf_counter_ns() - start)
-        return float(min(spent))
+        return lambda: program.run(pointers, self.threads)
+
+
+def _least(run: Callable[[], None], pause: float = 0.0) -> float:
+    """The least of several times of a call, in nanoseconds."""
+    spent = []
+    for _ in range(_TRIES):
+        sleep(pause)
+        start = perf_counter_ns()
+        run()
+        spent.append(perf_counter_ns() - start)
+    return float(min(spent))
 
 
 def blocks_of(target: Target) -> tuple[tuple[int, int], ...]:
@@ -253,73 +243,3 @@ def blocks_of(target: Target) -> tuple[tuple[int, int], ...]:
     if registers_of(target) == 16:
         return ((6, 2), (4, 3))
     return ((14, 2), (8, 3)) if target.vector_bytes == 64 else ((8, 3), (12, 2))
-
-
-def _cut(name: str, block: tuple[int, int], target: Target) -> Kernel:
-    """A product of matrices with such a block."""
-    rows, columns, depth = map(integer, _PRODUCT)
-    row, column, at = map(variable, ("row", "column", "depth"))
-    left = load(0, add(multiply(row, depth), at), _FLOAT)
-    right = load(1, add(multiply(at, columns), column), _FLOAT)
-    total = Reduce(((at, depth),), 0, (Part((0,), "dot", (left, right)),))
-    store = Store(2, add(multiply(row, columns), column), get(0, _FLOAT))
-    inner = Loop(column, integer(0), columns, (total, store))
-    buffers = (Buffer("a", _FLOAT), Buffer("b", _FLOAT), Buffer("c", _FLOAT, "write"))
-    body = (Loop(row, integer(0), rows, (inner,)),)
-    kernel = Kernel(name, buffers, (Local("sum", _FLOAT),), body)
-    choice = Choice(rows=block[0], vectors=block[1])
-    return contract(kernel, target.vector_bytes, registers_of(target), choice)
-
-
-_task, _lane, _turn, _block = map(variable, ("task", "lane", "turn", "block"))
-
-
-def _kernel(name: str, dtype: DType, lanes: int, body: Statements, modes: str) -> Kernel:
-    """`body` for each task, in lanes; there are registers for sums, and two more."""
-    buffers = tuple(Buffer(f"b{k}", dtype, mode) for k, mode in enumerate(modes.split()))
-    registers = tuple(Local(f"t{k}", dtype, lanes) for k in range(_CHAINS + 2))
-    inside = Loop(_lane, integer(0), integer(lanes), body, "vector", lanes)
-    task = Loop(_task, integer(0), parameter(0), (inside,), "parallel")
-    return Kernel(name, buffers, registers, (task,), parameters=3)
-
-
-def _added(lanes: int, dtype: DType, repeated: Statement) -> Statements:
-    """Sums that start at 0; then what is repeated; then their total in memory."""
-    sums = [get(k, dtype) for k in range(_CHAINS)]
-    total = reduce(lambda x, y: value("add", (x, y), dtype), sums)
-    start = [Assign(k, const(0, dtype)) for k in range(_CHAINS)]
-    return (*start, repeated, Store(1, add(multiply(_task, lanes), _lane), total))
-
-
-def _products(name: str, dtype: DType, lanes: int) -> Kernel:
-    """Chains of fused multiplications and additions on registers."""
-    x, y = (get(_CHAINS + k, dtype) for k in range(2))
-    steps = [Assign(k, value("fma", (x, y, get(k, dtype)), dtype)) for k in range(_CHAINS)]
-    given = [Assign(_CHAINS + k, load(0, integer(k), dtype)) for k in range(2)]
-    repeated = Loop(_turn, integer(0), parameter(1), tuple(steps))
-    return _kernel(name, dtype, lanes, (*given, *_added(lanes, dtype, repeated)), "read write")
-
-
-def _places(lanes: int) -> list[Value]:
-    """Where the vectors of a block lie, and a lane in each."""
-    block = multiply(add(multiply(_task, parameter(1)), _block), _CHAINS * lanes)
-    return [add(add(block, k * lanes), _lane) for k in range(_CHAINS)]
-
-
-def _again(body: list[Statement]) -> Loop:
-    """A task's blocks, several times."""
-    blocks = Loop(_block, integer(0), parameter(1), tuple(body))
-    return Loop(_turn, integer(0), parameter(2), (blocks,))
-
-
-def _sums(lanes: int) -> Kernel:
-    steps: list[Statement] = [
-        Assign(k, value("add", (get(k, _FLOAT), load(0, place, _FLOAT)), _FLOAT))
-        for k, place in enumerate(_places(lanes))
-    ]
-    return _kernel("sums", _FLOAT, lanes, _added(lanes, _FLOAT, _again(steps)), "read write")
-
-
-def _copies(lanes: int) -> Kernel:
-    steps: list[Statement] = [Store(1, p, load(0, p, _FLOAT)) for p in _places(lanes)]
-    return _kernel("copies", _FLOAT, lanes, (_again(steps),), "read write")
