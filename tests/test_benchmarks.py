@@ -52,3 +52,10 @@ def test_heavy_work_is_measured(tmp_path: Path) -> None:
     found = run("heavy.py", tmp_path / "heavy.json", "--quick", "--rows", "float32 16")
     (row,) = found["rows"].values()
     assert row["milliseconds"]["weft"] > 0
+
+
+@pytest.mark.slow
+def test_shares_of_the_machines_peak_are_measured(tmp_path: Path) -> None:
+    found = run("roofline.py", tmp_path / "roofline.json", "--quick", "--rows", "float32 128")
+    (row,) = found["rows"].values()
+    assert row["of_block"] > 0 and row["of_peaks"] > 0
