@@ -35,6 +35,7 @@ class Settings:
     cache_dir: str = _setting("", "folder of compiled code; empty is weft in the user's cache")
     cache_bytes: int = _setting(1 << 30, "bytes of compiled code kept on disk; 0 keeps none")
     calibrate: int = _setting(1, "0 compiles by fixed costs, whatever this machine can do")
+    check_bounds: int = _setting(0, "1 makes kernels check where they read and write: slow")
     rank_timeout: int = _setting(600, "seconds a collective waits for the other processes", 1)
     shared_memory: int = _setting(1, "0 sends messages between processes of one host, too")
 

@@ -49,6 +49,7 @@
 | `passes/` | kernels made of kernels: how loops, reductions and products run |
 | `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
 | `emit_cpu` | `emit`: the dialect of processors |
+| `emit_bounds` | `Guard`: kernels that check every access |
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |
 | `emit_fused` | fused multiply-add where a processor has none |

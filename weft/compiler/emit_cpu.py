@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_llvm import Frame, emit_kernel
 from weft.compiler.emit_text import Writer
 from weft.compiler.loops import Kernel, Loop
@@ -18,9 +19,12 @@ from weft.errors import UnsupportedError
 from weft.runtime.cpu.jit import Target
 
 
-def emit(kernels: Sequence[Kernel], target: Target) -> str:
-    """A module of these kernels, each a function of its name, in LLVM IR."""
-    writer, dialect = Writer(), Cpu(target)
+def emit(kernels: Sequence[Kernel], target: Target, checks: bool = False) -> str:
+    """A module of these kernels, each a function of its name, in LLVM IR.
+
+    With `checks` every access is checked, for which calls give ranges (`emit_bounds`).
+    """
+    writer, dialect = Writer(), Cpu(target, checks)
     for kernel in kernels:
         emit_kernel(kernel, dialect, writer)
     return f'target triple = "{target.triple}"\n{writer.text()}'
@@ -40,8 +44,9 @@ class Cpu:
     pointer = "ptr"
     aligned = False
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, checks: bool = False) -> None:
         self.native = native_to(target)
+        self.checks = checks
 
     def open(self, kernel: Kernel, writer: Writer) -> Frame:
         """Write the function's header and load its pointers and parameters."""
@@ -59,7 +64,8 @@ class Cpu:
         for number in range(kernel.parameters):
             place = writer.let(f"getelementptr inbounds i64, ptr %parameters, i64 {number}")
             parameters.append(writer.let(f"load i64, ptr {place}"))
-        return Frame(tuple(buffers), tuple(parameters), "%begin", "%end")
+        guard = Guard(kernel, writer) if self.checks else None
+        return Frame(tuple(buffers), tuple(parameters), "%begin", "%end", guard)
 
     def close(self, writer: Writer) -> None:
         """Write the function's end."""

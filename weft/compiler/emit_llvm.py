@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_scope import Memory, Operand, Scope
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
@@ -36,6 +37,7 @@ class Frame(NamedTuple):
     parameters: tuple[str, ...]
     begin: str  # the range of the parallel loop
     end: str
+    guard: Guard | None = None  # checks accesses, where somebody asks for that
 
 
 class Dialect(Protocol):
@@ -94,6 +96,7 @@ class _Function:
         self.values = Values(kernel, writer, dialect.native, dialect.pointer, dialect.aligned)
         self.values.buffers = frame.buffers
         self.values.parameters = frame.parameters
+        self.values.guard = frame.guard
         self.scopes = self.values.scopes
         for number, local in enumerate(kernel.locals):
             if local.shared:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.compiler import affine
+from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine_lanes
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
@@ -53,6 +54,7 @@ class Values:
         self.scopes = Scopes(writer)
         self.buffers: tuple[str, ...] = ()
         self.parameters: tuple[str, ...] = ()
+        self.guard: Guard | None = None
         self.locals: list[str] = []
         self.variable: Value | None = None  # of the vector loop around this point
         self.lanes = 1
@@ -148,7 +150,8 @@ class Values:
         if found is None:
             depth = self.scopes.floor(index.depth)
             element = vector(stored_type(place.dtype), place.lanes)
-            how = f"getelementptr inbounds {element}, {place.kind}"
+            inside = "inbounds " if self.guard is None else ""  # not to be taken for granted
+            how = f"getelementptr {inside}{element}, {place.kind}"
             text = self._let(f"{how} {place.pointer}, i64 {index.text}", depth)
             if step:
                 text = self._let(f"{how} {text}, i64 {step}", depth)
@@ -176,6 +179,8 @@ class Values:
 
     def read(self, place: Place, pointer: str, lanes: int, align: int = 0) -> str:
         """The elements at a pointer; a bool is a byte that is not 0."""
+        if self.guard is not None:
+            pointer = self.guard.pointer(place, pointer, lanes)
         name = vector(stored_type(place.dtype), lanes)
         align = align or place.dtype.itemsize
         text = self.writer.let(f"load {name}, {place.kind} {pointer}, align {align}")
@@ -189,6 +194,8 @@ class Values:
         """Store elements at a pointer."""
         if place.dtype == BOOL:
             text = Code(self.writer, lanes).convert("zext", text, "i1", "i8")
+        if self.guard is not None:
+            pointer = self.guard.pointer(place, pointer, lanes)
         name = vector(stored_type(place.dtype), lanes)
         align = align or place.dtype.itemsize
         self.writer.do(f"store {name} {text}, {place.kind} {pointer}, align {align}")

@@ -24,6 +24,7 @@ from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.pipeline import schedule
 from weft.compiler.statistics import Clock
+from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_cache import cached_many, key_of, link
 from weft.runtime.cpu.code_workers import compile_many
@@ -39,6 +40,7 @@ class Compiled:
 
     kernels: tuple[Kernel, ...]
     choice: Choice = USUAL
+    checks: bool = False  # whether it looks where it reads and writes
     code: Loaded | None = None
     module: str = ""  # the key under which the code is kept
     addresses: tuple[int, ...] = ()
@@ -78,12 +80,14 @@ class KernelStore:
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)
             choice = choice_of(asked)
-            key = (form.key, lifted, fixed, chosen_target(), choice)
+            key = (form.key, lifted, fixed, chosen_target(), choice, settings.check_bounds)
             lifting, parameters = lift(kernel, form, lifted)
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    found = Compiled(self.scheduled(lifting, choice), choice)
+                    found = Compiled(
+                        self.scheduled(lifting, choice), choice, settings.check_bounds > 0
+                    )
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
@@ -163,7 +167,9 @@ def _text(batch: Sequence[Compiled], target: Target) -> str:
     numbers = itertools.count()
     for each in batch:
         each.kernels = tuple(replace(k, name=f"kernel{next(numbers)}") for k in each.kernels)
-    return emit([k for each in batch for k in each.kernels], target)
+    checks = batch[0].checks
+    assert all(each.checks == checks for each in batch)
+    return emit([k for each in batch for k in each.kernels], target, checks)
 
 
 def registers_of(target: Target) -> int:

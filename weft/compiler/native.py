@@ -91,7 +91,7 @@ class Native(Prepared):
                     if large
                     else builder.scratch_at(offset, each.nbytes)
                 )
-        translator = Translator(builder, slots)
+        translator = Translator(builder, slots, self._ranges())
         translator.write(self.steps)
         self.calls = translator.calls
         self.hosts = translator.hosts
@@ -108,6 +108,15 @@ class Native(Prepared):
         )
         constants = [x.data() for x in self._trace.captures]
         self._connect(program, self._interface(large), constants)
+
+    def _ranges(self) -> dict[Memory, tuple[int, int]]:
+        """Where the elements of inputs lie that are read however they are strided."""
+        found = {}
+        for (node, _), strides in self._assembler.strides.items():
+            place = self._inputs[self._trace.inputs.index(node)]
+            ends = [s * (n - 1) for s, n in zip(strides, place.kind.shape, strict=True)]
+            found[place] = sum(min(e, 0) for e in ends), sum(max(e, 0) for e in ends) + 1
+        return found
 
     def _interface(self, large: bool) -> Interface:
         homes = self.placement.homes.items()

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler.emit_bounds import BOUNDS, LOCALS
 from weft.compiler.executable import Executable
 from weft.core.common.events import watchers
 from weft.core.common.types import DType, Shape, TensorType
-from weft.errors import WeftError
+from weft.errors import CompilationError, WeftError
 from weft.runtime.cpu.allocator import CachingAllocator
 from weft.runtime.cpu.executor_layout import DONE
 from weft.runtime.cpu.program import Program, address_of, knows_arrays
@@ -154,10 +155,16 @@ def _chooser(places: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
     return lambda values: tuple([values[i] for i in places])
 
 
-def failure_of(name: str) -> Callable[[int, int], KernelFailure]:
+def failure_of(name: str) -> Callable[[int, int], WeftError]:
     """What makes the error for a status that a kernel of `name` reports."""
 
-    def failure(code: int, detail: int) -> KernelFailure:
+    def failure(code: int, detail: int) -> WeftError:
+        if code == BOUNDS:
+            kind, number = ("local", detail - LOCALS) if detail >= LOCALS else ("buffer", detail)
+            return CompilationError(
+                f"{name}: a kernel reaches outside of its {kind} {number}"
+                "\nhint: this is a mistake of weft; nothing was written there"
+            )
         return KernelFailure(f"{name}: a kernel reported status {code} ({detail})")
 
     return failure

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.config import settings
 from weft.core.common.device import Device
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs
@@ -156,5 +157,6 @@ def program_key(
     targets = [
         (t.triple, t.cpu, t.features, t.vector_bytes) for t in (chosen_target(), host_target())
     ]
-    whole = (_FORMAT, package_fingerprint(), targets, tuple(donated), general, graph)
+    made = (tuple(donated), general, settings.check_bounds > 0)
+    whole = (_FORMAT, package_fingerprint(), targets, made, graph)
     return hashlib.sha256(repr(whole).encode()).hexdigest(), namer.opaque

@@ -97,6 +97,7 @@ class Translator:
 
     builder: ProgramBuilder
     slots: dict[Memory, int]
+    ranges: dict[Memory, tuple[int, int]] = field(default_factory=dict)  # of what is strided
     regions: int = 0
     calls: dict[str, Call] = field(default_factory=dict)  # by the name that profiles show
     hosts: list[OutputRefs] = field(default_factory=list)  # calls of Python, by number
@@ -131,8 +132,12 @@ class Translator:
         slots = tuple(self.slots[place] for place in call.memory)
         address = call.request.compiled.addresses[call.number]
         tasks = call.request.tasks(call.number)
+        parameters = call.request.parameters
+        if call.request.compiled.checks:
+            limits = (self.ranges.get(m, (0, m.kind.size)) for m in call.memory)
+            parameters += tuple(number for pair in limits for number in pair)
         return program_builder.Step(
-            address, slots, call.request.parameters, tasks, estimate(call), self._name(call)
+            address, slots, parameters, tasks, estimate(call), self._name(call)
         )
 
     def _panels(self, step: Panels) -> None:
