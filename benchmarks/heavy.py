@@ -235,9 +235,7 @@ def training() -> Iterator[Row]:
 def others() -> Iterator[Row]:
     """The rows of the files beside this one."""
     for path in sorted(Path(__file__).parent.glob("heavy_*.py")):
-        made = importlib.import_module(path.stem)
-        if hasattr(made, "rows"):
-            yield from made.rows()
+        yield from getattr(importlib.import_module(path.stem), "rows", list[Row])()
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -14,10 +15,24 @@ import pytest
 import weft as wf
 from weft.compiler import translate
 from weft.compiler.emit_bounds import BOUNDS, LOCALS
+from weft.compiler.emit_cpu import emit
+from weft.compiler.loops import (
+    Assign,
+    Buffer,
+    Kernel,
+    Local,
+    Loop,
+    Store,
+    get,
+    integer,
+    load,
+    variable,
+)
 from weft.compiler.native import Native
 from weft.compiler.prepared import failure_of
 from weft.config import settings
 from weft.errors import CompilationError
+from weft.runtime.cpu.jit import compile_text, host_target, load_object
 
 PROGRAMS = Path(__file__).parent / "checked_programs.py"
 
@@ -97,6 +112,25 @@ def test_checked_kernels_are_kernels_of_their_own(monkeypatch: pytest.MonkeyPatc
     assert plain.code[0] is not checked.code[0]
     assert plain.code[0].module != checked.code[0].module
     np.testing.assert_array_equal(plain.run([VECTOR])[0], checked.run([VECTOR])[0])
+
+
+def test_an_array_among_the_locals_is_checked() -> None:
+    dtype, i = np.dtype(np.float32), variable("i")
+    body = (Assign(0, load(0, i, dtype), i), Store(1, i, get(0, dtype, i)))
+    buffers = (Buffer("x", dtype), Buffer("y", dtype, "write"))
+    loop = Loop(i, integer(0), integer(8), body)
+    kernel = Kernel("outside", buffers, (Local("room", dtype, 1, 5),), (loop,))
+    target = host_target()
+    code = load_object(compile_text(emit([kernel], target, checks=True), target))
+    x, y = np.arange(1, 9, dtype=dtype), np.zeros(8, dtype)
+    status, ranges = np.zeros(2, np.int64), np.array([0, 8, 0, 8], np.int64)
+    table = np.array([status.ctypes.data, x.ctypes.data, y.ctypes.data], np.uint64)
+    slots = np.array([1, 2], np.int32)
+    kinds = (ctypes.c_void_p,) * 3 + (ctypes.c_int64,) * 2
+    call = ctypes.CFUNCTYPE(None, *kinds)(code.address("outside"))
+    call(table.ctypes.data, slots.ctypes.data, ranges.ctypes.data, 0, 1)
+    assert status.tolist() == [BOUNDS, LOCALS]
+    assert y[:5].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_an_error_says_what_was_left() -> None:
