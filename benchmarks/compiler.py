@@ -2,7 +2,8 @@
 
 Each row has a goal: how many times faster than the best peer (or the one that is named), or how
 long at most. `--threads` holds every library to that many; torch runs eagerly unless
-`--torch-compile` asks for the better of both, which needs a C++ compiler and minutes.
+`--torch-compile` asks for the better of both, which needs a C++ compiler and minutes. Products of
+matrices and steps of training are in `heavy.py`.
 """
 
 from __future__ import annotations
@@ -225,27 +226,6 @@ def loops() -> Iterator[Row]:
         )
 
 
-def training() -> Iterator[Row]:
-    """Whole steps of training."""
-    for name, step, arguments in (
-        ("MLP 784-512-512-10 step", steps.mlp_step, steps.mlp_data()),
-        ("GPT step, 4 layers of 128", steps.gpt_step, steps.gpt_arguments()),
-    ):
-        yield Row(name, lambda s=step, a=arguments: trained(s, a), 1.0)  # type: ignore[misc]
-
-
-def trained(make: Any, arguments: tuple[Any, ...]) -> Workload:
-    """A step of training in weft and jax."""
-    step = wf.compile(make(wf, wf.value_and_grad))
-    tensors = wf.tree_map(wf.tensor, list(arguments))
-    made: Workload = {"weft": lambda: step(*tensors)}
-    if harness.available("jax"):
-        import jax
-
-        made["jax"] = jitted(lambda jnp: make(jnp, jax.value_and_grad), arguments)
-    return made
-
-
 # -- calls -------------------------------------------------------------------------------------
 
 
@@ -311,7 +291,7 @@ def main() -> None:
     peers.TORCH_COMPILE = OPTIONS.torch_compile
     how = "better of eager and compile" if OPTIONS.torch_compile else "eager"
     print(harness.machine(), f"torch: {how}")
-    table = (row for group in (elementwise, memory, loops, training, calls) for row in group())
+    table = (row for group in (elementwise, memory, loops, calls) for row in group())
     rows = harness.run(table, OPTIONS)
     alone = OPTIONS.only in harness.LIBRARIES and OPTIONS.only != "weft"
     harness.keep(OPTIONS.json, rows=rows, **{"first calls": {} if alone else first_calls()})

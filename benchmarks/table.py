@@ -101,9 +101,9 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     for name in ("dispatch", "transforms"):
         rows |= rows_of(ran(name, *fewer))
-    rows |= rows_of(
-        ran("compiler", "--threads", str(options.threads), *(["--quick"] if options.quick else []))
-    )
+    for name in ("compiler", "heavy"):
+        quick = ["--quick"] if options.quick else []
+        rows |= rows_of(ran(name, "--threads", str(options.threads), *quick))
     machine = f"{platform.machine()}, {options.threads} threads, Python {platform.python_version()}"
     title = f"{date.today().isoformat()}, {machine}"
     print(f"\n{title}\n\n{printed(rows)}")
