@@ -27,6 +27,9 @@ class Ordering(Operation):
     factors = "... n -> ... n"
     whole = "n"
     widen = False
+    reasons: ClassVar[dict[str, str]] = {
+        "kernel": "its kernels sort whole rows; no element is computed on its own"
+    }
 
     def asked(self, *, descending: bool) -> dict[str, bool]:
         """What a kernel is to give: positions or values, in which order."""
@@ -40,6 +43,7 @@ class Argsort(Ordering):
     reasons: ClassVar[dict[str, str]] = {
         "vjp": "the result is an integer position",
         "jvp": "the result is an integer position",
+        **Ordering.reasons,
     }
 
     def dtype(self, *found: DType, **params: Any) -> DType:
@@ -93,6 +97,7 @@ class Sort(Ordering):
 class TopPositions(Ordering):
     """Positions of the k most extreme elements of the last axis, the most extreme first."""
 
+    factors = "... n -> ... k"
     examples = (
         Example({"k": 3, "largest": True}),
         Example({"k": 2, "largest": False}),
