@@ -76,26 +76,29 @@ class Searchsorted(Operation):
     def at(
         self, s: Any, index: Any, read: Any, x1: TensorType, x2: TensorType, *, side: str
     ) -> Any:
-        """Binary search with a fixed number of steps: the answer's bits from the highest down."""
-        size, value = x1.shape[-1], read(1, index)
-        found = s.const(0, dtypes.int64)
-        for bit in reversed(range(size.bit_length())):
-            tried = s.add(found, s.const(1 << bit, dtypes.int64))
-            last = s.sub(s.min(tried, s.const(size, dtypes.int64)), s.const(1, dtypes.int64))
-            element = read(0, (*index[:-1], last))
-            if side == "left":
-                before = _less(s, element, value)
-            else:
-                before = s.bit_not(_less(s, value, element))
-            inside = s.less_equal(tried, s.const(size, dtypes.int64))
-            found = s.select(s.bit_and(inside, before), tried, found)
+        """Binary search with a fixed number of steps: each leaves half of the row, rounded up."""
+        value, found = read(1, index), s.const(0, dtypes.int64)
+        left = x1.shape[-1]
+        is_before = _before(s, value, side)
+        while left:
+            half = (left + 1) // 2
+            place = s.add(found, s.const(half - 1, dtypes.int64))
+            chosen = is_before(read(0, (*index[:-1], place)))
+            found = s.add(found, s.select(chosen, s.const(half, dtypes.int64), 0))
+            left -= half
         return found
 
 
-def _less(s: Any, x: Any, y: Any) -> Any:
-    """x < y in the order of `sort`, where NaN is last."""
-    missing = s.bit_and(s.not_equal(y, y), s.equal(x, x))
-    return s.bit_or(s.less(x, y), missing)
+def _before(s: Any, value: Any, side: str) -> Any:
+    """What tells whether an element comes before `value` in the order of `sort`: NaN is last."""
+    if value.dtype.kind in "biu":
+        return lambda x: s.less(x, value) if side == "left" else s.less_equal(x, value)
+    missing = s.not_equal(value, value)
+    if side == "right":
+        return lambda x: s.bit_or(s.less_equal(x, value), missing)
+    numbers = (s.const(v, value.dtype) for v in (np.inf, np.nan))
+    last = s.select(missing, *numbers)  # all numbers come before NaN
+    return lambda x: s.bit_or(s.less(x, value), s.less_equal(x, last))
 
 
 searchsorted_op = Searchsorted()
