@@ -205,87 +205,71 @@ class Sorter:
     """Sorts the records of one row inside a task."""
 
     task: Task
-    table: Register
+    tables: tuple[Register, ...]  # one for each digit
     scratch: Rows
     now: Register  # where in the scratch memory the records are
-
-    @property
-    def _bits(self) -> int:
-        return max(bits for _, bits in self.task.digits)
 
     def sorted(self, homes: tuple[Value, Value], count: Value, target: Value) -> list[Statement]:
         """Sort `count` records at `now`, which is one of two homes; then write the results."""
         task, s = self.task, self.task.code
         other = s.sub(s.add(*homes), self.now.value)
-        body: list[Statement] = [
-            self.clear(),
-            s.loop(count, lambda i: self._counted(self.scratch.at(s.add(self.now.value, i)))),
-        ]
-        for number, (shift, bits) in enumerate(task.digits):
-            offset = number << self._bits
-            if number == len(task.digits) - 1:
-                goal = partial(task.finish, target)
-                return [*body, *self._starts(offset, bits), self._scatter(count, number, goal)]
-            goal = lambda place, record: self.scratch.put(s.add(other, place), record)  # noqa: E731
-            made = (*self._starts(offset, bits), self._scatter(count, number, goal))
-            digit = task.records.digit(self.scratch.at(self.now.value), shift, bits)
-            common = self.table.at(s.sum(digit, offset))
-            moved = self.now.set(other)
-            body.append(When(s.not_equal(s.index(common), count), (*made, moved)))
-        return body
+        pairs = list(zip(task.digits, self.tables, strict=True))
+        body: list[Statement] = [cleared(s, table, 1 << bits) for (_, bits), table in pairs]
 
-    def _counted(self, record: tuple[Value, ...]) -> Body:
-        """Count a record in the tables of all digits."""
+        def look(i: Value) -> Body:
+            record = self.scratch.at(s.add(self.now.value, i))
+            return tuple(
+                counted(s, table, task.records.digit(record, *digit)) for digit, table in pairs
+            )
+
+        def keep(place: Value, record: tuple[Value, ...]) -> Body:
+            return self.scratch.put(s.add(other, place), record)
+
+        body.append(s.loop(count, look))
+        for digit, table in pairs[:-1]:
+            first = task.records.digit(self.scratch.at(self.now.value), *digit)
+            moves = self._moved(digit, table, count, keep)
+            differ = s.not_equal(s.index(table.at(first)), count)
+            body.append(When(differ, (*moves, self.now.set(other))))
+        return [*body, *self._moved(*pairs[-1], count, partial(task.finish, target))]
+
+    def _moved(
+        self,
+        digit: tuple[int, int],
+        table: Register,
+        count: Value,
+        goal: Callable[[Value, tuple[Value, ...]], Body],
+    ) -> Body:
+        """Turn counts into the places where a digit's values begin; move each record to the next
+        place of its own."""
         task, s = self.task, self.task.code
-        return tuple(
-            counted(s, self.table, s.sum(task.records.digit(record, *each), k << self._bits))
-            for k, each in enumerate(task.digits)
-        )
-
-    def clear(self) -> Statement:
-        """Empty the tables of all digits."""
-        return cleared(self.task.code, self.table, len(self.task.digits) << self._bits)
-
-    def _starts(self, offset: int, bits: int) -> Body:
-        """Counts of a digit as the places where its values begin."""
-        s, table = self.task.code, self.table
         total, held = s.register(table.dtype), s.register(table.dtype)
 
-        def step(d: Value) -> Body:
-            place = s.sum(d, offset)
+        def begin(d: Value) -> Body:
             return (
-                held.set(table.at(place)),
-                table.set(total.value, place),
+                held.set(table.at(d)),
+                table.set(total.value, d),
                 total.set(s.add(total.value, held.value)),
             )
 
-        return total.set(s.const(0, table.dtype)), s.loop(1 << bits, step)
-
-    def _scatter(
-        self, count: Value, number: int, goal: Callable[[Value, tuple[Value, ...]], Body]
-    ) -> Statement:
-        """Move each record to the next place of its digit."""
-        task, s, table = self.task, self.task.code, self.table
-        held = s.register(table.dtype)
-
-        def step(i: Value) -> Body:
+        def move(i: Value) -> Body:
             record = self.scratch.at(s.add(self.now.value, i))
-            digit = task.records.digit(record, *task.digits[number])
-            place = s.sum(digit, number << self._bits)
+            place = task.records.digit(record, *digit)
             return (
                 held.set(table.at(place)),
                 table.set(s.add(held.value, s.const(1, table.dtype)), place),
                 *goal(s.index(held.value), record),
             )
 
-        return s.loop(count, step)
+        zero = total.set(s.const(0, table.dtype))
+        return zero, s.loop(1 << digit[1], begin), s.loop(count, move)
 
 
 def sorter_of(task: Task, scratch: Rows) -> Sorter:
     """A sorter that moves records between two homes in this memory."""
-    bits = max(bits for _, bits in task.digits)
-    table = task.code.array(COUNT, len(task.digits) << bits)
-    return Sorter(task, table, scratch, task.code.register(INDEX))
+    s = task.code
+    tables = tuple(s.array(COUNT, 1 << bits) for _, bits in task.digits)
+    return Sorter(task, tables, scratch, s.register(INDEX))
 
 
 def selects(order: Order) -> bool:

@@ -80,6 +80,9 @@ class Operation(ABC):
     leaf: ClassVar[bool] = True  # `eval` runs no other op and no user code
     selective: ClassVar[bool] = False  # `vjp` takes `needed`: which operands want a cotangent
     sparse: ClassVar[bool] = False  # `vjp` takes None for the cotangent of a result nobody used
+    kernel_from: ClassVar[int] = (
+        0  # elements from which a single call runs the op's kernel; 0: never
+    )
     widen: ClassVar[bool] = True  # narrow floats are computed in float32 and rounded once
     reasons: ClassVar[dict[str, str]] = {}  # rules this op cannot have, each with the reason
     examples: ClassVar[tuple[Example, ...]] = ()  # calls the law tests make; () is one plain call

@@ -144,6 +144,7 @@ class Scatter(Operation):
     """Combine updates into x at positions; updates that meet are combined in order."""
 
     constants = (1,)
+    kernel_from = 1 << 14
     widen = False
     examples = _EXAMPLES
     sample = "fif"

@@ -46,6 +46,7 @@ class Searchsorted(Operation):
 
     factors = "... n, ... m -> ... m"
     whole = "n"
+    kernel_from = 1 << 14
     widen = False
     constants = (0, 1)
     sample = "of"

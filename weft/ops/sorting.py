@@ -26,6 +26,7 @@ class Ordering(Operation):
 
     factors = "... n -> ... n"
     whole = "n"
+    kernel_from = 1024
     widen = False
     reasons: ClassVar[dict[str, str]] = {
         "kernel": "its kernels sort whole rows; no element is computed on its own"

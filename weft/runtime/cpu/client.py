@@ -176,7 +176,8 @@ class CpuClient(NamedFunctions):
         params: Mapping[str, Any],
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
-        if not op.is_exact(*[a.dtype for a in arrays], **params):
+        large = op.kernel_from and max([a.size for a in arrays]) >= op.kernel_from
+        if large or not op.is_exact(*[a.dtype for a in arrays], **params):
             made = run_kernel(op, arrays, params, types)
             if made is not None:
                 return made
