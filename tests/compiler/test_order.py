@@ -6,6 +6,7 @@ import pytest
 import weft as wf
 from weft.compiler.native import Native
 from weft.compiler.order import lower_order
+from weft.compiler.order_network import LONGEST
 from weft.compiler.order_rows import SAMPLED, SHORT
 from weft.compiler.order_shared import SHARED
 from weft.compiler.steps import Memory
@@ -79,6 +80,15 @@ def test_rows_of_every_dtype_are_sorted_as_the_reference_does(name, size):
     x = drawn(name, (5, size), size)
     check(sort_op, x, descending=False)
     check(argsort_op, x, descending=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("rows", "size"), [(33, 2), (70, 17), (100, 100), (40, LONGEST)])
+def test_many_short_rows_of_every_dtype_are_sorted_as_the_reference_does(name, rows, size):
+    x = drawn(name, (rows, size), size)
+    check(sort_op, x, descending=False)
+    check(argsort_op, x, descending=True)
+    check(top_positions_op, x, k=2, largest=True)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -204,10 +214,10 @@ def test_sorting_inside_vmap_and_scan_is_sorting_each_one():
         same_bits(ours, theirs.numpy())
 
 
-@pytest.mark.parametrize("size", [5, 70])
+@pytest.mark.parametrize(("rows", "size"), [(1, 5), (1, 66), (17, 5)])
 @pytest.mark.parametrize("name", ["float32", "int64", "bfloat16"])
-def test_kernels_mean_the_same_to_the_interpreter_of_loops(name, size):
-    x = drawn(name, (1, size), 3)
+def test_kernels_mean_the_same_to_the_interpreter_of_loops(name, rows, size):
+    x = drawn(name, (rows, size), 3)
     for op, params in (
         (sort_op, {"descending": True}),
         (argsort_op, {"descending": False}),

@@ -7,6 +7,7 @@ here depends on sizes alone and decides nothing but speed.
 from __future__ import annotations
 
 from weft.compiler.order_code import Order
+from weft.compiler.order_network import exchanged_rows, fits_network
 from weft.compiler.order_rows import SHORT, Made, ranked_rows, sorted_rows
 from weft.compiler.order_shared import ordered_together, shares
 from weft.compiler.steps import Memory
@@ -25,6 +26,8 @@ def lower_order(node: OutputRefs, source: Memory, target: Memory) -> list[Made]:
         target.kind.shape[-1],
         **node.op.asked(**node.params),
     )
+    if fits_network(order):
+        return [exchanged_rows(order, source, target)]
     if order.size <= SHORT:
         return [ranked_rows(order, source, target)]
     if shares(order):

@@ -97,9 +97,9 @@ class Code(Builder):
         self.locals.append(Local(f"t{len(self.locals)}", dtype, lanes))
         return Register(len(self.locals) - 1, dtype)
 
-    def array(self, dtype: DType, length: int) -> Register:
+    def array(self, dtype: DType, length: int, lanes: int = 1) -> Register:
         """A small array of the task's own."""
-        self.locals.append(Local(f"t{len(self.locals)}", dtype, 1, length))
+        self.locals.append(Local(f"t{len(self.locals)}", dtype, lanes, length))
         return Register(len(self.locals) - 1, dtype)
 
     def loop(
@@ -108,11 +108,12 @@ class Code(Builder):
         body: Callable[[Value], Iterable[Statement]],
         start: Value | int = 0,
         kind: str = "serial",
+        lanes: int = LANES,
     ) -> Loop:
         """A loop; `body` is told its variable."""
         self._variables += 1
         name = variable(f"i{self._variables}")
-        step = LANES if kind == "vector" else 1
+        step = lanes if kind == "vector" else 1
         return Loop(name, _index(start), _index(stop), tuple(body(name)), kind, step)
 
     def kernel(self, name: str, tasks: int, body: Callable[[Value], Iterable[Statement]]) -> Kernel:
