@@ -30,6 +30,8 @@
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |
 | `lower`, `scatter`, `small` | groups of calls become kernels |
+| `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
+| `balanced` | reductions of a few values, written out |
 | `point`, `index` | one element of one result; indices, simplified as they are built |
 | `loops` | the loop IR: what a fused kernel is |
 | `rebuild` | changed copies of kernels; fresh variables and locals |

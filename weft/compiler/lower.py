@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler.balanced import combined
 from weft.compiler.fuse import CHEAP, Fusion, Group
 from weft.compiler.index import Index, axis, flat, strided, unflat
 from weft.compiler.loops import (
@@ -446,19 +447,3 @@ def _ordered(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
         *nest((point[position],), (shape[position],), along),
     )
     return nest(tuple(point[i] for i in others), tuple(shape[i] for i in others), body)
-
-
-_COMBINE = {
-    "add": "add",
-    "mul": "mul",
-    "max": "max",
-    "min": "min",
-    "and": "bit_and",
-    "or": "bit_or",
-}
-
-
-def combined(pull: Pull, combine: str, x: Value, y: Value) -> Value:
-    """Two values met by `combine`."""
-    made: Value = getattr(pull, _COMBINE[combine])(x, y)
-    return made

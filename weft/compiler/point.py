@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.compiler.balanced import balanced, combined
 from weft.compiler.build import Builder
 from weft.compiler.index import Index, Part
-from weft.compiler.loops import BOOL, INDEX, Value, const, get, identity_of, integer, value, walk
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    LANES,
+    Value,
+    const,
+    get,
+    identity_of,
+    integer,
+    value,
+    walk,
+)
 from weft.core.common import dtypes
-from weft.core.common.types import DType, TensorType
+from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs, Ref, freeze
 from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedError
 from weft.ops.base import Operation
@@ -27,6 +40,7 @@ from weft.ops.reduction import ArgExtremum
 from weft.ops.sorting import Ordering
 from weft.ops.view.join import Concat, Pad
 from weft.ops.view.slice import SliceUpdate
+from weft.ops.view.window import OverlapAdd, Window
 
 Point: TypeAlias = tuple[Index, ...]
 Source: TypeAlias = Callable[[Ref, Point], Value | None]
@@ -34,6 +48,7 @@ Source: TypeAlias = Callable[[Ref, Point], Value | None]
 DTYPES = frozenset(
     map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
 ) | {dtypes.bfloat16}
+MOST_TAPS = 32  # elements of a window that are written out one by one
 _FLOAT = np.dtype(np.float32)
 _DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
 
@@ -95,13 +110,28 @@ class Pull(Builder):
         return self.fit(made, node.types[0].dtype)
 
     def _reduced(self, node: OutputRefs, point: Point) -> Value:
-        """A reduction of one element, or of none."""
+        """A reduction of few elements, or of none."""
         if reduced_size(node) == 0 or isinstance(node.op, ArgExtremum):
             return nothing(node)
-        whole = list(point)
-        for position in reduced_axes(node):
-            whole.insert(position, Index({}, 0))
-        return self.fit(self.at(node.inputs[0], whole), node.types[0].dtype)
+        source, slot = node.inputs[0]
+        axes = reduced_axes(node)
+        found = []
+        for places in product(*(range(source.types[slot].shape[i]) for i in axes)):
+            whole = list(point)
+            for position, place in zip(axes, places, strict=True):
+                whole.insert(position, Index({}, place))
+            x = self.at(node.inputs[0], whole)
+            found.append(self.cast(x, _FLOAT) if dtypes.is_narrow(x.dtype) else x)
+        made = found[0] if len(found) == 1 else balanced(self, node.op.combine, found, LANES)
+        return self.fit(made, node.types[0].dtype)
+
+    def reduce(self, combine: str, extents: Shape, term: Callable[..., Any]) -> Any:
+        """Terms of a few points met in order; a sum begins with zero."""
+        found = [self.operand(term(*point)) for point in product(*map(range, extents))]
+        total = self.const(0, found[0].dtype) if combine == "add" else found.pop(0)
+        for x in found:
+            total = combined(self, combine, total, x)
+        return total
 
     def fit(self, x: Any, dtype: DType) -> Value:
         """`x` in the dtype of a result."""
@@ -170,7 +200,18 @@ def kind_of(node: OutputRefs) -> str:
     if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:
         return "host"
     found = _kind(op, types, node.types[0], _Frozen(node.params))
-    return "map" if found == "reduce" and reduced_size(node) <= 1 else found
+    if found == "reduce" and (reduced_size(node) <= 1 or is_pool(node)):
+        return "map"
+    return found
+
+
+def is_pool(node: OutputRefs) -> bool:
+    """Whether a reduction is over the few elements of a window: then each is written out."""
+    source, op = node.inputs[0][0], node.op
+    if not isinstance(source.op, Window) or isinstance(op, ArgExtremum):
+        return False
+    rank = len(source.params["window"])
+    return sorted(node.params["axes"]) == list(range(-rank, 0)) and reduced_size(node) <= MOST_TAPS
 
 
 class _Frozen:
@@ -202,7 +243,11 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
     if op.name == "conv":
         return "conv"
     if op.has("at"):
-        return "host" if op.name == "overlap_add" else "map"
+        wide = (
+            isinstance(op, OverlapAdd)
+            and prod(types[0].shape[-len(params.params["space"]) :]) > MOST_TAPS
+        )
+        return "host" if wide else "map"
     if not op.has("body"):
         return "host"
     if getattr(op, "ordered", ""):
@@ -235,6 +280,11 @@ def body(op: Operation, found: tuple[DType, ...], params: dict[str, Any]) -> Any
 def weight(node: OutputRefs) -> int:
     """About how many instructions one element of a call takes; `fma` counts as the two it does."""
     op = node.op
+    if isinstance(op, ReduceOperation) and reduced_size(node) > 1:
+        return 2 * reduced_size(node)
+    if isinstance(op, OverlapAdd):
+        source, slot = node.inputs[0]
+        return 8 * prod(source.types[slot].shape[-len(node.params["space"]) :])
     if op.has("at") or not op.has("body"):
         return 100 if op.work >= 50 else 4 if node.inputs else 2
     found = tuple(source.types[slot].dtype for source, slot in node.inputs)

@@ -12,10 +12,10 @@ from math import prod
 
 import numpy as np
 
+from weft.compiler.balanced import balanced, combined
 from weft.compiler.index import Index, axis
 from weft.compiler.loops import (
     LANES,
-    LEAF,
     Assign,
     Buffer,
     Kernel,
@@ -28,7 +28,7 @@ from weft.compiler.loops import (
     integer,
     load,
 )
-from weft.compiler.lower import Lowered, combined
+from weft.compiler.lower import Lowered
 from weft.compiler.point import Point, Pull, kind_of, nothing, reduced_axes, weight
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
@@ -90,43 +90,11 @@ class Scalarized(Pull):
                 for i, k in zip((*early, *late), (*outer, *inner), strict=True):
                     places[i] = Index({}, k)
                 row.append(self._wide(self.at((source, slot), places)))
-            rows += [self._balanced(node, row, LANES)] if late and row else row
+            rows += [balanced(self, node.op.combine, row, LANES)] if late and row else row
         if not rows:
             return nothing(node)
-        made = self._balanced(node, rows, 1) if early else rows[0]
+        made = balanced(self, node.op.combine, rows, 1) if early else rows[0]
         return self.fit(made, node.types[0].dtype)
-
-    def _balanced(self, node: OutputRefs, values: list[Value], lanes: int) -> Value:
-        """The definition of a reduction, written out; lanes that hold nothing change nothing."""
-        block = lanes * LEAF
-        blocks = [
-            self._lanes(node, values[i : i + block], lanes) for i in range(0, len(values), block)
-        ]
-        found = self._tree(node, blocks)
-        width = LANES
-        while lanes > 1 and width > 1:
-            width //= 2
-            found = [
-                x if y is None else y if x is None else self._met(node, x, y)
-                for x, y in zip(found[:width], found[width : 2 * width], strict=True)
-            ]
-        assert found[0] is not None
-        return found[0]
-
-    def _lanes(self, node: OutputRefs, values: list[Value], lanes: int) -> list[Value | None]:
-        found: list[Value | None] = [None] * lanes
-        for position, x in enumerate(values):
-            before = found[position % lanes]
-            found[position % lanes] = x if before is None else self._met(node, before, x)
-        return found
-
-    def _tree(self, node: OutputRefs, blocks: list[list[Value | None]]) -> list[Value | None]:
-        if len(blocks) == 1:
-            return blocks[0]
-        cut = 1 << (len(blocks) - 1).bit_length() - 1
-        left, right = self._tree(node, blocks[:cut]), self._tree(node, blocks[cut:])
-        pairs = zip(left, right, strict=True)
-        return [x if y is None or x is None else self._met(node, x, y) for x, y in pairs]
 
     def _met(self, node: OutputRefs, x: Value, y: Value) -> Value:
         return combined(self, node.op.combine, x, y)

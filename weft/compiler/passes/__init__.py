@@ -15,6 +15,10 @@
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |
 | `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
+| `convolve`, `convolve_blocks` | convolutions in tiles; the sizes of tiles and blocks |
+| `convolve_frame` | loops of convolutions; the image under a tile, copied plane by plane |
+| `convolve_places` | many places: features and neighbouring places in registers |
+| `convolve_window` | few places under a large window, such as gradients of kernels |
 | `blocks` | kernels for the blocks and threads of a GPU |
 | `cooperate` | one reduction by all threads of a block |
 | `items` | runs over elements, shared out among threads; `Limits` |

@@ -175,7 +175,8 @@ class Conv(Operation):
         """Correlate the spread-out cotangent with the turned kernel."""
         rank = len(strides)
         if 0 in x.shape[-rank:]:
-            return FUNCTIONS["zeros_like"](x)
+            nothing: Tensor = FUNCTIONS["zeros_like"](x)
+            return nothing
         sizes = zip(
             x.shape[-rank:],
             kernel.shape[-rank:],
