@@ -89,15 +89,17 @@ def lower_convolution(frame: Frame) -> Lowered:
     node = frame.group.members[0]
     rank = len(node.params["strides"])
     shape = node.types[0].shape
+    if _is_pointwise(node):  # a product of matrices, whose columns are all places
+        shape = (*shape[:-rank], prod(shape[-rank:]))
     source, slot = node.inputs[1]
     inner = source.types[slot].shape[-rank - 1 :]
     point, depth = frame.variables(shape), frame.variables(inner)
-    (*lead, feature), places = point[:-rank], point[-rank:]
-    channel, window = depth[0], depth[1:]
+    cut = len(node.types[0].shape) - rank
+    places = point[cut:] if len(point) > cut + 1 else unflat(point[-1], node.types[0].shape[cut:])
+    (*lead, feature), (channel, *window) = point[:cut], depth
     pull = Pull(frame.source)
-    image = _image(pull, node, (*lead, channel), places, window)
-    factors = (pull.at(node.inputs[1], (*lead, feature, *depth)), image)
-    kernel, image = (_wide(pull, x) for x in factors)
+    image = _image(pull, node, (*lead, channel), places, tuple(window))
+    kernel = _wide(pull, pull.at(node.inputs[1], (*lead, feature, *depth)))
     total = frame.local(kernel.dtype)
     frame.registers[node] = pull.fit(get(total, kernel.dtype), node.types[0].dtype)
     here = flat(point, shape)
@@ -108,10 +110,23 @@ def lower_convolution(frame: Frame) -> Lowered:
         at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)
         body.append(frame.store(member, here, after.at((member, 0), at)))
     made = frame.finish(name_of(frame.group), nest(point, shape, tuple(body)))
-    found = _described(frame, node, point, depth, kernel, total)
+    found = None
+    if not _is_pointwise(node):
+        found = _described(frame, node, point, depth, kernel, total)
     if found is not None:
         made.kernel.notes["convolution"] = found
     return made
+
+
+def _is_pointwise(node: OutputRefs) -> bool:
+    """Whether every place sees one element of each channel, and every element has a place."""
+    params = node.params
+    source, slot = node.inputs[1]
+    window = source.types[slot].shape[-len(params["strides"]) :]
+    plain = set(window) | set(params["strides"]) == {1} and not any(
+        (*params["low"], *params["high"])
+    )
+    return plain and len(window) > 1
 
 
 def _image(pull: Pull, node: OutputRefs, outer: Point, places: Point, window: Point) -> Value:

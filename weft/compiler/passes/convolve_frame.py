@@ -55,6 +55,25 @@ class Frame:
         at = self.scope.variable(name)
         return (Loop(at, ZERO, count, body(at)),)
 
+    def unrolled(
+        self, name: str, count: Value, times: int, body: Callable[[Value], Statements]
+    ) -> Statements:
+        """A serial loop whose steps are written out, some at a time."""
+        number = known(count)
+        if times <= 1 or (number is not None and number < times):
+            return self.loop(name, count, body)
+        made: list[Statement] = []
+        turns = self.let("turns", divide(count, times), made)
+
+        def several(i: Value) -> Statements:
+            return tuple(s for k in range(times) for s in body(add(multiply(i, times), k)))
+
+        made += self.loop(name, turns, several)
+        if number is None or number % times:
+            at = self.scope.variable(name)
+            made.append(Loop(at, multiply(turns, times), count, body(at)))
+        return tuple(made)
+
     def nest(
         self, name: str, counts: Sequence[Value | int], body: Callable[..., Statements]
     ) -> Statements:

@@ -53,7 +53,8 @@ from weft.compiler.rebuild import (
 )
 from weft.core.common.types import Shape
 
-WRITTEN = 640  # products that are written out for one channel, at most
+WRITTEN = 640  # products that are written out, at most
+CHANNELS = 200  # products of several channels that are written out
 
 
 def batches_of(found: Convolution) -> tuple[Axis, ...]:
@@ -242,9 +243,10 @@ class Places:
             return (
                 *begin,
                 *when(fresh, (), kept),
-                *frame.loop(
+                *frame.unrolled(
                     "channel",
                     channels,
+                    CHANNELS // (prod(found.window) * cut.rows * cut.vectors),
                     lambda c: self._products(base, start, c, add(column, lane)),
                 ),
                 *(Assign(self.tile, get(s, found.dtype), k) for s, k in at),

@@ -35,6 +35,7 @@ from weft.core.common.types import Shape
 ROWS = 160  # of a tile, about
 FEATURES = 32  # of a tile
 IMAGES = 131_072  # bytes of the images of a tile
+TIMES = 1  # points of the window that are written out
 DEEP = 256  # points of the window in a piece
 
 
@@ -297,7 +298,13 @@ class Windows:
             return (
                 *(Assign(s, const(0, dtype)) for s, _ in at),
                 *when(fresh, (), kept),
-                *frame.nest("tap", taps, tap),
+                *frame.nest(
+                    "tap",
+                    taps[:-1],
+                    lambda *outer: frame.unrolled(
+                        "tap", taps[-1], TIMES, lambda last: tap(*outer, last)
+                    ),
+                ),
                 *(Assign(self.tile, get(s, dtype), k) for s, k in at),
             )
 
