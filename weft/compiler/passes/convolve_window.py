@@ -34,6 +34,7 @@ from weft.core.common.types import Shape
 
 ROWS = 160  # of a tile, about
 FEATURES = 32  # of a tile
+FEW = 4  # places for which more features go with an image, which is copied for them
 IMAGES = 131_072  # bytes of the images of a tile
 TIMES = 1  # points of the window that are written out
 DEEP = 256  # points of the window in a piece
@@ -82,13 +83,14 @@ def choose_piece(found: Convolution, lanes: int, registers: int) -> Piece:
     layout = Layout(found.space, found.places, tuple(window))
     most = min(ROWS // places, IMAGES // (layout.size * size))
     images = even(prod(n for _, n in free_axes(found)), max(most, 1))
-    tall = even(features, FEATURES)
+    wide = FEATURES if places > FEW else 2 * FEATURES
+    tall = even(features, wide)
     rows, vectors = registers_of(images * places, tall, lanes, registers)
     most = max(PANEL // (size * vectors * lanes), 1)
     while prod(window) > 2 * most and window[-1] > 1:
         window[-1] = ceil(window[-1] / 2)
     layout = Layout(found.space, found.places, tuple(window))
-    tall = even(features, FEATURES, vectors * lanes)
+    tall = even(features, wide, vectors * lanes)
     return Piece(rows, vectors, lanes, images, tall, tuple(window), layout)
 
 
