@@ -16,10 +16,21 @@ from weft.compiler.panels import entry_of, with_panels
 from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.compiler.statistics import Clock
-from weft.compiler.steps import Call, Choice, Copy, HostCall, Memory, Repeat, ScanLoop, Step
+from weft.compiler.steps import (
+    Call,
+    Choice,
+    Copy,
+    HostCall,
+    Memory,
+    Repeat,
+    Reserve,
+    ScanLoop,
+    Step,
+)
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
+from weft.ops.communication.remote import ShareWorld
 from weft.ops.control.branches import Switch
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
@@ -36,6 +47,7 @@ class Assembler:
     requests: list[Request] = field(default_factory=list)
     status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
     groups: int = 0
+    _reserved: list[Step] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
 
     def block(
@@ -53,12 +65,15 @@ class Assembler:
         entries = [
             entry_of(fusion, group, self._steps(fusion, group, memory)) for group in fusion.groups
         ]
-        return tuple(with_panels(fusion, entries, memory))
+        reserved, self._reserved = self._reserved, []
+        return (*reserved, *with_panels(fusion, entries, memory))
 
     def _steps(self, fusion: Fusion, group: Group, memory: Environment) -> list[Step]:
         node = group.members[0]
         if group.kind not in PACKED:
             return list(self._calls(fusion, group, memory))
+        if isinstance(node.op, ShareWorld):
+            return self._shared(node, memory)
         inputs = tuple(self._operand(ref, memory) for ref in node.inputs)
         outputs = tuple(
             memory.setdefault((node, slot), Memory(kind)) for slot, kind in enumerate(node.types)
@@ -74,6 +89,28 @@ class Assembler:
         if isinstance(node.op, GraphCall):
             return self._within(node.params["trace"], inputs, outputs)
         return [HostCall(node, inputs, outputs)]
+
+    def _shared(self, node: OutputRefs, memory: Environment) -> list[Step]:
+        """A meeting, before which this process's terms were written where all members see them."""
+        steps: list[Step] = []
+        own: list[Memory] = []
+        for ref in node.inputs:
+            place = memory[ref]
+            if place.role != "temporary":  # it lies elsewhere already
+                copied = Memory(place.kind, "shared")
+                steps.append(Copy(place, copied))
+                place = copied
+            place.role = "shared"
+            own.append(place)
+        count, position = len(node.params["members"]), node.params["position"]
+        others: list[Memory] = []
+        for slot, kind in enumerate(node.types):
+            term, member = divmod(slot, count)
+            memory[node, slot] = own[term] if member == position else Memory(kind, "shared")
+            if member != position:
+                others.append(memory[node, slot])
+        self._reserved.append(Reserve(node, (*own, *others)))
+        return [*steps, HostCall(node, (), ())]
 
     @staticmethod
     def _operand(ref: Ref, memory: Environment) -> Memory:

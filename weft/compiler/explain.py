@@ -24,6 +24,7 @@ from weft.compiler.steps import (
     Memory,
     Panels,
     Repeat,
+    Reserve,
     ScanLoop,
     Step,
 )
@@ -96,6 +97,9 @@ class _Explanation:
                 operands = ", ".join(str(m.kind) for m in step.inputs)
                 where = describe_position(step.node.position)
                 yield f"{indent}host call {step.node.name}({operands})  # {where}"
+            elif isinstance(step, Reserve):
+                nbytes = sum(place.nbytes for place in step.places)
+                yield f"{indent}{show_bytes(nbytes)} in memory that processes share"
             elif isinstance(step, Panels):
                 yield from (indent + row for row in self._panels(step, trips))
             elif isinstance(step, ScanLoop):

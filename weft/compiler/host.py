@@ -9,19 +9,62 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.core.common.events import watchers
-from weft.core.common.source import blame, unblame
+from weft.core.common.events import told, watchers
+from weft.core.common.source import blame, blamed, unblame
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import Located, execute, locate
 from weft.core.graph.node import OutputRefs
+from weft.ops.communication.remote import ShareWorld
+from weft.runtime.communicator import world
+from weft.runtime.communicator.interface import Exposed
 from weft.runtime.cpu.program import Avoidable, Words
 
 Memory: TypeAlias = tuple[tuple[int, ...], list[Array], list[Array]]  # addresses, operands, results
 
 
-def host_call(node: OutputRefs, inputs: tuple[TensorType, ...]) -> Callable[..., None]:
-    """What a program calls for a node: with the addresses of its operands, then its results."""
-    return BareCall(node, inputs) if node.op.bare else partial(run_on_host, node, inputs)
+class HostCalls:
+    """What a program calls for its nodes: with the addresses of operands, then of results."""
+
+    def __init__(self) -> None:
+        self._shared: dict[OutputRefs, SharedTerms] = {}
+
+    def call(self, node: OutputRefs, inputs: tuple[TensorType, ...]) -> Callable[..., None]:
+        """What does a node's work."""
+        if isinstance(node.op, ShareWorld):
+            return self._terms(node).meet
+        return BareCall(node, inputs) if node.op.bare else partial(run_on_host, node, inputs)
+
+    def reserve(self, node: OutputRefs) -> Callable[[], list[int]]:
+        """What tells a run where the terms of a `share_world` lie."""
+        return self._terms(node).reserve
+
+    def _terms(self, node: OutputRefs) -> SharedTerms:
+        return self._shared.setdefault(node, SharedTerms(node))
+
+
+class SharedTerms:
+    """The terms of sums that processes read from each other's memory."""
+
+    def __init__(self, node: OutputRefs) -> None:
+        self._node = node
+        self._exposed: Exposed | None = None
+
+    def reserve(self) -> list[int]:
+        """Addresses for this run: of this process's terms, then of those of the others."""
+        if self._exposed is None:
+            types = [source.types[slot] for source, slot in self._node.inputs]
+            with Located(self._node), blamed(self._node.position):
+                self._exposed = world().exposure(types, self._node.params["members"])
+        rows, position = self._exposed.places(), self._node.params["position"]
+        own = [row.pop(position) for row in rows]
+        return [*own, *(address for row in rows for address in row)]
+
+    def meet(self) -> None:
+        """Wait until everyone's terms are there."""
+        assert self._exposed is not None
+        node = self._node
+        with Located(node), blamed(node.position), told("op", node.name):
+            self._exposed.meet()
 
 
 def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: int) -> None:

@@ -80,7 +80,7 @@ class Native(Prepared):
             if each.role == "constant":
                 kept.append(np.array(each.data, order="C"))
                 slots[each] = builder.constant(kept[-1].ctypes.data)
-            elif each.role in ("slice", "panel"):
+            elif each.role in ("slice", "panel", "shared"):
                 slots[each] = builder.pointer()
             elif each in self.placement.homes:
                 slots[each] = slots[self.placement.homes[each]]

@@ -2,7 +2,7 @@
 
 The recorded calls are replayed once on pieces that are inputs of a second trace. What moves between
 devices of this process is then ordinary ops, fused with the rest; what moves between processes is a
-call in program order.
+call in program order. Sums between processes are put together (`bucket`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.compiler.bucket import Ledger, merged
 from weft.core.common.spec import ShardingSpec
 from weft.core.common.trees import PyTreeDef, tree_unflatten
 from weft.core.common.types import TensorType
@@ -21,6 +22,7 @@ from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
 from weft.ops.communication.mesh import MESH, replay_step, wrapped
+from weft.ops.communication.transfer import noting
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,13 @@ def partition(
         assert isinstance(recorder, Recorder)
         given = trace.inputs[: len(trace.inputs) - len(trace.captures)]
         values = [_input(recorder, node, spec) for node, spec in zip(given, specs, strict=True)]
-        found = trace.walk((*values, *trace.captures), replay_step)
+        ledger = Ledger(trace, recorder)
+        with noting(ledger.note):
+            found = trace.walk((*values, *trace.captures), ledger.watch(replay_step))
         flat = [piece for x in found for piece in _pieces(x)]
     outputs = tuple(x if isinstance(x, Shards) else None for x in found)
-    return Partition(recorder.finish(flat, trace.name), outputs, structure)
+    made = merged(recorder.finish(flat, trace.name), ledger.order())
+    return Partition(made, outputs, structure)
 
 
 def _input(recorder: Recorder, node: OutputRefs, spec: ShardingSpec | None) -> Any:

@@ -55,6 +55,14 @@ class HostCall:
 
 
 @dataclass(frozen=True, eq=False)
+class Reserve:
+    """Ask where the terms of a `share_world` lie in this run: its own, then those of others."""
+
+    node: OutputRefs
+    places: tuple[Memory, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Copy:
     """The bytes of one piece of memory in another."""
 
@@ -125,4 +133,4 @@ class Panels:
         return -(-self.rows // self.height)
 
 
-Step: TypeAlias = Call | HostCall | Copy | ScanLoop | Repeat | Choice | Panels
+Step: TypeAlias = Call | HostCall | Reserve | Copy | ScanLoop | Repeat | Choice | Panels

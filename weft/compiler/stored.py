@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.compiler.encoding import Decoder, Encoder, pack, unpack
 from weft.compiler.executable import Interpreted
-from weft.compiler.host import host_call
+from weft.compiler.host import HostCalls
 from weft.compiler.prepared import Interface, Prepared, failure_of
 from weft.compiler.program_key import Namer, program_key
 from weft.compiler.statistics import BuildCounts
@@ -145,9 +145,11 @@ def _hosts(origin: Origin, data: Sequence[Any], decoder: Decoder) -> Iterator[Ho
     if not data:
         return
     nodes = list(_every(origin.lowered))
-    for number, kinds, slots in data:
-        inputs = tuple(map(decoder.type, kinds))
-        yield HostCall(host_call(nodes[number], inputs), tuple(slots))
+    calls = HostCalls()
+    for number, kinds, slots, results in data:
+        node, inputs = nodes[number], tuple(map(decoder.type, kinds))
+        function = calls.reserve(node) if results else calls.call(node, inputs)
+        yield HostCall(function, tuple(slots), tuple(results))
 
 
 def keep(
@@ -232,7 +234,7 @@ def _told_hosts(made: Native, lowered: Trace, encoder: Encoder) -> Iterator[Any]
         numbers.setdefault(node, number)
     for node, call in zip(made.hosts, made.program.encoded.hosts, strict=True):
         kinds = [encoder.type(source.types[slot]) for source, slot in node.inputs]
-        yield numbers[node], kinds, call.slots
+        yield numbers[node], kinds, call.slots, call.results
 
 
 def _every(trace: Trace) -> Iterator[OutputRefs]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.compiler.cost import estimate
-from weft.compiler.host import host_call
+from weft.compiler.host import HostCalls
 from weft.compiler.steps import (
     Call,
     Choice,
@@ -18,6 +18,7 @@ from weft.compiler.steps import (
     Memory,
     Panels,
     Repeat,
+    Reserve,
     ScanLoop,
     Step,
 )
@@ -101,6 +102,7 @@ class Translator:
     regions: int = 0
     calls: dict[str, Call] = field(default_factory=dict)  # by the name that profiles show
     hosts: list[OutputRefs] = field(default_factory=list)  # calls of Python, by number
+    _hosts: HostCalls = field(default_factory=HostCalls)
     _named: dict[str, int] = field(default_factory=dict)
 
     def write(self, steps: Sequence[Step]) -> None:
@@ -114,6 +116,10 @@ class Translator:
                 )
             elif isinstance(step, HostCall):
                 self._host(step)
+            elif isinstance(step, Reserve):
+                places = [self.slots[place] for place in step.places]
+                self.builder.host(self._hosts.reserve(step.node), (), places)
+                self.hosts.append(step.node)
             elif isinstance(step, ScanLoop):
                 self._scan(step)
             elif isinstance(step, Repeat):
@@ -168,7 +174,7 @@ class Translator:
     def _host(self, step: HostCall) -> None:
         slots = [self.slots[place] for place in (*step.inputs, *step.outputs)]
         inputs = tuple(place.kind for place in step.inputs)
-        self.builder.host(host_call(step.node, inputs), slots)
+        self.builder.host(self._hosts.call(step.node, inputs), slots)
         self.hosts.append(step.node)
 
     def _scan(self, loop: ScanLoop) -> None:
@@ -205,6 +211,8 @@ def touched(step: Region | Step) -> dict[Memory, None]:
         return dict.fromkeys(step.memory)
     if isinstance(step, HostCall):
         return dict.fromkeys((*step.inputs, *step.outputs))
+    if isinstance(step, Reserve):
+        return dict.fromkeys(step.places)
     if isinstance(step, Panels):
         every = (place for call in step.calls for place in call.memory)
         return dict.fromkeys((step.scratch, *every))

@@ -87,6 +87,25 @@ class SumWorld(WorldOperation):
         return (call(self, (ct,), params),)
 
 
+class ShareWorld(WorldOperation):
+    """The tensors of all members: those of the first operand, then those of the second one, …
+
+    `position` is this process's among the members. Compiled code reads them where they lie.
+    """
+
+    multiple = True
+
+    def index(self, *types: Any, **params: Any) -> Factors:
+        return several(types, 0)
+
+    def infer(self, *types: Any, **params: Any) -> tuple[TensorType, ...]:
+        return tuple(each for each in types for _ in params["members"])
+
+    def eval(self, *xs: Array, members: Members, position: int, out: Out = _NEW) -> Any:
+        found = [each for x in xs for each in world().all_gather(x, members)]
+        return _put(out, found)
+
+
 class FoldWorld(WorldOperation):
     """The ordered fold of all members' tensors by another operation than the sum."""
 
@@ -230,6 +249,7 @@ def _cut(shape: Shape, axis: int, members: Members, rank: int | None = None) -> 
 
 
 sum_world_op, fold_world_op, scatter_world_op = SumWorld(), FoldWorld(), ScatterWorld()
+share_world_op = ShareWorld()
 gather_world_op, swap_world_op, send_world_op = GatherWorld(), SwapWorld(), SendWorld()
 
 

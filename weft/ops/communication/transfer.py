@@ -8,7 +8,9 @@ here and there: the bits are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial, reduce
 from typing import Any
 
@@ -25,6 +27,18 @@ from weft.ops.communication.remote import fold_op
 from weft.ops.view.join import concat_op
 from weft.ops.view.slice import slice_axes
 
+_noting: ContextVar[Callable[[Shards], None] | None] = ContextVar("weft_noting", default=None)
+
+
+@contextmanager
+def noting(note: Callable[[Shards], None]) -> Iterator[None]:
+    """Inside, `note` is told each tensor that is about to be moved."""
+    token = _noting.set(note)
+    try:
+        yield
+    finally:
+        _noting.reset(token)
+
 
 def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     """The same tensor in another layout of its mesh, by the cheapest steps."""
@@ -40,6 +54,9 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     terms = tuple(p for p in target.pending if p not in spec.pending)
     waiting = tuple(p for p in target.pending if p in spec.pending)
     goal = ShardingSpec(mesh, target.axes, waiting)
+    note = _noting.get()
+    if note is not None:
+        note(shards)
     for step in reshard_steps(spec, goal, shape, size):
         if is_logging() and step.kind != "slice":
             sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))

@@ -20,6 +20,7 @@ import numpy as np
 from weft.core.common.source import describe, user_position
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, CommunicationError, RankMismatchError
+from weft.runtime.communicator.exposure import Exposure, exposed_bytes
 from weft.runtime.communicator.fold import Folder, fold_function, piece_bounds
 from weft.runtime.communicator.headers import (
     Header,
@@ -38,6 +39,7 @@ from weft.runtime.communicator.transport import ERRORS, Bytes, Lane, State, Tran
 from weft.runtime.cpu.program import address_of
 
 _MOST_PLANS = 1024  # kinds of calls remembered for each group
+_MOST_EXPOSING = 4  # members that read all of each other's terms; more share the work of a sum
 _EXIT_POLL = 1e-3
 _BUSY_SECONDS = 50e-6
 _DETAIL_SECONDS = 1.0  # how long a rank that diverged waits to hear what the others were doing
@@ -191,6 +193,29 @@ class ProcessCommunicator(Communicator):
             failure = self._failure(error, plan.header)
             adder.give_up()
             raise failure from None
+
+    def exposes(self, types: Sequence[TensorType], members: Members) -> bool:
+        area = self._transport.area()
+        few = 1 < len(members) <= _MOST_EXPOSING
+        return area is not None and few and area.has_room(exposed_bytes(types))
+
+    def exposure(self, types: Sequence[TensorType], members: Members) -> Exposure:
+        area = self._transport.area()
+        assert area is not None
+        return Exposure.agreed(self, types, members, area, self._transport.exposed_address)
+
+    def meeting(self, types: Sequence[TensorType], members: Members) -> Callable[[], None]:
+        """What returns when all members have come to the sum of such arrays, which they expose."""
+        group = self._group(members, "all_reduce")
+        words = [str(type_of(*each, "all_reduce")) for each in types]
+        header = Header("all_reduce", ("sum", short_text(", ".join(words)), group.text))
+        lane = self._transport.lane(group.peers, encode(header), (0,), np.dtype(np.uint8))
+        plan = Plan(header, np.add, lane, True)
+
+        def meet() -> None:
+            self._run(header, self._meet, plan, b"")
+
+        return meet
 
     def reduce_scatter(
         self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None

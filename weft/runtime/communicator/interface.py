@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from weft.core.common.types import Array, DType, Shape, TensorType
 
@@ -27,6 +27,16 @@ class Reducer:
     """Where native code finds all it needs to do this without Python; 0 if it cannot be done so."""
     abandon: Callable[[int], None] | None = None
     """Takes the address of a result whose sum native code began and nobody will end."""
+
+
+class Exposed(Protocol):
+    """Arrays of every member, for all members to read."""
+
+    def places(self) -> list[list[int]]:
+        """For each array, the address of each member's; a rank writes to its own, then meets."""
+
+    def meet(self) -> None:
+        """Return when every member has written its arrays; they can be read until the next time."""
 
 
 class Communicator(ABC):
@@ -62,6 +72,14 @@ class Communicator(ABC):
     @abstractmethod
     def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
         """`all_reduce` of arrays of one type."""
+
+    def exposes(self, types: Sequence[TensorType], members: Members) -> bool:
+        """Whether members can read such arrays of each other where they lie."""
+        return False
+
+    def exposure(self, types: Sequence[TensorType], members: Members) -> Exposed:
+        """Memory for arrays of these types that all members read; they ask for it together."""
+        raise AssertionError("nothing is exposed here")
 
     @abstractmethod
     def reduce_scatter(

@@ -21,6 +21,8 @@ _PAGE = 4096
 _SCATTER_BYTES = 2 << 20
 _LEAST_CHUNK = 64 << 10
 GATHER_CHUNK = 1 << 20
+_EXPOSED_BYTES = 1 << 28
+_MOST_EXPOSING = 64
 
 STATE, TEXT_LENGTH, WISH, DECISION = 0, 8, 16, 24  # words of a control block
 TEXT, TEXT_BYTES = 64, 3968
@@ -70,9 +72,18 @@ class Layout:
         return self.scatter(self.seats, 0, 0) + (writer * 2 + parity) * GATHER_CHUNK
 
     @property
+    def exposed_bytes(self) -> int:
+        """Bytes that a seat can expose; where there are very many seats none of them can."""
+        return _EXPOSED_BYTES if self.seats <= _MOST_EXPOSING else 0
+
+    def exposed(self, seat: int) -> int:
+        """What a seat's kernels write and those of others read."""
+        return self.gather(self.seats, 0) + seat * self.exposed_bytes
+
+    @property
     def nbytes(self) -> int:
         """Bytes in all; only pages that are used take memory."""
-        return self.gather(self.seats, 0)
+        return self.exposed(self.seats)
 
 
 class Segment:

@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 
 from weft.core.common.types import Array, DType, Shape
+from weft.runtime.communicator.exposure import Area
 from weft.runtime.communicator.segment import (
     BLOCKS,
     DECISION,
@@ -188,6 +189,7 @@ class SharedMemory(Transport):
         self._parties: dict[Ranks, Party] = {}
         self._gathered: Party | None = None  # who may still be reading what I gathered last
         self.turnstile = Turnstile()
+        self._area = Area(0, segment.layout.exposed_bytes)
         self.words = segment.words
         self.boxes = [self._pair_of_boxes(seat) for seat in seats]
         self._steps = [0] * self.size  # the same for bulk data
@@ -207,6 +209,12 @@ class SharedMemory(Transport):
         """The addresses of blocks to a rank, then of those from it, by parity."""
         out, back = self._block_places(self._seats[peer])
         return [self._segment.address + place for place in (*out, *back)]
+
+    def area(self) -> Area | None:
+        return self._area
+
+    def exposed_address(self, rank: int, place: int) -> int:
+        return self._segment.address + self._segment.layout.exposed(self._seats[rank]) + place
 
     def shut(self) -> None:
         self.turnstile.shut()

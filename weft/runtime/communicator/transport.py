@@ -23,6 +23,7 @@ from weft.errors import (
     RankMismatchError,
     RankTimeoutError,
 )
+from weft.runtime.communicator.exposure import Area
 from weft.runtime.communicator.small_sum import Adder
 
 Bytes = NDArray[np.uint8]
@@ -116,6 +117,14 @@ class Transport(ABC):
     def lane(self, peers: Ranks, head: bytes, shape: Shape, dtype: DType) -> Lane:
         """Blocks that will be exchanged with the same peers many times."""
         return Lane(self, peers, head, shape, dtype)
+
+    def area(self) -> Area | None:
+        """The memory in which this rank can expose arrays, if others can read it."""
+        return None
+
+    def exposed_address(self, rank: int, place: int) -> int:
+        """The address, in this process, of a place in the area of a rank."""
+        raise AssertionError("this transport exposes nothing")
 
     @abstractmethod
     def scatter(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,8 +74,9 @@ class Avoidable(ABC):
 class HostCall:
     """A Python function that a program calls with the addresses in some slots."""
 
-    function: Callable[..., None]
+    function: Callable[..., Any]
     slots: tuple[int, ...]
+    results: tuple[int, ...] = ()  # slots for the addresses that it returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,9 @@ class Program:
         self._idle: list[Frame] = []
         self._frames: list[Frame] = []
         self._doors: Words = np.zeros(len(encoded.hosts) + 1, np.int64)
+        # Memory that a function gives is the program's, not a frame's: runs take turns.
+        gives = any(call.results for call in encoded.hosts)
+        self._alone = threading.Lock() if gives else None
         self._avoidable: list[tuple[Avoidable, tuple[int, ...]]] = []
         for number, call in enumerate(encoded.hosts):
             if isinstance(call.function, Avoidable):
@@ -190,11 +195,21 @@ class Program:
             function.abandon(*[frame.words[frame.table + slot] for slot in slots])
 
     def _go_on(self, frame: Frame, code: int) -> None:
+        if self._alone is None:
+            self._walk(frame, code)
+            return
+        with self._alone:  # its first instruction was a call of Python
+            self._walk(frame, code)
+
+    def _walk(self, frame: Frame, code: int) -> None:
         words, table, hosts, number = frame.words, frame.table, self.encoded.hosts, _PLACE["HOST"]
         while code != DONE:
             if code == HOST:
                 call = hosts[words[number]]
-                call.function(*[words[table + slot] for slot in call.slots])
+                found = call.function(*[words[table + slot] for slot in call.slots])
+                if call.results:
+                    for slot, address in zip(call.results, found, strict=True):
+                        words[table + slot] = address
             elif code == NEED_POOL:
                 words[_PLACE["THREADS"]] = pool.grow(words[_PLACE["THREADS"]])
             elif code == CANCELLED:

@@ -305,12 +305,17 @@ class ProgramBuilder:
         self._cost_ns += nbytes / COPIED_BYTES
         self._emit("copy", self._known(target), self._known(source), nbytes)
 
-    def host(self, function: Callable[..., None], slots: Sequence[int] = ()) -> None:
-        """Call Python with the addresses in `slots`; what it raises ends the run."""
+    def host(
+        self, function: Callable[..., Any], slots: Sequence[int] = (), results: Sequence[int] = ()
+    ) -> None:
+        """Call Python with the addresses in `slots`; what it raises ends the run.
+
+        The addresses that it returns are those of the slots `results` from then on.
+        """
         self._is_straight = False
-        self._check(slots)
+        self._check((*slots, *results))
         self._emit("host", len(self._hosts), *((slots[0], slots[-1]) if slots else (0, 0)))
-        self._hosts.append(HostCall(function, tuple(slots)))
+        self._hosts.append(HostCall(function, tuple(slots), tuple(results)))
 
     def build(
         self,
