@@ -82,7 +82,8 @@ class Ledger:
         for number, effect in enumerate(made, begin):
             of = [shards for first, shards in self._notes if first <= number]
             known = self._producer.get(id(of[-1])) if of else None
-            owner = known[1] if known is not None else node if of and len(made) == 1 else None
+            alone = node if len(made) == 1 else None  # then whoever needs it needs this call
+            owner = alone if known is None else known[1]
             found.append(_Effect(effect, owner if _is_sum(effect) else None))
         return found
 

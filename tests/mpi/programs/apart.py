@@ -113,8 +113,14 @@ def other_order(x):
     return a + wf.all_reduce(b)
 
 
+def other_size(x):
+    wide = wf.concat([x] * (39 if first == 1 else 40), axis=1)
+    return wf.all_reduce(wide.T @ wide)  # the size
+
+
 def divergence_is_told_with_lines():
     shown = {other_op: "the op of", other_shape: "# the shape", other_order: "the order of"}
+    shown[other_size] = "# the size"
     for function, text in shown.items():
         for run in (function, wf.compile(function)):
             _, x = start()

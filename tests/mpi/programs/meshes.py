@@ -3,7 +3,9 @@
 The text depends on the meshes only: whoever owns the devices, the bits are the same.
 """
 
+import contextlib
 import hashlib
+import io
 import sys
 from pathlib import Path
 
@@ -70,6 +72,45 @@ def train_both(way):
     for a, b in zip(whole(eager), whole(compiled), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
     return eager, compiled
+
+
+BIG = {"in": RNG.normal(size=(6, 300)), "mid": RNG.normal(size=(300, 301)) / 17}
+BIG |= {"shift": RNG.normal(size=301), "out": RNG.normal(size=(301, 6)) / 17}
+
+
+def big_loss(p, x, y):
+    hidden = wf.tanh(wf.tanh(x @ p["in"]) @ p["mid"] + p["shift"].astype("float32"))
+    return wf.mean((hidden @ p["out"] - y) ** 2)
+
+
+def big_step(p, x, y):
+    value, slopes = wf.value_and_grad(big_loss)(p, x, y)
+    norm = wf.sqrt(sum((slope * slope).sum() for slope in slopes.values()))  # needs all of them
+    return value, norm, {k: p[k] - slopes[k] / wf.maximum(norm, 1.0).astype(p[k].dtype) for k in p}
+
+
+def explained(compiled, *args):
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        compiled.explain(*args)
+    return text.getvalue()
+
+
+def train_together(mesh, batch):
+    """Sums that are large and of two dtypes: ranks of one host read each other's terms."""
+    found = []
+    compiled = wf.compile(big_step)
+    for run in (big_step, compiled):
+        kinds = {k: a if k == "shift" else a.astype(np.float32) for k, a in BIG.items()}
+        p = {k: laid(a, mesh, P()) for k, a in kinds.items()}
+        x, y = (laid(a[:4].astype(np.float32), mesh, batch) for a in (X, Y))
+        for _ in range(5):
+            value, norm, p = run(p, x, y)
+            found += [value, norm]
+        found.append(p)
+    if ranks.size > 1 and mesh is GRID and type(ranks._transport).__name__ == "SharedMemory":
+        text = explained(compiled, p, x, y)
+        assert "memory that processes share" in text and "host calls 1" in text, text
+    return found
 
 
 # -- functions that see one piece ------------------------------------------------------------
@@ -163,6 +204,22 @@ def layouts():
         found += [pending + 0, pending.reshard(P(a, b)), wf.all_reduce(pending), pending.max()]
         found += [x[1:5], x.T @ x, wf.sort(x, axis=0), wf.cumsum(x, axis=1), x.sum(axis=0)]
     return found
+
+
+def gathered_once():
+    """A tensor that several calls need whole travels once in a compiled graph."""
+
+    def several(x):
+        return wf.sort(x, axis=0), wf.cumsum(x, axis=0), wf.argmax(x, axis=0), x.reshard(P())
+
+    x = laid(EVEN, LINE, P("x"))
+    compiled = wf.compile(several)
+    with wf.communication_log() as log:
+        found = compiled(x)
+    if ranks.size > 1:
+        assert log.count("all_gather") == 1, log
+        assert explained(compiled, x).count("host call gather_world") == LINE.size // ranks.size
+    return several(x), found
 
 
 def permutations():
@@ -267,6 +324,8 @@ def holds_only_its_shards():
 
 CHECKS = {
     **{f"train {way}": (train_both, way) for way in WAYS},
+    "train together": (train_together, GRID, P("dp")),
+    "train together on a line": (train_together, LINE, P("x")),
     "manual line": (manual, LINE, "x"),
     "manual grid": (manual, GRID, "tp"),
     "manual grid, outer": (manual, GRID, "dp"),
@@ -276,6 +335,7 @@ CHECKS = {
     "automatic": (automatic,),
     "solved": (solved,),
     "layouts": (layouts,),
+    "gathered once": (gathered_once,),
     "permutations": (permutations,),
     "loops": (loops,),
     "maps": (maps,),

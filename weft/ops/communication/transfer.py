@@ -32,7 +32,10 @@ _noting: ContextVar[Callable[[Shards], None] | None] = ContextVar("weft_noting",
 
 @contextmanager
 def noting(note: Callable[[Shards], None]) -> Iterator[None]:
-    """Inside, `note` is told each tensor that is about to be moved."""
+    """Inside, a graph is compiled: `note` is told each tensor that is about to be moved.
+
+    A tensor that goes to the same layout twice between processes goes there once.
+    """
     token = _noting.set(note)
     try:
         yield
@@ -48,16 +51,18 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
         shards = _in_axes_of(target.mesh, shards)
     mesh, shape, size = shards.mesh, shards.type.shape, shards.type.dtype.itemsize
     target = target.on(mesh)
-    if target in shards.settled:
-        return shards.settled[target]
+    known = shards.settled.get(target) or shards.moved.get(target)
+    if known is not None:
+        return known
     spec, pieces = shards.spec.plain, shards.pieces
     terms = tuple(p for p in target.pending if p not in spec.pending)
     waiting = tuple(p for p in target.pending if p in spec.pending)
     goal = ShardingSpec(mesh, target.axes, waiting)
+    steps = reshard_steps(spec, goal, shape, size)
     note = _noting.get()
     if note is not None:
         note(shards)
-    for step in reshard_steps(spec, goal, shape, size):
+    for step in steps:
         if is_logging() and step.kind != "slice":
             sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))
             at = user_position(2)
@@ -69,7 +74,14 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     made = Shards(shards.type, target, pieces)
     if shards.spec.pending and not target.pending:
         shards.settled[target] = made
+    elif note is not None and any(_leaves(mesh, step) for step in steps):
+        shards.moved[target] = made
     return made
+
+
+def _leaves(mesh: DeviceMesh, step: Step) -> bool:
+    """Whether a step moves something between processes."""
+    return step.kind != "slice" and not is_local(mesh, step.axis)
 
 
 def _in_axes_of(mesh: DeviceMesh, shards: Shards) -> Shards:
