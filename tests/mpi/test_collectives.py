@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 
@@ -13,4 +15,4 @@ def test_every_collective_gives_the_bits_of_a_loop_in_numpy(succeed, ranks, tran
 @pytest.mark.parametrize("ranks, transport", [(4, "SharedMemory"), (2, "Messages")])
 def test_ranks_that_diverge_or_come_late_are_named_everywhere(succeed, ranks, transport):
     text = succeed(ranks, "divergence.py", transport)
-    assert "rank 1 did not come in 0.3 s" in text
+    assert re.search(r"rank 1 did not come in \d+\.\d s", text), text

@@ -2,13 +2,13 @@ import os
 import re
 import signal
 import threading
-import time
 
 import pytest
 
 from tests.mpi.conftest import LAUNCH_MARK
 
 BEGUN = "has begun"
+SLEEP = 600  # seconds that a rank sleeps in `mistake.py`
 
 
 def begun(process, ranks):
@@ -21,15 +21,13 @@ def begun(process, ranks):
     return text
 
 
-def ended(process, seconds):
-    """The exit status and the rest of the text of ranks that must end by themselves."""
-    began = time.monotonic()
-    limit = threading.Timer(60, process.kill)
+def ended(process):
+    """The exit status and the rest of the text of ranks that must not wait for those that sleep."""
+    limit = threading.Timer(SLEEP / 3, process.kill)
     limit.start()
     text = process.stdout.read()  # not `communicate`, which forgets what `readline` has buffered
     process.wait(10)
     limit.cancel()
-    assert time.monotonic() - began < seconds, text
     return process.returncode, text
 
 
@@ -57,11 +55,11 @@ def test_survivors_of_killed_ranks_learn_who_died_and_go_on(succeed, ranks, tran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["raise", "thread", "compute"])
-def test_an_exception_of_one_rank_ends_all_within_seconds(start, case):
-    process = start(2, "mistake.py", case)
-    text = begun(process, 2)
-    status, rest = ended(process, 10)
+@pytest.mark.parametrize("case", ["raise", "thread"])
+def test_an_exception_of_one_rank_ends_those_that_wait_and_those_that_compute(start, case):
+    process = start(3, "mistake.py", case)
+    text = begun(process, 3)
+    status, rest = ended(process)
     assert status == 1
     assert "ZeroDivisionError: the mistake of rank 1" in text + rest
     assert "is done" not in rest
@@ -85,9 +83,9 @@ def test_a_rank_that_exits_is_missed_by_name(launch):
 def test_a_rank_that_hangs_is_named_and_the_job_ends(start):
     process = start(2, "mistake.py", "hang", options=("--timeout", "1"))
     begun(process, 2)
-    status, text = ended(process, 12)
+    status, text = ended(process)
     assert status == 1
-    assert re.search(r"RankTimeoutError: .*rank 1 did not come in 1\.\d s", text), text
+    assert re.search(r"RankTimeoutError: .*rank 1 did not come in \d+\.\d s", text), text
     assert not ranks_left(process)
 
 
@@ -97,13 +95,13 @@ def test_a_signal_to_the_launcher_stops_every_rank(start, number):
     process = start(2, "mistake.py", "hang")
     begun(process, 2)
     process.send_signal(number)
-    status, _ = ended(process, 10)
+    status, _ = ended(process)
     assert status == 128 + number
     assert not ranks_left(process)
 
 
 @pytest.mark.slow
-def test_ctrl_c_interrupts_a_rank_that_waits(launch):
-    status, text = launch(2, "mistake.py", "interrupt")
-    assert "KeyboardInterrupt after" in text, text
+def test_ctrl_c_interrupts_a_rank_that_waits(launch, tmp_path):
+    status, text = launch(2, "mistake.py", "interrupt", str(tmp_path / "interrupted"))
+    assert "KeyboardInterrupt while it waits" in text, text
     assert status == 0

@@ -14,20 +14,14 @@ def options(*words):
 
 
 @pytest.mark.slow
-def test_script_arguments_threads_and_timeout_reach_every_rank(launch):
-    status, text = launch(
-        2, "show.py", "--deep", "-n", "7", options=("--timeout", "33", "--tag"), WEFT_THREADS="3"
-    )
-    assert status == 0, text
-    for rank in range(2):
-        assert f"rank {rank} of 2: ['--deep', '-n', '7'] 3 33.0" in text
-    assert all("]<stdout>" in line for line in text.splitlines()), text
-
-
-@pytest.mark.slow
-def test_the_status_of_a_failed_rank_is_that_of_the_launch(launch):
-    status, text = launch(2, "show.py", STATUS_OF_RANK_1="5")
+def test_script_arguments_threads_and_timeout_reach_every_rank_and_a_status_comes_back(launch):
+    options = ("--timeout", "33", "--tag")
+    variables = {"WEFT_THREADS": "3", "STATUS_OF_RANK_1": "5"}
+    status, text = launch(2, "show.py", "--deep", "-n", "7", options=options, **variables)
     assert status == 5, text
+    told = [line for line in text.splitlines() if "]<stdout>" in line]
+    for rank in range(2):
+        assert any(f"rank {rank} of 2: ['--deep', '-n', '7'] 3 33.0" in line for line in told), text
 
 
 @pytest.mark.slow

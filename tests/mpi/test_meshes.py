@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.mpi.conftest import PROGRAMS, ROOT
+from tests.mpi.conftest import LIMIT, PROGRAMS, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def alone(tmp_path_factory):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr
     return folder, digests(done.stdout)
@@ -38,6 +38,15 @@ def test_programs_over_meshes_give_the_bits_of_one_process(launch, alone, ranks)
     assert status == 0, text
     assert digests(text) == expected
     assert text.count("is done") == ranks
+
+
+@pytest.mark.slow
+def test_sums_that_go_together_as_messages_give_the_same_bits(launch, alone):
+    folder, expected = alone
+    names = ("train together", "gradients inside", "gathered once")
+    status, text = launch(2, "meshes.py", str(folder), *names, WEFT_SHARED_MEMORY="0")
+    assert status == 0, text
+    assert digests(text) == [line for line in expected if line.partition(":")[0] in names]
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from weft.errors import (
     ShardingError,
 )
 from weft.runtime.communicator import use, world
+from weft.runtime.communicator.transport import State
 
 first = world().rank
 X = np.random.default_rng(0).normal(size=(8, 6))
@@ -141,12 +142,13 @@ def the_late_are_named():
     run(w, x)
     world().timeout = 0.5
     if first == 1:
-        time.sleep(1.5)
+        while world()._transport.told(0)[0] is State.RUNNING:
+            time.sleep(0.01)
         with pytest.raises(RankTimeoutError, match="rank 0 gave up"):
             run(w, x)
             world().barrier()
     else:
-        with pytest.raises(RankTimeoutError, match=r"rank 1 did not come in 0\.\d s") as caught:
+        with pytest.raises(RankTimeoutError, match=r"rank 1 did not come in \d+\.\d s") as caught:
             run(w, x)
         assert caught.value.ranks == (1,)
         assert any("apart.py" in note for note in caught.value.__notes__)
@@ -170,7 +172,7 @@ def who_is_killed_is_missed():
         while True:
             value, w = run(w, x)
             now = time.monotonic()
-    assert time.monotonic() - now < 2
+    assert time.monotonic() - now < world().timeout / 2
     assert caught.value.ranks == (last,)
     before = w.numpy()  # every rank has all of it
     old = x

@@ -14,6 +14,7 @@ from weft.errors import (
     RankTimeoutError,
 )
 from weft.runtime.communicator import world
+from weft.runtime.communicator.transport import State
 
 start = world()
 one, two = np.zeros(1, np.float32), np.zeros((2, 2), np.float32)
@@ -109,12 +110,14 @@ def names_the_late(ranks):
         with pytest.raises(RankTimeoutError) as caught:
             ranks.all_reduce(one, "sum", everyone(ranks))
         assert caught.value.ranks, caught.value
-        assert 0.25 < time.monotonic() - begin < 5
+        assert time.monotonic() - begin > 0.25
         if ranks.rank == 0:
             print(caught.value, flush=True)
             assert 1 in caught.value.ranks
     else:
-        time.sleep(1.5)
+        others = set(everyone(ranks)) - {1}
+        while any(ranks._transport.told(rank)[0] is State.RUNNING for rank in others):
+            time.sleep(0.01)
         with pytest.raises(CommunicationError, match="gave up"):
             ranks.all_reduce(one, "sum", everyone(ranks))  # their parts have come before they left
             ranks.barrier()

@@ -9,6 +9,7 @@
 | `fold` | the ordered fold of reductions |
 | `transport` | what collectives need of a way to move bytes |
 | `shared_memory`, `segment`, `signals` | ranks of one host |
+| `exposure` | memory that they write for each other to read |
 | `small_sum`, `sum_text` | their small sums, in one native call each |
 | `messages` | ranks anywhere, through MPI |
 | `job` | the communicator of an MPI job |
