@@ -6,7 +6,7 @@ and remainder. A loop that will run in lanes is not joined whole but in chunks.
 
 from __future__ import annotations
 
-from weft.compiler.lanes import Lanes, stores_fit
+from weft.compiler.lanes import Lanes, stores_fit, widest
 from weft.compiler.loops import Kernel, Loop, Reduce, Value, every, integer
 from weft.compiler.polynomial import (
     add,
@@ -25,8 +25,8 @@ ENOUGH = 256  # tasks that every pool can share evenly,
 LONG = 1 << 18  # unless one has so many points: then rows are better tasks
 CHUNK = 4096  # elements of a task that computes each on its own
 COLUMNS = 512  # results of a task that runs down columns
-WHOLE = 2048  # columns that are best walked together, if there are tasks without cutting them
-SOME = 16  # tasks that are enough for that
+WHOLE = 1 << 15  # bytes of columns that are best walked together, as long as they leave
+SOME = 16  # tasks
 LEAST = 8192  # points of a kernel below which threads do not pay
 _UNKNOWN = 16  # tasks that an extent known only to the caller counts for
 
@@ -107,7 +107,8 @@ class _Sharing:
         """A chunk variable with its extent, and the loop over one chunk."""
         size = CHUNK
         if any(isinstance(s, Loop | Reduce) for s in every(loop.body)):
-            size = WHOLE if tasks >= SOME and (known(loop.stop) or 0) <= WHOLE else COLUMNS
+            whole = WHOLE // widest(loop.body)
+            size = whole if tasks >= SOME and (known(loop.stop) or 0) <= whole else COLUMNS
         extent = known(loop.stop)
         if extent is not None and extent <= size:
             return None, (loop,)

@@ -39,7 +39,7 @@ from weft.compiler.rebuild import (
 
 ROWS = 4  # rows that are taken together
 LONG = 512  # columns of a row that is taken alone, if the next one follows it
-MOST = 4096  # steps of a loop that may be moved: its running values fit a near cache
+MOST = 8192  # steps of a loop that may be moved: its running values fit a near cache
 
 
 def sink(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
