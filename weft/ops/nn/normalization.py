@@ -41,6 +41,11 @@ def _mean(t: Any, axes: Any) -> Any:
     return total / max(prod(t.shape[i] for i in axes), 1)
 
 
+def _inverse_root(variance: Any) -> Any:
+    """What a whole row is multiplied by: one division for all its elements."""
+    return 1 / FUNCTIONS["sqrt"](variance)
+
+
 @public
 def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the `p`-norm along an axis, or by `eps` where the norm is smaller."""
@@ -71,7 +76,7 @@ def _standard(op: str, t: Any, axes: Shape, eps: float) -> Any:
     """Mean 0 and variance 1 over axes."""
     eps = as_number(op, "eps", eps)
     centred = t - _mean(t, axes)
-    return centred / FUNCTIONS["sqrt"](_mean(centred * centred, axes) + eps)
+    return centred * _inverse_root(_mean(centred * centred, axes) + eps)
 
 
 def _affine(op: str, t: Any, weight: Any, bias: Any, shape: Shape, dtype: DType) -> Tensor:
@@ -95,7 +100,7 @@ def rms_norm(
     t, dtype = _wide("rms_norm", x)
     axes = _last_axes("rms_norm", t.shape, normalized_shape)
     small = dtypes.finfo(dtype).eps if eps is None else as_number("rms_norm", "eps", eps)
-    made = t / FUNCTIONS["sqrt"](_mean(t * t, axes) + small)
+    made = t * _inverse_root(_mean(t * t, axes) + small)
     return _affine("rms_norm", made, weight, None, t.shape[t.ndim - len(axes) :], dtype)
 
 
@@ -168,7 +173,7 @@ def batch_norm(
             cast(reshape(inexact("batch_norm", s), shape), t.dtype)
             for s in (running_mean, running_var)
         )
-        made = (t - mean) / FUNCTIONS["sqrt"](var + eps)
+        made = (t - mean) * _inverse_root(var + eps)
         made = _affine("batch_norm", made, weight, bias, shape, dtype)
         return made, running_mean, running_var
     axes = (-t.ndim, *range(2 - t.ndim, 0))
@@ -178,7 +183,7 @@ def batch_norm(
     mean = _mean(t, axes)
     centred = t - mean
     var = _mean(centred * centred, axes)
-    made = _affine("batch_norm", centred / FUNCTIONS["sqrt"](var + eps), weight, bias, shape, dtype)
+    made = _affine("batch_norm", centred * _inverse_root(var + eps), weight, bias, shape, dtype)
     if running_mean is None:
         return made, None, None
     return (
