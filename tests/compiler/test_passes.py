@@ -44,7 +44,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(parallelize, "LEAST", 100)
     monkeypatch.setattr(parallelize, "CHUNK", 64)
     monkeypatch.setattr(parallelize, "COLUMNS", 48)
-    monkeypatch.setattr(parallelize, "WHOLE", 150)
+    monkeypatch.setattr(parallelize, "WHOLE", 600)
     monkeypatch.setattr(tile, "TILE", 8)
 
 
@@ -100,6 +100,18 @@ def test_nothing_is_shared_out_where_no_threads_are_wanted(name):
     assert len(kernels) == 1
     assert kernels[0].parallel is None
     assert evaluate(kernels[0].notes["tasks"], ()) == 1
+
+
+@pytest.mark.parametrize("n", [1024, 2049, 5000])
+@pytest.mark.parametrize("flexible", [False, True])
+def test_blocks_that_wide_vectors_take_together_keep_every_bit(n, flexible):
+    for example in (
+        example_kernels.full_sum(n, flexible=flexible),
+        example_kernels.row_sum(3, n, "max", flexible),
+        example_kernels.extreme(2, n, "argmin", example_kernels.lowest, flexible=flexible),
+    ):
+        (kernel, *_) = prove(example, vector_bytes=64)
+        assert any(loop.variable.data.startswith("group") for loop in loops_of(kernel)) or n == 1024
 
 
 QUICK = (1, 15, 16, 17, 33, 512, 513)

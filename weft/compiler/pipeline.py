@@ -33,7 +33,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
         ("tile", tile),
         ("parallelize", lambda kernel: parallelize(kernel, threads_wanted)),
-        ("reduce", reduce),
+        ("reduce", lambda kernel: reduce(kernel, vector_bytes=vector_bytes)),
         ("simplify again", simplify),
         ("sink", lambda kernel: sink(kernel, vector_bytes)),
         ("simplify once more", simplify),

@@ -148,12 +148,15 @@ class Tree:
         parts = range(len(self.partials))
         return tuple(s for k in parts for s in self.totals.before(k, self._at(k, level)))
 
-    def carry(self, block: Value) -> Statements:
-        """Take in the running values of a block, the blocks before it having been taken in."""
+    def carry(self, block: Value, lowest_level: int = 0) -> Statements:
+        """Take in the running values of a block, the blocks before it having been taken in.
+
+        With a level, `block` counts groups of 2^level blocks, whose values have met already.
+        """
         scope, everywhere = self.totals.scope, self.totals.everywhere
         after = add(block, 1)
         lowest = value("bit_and", (after, value("neg", (after,), INDEX)), INDEX)
-        full = exponent(lowest)  # how many partial values meet this block's
+        full = add(exponent(lowest), lowest_level)  # partial values below it meet this block's
         level = scope.variable("level")
         held = tuple(
             Assign(partial, now, full)
@@ -161,7 +164,7 @@ class Tree:
             for partial, now in zip(partials, self.totals.now(k), strict=True)
         )
         return (
-            Loop(level, integer(0), full, everywhere(self._join(level))),
+            Loop(level, integer(lowest_level), full, everywhere(self._join(level))),
             *everywhere(held),
         )
 

@@ -45,17 +45,19 @@ from weft.compiler.polynomial import add, divide, known, multiply, smaller, subt
 from weft.compiler.rebuild import Scope, Statements, with_body
 
 
-def reduce(kernel: Kernel, vectors: bool = True) -> Kernel:
+def reduce(kernel: Kernel, vectors: bool = True, vector_bytes: int = 16) -> Kernel:
     """The kernel with loops in the place of reductions; `vectors` where their points are lanes."""
     scope = Scope(kernel)
-    body = _Expander(scope, Lanes(kernel)).statements(kernel.body, alone=vectors)
+    expander = _Expander(scope, Lanes(kernel), vector_bytes)
+    body = expander.statements(kernel.body, alone=vectors)
     return scope.kernel_with(body)
 
 
 class _Expander:
-    def __init__(self, scope: Scope, judge: Lanes) -> None:
+    def __init__(self, scope: Scope, judge: Lanes, vector_bytes: int) -> None:
         self.scope = scope
         self.judge = judge
+        self.vector_bytes = vector_bytes
 
     def statements(self, statements: Statements, alone: bool) -> Statements:
         """Statements without reductions; `alone` where no loop around them runs in lanes."""
@@ -92,7 +94,7 @@ class _Expander:
         def inner(body: Statements) -> Statements:
             return self.statements(body, alone=False)
 
-        return LaneForm(reduce, differing, self.scope, inner).statements()
+        return LaneForm(reduce, differing, self.scope, inner, self.vector_bytes).statements()
 
     # -- one point at a time ---------------------------------------------------------------
 

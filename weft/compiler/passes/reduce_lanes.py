@@ -1,8 +1,9 @@
 """A reduction whose points are lanes: LANES of them at each step.
 
-Points that no whole step takes go one by one into the lanes they belong to. Where the points run
-over rows of another length than whole steps, a step that stays in its row finds the row once for
-all its lanes, and one that leaves it goes point by point.
+Where steps are short, one takes points of several blocks, so that no running value waits for the
+step before. Points that no whole step takes go one by one into the lanes they belong to. Where the
+points run over rows of another length than whole steps, a step that stays in its row finds the row
+once for all its lanes, and one that leaves it goes point by point.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from weft.compiler.lanes import widen
 from weft.compiler.loops import (
     BOOL,
+    INDEX,
     LANES,
     LEAF,
     Assign,
@@ -24,6 +26,7 @@ from weft.compiler.loops import (
     get,
     integer,
     value,
+    walk,
 )
 from weft.compiler.passes.accumulate import Accumulators, Tree, across
 from weft.compiler.passes.points import at, moved, name_of, places, points
@@ -46,6 +49,8 @@ from weft.compiler.polynomial import (
 from weft.compiler.rebuild import Scope, Statements, substitute, values_of
 
 BLOCK = LANES * LEAF
+_CHAINS = 4  # registers of running values that keep a processor busy
+_CHEAP = 8  # instructions of a step that is over before its sum is
 
 
 class LaneForm:
@@ -57,6 +62,7 @@ class LaneForm:
         differing: set[int],
         scope: Scope,
         inner: Callable[[Statements], Statements],
+        vector_bytes: int = 16,
     ) -> None:
         self.reduce = reduce
         self.differing = differing
@@ -69,6 +75,20 @@ class LaneForm:
         self.here = moved(reduce, at(reduce, self.point))
         self.rows = _rows(self.here, self.point)
         self.crossing = self.rows is not None and not _are_whole(self.rows, self.point)
+        self.abreast = self._abreast(vector_bytes)
+
+    def _abreast(self, vector_bytes: int) -> int:
+        """How many blocks are taken together: a power of two, fewer than wide steps need."""
+        values = [v for part in self.reduce.parts for v in part.values]
+        work = [x for x in walk(*values) if x.dtype != INDEX and x.op != "const"]
+        if self.reduce.body or self.rows is not None or len(work) > _CHEAP:
+            return 1
+        size = max(x.dtype.itemsize for x in values)
+        many = max(_CHAINS * vector_bytes // (LANES * size), 1)
+        count = known(self.count)
+        while count is not None and many > 1 and many * BLOCK > count:
+            many //= 2
+        return min(many, _CHAINS)
 
     def statements(self) -> Statements:
         """The loops."""
@@ -84,7 +104,10 @@ class LaneForm:
     def blocks(self) -> Statements:
         """Blocks of BLOCK points, then the tree."""
         blocks = divide(add(self.count, BLOCK - 1), BLOCK)
+        if self.abreast > 1 and known(self.count) == self.abreast * BLOCK:
+            return self.together(integer(0))
         tree = Tree(self.totals, blocks)
+        groups, taken = self.groups(tree)
         block = self.scope.variable("block")
         first = multiply(block, BLOCK)
         stop = self.count if self.crossing else self.whole
@@ -94,14 +117,45 @@ class LaneForm:
             last = value("equal", (block, subtract(blocks, 1)), BOOL)
             tail = (When(last, tail),)
         body = (*self.start(first), *steps, *tail, *tree.carry(block))
+        single = (Loop(block, taken, blocks, body),) if known(subtract(blocks, taken)) != 0 else ()
         empty = self.start(integer(0)) if known(self.count) is None else ()
-        return (*empty, Loop(block, integer(0), blocks, body), *tree.finish())
+        return (*empty, *groups, *single, *tree.finish())
 
-    def start(self, first: Value) -> Statements:
+    def groups(self, tree: Tree) -> tuple[Statements, Value]:
+        """Whole blocks, several at a time, and how many blocks they were."""
+        if self.abreast == 1:
+            return (), integer(0)
+        group, count = self.scope.variable("group"), divide(self.count, BLOCK * self.abreast)
+        body = self.together(multiply(group, BLOCK * self.abreast))
+        body += tree.carry(group, self.abreast.bit_length() - 1)
+        return (Loop(group, integer(0), count, body),), multiply(count, self.abreast)
+
+    def together(self, first: Value) -> Statements:
+        """Several blocks from the point `first` on, step by step, joined like the tree's leaves."""
+        chains = [self.totals]
+        while len(chains) < self.abreast:
+            chains.append(Accumulators(self.reduce.parts, self.scope, LANES))
+        step = self.scope.variable(self.point.data)
+        starts: Statements = ()
+        body: Statements = ()
+        for k, totals in enumerate(chains):
+            start = add(first, k * BLOCK)
+            starts += self.start(start, totals)
+            body += self.step({self.point: add(start, step)}, totals)
+        joins: Statements = ()
+        apart = 1
+        while apart < len(chains):
+            for near, far in zip(chains[:: 2 * apart], chains[apart :: 2 * apart], strict=True):
+                for part in range(len(self.reduce.parts)):
+                    joins += near.everywhere(near.joined(part, near.now(part), far.now(part)))
+            apart *= 2
+        return (*starts, Loop(step, integer(0), integer(BLOCK), body, "vector", LANES), *joins)
+
+    def start(self, first: Value, totals: Accumulators | None = None) -> Statements:
         """Running values before the points from `first` on."""
         lane = self.scope.variable("lane")
         where = places(self.reduce, at(self.reduce, add(first, lane)))
-        made = self.totals.start(where)
+        made = (totals or self.totals).start(where)
         if all(place is None for place in where):
             return made
         return (Loop(lane, integer(0), integer(LANES), made, "vector", LANES),)
@@ -142,10 +196,10 @@ class LaneForm:
         outside = value("bit_not", (fits,), BOOL)
         return (When(fits, body), When(outside, self.one_by_one(first, stop)))
 
-    def step(self, where: dict[Value, Value]) -> Statements:
+    def step(self, where: dict[Value, Value], totals: Accumulators | None = None) -> Statements:
         """The body and the running values, for LANES points."""
-        here = self._at(where)
-        met = tuple(s for k, p in enumerate(here.parts) for s in self.totals.meet(k, p.values))
+        here, totals = self._at(where), totals or self.totals
+        met = tuple(s for k, p in enumerate(here.parts) for s in totals.meet(k, p.values))
         return widen((*self.inner(here.body), *met), self.differing, LANES, self.scope)
 
     def _at(self, where: dict[Value, Value]) -> Reduce:
