@@ -125,7 +125,7 @@ def test_a_failed_compilation_is_told_and_the_next_one_works(
     compiled = wf.compile(lambda x: wf.cumsum(x * 3.25, axis=0) - 17)
     x = wf.tensor(VALUES)
     with monkeypatch.context() as broken:
-        broken.setattr(kernels, "cached_many", failing)
+        broken.setattr(kernels, "finish", failing)
         for _ in range(2):
             with pytest.raises(kind):
                 compiled(x)
@@ -140,7 +140,7 @@ def test_a_failed_compilation_of_a_recorded_graph_is_told_and_the_next_works(
     monkeypatch.setattr(settings, "compile_after", 0)
     y = wf.tensor(VALUES) * 1.75 + 3
     with monkeypatch.context() as broken:
-        broken.setattr(kernels, "cached_many", refuse)
+        broken.setattr(kernels, "finish", refuse)
         with pytest.raises(CompilationError, match="cannot select"):
             y.numpy()
         assert GRAPH._running == 0

@@ -1,7 +1,7 @@
 """The kernels of this process: each form is scheduled, emitted and compiled once, and shared.
 
-`Request`s are collected while a graph is lowered; `ready` compiles what is new, a few kernels to a
-module, or takes it from the disk.
+`Request`s are collected while a graph is lowered; whenever there are a few new kernels, they are
+compiled as a module in the background, or taken from the disk. `ready` waits for all.
 Kernels of one form whose sizes differ become one with parameters.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,11 +26,11 @@ from weft.compiler.pipeline import schedule
 from weft.compiler.statistics import Clock
 from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
-from weft.runtime.cpu.code_cache import cached_many, key_of, link
-from weft.runtime.cpu.code_workers import compile_many
+from weft.runtime.cpu.code_ahead import Job, begin, finish
+from weft.runtime.cpu.code_cache import key_of, link
 from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
-BATCH = 8  # kernels in a module: few share what a module costs, several can be compiled apart
+BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
 MOST_KERNELS = 4096  # that are kept though no program uses them
 
 
@@ -39,8 +39,10 @@ class Compiled:
     """One form's kernel, scheduled: usually one function, two where a reduction was split."""
 
     kernels: tuple[Kernel, ...]
+    target: Target
     choice: Choice = USUAL
     checks: bool = False  # whether it looks where it reads and writes
+    job: Job | None = None  # what makes the code, once it was begun
     code: Loaded | None = None
     module: str = ""  # the key under which the code is kept
     addresses: tuple[int, ...] = ()
@@ -66,6 +68,7 @@ class KernelStore:
         self._lock = threading.RLock()
         self._versions: OrderedDict[Any, Versions] = OrderedDict()
         self._made: OrderedDict[Any, Compiled] = OrderedDict()
+        self._next: list[Compiled] = []  # what will be compiled as one module
         self.compilations = 0
 
     def request(self, kernel: Kernel, clock: Clock, general: bool = False) -> Request:
@@ -85,12 +88,12 @@ class KernelStore:
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    found = Compiled(
-                        self.scheduled(lifting, choice), choice, settings.check_bounds > 0
-                    )
+                    made, checks = self.scheduled(lifting, choice), settings.check_bounds > 0
+                    found = Compiled(made, chosen_target(), choice, checks)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
+                self._put_down(found, clock)
             else:
                 self._made.move_to_end(key)
             return Request(found, parameters, asked)
@@ -112,6 +115,16 @@ class KernelStore:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)
 
+    def _put_down(self, new: Compiled, clock: Clock) -> None:
+        """Remember a new kernel; enough of them are begun to be compiled."""
+        self._next.append(new)
+        if (self._next[0].target, self._next[0].checks) != (new.target, new.checks):
+            self._next = [new]
+        if len(self._next) == BATCH:
+            with clock("emit"):
+                _write(self._next, begin)
+            self._next = []
+
     def _versions_of(self, form: Form) -> Versions:
         found = self._versions.setdefault(form.key, Versions())
         self._versions.move_to_end(form.key)
@@ -126,20 +139,25 @@ class KernelStore:
             if not new:
                 return 0
             self.compilations += 1
-            batches = [new[i : i + BATCH] for i in range(0, len(new), BATCH)]
-            target = chosen_target()
+            self._next = []
+            left = [c for c in new if c.job is None]
             with clock("emit"):
-                texts = [_text(batch, target) for batch in batches]
-            with clock("compile"), _told(len(new)):
-                codes = cached_many(texts, target, lambda texts: compile_many(texts, target))
+                for i in range(0, len(left), BATCH):
+                    _write(left[i : i + BATCH], Job)  # nothing else is left to do meanwhile
+            jobs = list({c.job: None for c in new if c.job is not None})
+            try:
+                with clock("compile"), _told(len(new)):
+                    codes = dict(zip(jobs, finish(jobs), strict=True))
+            finally:
+                begun = [(each, each.job) for each in new]
+                for each in new:
+                    each.job = None
             with clock("link"):
-                for batch, text, code in zip(batches, texts, codes, strict=True):
-                    key = key_of(text, target)
-                    loaded = link(key, code)
-                    for each in batch:
-                        each.code = loaded
-                        each.module = key
-                        each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
+                for each, job in begun:
+                    assert job is not None
+                    each.module = key_of(job.text, each.target)
+                    each.code = loaded = link(each.module, codes[job])
+                    each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
             return sum(len(c.kernels) for c in new)
 
 
@@ -162,14 +180,16 @@ def _told(count: int) -> Iterator[None]:
         ) from error
 
 
-def _text(batch: Sequence[Compiled], target: Target) -> str:
+def _write(batch: Sequence[Compiled], begin: Callable[[str, Target], Job]) -> None:
     """One module; names are by position, so that the same graph finds its code on disk again."""
     numbers = itertools.count()
     for each in batch:
         each.kernels = tuple(replace(k, name=f"kernel{next(numbers)}") for k in each.kernels)
-    checks = batch[0].checks
+    target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
-    return emit([k for each in batch for k in each.kernels], target, checks)
+    job = begin(emit([k for each in batch for k in each.kernels], target, checks), target)
+    for each in batch:
+        each.job = job
 
 
 def registers_of(target: Target) -> int:

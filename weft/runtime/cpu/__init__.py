@@ -5,6 +5,7 @@
 | `allocator` | `CachingAllocator`: freed blocks are used again |
 | `builtin` | native routines as functions of Python's own kind |
 | `client` | `CpuRuntime`, `CpuClient`, `ParallelismConfig` |
+| `code_ahead` | `begin`, `finish`: modules are compiled while others are written |
 | `code_cache` | `cached`: compiled code is kept in memory and on disk |
 | `fingerprint` | a hash of the sources that made cached code |
 | `code_folder` | `CodeFolder`: authenticated entries, shared by processes, bounded |
