@@ -260,6 +260,9 @@ class Values:
         elif x.op == "rarely":
             self._keep(x, lane, self._rarely(x, lane))
             return
+        elif x.op == "turned":
+            self._keep(x, lane, self._turned(x))
+            return
         elif x.op == "item":
             both = self._find(x.args[0], lane)
             assert isinstance(both, list)
@@ -471,6 +474,25 @@ class Values:
         writer.begin(done)
         return news
 
+    def _turned(self, x: Value) -> list[Operand]:
+        """Vectors interleaved, each with the one half their number away, until they are turned."""
+        parts = [self.value(a, VECTOR) for a in x.args]
+        texts, lanes = [self.spread(part, self.lanes) for part in parts], self.lanes
+        kind = vector(type_of(x.dtype), lanes)
+        for _ in range(lanes.bit_length() - 1):
+            pairs = list(zip(texts[: lanes // 2], texts[lanes // 2 :], strict=True))
+            texts = [
+                self.writer.let(
+                    f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> <"
+                    + ", ".join(f"i32 {k}, i32 {k + lanes}" for k in range(at, at + lanes // 2))
+                    + ">"
+                )
+                for first, second in pairs
+                for at in (0, lanes // 2)
+            ]
+        reads = _reads(x)
+        return [Operand(text, x.dtype, lanes, self.scopes.top, reads, True) for text in texts]
+
     def _across(self, x: Value, lane: int) -> None:
         """Combine lanes: each with the one half the lanes away, until one is left."""
         parts = [self.value(a, VECTOR) for a in x.args]
@@ -497,7 +519,7 @@ def _reads(x: Value) -> frozenset[Memory]:
 
 def _needs(x: Value) -> tuple[Value, ...]:
     """Operands that are written before a value; memory is asked for by lane, branches inside."""
-    if x.op in ("load", "get", "across"):
+    if x.op in ("load", "get", "across", "turned"):
         return ()
     return (x.args[0], *x.args[1 + x.data :]) if x.op == "rarely" else x.args
 

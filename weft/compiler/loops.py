@@ -16,7 +16,8 @@
 
 Instructions are the closed set of `weft.ops.scalars` and, for memory and structure: `variable`,
 `parameter` (an integer that the caller gives), `load`, `get` (of a local), `fma`, `across` (lanes
-combined by a balanced tree), `rarely` and `item` (a branch that few lanes need). Buffers and locals
+combined by a balanced tree), `rarely` (a branch that few lanes need), `turned` (as many vectors as
+they have lanes: lane i of item k is lane k of operand i) and `item` (of what has several results). Buffers and locals
 are named by position. A `reduce` over n points has one meaning, whatever splits it: see
 `weft.compiler.passes.reduce`. `dot` is the combination of products: target = fma(x, y, target) for
 each point in order, from 0; integers wrap.
@@ -29,7 +30,7 @@ thread loops is done by every thread alike, so it only assigns registers.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -145,6 +146,12 @@ def load(buffer: int, index: Value, dtype: DType) -> Value:
 def get(local: int, dtype: DType, position: Value | None = None) -> Value:
     """A local as it is at this statement: its register, or one element of its array."""
     return value("get", () if position is None else (position,), dtype, local)
+
+
+def turned(vectors: Sequence[Value]) -> tuple[Value, ...]:
+    """Vectors of the loop's lanes, as many as lanes: what lay across them lies along them."""
+    whole = value("turned", tuple(vectors), vectors[0].dtype)
+    return tuple(value("item", (whole,), x.dtype, k) for k, x in enumerate(vectors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ _ARITY = {
     **dict.fromkeys(BINARY | COMPARISONS, 2),
     **dict.fromkeys(("select", "fma"), 3),
 }
-_OPEN = frozenset({"call", "rarely", "item", "get", "across"})  # as many operands as they like
+_OPEN = frozenset({"call", "rarely", "item", "get", "across", "turned"})  # as many operands as they like
 _EXTREMES = ("argmax", "argmin")
 _STORED = COMBINES - {*_EXTREMES, "dot"}
 
@@ -250,10 +250,12 @@ class _Checker:
             count = x.data
             fits = len(dtypes) == 1 + 2 * count and dtypes[0] == BOOL
             fits = fits and dtypes[1 : 1 + count] == dtypes[1 + count :]
+        elif x.op == "turned":
+            fits = len(x.args) == self.lanes and all(d == x.dtype for d in dtypes)
         elif x.op == "item":
             of = x.args[0]
             items = of.args[1 : 1 + of.data] if of.op == "rarely" else of.args
-            fits = of.op in ("rarely", "across") and 0 <= x.data < len(items)
+            fits = of.op in ("rarely", "across", "turned") and 0 <= x.data < len(items)
             fits = fits and items[x.data].dtype == x.dtype
         else:
             fits = True

@@ -89,6 +89,8 @@ def compute(x: Value, args: tuple[Any, ...]) -> Any:
     if x.op == "rarely":
         condition, *both = args
         return tuple(np.where(condition, *pair)[()] for pair in zip(both[: x.data], both[x.data :]))
+    if x.op == "turned":
+        return tuple(np.stack(args).T)
     if x.op == "item":
         return args[0][x.data]
     raise AssertionError(f"no such scalar instruction: {x.op}")

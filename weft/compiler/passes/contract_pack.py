@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.compiler.loops import Assign, Statement, Value, integer
-from weft.compiler.passes.contract_blocks import runs_along
+from weft.compiler.loops import Assign, Statement, Value, integer, turned
+from weft.compiler.passes.contract_blocks import UNROLL, runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, when
 from weft.compiler.passes.contract_match import Axis
-from weft.compiler.polynomial import add, known, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 
 FEW = 8  # points of the depth that are copied for all panels before the next ones
@@ -73,7 +73,9 @@ class _Copy:
         if runs_along(self.factor, f.product.depth[0]) and not runs_along(
             self.factor, self.axis[0]
         ):
-            return (*made, *self.along(start, depth, place))
+            turns = lanes > 1 and self.width % lanes == 0
+            copied = self.turned if turns else self.along
+            return (*made, *copied(start, depth, place))
         if lanes == 1 or self.width % lanes or not runs_along(self.factor, self.axis[0]):
             return (*made, *self.edge(start, depth, place))
         inside = f.is_whole(start, self.width, self.axis[1])
@@ -94,21 +96,61 @@ class _Copy:
             to = f.let("to", add(place, i), made)
 
             def body(k: Value) -> Statements:
-                names = {f.product.depth[0]: add(depth.start, k), self.axis[0]: here}
-                copied = substitute_value(self.factor, names)
+                copied = self.element(here, add(depth.start, k))
                 return (Assign(self.array, copied, add(to, multiply(k, self.width))),)
 
             return (*made, *f.unrolled(depth.count, body))
 
         return f.loop("point", integer(self.width), point)
 
+    def turned(self, start: Value, depth: Span, place: Value) -> Statements:
+        """Copy a panel whose depth lies in one piece: vectors along it become vectors across."""
+        f, made, lanes = self.frame, list[Statement](), self.frame.block.lanes
+        at = self.held(start, made)
+        turns = f.let("turns", divide(depth.count, lanes), made)
+
+        def group(first: int, lane: Value) -> Statements:
+            def body(k: Value) -> Statements:
+                here = multiply(k, lanes)
+                along = add(depth.start, add(here, lane))
+                given = [self.element(at[first + i], along) for i in range(lanes)]
+                to = add(place, add(multiply(here, self.width), add(lane, first)))
+                return tuple(
+                    Assign(self.array, x, add(to, i * self.width))
+                    for i, x in enumerate(turned(given))
+                )
+
+            return f.loop("depth", turns, body)
+
+        made += f.lanes(
+            lambda lane: tuple(s for i in range(0, self.width, lanes) for s in group(i, lane))
+        )
+        if f.is_even and UNROLL % lanes == 0:
+            return tuple(made)
+
+        def rest(k: Value) -> Statements:
+            to = add(place, multiply(k, self.width))
+            return tuple(
+                Assign(self.array, self.element(at[i], add(depth.start, k)), add(to, i))
+                for i in range(self.width)
+            )
+
+        return (*made, *f.loop("depth", depth.count, rest, multiply(turns, lanes)))
+
+    def element(self, point: Value, deep: Value) -> Value:
+        """The factor at a point of the axis and of the depth."""
+        names = {self.frame.product.depth[0]: deep, self.axis[0]: point}
+        return substitute_value(self.factor, names)
+
+    def held(self, start: Value, into: list[Statement]) -> list[Value]:
+        """The places of a panel, held inside the axis."""
+        last = subtract(self.axis[1], 1)
+        return [self.frame.let("place", smaller(add(start, i), last), into) for i in range(self.width)]
+
     def edge(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel one element at a time, its places held inside the axis."""
         made: list[Statement] = []
-        last = subtract(self.axis[1], 1)
-        at = [
-            self.frame.let("place", smaller(add(start, i), last), made) for i in range(self.width)
-        ]
+        at = self.held(start, made)
         return (*made, *self.copies(at.__getitem__, depth, place, 1))
 
     def copies(
