@@ -38,7 +38,9 @@ _ARITY = {
     **dict.fromkeys(BINARY | COMPARISONS, 2),
     **dict.fromkeys(("select", "fma"), 3),
 }
-_OPEN = frozenset({"call", "rarely", "item", "get", "across", "turned"})  # as many operands as they like
+_OPEN = frozenset(
+    {"call", "rarely", "item", "get", "across", "turned"}
+)  # as many operands as they like
 _EXTREMES = ("argmax", "argmin")
 _STORED = COMBINES - {*_EXTREMES, "dot"}
 

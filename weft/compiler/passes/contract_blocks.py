@@ -22,9 +22,14 @@ SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
 TALL = 1024  # rows of a tile, at most
 TASKS = 8  # tiles, at least, if rows are many enough
 SHORT = 64  # rows of a tile that is not made shorter
-LONG = 4096  # bytes of a row of sums, and points of the depth, where nothing is packed
-SHALLOW = 8  # points of the depth that few rows take at a time, so that memory is read along
+LONG = 4096  # points of the depth where nothing is packed
+SHALLOW = 4  # points of the depth that few rows take at a time, so that memory is read along
+WIDE = 16_384  # bytes of a row of sums for few rows
+SLIM = 128  # columns of a tile for few rows and a right factor that is turned
+LINE = 64  # bytes that memory gives at a time
+TURNED = 4  # rows, at most, for which the right factor is turned each time it is read
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
+FEW_COLUMNS = 16  # columns, fewer than rows, which are better rows
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
@@ -44,6 +49,7 @@ class Block:
     depth: int  # summed in one go; sums wait in the tile in between
     pack_left: bool
     pack_right: bool
+    turns: bool = False  # whether the right factor, read along the depth, is turned in registers
 
     @property
     def columns(self) -> int:
@@ -52,16 +58,11 @@ class Block:
 
 
 def orient(product: Product, lanes: int) -> Product:
-    """The product or its transpose: whichever reads memory in lanes."""
+    """The product or its transpose: many columns are better than a few."""
     rows, columns = (known(extent) for _, extent in (product.row, product.column))
     rows, columns = UNKNOWN if rows is None else rows, UNKNOWN if columns is None else columns
-    few_rows = 0 < rows <= max(lanes, 4) and rows < columns
-    few_columns = 0 < columns < lanes and columns < rows
-    if few_rows and not runs_along(product.right, product.column[0]):
-        return product.swapped()
-    if few_columns and runs_along(product.left, product.row[0]):
-        return product.swapped()
-    return product
+    few_columns = 0 < columns <= max(lanes, FEW_COLUMNS) and columns < rows
+    return product.swapped() if few_columns else product
 
 
 def runs_along(x: Value, variable: Value) -> bool:
@@ -76,6 +77,8 @@ def choose(product: Product, vector_bytes: int, registers: int, choice: Choice =
     extents = (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
     lanes = 1 if columns == 1 else vector_bytes // size
+    if lanes > 1 and 0 < rows <= TURNED and _is_turned(product):
+        return _turning(rows, columns, depth, lanes)
     high, vectors = _registers(rows, columns, lanes, registers, vector_bytes, choice)
     wide = vectors * lanes
     pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
@@ -89,7 +92,7 @@ def choose(product: Product, vector_bytes: int, registers: int, choice: Choice =
     if lanes == 1:
         deep = LONG
     elif few and aligned and not small:
-        deep, most = SHALLOW, max(LONG // size // wide * wide, wide)
+        deep, most = SHALLOW, max(WIDE // size // wide * wide, wide)
     deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
     tile_columns = _balanced(max(columns, 1), most, wide)
     most = choice.tall or TALL
@@ -99,6 +102,19 @@ def choose(product: Product, vector_bytes: int, registers: int, choice: Choice =
     most = min(most, max(ceil(rows * tiles / TASKS), SHORT))
     tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
+
+
+def _is_turned(product: Product) -> bool:
+    """Whether the right factor lies in memory along the depth, and not along the columns."""
+    along = runs_along(product.right, product.depth[0])
+    return along and not runs_along(product.right, product.column[0])
+
+
+def _turning(rows: int, columns: int, depth: int, lanes: int) -> Block:
+    """The cut for a few rows and a right factor that is turned in registers."""
+    tile_columns = _balanced(max(columns, 1), max(SLIM // lanes * lanes, lanes), lanes)
+    deep = _balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
+    return Block(rows, 1, lanes, rows, tile_columns, deep, False, False, turns=True)
 
 
 def _balanced(extent: int, most: int, step: int) -> int:

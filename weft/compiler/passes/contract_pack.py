@@ -145,7 +145,9 @@ class _Copy:
     def held(self, start: Value, into: list[Statement]) -> list[Value]:
         """The places of a panel, held inside the axis."""
         last = subtract(self.axis[1], 1)
-        return [self.frame.let("place", smaller(add(start, i), last), into) for i in range(self.width)]
+        return [
+            self.frame.let("place", smaller(add(start, i), last), into) for i in range(self.width)
+        ]
 
     def edge(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel one element at a time, its places held inside the axis."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.compiler.loops import Assign, Loop, Statement, Value, const, get
+from weft.compiler.loops import Assign, Loop, Statement, Value, const, get, turned
+from weft.compiler.passes.contract_blocks import LINE
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied, when
 from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
@@ -44,7 +45,7 @@ class Blocks:
             panel = f.let("panel", multiply(packed, b.columns * b.depth), made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
-            packed is None or f.is_whole(column, b.columns, product.column[1]),
+            (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
         )
         straight = both(self.last, whole) if f.is_light else False
 
@@ -92,6 +93,8 @@ class Blocks:
     ) -> Statements:
         """Sums take the products of the piece, one point of the depth after another."""
         f, b, product = self.frame, self.frame.block, self.frame.product
+        if b.turns:
+            return self.multiply_turned(rows, column, lane)
 
         def body(k: Value) -> Statements:
             deep = {product.depth[0]: add(self.depth.start, k)}
@@ -114,6 +117,41 @@ class Blocks:
             return tuple(made)
 
         return f.unrolled(self.depth.count, body)
+
+    def multiply_turned(self, rows: list[Value], column: Value, lane: Value) -> Statements:
+        """Like `multiply`; the right factor is read along the depth and turned in registers."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        made: list[Statement] = []
+        step = max(LINE // f.dtype.itemsize, b.lanes)  # each line of memory is read at once
+        last = subtract(product.column[1], 1)
+        at = [f.let("place", smaller(add(column, i), last), made) for i in range(b.columns)]
+
+        def right(here: Value, k: Value) -> Value:
+            names = {product.column[0]: here, product.depth[0]: add(self.depth.start, k)}
+            return substitute_value(product.right, names)
+
+        def products(k: Value, x: Value) -> Statements:
+            names = {product.depth[0]: add(self.depth.start, k)}
+            lefts = [substitute_value(product.left, {**names, product.row[0]: row}) for row in rows]
+            return tuple(
+                Assign(s, multiplied(left, x, get(s, f.dtype)))
+                for (s,), left in zip(f.sums, lefts, strict=True)
+            )
+
+        def several(turn: Value) -> Statements:
+            found: list[Statement] = []
+            for first in range(0, step, b.lanes):
+                k = add(multiply(turn, step), first)
+                for i, x in enumerate(turned([right(place, add(k, lane)) for place in at])):
+                    found += products(add(k, i), x)
+            return tuple(found)
+
+        def rest(k: Value) -> Statements:
+            return products(k, right(smaller(add(column, lane), last), k))
+
+        turns = f.let("turns", divide(self.depth.count, step), made)
+        made += f.loop("depth", turns, several)
+        return (*made, *f.loop("depth", self.depth.count, rest, multiply(turns, step)))
 
     def finish(self, row: Value, column: Value, lane: Value) -> Statements:
         """The epilogue for all sums of the block, from registers."""

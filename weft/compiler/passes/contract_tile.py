@@ -44,9 +44,11 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     rows, columns, depth = blocks.rows, blocks.columns, blocks.depth
     direct: Value = ZERO  # panels of columns that are not packed
     if not b.pack_right:
-        direct = frame.let("direct", divide(columns.count, b.columns), made)
+        whole = ceiling if b.turns else divide
+        direct = frame.let("direct", whole(columns.count, b.columns), made)
     wide = frame.let("wide", ceiling(columns.count, b.columns), made)
-    made += pack_right(frame, columns, direct, wide, depth)
+    if not b.turns:
+        made += pack_right(frame, columns, direct, wide, depth)
 
     def body(p: Value) -> Statements:
         found: list[Statement] = []
@@ -54,7 +56,7 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
             found += pack_left(frame, rows, p, depth)
         if known(direct) != 0:
             found += frame.loop("panel", direct, lambda q: blocks.block(p, q, None))
-        if known(subtract(wide, direct)) != 0:
+        if not b.turns and known(subtract(wide, direct)) != 0:
             found += frame.loop(
                 "panel", wide, lambda q: blocks.block(p, q, subtract(q, direct)), direct
             )
