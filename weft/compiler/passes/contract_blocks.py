@@ -20,6 +20,7 @@ DEEP = 512  # points of the depth in one piece, at most
 RIGHT = 524_288  # bytes of the right factor that a tile packs: a part of the second cache
 SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
 TALL = 1024  # rows of a tile, at most
+BRIEF = 256  # rows of a tile, where the depth is one piece: what follows finds them in a cache
 TASKS = 8  # tiles, at least, if rows are many enough
 SHORT = 64  # rows of a tile that is not made shorter
 LONG = 4096  # points of the depth where nothing is packed
@@ -95,7 +96,7 @@ def choose(product: Product, vector_bytes: int, registers: int, choice: Choice =
         deep, most = SHALLOW, max(WIDE // size // wide * wide, wide)
     deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
     tile_columns = _balanced(max(columns, 1), most, wide)
-    most = choice.tall or TALL
+    most = choice.tall or (TALL if depth > deep else BRIEF)
     if depth > deep:
         most = min(most, (choice.sums or SUMS) // (tile_columns * size))
     tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
