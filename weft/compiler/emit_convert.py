@@ -10,9 +10,12 @@ import numpy as np
 
 from weft.compiler.emit_text import NARROW, Code, float_constant, type_of
 from weft.compiler.loops import BOOL
-from weft.core.common.dtypes import bfloat16, float16, float32
+from weft.core.common.dtypes import bfloat16, float8_e4m3, float8_e5m2, float32
 from weft.core.common.types import DType
 
+# Digits, the exponent's bias, the largest number, and infinity (0: there is none).
+_BYTES = {float8_e4m3: (3, 7, 0x7E, 0), float8_e5m2: (2, 15, 0x7B, 0x7C)}
+_NAN = {float8_e4m3: 0x7F, float8_e5m2: 0x7E}
 _WIDTH = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
@@ -76,6 +79,8 @@ def bitcast(c: Code, x: str, source: DType, target: DType) -> str:
 
 def widen(c: Code, native: frozenset[str], x: str, dtype: DType) -> str:
     """A narrow float as a float32; exact."""
+    if dtype.itemsize == 1:
+        return _widen_byte(c, x, dtype)
     if dtype == bfloat16:
         bits = c.op("shl", "i32", c.convert("zext", x, "i16", "i32"), c.number(16, "i32"))
         return c.convert("bitcast", bits, "i32", "float")
@@ -86,6 +91,8 @@ def widen(c: Code, native: frozenset[str], x: str, dtype: DType) -> str:
 
 def narrow(c: Code, native: frozenset[str], x: str, dtype: DType) -> str:
     """A float32 rounded to a narrow float, ties to even."""
+    if dtype.itemsize == 1:
+        return _narrow_byte(c, x, dtype)
     if dtype == bfloat16:
         return _narrow_bfloat(c, x)
     if "half" in native:
@@ -101,7 +108,7 @@ def _from_narrow(c: Code, native: frozenset[str], x: str, source: DType, target:
 
 
 def _to_narrow(c: Code, native: frozenset[str], x: str, source: DType, target: DType) -> str:
-    if source.itemsize == 8 and source.kind == "f" and target == float16:
+    if source.itemsize == 8 and source.kind == "f" and target != bfloat16:
         return narrow(c, native, _round_to_odd(c, x), target)
     return narrow(c, native, cast(c, native, x, source, float32), target)
 
@@ -133,6 +140,59 @@ def _narrow_bfloat(c: Code, x: str) -> str:
     quiet = c.op("or", "i32", high, c.number(0x40, "i32"))
     found = c.select(c.compare("uno", "float", x, x), "i32", quiet, rounded)
     return c.convert("trunc", found, "i32", "i16")
+
+
+def _widen_byte(c: Code, x: str, dtype: DType) -> str:
+    """Put exponent and digits where a float has them; a product moves the exponent, exactly."""
+
+    def of(bits: int) -> str:
+        return c.number(bits, "i32")
+
+    digits, bias, _, infinite = _BYTES[dtype]
+    wide = c.convert("zext", x, "i8", "i32")
+    size = c.op("and", "i32", wide, of(0x7F))
+    bits = c.op("shl", "i32", size, of(23 - digits))
+    scale = c.literal(float_constant((254 - bias) << 23), "float")
+    moved = c.op("fmul", "float", c.convert("bitcast", bits, "i32", "float"), scale)
+    found = c.convert("bitcast", moved, "float", "i32")
+    if infinite:
+        found = c.select(c.compare("eq", "i32", size, of(infinite)), "i32", of(0x7F800000), found)
+    undefined = c.compare("ugt", "i32", size, of(infinite or 0x7E))
+    found = c.select(undefined, "i32", of(0x7FC00000), found)
+    sign = c.op("shl", "i32", c.op("and", "i32", wide, of(0x80)), of(24))
+    return c.convert("bitcast", c.op("or", "i32", found, sign), "i32", "float")
+
+
+def _narrow_byte(c: Code, x: str, dtype: DType) -> str:
+    """Like `_narrow_half`: round the digits, or add a number whose last digit is the result's."""
+
+    def of(bits: int) -> str:
+        return c.number(bits, "i32")
+
+    digits, bias, largest, infinite = _BYTES[dtype]
+    drop = 23 - digits
+    bits = c.convert("bitcast", x, "float", "i32")
+    size = c.op("and", "i32", bits, of(0x7FFFFFFF))
+    odd = c.op("and", "i32", c.op("lshr", "i32", size, of(drop)), of(1))
+    half = (1 << (drop - 1)) - 1
+    normal = c.op("add", "i32", c.op("add", "i32", size, of(half - ((127 - bias) << 23))), odd)
+    normal = c.op("lshr", "i32", normal, of(drop))
+    magic = (127 + drop - bias + 1) << 23
+    shifted = c.op(
+        "fadd",
+        "float",
+        c.convert("bitcast", size, "i32", "float"),
+        c.literal(float_constant(magic), "float"),
+    )
+    tiny = c.op("sub", "i32", c.convert("bitcast", shifted, "float", "i32"), of(magic))
+    found = c.select(c.compare("ult", "i32", size, of((128 - bias) << 23)), "i32", tiny, normal)
+    beyond = infinite or 0x7F
+    over = c.compare("ugt", "i32", found, of(largest))
+    over = c.op("or", "i1", over, c.compare("uge", "i32", size, of(0x7F800000)))
+    found = c.select(over, "i32", of(beyond), found)
+    found = c.select(c.compare("uno", "float", x, x), "i32", of(_NAN[dtype]), found)
+    sign = c.op("and", "i32", c.op("lshr", "i32", bits, of(24)), of(0x80))
+    return c.convert("trunc", c.op("or", "i32", found, sign), "i32", "i8")
 
 
 def _widen_half(c: Code, x: str) -> str:

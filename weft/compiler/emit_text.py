@@ -20,12 +20,14 @@ from weft.errors import UnsupportedDTypeError
 TYPES: dict[DType, str] = {
     BOOL: "i1",
     **{np.dtype(f"{sign}{size}"): f"i{8 * size}" for sign in "iu" for size in (1, 2, 4, 8)},
+    dtypes.float8_e4m3: "i8",
+    dtypes.float8_e5m2: "i8",
     dtypes.float16: "i16",
     dtypes.bfloat16: "i16",
     dtypes.float32: "float",
     dtypes.float64: "double",
 }
-NARROW = frozenset({dtypes.float16, dtypes.bfloat16})
+NARROW = frozenset(dtypes.NARROW)
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
@@ -52,7 +54,7 @@ def constant(number: Any, dtype: DType) -> str:
     if dtype == BOOL:
         return "true" if number else "false"
     if dtype in NARROW:
-        return str(int(np.asarray(number).view(np.int16)))
+        return str(int(np.asarray(number).view(f"i{dtype.itemsize}")))
     if dtype.kind in "iu":
         return str(int(number))
     if dtype.itemsize == 8:

@@ -16,6 +16,7 @@ from math import prod
 from weft.compiler.index import Index, axis, flat
 from weft.compiler.loops import Value, load
 from weft.compiler.point import Point, Pull, kind_of, reduced_axes, reduced_size, weight
+from weft.core.common import dtypes
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.families import ElementwiseOperation
@@ -74,7 +75,13 @@ class Fusion:
     def __init__(self, nodes: Sequence[OutputRefs], kept: Iterable[Ref]) -> None:
         self.kept = {node for node, _ in kept}
         self.kinds = {node: kind_of(node) for node in nodes}
-        for node in nodes:
+        for node in reversed(nodes):
+            if (
+                self.kinds[node] == "view"
+                and node in self.kept
+                and dtypes.is_complex(node.types[0].dtype)
+            ):
+                self.kinds[node] = "host"
             if self.kinds[node] in PACKED:
                 self.kept.update(source for source, _ in node.inputs if source in self.kinds)
         self.order = {node: position for position, node in enumerate(nodes)}

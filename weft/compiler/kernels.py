@@ -21,6 +21,7 @@ from weft.compiler.emit_cpu import emit
 from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
+from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.pipeline import schedule
 from weft.compiler.statistics import Clock
@@ -83,7 +84,8 @@ class KernelStore:
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)
             choice = choice_of(asked)
-            key = (form.key, lifted, fixed, chosen_target(), choice, settings.check_bounds)
+            ways = (choice, forced_path(), settings.check_bounds)
+            key = (form.key, lifted, fixed, chosen_target(), ways)
             lifting, parameters = lift(kernel, form, lifted)
             found = self._made.get(key)
             if found is None:

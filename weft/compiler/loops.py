@@ -17,10 +17,10 @@
 Instructions are the closed set of `weft.ops.scalars` and, for memory and structure: `variable`,
 `parameter` (an integer that the caller gives), `load`, `get` (of a local), `fma`, `across` (lanes
 combined by a balanced tree), `rarely` (a branch that few lanes need), `turned` (as many vectors as
-they have lanes: lane i of item k is lane k of operand i) and `item` (of what has several results). Buffers and locals
-are named by position. A `reduce` over n points has one meaning, whatever splits it: see
-`weft.compiler.passes.reduce`. `dot` is the combination of products: target = fma(x, y, target) for
-each point in order, from 0; integers wrap.
+they have lanes: lane i of item k is lane k of operand i) and `item` (of what has several results).
+Buffers and locals are named by position. A `reduce` over n points has one meaning, whatever splits
+it: see `weft.compiler.passes.reduce`. `dot` is the combination of products: target = fma(x, y,
+target) for each point in order, from 0; integers wrap.
 
 A `block` loop runs its turns on groups of threads, in any order; a `thread` loop inside it runs one
 turn on each thread, and everything it wrote is there for what follows the loop. What stands beside

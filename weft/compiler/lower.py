@@ -90,12 +90,14 @@ class Frame:
         self.axes += len(shape)
         return tuple(axis(f"i{self.axes - len(shape) + k}", n) for k, n in enumerate(shape))
 
-    def load(self, ref: Ref, point: Point) -> Value:
-        """An element from memory."""
+    def load(self, ref: Ref, point: Point, part: Index | None = None) -> Value:
+        """An element from memory; of a complex one, the real or imaginary part."""
         kind = ref[0].types[ref[1]]
         steps = self.strides.get(ref)
         place = flat(point, kind.shape) if steps is None else strided(point, steps)
-        return load(self.buffer(ref, "read"), place.value, kind.dtype)
+        if part is not None:
+            place = place * 2 + part
+        return load(self.buffer(ref, "read"), place.value, _stored_dtype(kind.dtype))
 
     def store(self, node: OutputRefs, position: Index, x: Value) -> Store:
         """Write an element of a member."""
@@ -118,13 +120,18 @@ class Frame:
     def finish(self, name: str, body: tuple[Statement, ...]) -> Lowered:
         """The kernel."""
         made = tuple(
-            Buffer(f"b{number}", node.types[slot].dtype, self.modes[number])
+            Buffer(f"b{number}", _stored_dtype(node.types[slot].dtype), self.modes[number])
             for (node, slot), number in self.buffers.items()
         )
         refs = tuple(self.buffers)
         written = tuple(r for r, mode in zip(refs, self.modes, strict=True) if mode != "read")
         kernel = Kernel(name, made, tuple(self.locals), body, notes={"name": name})
         return Lowered(kernel, refs, written)
+
+
+def _stored_dtype(dtype: DType) -> DType:
+    """What memory holds: a complex number is two real ones."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtypes.is_complex(dtype) else dtype
 
 
 def lower_group(frame: Frame) -> Lowered:
@@ -400,6 +407,8 @@ def _spans(variables: Point, space: Shape, axes: Any) -> tuple[tuple[Value, Valu
 def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     """A product of matrices and what is made of it, element by element."""
     node = frame.group.members[0]
+    if dtypes.is_complex(node.types[0].dtype):
+        return _complex_product(frame, node)
     shape = node.types[0].shape
     point = frame.variables(shape)
     source, slot = node.inputs[0]
@@ -419,6 +428,48 @@ def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
         at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)
         body.append(frame.store(member, here, after.at((member, 0), at)))
     return nest(point, shape, tuple(body))
+
+
+class _Parts(Pull):
+    """Pulls real and imaginary parts of complex elements, which calls only move."""
+
+    def __init__(self, frame: Frame, part: Index) -> None:
+        super().__init__(self._source_of)
+        self.frame, self.part = frame, part
+
+    def _source_of(self, ref: Ref, point: Point) -> Value | None:
+        is_view = self.frame.fusion.kinds.get(ref[0]) == "view"
+        return None if is_view else self.frame.load(ref, point, self.part)
+
+    def fit(self, x: Any, dtype: DType) -> Value:
+        found: Value = self.operand(x)
+        return found
+
+
+def _complex_product(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
+    """A product of complex matrices as one of real ones, twice as wide and twice as deep.
+
+    A row of the left factor is (re, im, re, im, …). A row and the next one of the right factor are
+    (re, im, …) and (-im, re, …), so that sums are again (re, im, …).
+    """
+    *lead, high, wide = node.types[0].shape
+    source, slot = node.inputs[0]
+    count = source.types[slot].shape[-1]
+    *batch, m, j = frame.variables((*lead, high, 2 * wide))
+    (k,) = frame.variables((2 * count,))
+    column, depth = j % 2, k % 2
+    a = _Parts(frame, depth).at(node.inputs[0], (*batch, m, k // 2))
+    b = _Parts(frame, (column + depth) % 2).at(node.inputs[1], (*batch, k // 2, j // 2))
+    pull = Pull(frame.source)
+    negated = pull.less(column.value, depth.value)
+    part = Part((frame.local(a.dtype),), "dot", (a, pull.select(negated, pull.neg(b), b)))
+    total = get(part.targets[0], a.dtype)
+    here = flat((*batch, m, j), (*lead, high, 2 * wide))
+    body = (
+        Reduce(((k.value, integer(2 * count)),), 0, (part,)),
+        Store(frame.buffer((node, 0), "write"), here.value, total),
+    )
+    return nest((*batch, m, j), (*lead, high, 2 * wide), body)
 
 
 # -- running reductions ------------------------------------------------------------------------

@@ -49,6 +49,7 @@ DTYPES = frozenset(
     map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
 ) | {dtypes.bfloat16}
 MOST_TAPS = 32  # elements of a window that are written out one by one
+_BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
 _FLOAT = np.dtype(np.float32)
 _DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
 
@@ -199,6 +200,8 @@ def kind_of(node: OutputRefs) -> str:
     types = tuple(source.types[slot] for source, slot in node.inputs)
     if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:
         return "host"
+    if node.device.kind == "cpu" and any(t.dtype not in DTYPES for t in (*types, node.types[0])):
+        return _kind_of_rare(op, {t.dtype for t in (*types, node.types[0])})
     found = _kind(op, types, node.types[0], _Frozen(node.params))
     if found == "reduce" and (reduced_size(node) <= 1 or is_pool(node)):
         return "map"
@@ -212,6 +215,15 @@ def is_pool(node: OutputRefs) -> bool:
         return False
     rank = len(source.params["window"])
     return sorted(node.params["axes"]) == list(range(-rank, 0)) and reduced_size(node) <= MOST_TAPS
+
+
+def _kind_of_rare(op: Operation, found: set[DType]) -> str:
+    """How a call of dtypes that kernels do not compute with is compiled."""
+    moves = isinstance(op, LogicalShapeOperation) and not isinstance(op, Pad | Concat | SliceUpdate)
+    if moves or op.name == "matmul":
+        whole = len(found) == 1 and (found <= _BYTES or dtypes.is_complex(*found))
+        return "host" if not whole else "view" if moves else "dot"
+    return "map" if op.name == "cast" and found <= DTYPES | _BYTES else "host"
 
 
 class _Frozen:

@@ -47,6 +47,8 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
     work = 0
     for node in nodes:
         kind = kind_of(node)
+        if any(dtypes.is_complex(t.dtype) for t in node.types):
+            return False
         if kind not in _KINDS or hasattr(node.op, "better") or node.op.name in _SEARCHES:
             return False
         size = prod(node.types[0].shape)

@@ -51,7 +51,7 @@ class Matmul(Operation):
         return s.mul(a, b)
 
     def is_exact(self, *found: DType, **params: Any) -> bool:
-        return not dtypes.is_floating(found[0])
+        return dtypes.is_integer(found[0])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         a, b = primals

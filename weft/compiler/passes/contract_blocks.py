@@ -7,13 +7,16 @@ the work of one task, whose packed factors stay in the second cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Value, walk
 from weft.compiler.passes.contract_match import Product
 from weft.compiler.polynomial import known, number, stride
+from weft.errors import ArgumentError
 
 PANELS = 40_960  # bytes of one panel of each factor, which the first cache holds
 DEEP = 512  # points of the depth in one piece, at most
@@ -36,6 +39,32 @@ UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
+
+# Ways to compute a product, each of which serves every size: what `using_path` takes.
+PATHS = ("packed", "pieces", "direct", "turned", "scalar")
+_forced: ContextVar[str] = ContextVar("weft_product_path", default="")
+
+
+@contextmanager
+def using_path(path: str) -> Iterator[None]:
+    """Inside, products are cut this way, whatever their sizes: all ways give the same bits.
+
+    `packed` copies both factors, `pieces` also sums few points at a time in small tiles; `direct`
+    copies no factor that lanes can read where it is, `turned` turns the right one in registers if
+    it lies along the depth, and `scalar` has no lanes.
+    """
+    if path not in PATHS:
+        raise ArgumentError(f"using_path: there is no path {path!r}\nhint: {', '.join(PATHS)}")
+    token = _forced.set(path)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def forced_path() -> str:
+    """The way products are cut here; empty where sizes decide."""
+    return _forced.get()
 
 
 @dataclass(frozen=True)
@@ -60,6 +89,8 @@ class Block:
 
 def orient(product: Product, lanes: int) -> Product:
     """The product or its transpose: many columns are better than a few."""
+    if forced_path() == "turned" and _is_turned(product.swapped()) and not _is_turned(product):
+        return product.swapped()
     rows, columns = (known(extent) for _, extent in (product.row, product.column))
     rows, columns = UNKNOWN if rows is None else rows, UNKNOWN if columns is None else columns
     few_columns = 0 < columns <= max(lanes, FEW_COLUMNS) and columns < rows
@@ -74,12 +105,35 @@ def runs_along(x: Value, variable: Value) -> bool:
 
 def choose(product: Product, vector_bytes: int, registers: int, choice: Choice = USUAL) -> Block:
     """The cut of a product for a processor; what a choice leaves open is as the constants say."""
-    size = product.dtype.itemsize
+    size, path = product.dtype.itemsize, forced_path()
     extents = (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
-    lanes = 1 if columns == 1 else vector_bytes // size
-    if lanes > 1 and 0 < rows <= TURNED and _is_turned(product):
+    lanes = 1 if columns == 1 or path == "scalar" else vector_bytes // size
+    few = 0 < rows <= TURNED if path in ("", "scalar") else path == "turned"
+    if lanes > 1 and few and _is_turned(product):
         return _turning(rows, columns, depth, lanes)
+    block = _usual(product, (rows, columns, depth), lanes, vector_bytes, registers, choice)
+    if path in ("packed", "pieces"):
+        block = replace(block, pack_left=True, pack_right=lanes > 1)
+    if path == "pieces":
+        tile_rows, tile_columns = 2 * block.rows, 2 * block.columns
+        block = replace(block, tile_rows=tile_rows, tile_columns=tile_columns, depth=2 * UNROLL)
+    if path == "direct":
+        aligned = lanes == 1 or runs_along(product.right, product.column[0])
+        block = replace(block, pack_left=False, pack_right=not aligned)
+    return block
+
+
+def _usual(
+    product: Product,
+    extents: tuple[int, int, int],
+    lanes: int,
+    vector_bytes: int,
+    registers: int,
+    choice: Choice,
+) -> Block:
+    """The cut that these sizes suggest."""
+    size, (rows, columns, depth) = product.dtype.itemsize, extents
     high, vectors = _registers(rows, columns, lanes, registers, vector_bytes, choice)
     wide = vectors * lanes
     pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
@@ -113,9 +167,11 @@ def _is_turned(product: Product) -> bool:
 
 def _turning(rows: int, columns: int, depth: int, lanes: int) -> Block:
     """The cut for a few rows and a right factor that is turned in registers."""
+    high = max(min(rows, TURNED), 1)
+    tile_rows = _balanced(max(rows, 1), SHORT, high)
     tile_columns = _balanced(max(columns, 1), max(SLIM // lanes * lanes, lanes), lanes)
     deep = _balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
-    return Block(rows, 1, lanes, rows, tile_columns, deep, False, False, turns=True)
+    return Block(high, 1, lanes, tile_rows, tile_columns, deep, False, False, turns=True)
 
 
 def _balanced(extent: int, most: int, step: int) -> int:
