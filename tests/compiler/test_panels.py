@@ -10,6 +10,7 @@ import pytest
 import weft as wf
 from weft.compiler import panels
 from weft.compiler import recompute as recomputing
+from weft.compiler.executable import Interpreted
 from weft.compiler.native import Native
 from weft.compiler.recompute import recompute
 from weft.compiler.rewrite import rewrite
@@ -20,6 +21,12 @@ from weft.runtime.cpu import program
 def compiled(function: Any, *shapes: tuple[int, ...]) -> Native:
     trace = wf.trace(function, *(wf.zeros(shape) for shape in shapes))
     return Native(recompute(rewrite(trace)[0]))
+
+
+def planned(function: Any, *shapes: tuple[int, ...], general: bool = False) -> Native:
+    """What `compiled` makes, with kernels for all sizes if wanted."""
+    trace = wf.trace(function, *(wf.zeros(shape) for shape in shapes))
+    return Native(recompute(rewrite(trace)[0]), general=general)
 
 
 def random(*shape: int) -> np.ndarray:
@@ -52,6 +59,17 @@ def dropped(q: Any, k: Any, v: Any) -> Any:
     return wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.25, dropout_key=key)
 
 
+def windowed(q: Any, k: Any, v: Any) -> Any:
+    behind = wf.arange(q.shape[-2])[:, None] - wf.arange(k.shape[-2])
+    return wf.scaled_dot_product_attention(q, k, v, (behind >= 0) & (behind < 100))
+
+
+def all_at_once(q: Any, k: Any, v: Any) -> Any:
+    options: Any = {"is_causal": True, "dropout_rate": 0.25, "dropout_key": wf.random.key(3)}
+    mask = wf.asarray(random(q.shape[-2], k.shape[-2]) > -1)
+    return wf.scaled_dot_product_attention(q, k[:, :2], v[:, :2], mask, enable_gqa=True, **options)
+
+
 def by_hand(q: Any, k: Any, v: Any) -> Any:
     return wf.softmax(q @ wf.swapaxes(k, -1, -2), -1) @ v
 
@@ -60,7 +78,18 @@ def perceptron(q: Any, k: Any, v: Any) -> Any:
     return wf.gelu(q @ wf.swapaxes(k[0, 0], -1, -2)) @ v[0, 0]
 
 
-KINDS = [attention, causal, masked, biased, grouped, dropped, by_hand, perceptron]
+KINDS = [
+    attention,
+    causal,
+    masked,
+    biased,
+    grouped,
+    dropped,
+    windowed,
+    all_at_once,
+    by_hand,
+    perceptron,
+]
 
 
 @pytest.mark.parametrize("function", KINDS)
@@ -107,11 +136,63 @@ def test_gradients_of_attention_have_the_bits_of_kept_weights(function, monkeypa
             np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))
 
 
-@pytest.mark.parametrize("function", [attention, causal, by_hand])
-def test_the_gradient_of_attention_holds_scores_of_a_panel_alone(function):
-    small, large = (compiled(gradient(function), *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize(
+    "function", [attention, causal, masked, dropped, windowed, all_at_once, by_hand]
+)
+def test_the_gradient_of_attention_holds_scores_of_a_panel_alone(function, general):
+    small, large = (
+        planned(gradient(function), *[(1, 8, n, 64)] * 3, general=general) for n in (1024, 2048)
+    )
     assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
     assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
+
+
+@pytest.mark.parametrize("function", [attention, causal, masked, dropped, windowed])
+def test_the_gradient_of_a_single_head_holds_scores_of_a_panel_alone(function):
+    large = planned(gradient(function), *[(1, 1, 4096, 64)] * 3)
+    assert large.counts.bytes_planned < 4096 * 4096 * 4 / 2
+
+
+SPECIAL = {
+    "infinite values": (2, np.inf),
+    "values that are no numbers": (2, np.nan),
+    "queries that are no numbers": (0, np.nan),
+    "infinite keys": (1, np.inf),
+    "values that are almost nothing": (2, -1e-45),
+    "gradients that are almost nothing": (3, -1e-45),
+}
+
+
+@pytest.mark.parametrize("case", SPECIAL)
+@pytest.mark.parametrize("function", [causal, windowed])
+def test_what_a_mask_hides_has_the_bits_of_what_is_computed(function, case, monkeypatch):
+    def slopes(q: Any, k: Any, v: Any, g: Any) -> Any:
+        out, back = wf.vjp(function, q, k, v)
+        return out, *back(g)
+
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    monkeypatch.setattr(panels, "WORTH", 1 << 18)
+    shape = (1, 4, 530, 16)
+    arrays = [random(*shape) + i for i in range(4)]
+    which, number = SPECIAL[case]
+    if abs(number) < 1:
+        arrays[which] = (arrays[which] * np.float32(number)).astype(np.float32)
+    else:
+        arrays[which][0, 0, 400, 3] = number
+    trace = rewrite(wf.trace(slopes, *(wf.zeros(shape) for _ in range(4))))[0]
+    expected = Interpreted(trace).run(arrays)
+    found = Native(recompute(trace))
+    assert any(local.name == "unused" for local in locals_of(found))
+    for x, y in zip(found.run(arrays, threads=2), expected, strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        same = (x.view(np.int32) == y.view(np.int32)) | (np.isnan(x) & np.isnan(y))
+        assert same.all()
+
+
+def locals_of(native: Native) -> list[Any]:
+    calls = [call for step in native.steps if isinstance(step, Panels) for call in step.calls]
+    return [local for call in calls for local in call.request.compiled.kernels[0].locals]
 
 
 def test_squares_that_are_used_otherwise_are_kept_and_others_are_not(monkeypatch):
@@ -152,17 +233,21 @@ def test_what_is_needed_outside_a_chain_is_written_whole():
     np.testing.assert_allclose(mixed, weights @ arrays[2], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_gradient", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_a_run_that_pauses_after_every_panel_does_each_once(threads, monkeypatch):
+def test_a_run_that_pauses_after_every_panel_does_each_once(threads, is_gradient, monkeypatch):
     shape = (2, 4, 512, 32)
     arrays = [random(*shape) + i for i in range(3)]
-    (expected,) = compiled(causal, shape, shape, shape).run(arrays, threads=1)
+    function = gradient(causal) if is_gradient else causal
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    expected = compiled(function, shape, shape, shape).run(arrays, threads=1)
     monkeypatch.setattr(program, "_PAUSE_NS", 0)
-    pausing = compiled(causal, shape, shape, shape)
-    assert any(isinstance(step, Panels) for step in pausing.steps)
+    pausing = compiled(function, shape, shape, shape)
+    inside = [step for step in pausing.steps if isinstance(step, Panels)]
+    assert [step.in_order for step in inside] == [is_gradient]
     for _ in range(3):
-        (found,) = pausing.run(arrays, threads=threads)
-        np.testing.assert_array_equal(found, expected)
+        for x, y in zip(pausing.run(arrays, threads=threads), expected, strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 def test_rows_of_all_batches_are_one_where_the_right_factors_are_shared(monkeypatch):

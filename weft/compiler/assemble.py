@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from weft.compiler.convolution import products_of
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
@@ -12,7 +12,8 @@ from weft.compiler.kernels import STORE, Request, evaluate
 from weft.compiler.loops import INDEX
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.order import lower_order
-from weft.compiler.panels import entry_of, with_panels
+from weft.compiler.panels import Entry, entry_of, with_panels
+from weft.compiler.point import kind_of
 from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.compiler.statistics import Clock
@@ -22,6 +23,7 @@ from weft.compiler.steps import (
     Copy,
     HostCall,
     Memory,
+    Panels,
     Repeat,
     Reserve,
     ScanLoop,
@@ -62,11 +64,36 @@ class Assembler:
             return (replace(call, in_place=pairs, members=tuple(nodes)),)
         with self.clock("fuse"):
             fusion = Fusion(nodes, outputs)
-        entries = [
-            entry_of(fusion, group, self._steps(fusion, group, memory)) for group in fusion.groups
-        ]
+        entries = [self._entry(fusion, group, memory) for group in fusion.groups]
+        steps = with_panels(fusion, entries, memory)
+        self._exchange([step for entry in entries for step in entry.steps], steps)
         reserved, self._reserved = self._reserved, []
-        return (*reserved, *with_panels(fusion, entries, memory))
+        return (*reserved, *steps)
+
+    def _entry(self, fusion: Fusion, group: Group, memory: Environment) -> Entry:
+        """A group with its steps, and how to cut a product along its depth instead."""
+        steps = self._steps(fusion, group, memory)
+
+        def cut(pieces: int) -> Call | None:
+            count, requests = self.groups, len(self.requests)
+            (call,) = self._calls(fusion, group, memory, pieces)
+            self.groups = count
+            del self.requests[requests:]
+            given = call.request.compiled.kernels[0].notes.get("pieces") == pieces
+            return call if given else None
+
+        return entry_of(fusion, group, steps, cut)
+
+    def _exchange(self, before: Sequence[Step], after: Sequence[Step]) -> None:
+        """Compile the kernels of calls that took the place of others, and not those others."""
+        inside = [c for step in after if isinstance(step, Panels) for c in step.calls]
+        new = [call for call in inside if call not in before]
+        kept = {*after, *inside}
+        if new:
+            for step in before:
+                if isinstance(step, Call) and step not in kept:
+                    self.requests.remove(step.request)
+            self.requests += [call.request for call in new]
 
     def _steps(self, fusion: Fusion, group: Group, memory: Environment) -> list[Step]:
         node = group.members[0]
@@ -116,14 +143,16 @@ class Assembler:
     def _operand(ref: Ref, memory: Environment) -> Memory:
         return memory[ref]
 
-    def _calls(self, fusion: Fusion, group: Group, memory: Environment) -> list[Call]:
-        """A group's kernels as calls."""
+    def _calls(
+        self, fusion: Fusion, group: Group, memory: Environment, pieces: int = 0
+    ) -> list[Call]:
+        """A group's kernels as calls; tasks of a product take so many `pieces` of its depth."""
         with self.clock("lower"):
             found = lower(fusion, group, self.strides)
         self.groups += 1
         made: list[Call] = []
         for each in found:
-            made += self._split(each, group.members[-1], memory, group.size, _work(group))
+            made += self._split(each, group.members[-1], memory, group.size, _work(group), pieces)
         members = (*group.members, *fusion.pulled(group))
         made = [c if c.number else replace(c, members=members) for c in made]
         if group.kind == "loops" and len(made) == 1:
@@ -139,10 +168,16 @@ class Assembler:
         return call
 
     def _split(
-        self, lowered: Lowered, node: OutputRefs, memory: Environment, points: int, work: int
+        self,
+        lowered: Lowered,
+        node: OutputRefs,
+        memory: Environment,
+        points: int,
+        work: int,
+        pieces: int = 0,
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
-        request = STORE.request(lowered.kernel, self.clock, self.general)
+        request = STORE.request(lowered.kernel, self.clock, self.general, pieces)
         self.requests.append(request)
         places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
         written = [memory[ref] for ref in lowered.written]
@@ -266,13 +301,16 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     scattered = {r.ref for r in reads if r.step != 1 or r.node in moved}
     size = group.size
     stage = levels(fusion, group)
-    needs = _needs(fusion, group, inline)
+    last = max(
+        (stage[n] - (fusion.kinds[n] == "reduce") for n in group.members if _is_whole(group, n)),
+        default=0,
+    )
     stored = fusion.stored(group)
     found = []
     for place, node in enumerate(stored):
-        if stage[node] < max(stage.values()):  # later stages read operands again
+        if stage[node] < last:  # later stages read operands again
             continue
-        again = {ref for later in stored[place + 1 :] for ref in needs[later]}
+        again = _read_after(fusion, node, stored[place + 1 :], stage)
         itemsize = node.types[0].dtype.itemsize
         for r in reads:
             same = r.node.types[r.ref[1]].dtype.itemsize == itemsize
@@ -283,13 +321,26 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     return found
 
 
-def _needs(fusion: Fusion, group: Group, inline: Any) -> dict[OutputRefs, set[Ref]]:
-    """What each call of a group reads, directly and through the calls before it."""
-    found: dict[OutputRefs, set[Ref]] = {}
-    for node in sorted((*group.members, *inline), key=fusion.order.__getitem__):
-        found[node] = set()
-        for r in fusion.reads[node]:
-            found[node] |= {r.ref} | found.get(r.node, set())
+def _is_whole(group: Group, node: OutputRefs) -> bool:
+    """Whether a member reads every element of the space, to have one for each or to reduce them."""
+    return node not in group.rows or kind_of(node) == "reduce"
+
+
+def _read_after(
+    fusion: Fusion, node: OutputRefs, later: Sequence[OutputRefs], stage: dict[OutputRefs, int]
+) -> set[Ref]:
+    """What calls read after a member was stored; if it is reduced, they find it in a register."""
+    found: set[Ref] = set()
+    reduced = any(fusion.kinds[n] == "reduce" and stage[n] == stage[node] + 1 for n in stage)
+    stack, seen = list(later), {*later, *([node] if reduced else ())}
+    while stack:
+        for r in fusion.reads[stack.pop()]:
+            found.add(r.ref)
+            early = fusion.kinds.get(r.node) == "reduce" and stage.get(r.node, 0) <= stage[node]
+            here = r.node in stage or r.node in fusion.inline
+            if here and not early and r.node not in seen:
+                seen.add(r.node)
+                stack.append(r.node)
     return found
 
 

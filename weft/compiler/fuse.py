@@ -25,7 +25,8 @@ MOST_WORK = 600  # instructions for one element beyond which a kernel is not mad
 FEW_ROWS = 8  # rows that are too few to share among threads,
 LONG_ROW = 32_768  # where they are long
 DOT_WORK = 16  # instructions that the sums of a matrix product leave registers for
-CHEAP = 6  # instructions that are rather computed again than written and read
+CHEAP = 6  # instructions that are rather computed again than written and read,
+FREE = 24  # and those that read no memory: masks of positions
 PACKED = ("host", "order")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
 PRODUCTS = frozenset({"dot", "conv"})  # kernels of sums of products, which take an epilogue
@@ -293,11 +294,19 @@ class Fusion:
         again = self._again(fused)
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
-            loops = all(g.kind != "host" for g in outside)
+            loops = all(g.kind != "host" for g in outside) and not self._ends_product(node, users)
             if node in again and outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
+
+    def _ends_product(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
+        """Whether a call is computed with a product that nobody else needs: written at no cost."""
+        group = self.group[node]
+        if group.kind != "dot":
+            return False
+        within = [r.node for r in self.reads[node] if self.group.get(r.node) is group]
+        return all(users[source] == {group} and source not in self.kept for source in within)
 
     def _again(self, nodes: Sequence[OutputRefs]) -> dict[OutputRefs, int]:
         """What computing a call again would take, with all that goes into it: instructions."""
@@ -309,11 +318,13 @@ class Fusion:
             cost, loads = weight(node), set[Ref]()
             for r in self.reads[node]:
                 if r.node in found:
-                    cost += found[r.node]
+                    # A mask of positions costs nothing: a product looks at it tile by tile.
+                    masks = node.op.name == "where" and not large[r.node]
+                    cost += 0 if masks else found[r.node]
                     loads |= large[r.node]
                 elif r.node.types[r.ref[1]].size > 1:
                     loads.add(r.ref)
-            if cost <= CHEAP and len(loads) <= 1:
+            if cost <= (CHEAP if loads else FREE) and len(loads) <= 1:
                 found[node], large[node] = cost, loads
         return found
 

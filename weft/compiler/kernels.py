@@ -72,9 +72,15 @@ class KernelStore:
         self._next: list[Compiled] = []  # what will be compiled as one module
         self.compilations = 0
 
-    def request(self, kernel: Kernel, clock: Clock, general: bool = False) -> Request:
-        """The compiled kernel for this one, made ready by `ready`; a general one for all sizes."""
+    def request(
+        self, kernel: Kernel, clock: Clock, general: bool = False, pieces: int = 0
+    ) -> Request:
+        """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
+
+        With `pieces` a product's tasks take so many points of the depth each, see `contract`.
+        """
         form = form_of(kernel)
+        form = replace(form, key=(form.key, pieces))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if is_worth(kernel):
@@ -90,7 +96,10 @@ class KernelStore:
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    made, checks = self.scheduled(lifting, choice), settings.check_bounds > 0
+                    made, checks = (
+                        self.scheduled(lifting, choice, pieces),
+                        settings.check_bounds > 0,
+                    )
                     found = Compiled(made, chosen_target(), choice, checks)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
@@ -101,7 +110,7 @@ class KernelStore:
             return Request(found, parameters, asked)
 
     @staticmethod
-    def scheduled(kernel: Kernel, choice: Choice = USUAL) -> tuple[Kernel, ...]:
+    def scheduled(kernel: Kernel, choice: Choice = USUAL, pieces: int = 0) -> tuple[Kernel, ...]:
         """The kernels to run, one after another, for a lowered one."""
         if kernel.parallel is not None:  # lowering has said how it runs
             notes = {**kernel.notes, "tasks": kernel.parallel.stop}
@@ -112,7 +121,7 @@ class KernelStore:
             found = convolve(kernel, target.vector_bytes, registers)
             if found is not None:
                 return found
-        product = contract(kernel, target.vector_bytes, registers, choice)
+        product = contract(kernel, target.vector_bytes, registers, choice, pieces=pieces)
         if product is not kernel:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)

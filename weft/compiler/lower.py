@@ -287,6 +287,7 @@ def _stage_loop(
     point = (*row, *along)
     pull = Pull(frame.source)
     body: list[Statement] = []
+    reduced = [n for n in group.members if _reduces(frame, n) and stages.level[n] == stage + 1]
     for node, needed in stages.at.items():
         if stage not in needed:
             continue
@@ -295,16 +296,22 @@ def _stage_loop(
         if min(needed) != stage:
             continue
         if node in stored:
+            if reduced:  # of it, while its operands may lie where it is stored
+                register = frame.local(x.dtype)
+                body.append(Assign(register, x))
+                x = frame.registers[node] = get(register, x.dtype)
+                pull = Pull(frame.source)
             body.append(frame.store(node, here, x))
         elif max(needed) > stage and _worth_keeping(frame, node, stages):
             array = frame.local(x.dtype, 1 << (group.inner - 1).bit_length())
             body.append(Assign(array, x, flat(along, inner).value))
             frame.arrays[node] = array
-    reduced = [n for n in group.members if _reduces(frame, n) and stages.level[n] == stage + 1]
     parts = [_part(frame, pull, node, along, inner, here) for node in reduced]
     for node in stages.at:
-        if node in stored and stages.level[node] == stage and weight(node) > 0:
-            frame.readable.add(node)
+        if node in stored and stages.level[node] == stage:
+            frame.registers.pop(node, None)
+            if weight(node) > 0:
+                frame.readable.add(node)
     if parts:
         axes = tuple((v.value, integer(n)) for v, n in zip(along, inner, strict=True))
         made = [Reduce(axes, LANES, tuple(p for p, _ in parts), tuple(body))]

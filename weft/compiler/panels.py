@@ -3,13 +3,14 @@
 A chain is a product of matrices whose result is large, what is computed of it row by row, and
 products that take it as their left factor. All of them have the same rows, so they can run one
 after another on a panel of rows, and then on the next one. Kernels stay what they are: they are
-given the tasks of a panel, and pointers to scratch memory where its rows would be. So no bit
-changes.
+given the tasks of a panel, and pointers to scratch memory where its rows would be. Products that
+sum over these rows join too: their sums wait in memory until the next panel, so then the panels of
+a batch run in order, on one worker. No bit changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import lcm, prod
 
@@ -21,6 +22,7 @@ from weft.compiler.kernels import evaluate
 from weft.compiler.loops import Loop, Store, every, integer, walk
 from weft.compiler.passes.contract_blocks import Block
 from weft.compiler.rebuild import substitute_value
+from weft.compiler.recompute import is_transpose
 from weft.compiler.steps import Call, Memory, Panels, Private, Step
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
@@ -29,6 +31,8 @@ from weft.runtime.cpu.pool import pool
 WORTH = 1 << 20  # bytes of results that need not be held whole for panels to pay
 LARGE = 1 << 25  # bytes from which few panels are better than none
 FEW = 2  # panels of each core that leave some of them idle
+SMALL = 1 << 10  # bytes of keys
+DEEP = 256  # rows that a product sums in one go, at most
 _BYTE = np.dtype(np.uint8)
 
 
@@ -36,13 +40,16 @@ _BYTE = np.dtype(np.uint8)
 class Entry:
     """A group, the steps it became, and what these read from memory.
 
-    `local` has the results that are read in the row at hand, `other` those read elsewhere too.
+    `local` has the results that are read in the row at hand, `other` those read elsewhere too. For
+    a product, `summed` has those of which it sums over rows; `cut` makes it sum so many at a time.
     """
 
     group: Group
     steps: tuple[Step, ...]
     local: frozenset[OutputRefs]
     other: frozenset[OutputRefs]
+    summed: frozenset[OutputRefs]
+    cut: Callable[[int], Call | None]
 
     @property
     def reads(self) -> frozenset[OutputRefs]:
@@ -69,6 +76,7 @@ class _Chain:
 
     rows: Rows
     members: list[Entry] = field(default_factory=list)
+    sums: list[Entry] = field(default_factory=list)  # members that sum over the rows
     before: list[Entry] = field(default_factory=list)
     after: list[Entry] = field(default_factory=list)
     made: set[OutputRefs] = field(default_factory=set)  # by members
@@ -77,8 +85,13 @@ class _Chain:
     def take(self, entry: Entry) -> None:
         """Put the next entry where it belongs."""
         results = set(entry.group.members)
+        if self._is_sum(entry):
+            self.members.append(entry)
+            self.sums.append(entry)
+            self.late |= results
+            return
         waits = bool(entry.reads & self.late or entry.other & self.made)
-        wanted = bool(entry.local & self.made) or _is_large_product(entry)
+        wanted = bool(entry.local & self.made) or _is_large_product(entry) or _is_drawn(entry)
         if not waits and wanted and _share(entry, self.rows) is not None:
             self.members.append(entry)
             self.made |= results
@@ -88,15 +101,48 @@ class _Chain:
         else:
             self.before.append(entry)
 
+    def _is_sum(self, entry: Entry) -> bool:
+        """Whether an entry is a product that sums over the rows, of which members make factors."""
+        if entry.group.kind != "dot" or not entry.summed & self.made or entry.reads & self.late:
+            return False
+        node = entry.group.members[0]
+        *lead, depth, _ = _kind(node.inputs[1]).shape
+        fits = depth == self.rows.rows and prod(lead) == prod(_lead(node)[:-1])
+        return (
+            fits
+            and prod(lead) == self.rows.batches
+            and not (entry.reads - entry.summed) & self.made
+            and entry.cut(min(depth, DEEP)) is not None
+        )
 
-def entry_of(fusion: Fusion, group: Group, steps: Sequence[Step]) -> Entry:
+
+def entry_of(
+    fusion: Fusion, group: Group, steps: Sequence[Step], cut: Callable[[int], Call | None]
+) -> Entry:
     """A group with what it reads from other groups."""
+    found = _read_by(fusion, group, is_sum=False)
+    local = frozenset(node for node, near in found.items() if near)
+    summed: frozenset[OutputRefs] = frozenset()
+    if group.kind == "dot":
+        deep = _read_by(fusion, group, is_sum=True)
+        summed = frozenset(node for node, near in deep.items() if near)
+    return Entry(group, tuple(steps), local, frozenset(found) - local, summed, cut)
+
+
+def _read_by(fusion: Fusion, group: Group, is_sum: bool) -> dict[OutputRefs, bool]:
+    """What a group reads, each with whether it does so in the row at hand alone.
+
+    For a product that is a sum over rows, that is the row that it adds.
+    """
     found: dict[OutputRefs, bool] = {}
     stack: list[tuple[OutputRefs, bool]] = [(node, True) for node in group.members]
     seen = set(stack)
     while stack:
         node, is_near = stack.pop()
-        for source, near in _sources(fusion, node):
+        sources = _sources(fusion, node)
+        if is_sum and node in group.members:
+            sources = _summed_sources(fusion, node)
+        for source, near in sources:
             if fusion.group.get(source) is group:
                 continue
             here = source, is_near and near
@@ -105,8 +151,22 @@ def entry_of(fusion: Fusion, group: Group, steps: Sequence[Step]) -> Entry:
             elif here not in seen:
                 seen.add(here)
                 stack.append(here)
-    local = frozenset(node for node, near in found.items() if near)
-    return Entry(group, tuple(steps), local, frozenset(found) - local)
+    return found
+
+
+def _summed_sources(fusion: Fusion, node: OutputRefs) -> list[tuple[OutputRefs, bool]]:
+    """What a member of a product reads, each with whether its rows are summed over."""
+    if fusion.kinds[node] != "dot":
+        return [(source, False) for source, _ in _sources(fusion, node)]
+    rows = _kind(node.inputs[1]).shape[:-1]
+    made = []
+    for ref, is_turned in zip(node.inputs, (True, False), strict=True):
+        while fusion.kinds.get(ref[0]) == "view" and is_transpose(ref[0]):
+            ref, is_turned = ref[0].inputs[0], not is_turned
+        whole = not is_turned and _kind(ref).shape[:-1] == rows
+        whole = whole and fusion.kinds.get(ref[0]) != "view"
+        made += [(source, whole) for source, _ in fusion.roots([ref])]
+    return made
 
 
 def _sources(fusion: Fusion, node: OutputRefs) -> list[tuple[OutputRefs, bool]]:
@@ -130,7 +190,7 @@ def _kind(ref: Ref) -> TensorType:
 def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memory]) -> list[Step]:
     """The steps of all entries, chains of them panel by panel."""
     made: list[Step] = []
-    left = list(entries)
+    left = _drawn_late(entries)
     while left:
         first, *rest = left
         found = _chain(fusion, first, rest) if _is_large_product(first) else None
@@ -143,6 +203,32 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
         made.append(panels)
         left = found.after
     return made
+
+
+def _drawn_late(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries with those that draw random numbers next to the first that read them."""
+    made: list[Entry] = []
+    waiting: list[Entry] = []
+    for entry in entries:
+        if _is_drawn(entry):
+            waiting.append(entry)
+            continue
+        for each in [e for e in waiting if entry.reads.intersection(e.group.members)]:
+            waiting.remove(each)
+            made.append(each)
+        made.append(entry)
+    return made + waiting
+
+
+def _is_drawn(entry: Entry) -> bool:
+    """Whether an entry draws many random numbers, for which it reads next to nothing."""
+    nodes = entry.group.members
+    return (
+        entry.group.kind == "loops"
+        and any(node.name == "random_bits" for node in nodes)
+        and sum(node.types[0].nbytes for node in nodes) >= WORTH
+        and sum(kind.nbytes for node in entry.reads for kind in node.types) <= SMALL
+    )
 
 
 def _is_large_product(entry: Entry) -> bool:
@@ -189,19 +275,23 @@ def _panels(
     inner = [
         places[node, 0]
         for entry in chain.members
+        if entry not in chain.sums
         for node in fusion.stored(entry.group)
         if node not in outside and node not in fusion.kept
     ]
     inner = [m for m in inner if m.role == "temporary" and m.kind.size % chain.rows.count == 0]
-    shares = [_share(entry, chain.rows) for entry in chain.members]
-    height = min(lcm(*(share.rows for share in shares if share)), chain.rows.rows)
+    rows = [
+        share.rows for e in chain.members if e not in chain.sums if (share := _share(e, chain.rows))
+    ]
+    height = min(lcm(*rows), chain.rows.rows)
     count = chain.rows.batches * -(-chain.rows.rows // height)
-    calls = tuple(step for e in chain.members for step in e.steps if isinstance(step, Call))
+    found = [_call_and_share(entry, chain, height) for entry in chain.members]
+    calls = tuple(call for call, _ in found)
     if count == 1 or len(calls) < 2:
         return None
     row_bytes = {m: m.nbytes // chain.rows.count for m in inner}
     offsets, nbytes = _laid_out(calls, {m: n * height for m, n in row_bytes.items()})
-    workers = min(pool.cores, count)
+    workers = min(pool.cores, chain.rows.batches if chain.sums else count)
     saved = sum(m.nbytes for m in inner)
     if saved < max(WORTH, 2 * nbytes * workers) or (saved < LARGE and count < FEW * pool.cores):
         return None
@@ -209,13 +299,14 @@ def _panels(
         each.role = "panel"
     return Panels(
         calls,
-        tuple((share.tasks, share.tasks_of(height)) for share in shares if share),
+        tuple((share.tasks, share.tasks_of(height)) for _, share in found),
         tuple(Private(m, offsets[m], row_bytes[m]) for m in inner),
         Memory(TensorType((nbytes * workers,), _BYTE)),
         workers,
         chain.rows.batches,
         chain.rows.rows,
         height,
+        bool(chain.sums),
     )
 
 
@@ -248,6 +339,26 @@ class _Share:
     def tasks_of(self, height: int) -> int:
         """Tasks that compute so many rows, or what there is of them."""
         return min(-(-height // self.rows) * self.of_rows, self.tasks)
+
+
+def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, _Share]:
+    """A member's call, and how its tasks go with the rows of a panel."""
+    if entry not in chain.sums:
+        (call,), share = entry.steps, _share(entry, chain.rows)
+        assert isinstance(call, Call) and share is not None
+        return call, share
+    pieces = _part_of(height, chain.rows.rows)
+    made = entry.cut(pieces)
+    assert made is not None, "it was cut before"
+    tasks = made.request.tasks(0) // chain.rows.batches
+    return made, _Share(tasks, pieces, tasks // -(-chain.rows.rows // pieces))
+
+
+def _part_of(height: int, rows: int) -> int:
+    """How many rows of a panel are summed in one go: as many as may be."""
+    if height == rows:
+        return min(rows, DEEP)
+    return max(n for n in range(1, DEEP + 1) if height % n == 0)
 
 
 def _share(entry: Entry, rows: Rows) -> _Share | None:

@@ -2,14 +2,16 @@
 
 A *square* is a product of matrices that is much larger than its factors, or what is computed of it
 element by element. Reverse mode keeps squares of the forward pass, and sums them along columns,
-for which all rows must be there. Here each later use gets a copy of the calls that make its square,
-and for sums along columns a copy that is transposed: then every use goes over the rows of a square
-of its own, and `panels` need not hold it. Sums have the order they had, so no bit changes.
+for which all rows must be there. Here each later use gets a copy of the calls that make its square.
+Where there are few of them, sums along columns get a copy that is transposed: then every use goes
+over the rows of a square of its own. Where there are many, `panels` adds up panel after panel. In
+both cases no square need be held. Sums have the order they had, so no bit changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeAlias
 
 from weft.compiler.point import kind_of, reduced_axes
@@ -18,6 +20,7 @@ from weft.core.common.types import Shape, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.ops.families import ElementwiseOperation
+from weft.runtime.cpu.pool import pool
 
 LARGE = 1 << 25  # bytes of a square that is not kept
 _TIMES = 4  # how much larger it is than its factors
@@ -55,6 +58,8 @@ class _Squares:
                 self.found[node] = frozenset([node]).union(*behind)
             before = max((self.age.get(source, 0) for source in sources), default=0)
             self.age[node] = before + (kind_of(node) == "dot" and self.is_sum(node))
+        self.upright: set[OutputRefs] = set()  # squares that are not to be transposed
+        self._take_drawn(kept)
 
     def _is_square(self, node: OutputRefs) -> bool:
         kind = kind_of(node)
@@ -69,6 +74,42 @@ class _Squares:
             and any(s in self.found and _shape(s) == _shape(node) for s, _ in node.inputs)
         )
 
+    def _take_drawn(self, kept: frozenset[OutputRefs]) -> None:
+        """Count what is made of random numbers for squares alone among them."""
+        drawn = {node for node in self.trace.nodes if node not in kept and self._is_drawn(node)}
+        for node in reversed(self.trace.nodes):
+            if node in self.found:
+                fresh = [s for s, _ in node.inputs if s not in self.found]
+                taken = [s for s in fresh if s in drawn and _shape(s) == _shape(node)]
+                self.found |= {s: frozenset([s]) for s in taken}
+        for node in self.trace.nodes:
+            if node in self.found and (node in drawn or any(map(self._is_upright, node.inputs))):
+                self.upright.add(node)
+
+    def _is_upright(self, ref: Ref) -> bool:
+        """Whether an operand of a square is hard to read by columns: given, and large."""
+        node = ref[0]
+        while node not in self.found and node.op is not None and kind_of(node) == "view":
+            node = node.inputs[0][0]
+        given = node.op is None and node.types[0].nbytes * _TIMES >= LARGE
+        return given or node in self.upright
+
+    def _is_drawn(self, node: OutputRefs) -> bool:
+        """Whether a call draws random numbers, or is computed of such element by element."""
+        if node.op.name == "random_bits":
+            return kind_of(node) == "map"
+        inside = [s for s, slot in node.inputs if s.types[slot].size > 1]
+        return (
+            isinstance(node.op, ElementwiseOperation)
+            and bool(inside)
+            and all(s.op is not None and _shape(s) == _shape(node) for s in inside)
+            and all(self._is_drawn(s) for s in inside)
+        )
+
+    def runs_in_order(self, square: OutputRefs) -> bool:
+        """Whether panels of a square run in order: it stays upright, or each core has a batch."""
+        return square in self.upright or prod(_shape(square)[:-2]) >= pool.cores
+
     def is_sum(self, node: OutputRefs) -> bool:
         """Whether a product sums over the rows or the columns of a square."""
         return node not in self.found and any(self.turned(ref) for ref in node.inputs)
@@ -78,7 +119,7 @@ class _Squares:
         node = ref[0]
         if node in self.found:
             return node, False
-        if node.op is not None and node.op.name == "permute" and node.params["axes"] == _TURN:
+        if is_transpose(node):
             source = node.inputs[0][0]
             return (source, True) if source in self.found else None
         return None
@@ -143,7 +184,7 @@ class _Rebuilt:
             return node, 0  # only sums read it, and they read the square
         else:
             inputs = tuple(map(self._now, node.inputs))
-        if node.op.name == "permute" and node.params["axes"] == _TURN:
+        if is_transpose(node):
             return _transposed(inputs[0], node)
         return (node if inputs == node.inputs else _like(node, inputs, node.types)), 0
 
@@ -154,12 +195,17 @@ class _Rebuilt:
         found = self.squares.turned(left)
         if found is not None:
             square, turned = found
-            return _like(
-                node, (self._square(square, (age, turned)), self._now(right)), node.types
-            ), 0
+            if turned and self.squares.runs_in_order(square):
+                factor = _transposed(self._square(square, (age, False)), node)
+            else:
+                factor = self._square(square, (age, turned))
+            return _like(node, (factor, self._now(right)), node.types), 0
         found = self.squares.turned(right)
         assert found is not None
         square, turned = found
+        if not turned and self.squares.runs_in_order(square):
+            factor = self._square(square, (age, False))
+            return _like(node, (self._now(left), factor), node.types), 0
         factors = (self._square(square, (age, not turned)), _transposed(self._now(left), node))
         return _transposed((_like(node, factors, _swapped(node.types)), 0), node)
 
@@ -210,10 +256,15 @@ class _Rebuilt:
         return _transposed(ref, like)
 
 
+def is_transpose(node: OutputRefs) -> bool:
+    """Whether a call swaps the last two axes, and does nothing else."""
+    return node.op is not None and node.op.name == "permute" and node.params["axes"] == _TURN
+
+
 def _transposed(ref: Ref, like: OutputRefs) -> Ref:
     """The transpose of a result; that of a transpose is what it was."""
     node, slot = ref
-    if node.op is not None and node.op.name == "permute" and node.params["axes"] == _TURN:
+    if is_transpose(node):
         return node.inputs[0]
     (kind,) = _swapped((node.types[slot],))
     return _made("permute", ref, {"axes": _TURN}, kind, like)

@@ -115,7 +115,8 @@ class Private:
 class Panels:
     """Calls that run one after another on a panel of rows, then on the next one.
 
-    Threads share the panels. `shares` has for each call its tasks in a batch and in a panel.
+    Threads share the panels, or the batches where panels follow each other `in_order`. `shares` has
+    for each call its tasks in a batch and in a panel.
     """
 
     calls: tuple[Call, ...]
@@ -126,6 +127,7 @@ class Panels:
     batches: int
     rows: int  # of a batch
     height: int  # rows of a panel; the last one of a batch may have fewer
+    in_order: bool = False
 
     @property
     def panels(self) -> int:

@@ -162,7 +162,8 @@ class Translator:
             for each in step.private
         ]
         scratch = (self.slots[step.scratch], step.scratch.nbytes // step.workers, step.workers)
-        self.builder.panels(steps, private, scratch, (step.batches, step.panels))
+        together = step.panels if step.in_order else 1
+        self.builder.panels(steps, private, scratch, (step.batches, step.panels, together))
 
     def _name(self, call: Call) -> str:
         """A call's name, with a number where an earlier one has the same."""

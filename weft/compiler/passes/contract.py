@@ -7,23 +7,44 @@ one rounding each, however the product is cut. `plain` is the same without any c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.loops import Assign, Kernel, Loop, Reduce, Statement, Store, const, get, integer
+from weft.compiler.loops import (
+    Assign,
+    Kernel,
+    Loop,
+    Reduce,
+    Statement,
+    Store,
+    const,
+    expressions,
+    get,
+    integer,
+    walk,
+)
 from weft.compiler.passes.contract_blocks import Block, choose, orient
 from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_tile import tile
-from weft.compiler.polynomial import divide, multiply, remainder, smaller, subtract
+from weft.compiler.polynomial import divide, larger, multiply, remainder, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements, substitute, with_body
 
 
 def contract(
-    kernel: Kernel, vector_bytes: int, registers: int = 0, choice: Choice = USUAL
+    kernel: Kernel,
+    vector_bytes: int,
+    registers: int = 0,
+    choice: Choice = USUAL,
+    *,
+    pieces: int = 0,
 ) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
 
     `registers` is the number of vector registers, where 16 for AVX and 32 otherwise is not it.
-    `choice` decides how the product is cut; no bit depends on it.
+    `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
+    many points of the depth only: those with the next ones go on with its sums, so they must come
+    later. A product that cannot wait like that comes back as it is.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -32,16 +53,39 @@ def contract(
     registers = registers or (16 if vector_bytes == 32 else 32)
     given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
     block = choose(product, vector_bytes, registers, choice)
-    loop = _tasks(scope, product, block)
+    waits = _waits(product, scope.kernel) if pieces else None
+    if pieces:
+        if waits is None:
+            return kernel
+        block = replace(block, depth=pieces)
+        scope.kernel = _updating(kernel, waits.buffer)
+    loop = _tasks(scope, product, block, waits)
     whole = product is given and product.in_order  # rows follow each other, tile by tile
     rows = product.row[1] if whole else None
-    return scope.kernel_with((loop,), tasks=loop.stop, contract=block, rows=rows)
+    notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": pieces}
+    return scope.kernel_with((loop,), **notes)
 
 
-def _tasks(scope: Scope, product: Product, block: Block) -> Loop:
-    """A loop over all tiles of all batches."""
+def _waits(product: Product, kernel: Kernel) -> Store | None:
+    """Where sums can wait: the result's own place, if there is one result of their dtype."""
+    stores = [s for s in product.epilogue if isinstance(s, Store)]
+    if len(stores) != 1 or kernel.buffers[stores[0].buffer].dtype != product.dtype:
+        return None
+    read = {x.data for s in product.epilogue for x in walk(*expressions(s)) if x.op == "load"}
+    return None if stores[0].buffer in read else stores[0]
+
+
+def _updating(kernel: Kernel, buffer: int) -> Kernel:
+    """The kernel that also reads what it has stored."""
+    buffers = list(kernel.buffers)
+    buffers[buffer] = replace(buffers[buffer], mode="update")
+    return replace(kernel, buffers=tuple(buffers))
+
+
+def _tasks(scope: Scope, product: Product, block: Block, waits: Store | None) -> Loop:
+    """A loop over all tiles of all batches; over the pieces of the depth too, if sums wait."""
     task = scope.variable("task")
-    frame = Frame(scope, product, block)
+    frame = Frame(scope, product, block, waits)
     (_, height), (_, width) = product.row, product.column
     high, wide = ceiling(height, block.tile_rows), ceiling(width, block.tile_columns)
     made: list[Statement] = []
@@ -49,6 +93,11 @@ def _tasks(scope: Scope, product: Product, block: Block) -> Loop:
     rest = divide(task, wide)
     row = frame.let("tile_row", multiply(remainder(rest, high), block.tile_rows), made)
     rest, total = divide(rest, high), multiply(high, wide)
+    piece = None
+    if waits is not None:
+        pieces = larger(ceiling(product.depth[1], block.depth), 1)
+        piece = frame.let("piece", remainder(rest, pieces), made)
+        rest, total = divide(rest, pieces), multiply(total, pieces)
     names = {}
     for variable, extent in reversed(product.batch):
         names[variable] = frame.let("batch", remainder(rest, extent), made)
@@ -56,7 +105,7 @@ def _tasks(scope: Scope, product: Product, block: Block) -> Loop:
     rows = Span(row, frame.let("rows", smaller(subtract(height, row), block.tile_rows), made))
     count = smaller(subtract(width, column), block.tile_columns)
     columns = Span(column, frame.let("columns", count, made))
-    body = substitute(tile(frame, rows, columns), names)
+    body = substitute(tile(frame, rows, columns, piece), names)
     return Loop(task, integer(0), total, (*made, *body), "parallel")
 
 

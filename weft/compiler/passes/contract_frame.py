@@ -14,6 +14,7 @@ from weft.compiler.loops import (
     Assign,
     Loop,
     Statement,
+    Store,
     Value,
     When,
     const,
@@ -88,13 +89,17 @@ def multiplied(x: Value, y: Value, total: Value) -> Value:
 class Frame:
     """The registers and arrays of a task, and the loops around what is done with them."""
 
-    def __init__(self, scope: Scope, product: Product, block: Block) -> None:
+    def __init__(
+        self, scope: Scope, product: Product, block: Block, waits: Store | None = None
+    ) -> None:
         self.scope, self.product, self.block = scope, product, block
+        self.waits = waits  # where sums wait for the task that has the next piece of the depth
         self.dtype = product.dtype
         depth = known(product.depth[1])
-        self.pieces = depth is None or depth > block.depth
+        self.pieces = waits is None and (depth is None or depth > block.depth)
         even = depth is not None and depth % UNROLL == 0
-        self.is_even = even and not (self.pieces and block.depth % UNROLL)
+        cut = self.pieces or waits is not None
+        self.is_even = even and not (cut and block.depth % UNROLL)
         b = block
         self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns
         size = b.rows * b.columns
@@ -121,6 +126,14 @@ class Frame:
         local = self.scope.local(name, INDEX)
         into.append(Assign(local, x))
         return get(local, INDEX)
+
+    def flag(self, name: str, x: Value | bool, into: list[Statement]) -> Value | bool:
+        """A condition computed here and kept in a register."""
+        if isinstance(x, bool):
+            return x
+        local = self.scope.local(name, BOOL)
+        into.append(Assign(local, x))
+        return get(local, BOOL)
 
     def loop(
         self, name: str, count: Value, body: Callable[[Value], Statements], start: Value = ZERO
@@ -164,15 +177,17 @@ class Frame:
         work = [x for x in points if x.args and x.dtype != INDEX]
         return len(work) <= LIGHT and not any(x.op in ("rarely", "call") for x in work)
 
-    def epilogue(self, row: Value, column: Value, total: Value, lanes: int) -> Statements:
-        """The epilogue at one point, or at one vector of points."""
+    def epilogue(
+        self, row: Value, column: Value, total: Value, lanes: int, given: Statements | None = None
+    ) -> Statements:
+        """The epilogue, or what is `given`, at one point, or at one vector of points."""
         product = self.product
         names = {product.row[0]: row, product.column[0]: column}
 
         def change(x: Value) -> Value:
             return total if x.op == "get" and x.data == product.target else names.get(x, x)
 
-        made = revise(product.epilogue, changer(change))
+        made = revise(product.epilogue if given is None else given, changer(change))
         return made if lanes == 1 else rename_locals(made, self.in_lanes)
 
     def is_whole(self, start: Value, width: int, extent: Value) -> Value | bool:

@@ -20,19 +20,21 @@ from weft.compiler.rebuild import Statements, substitute_value
 FEW = 8  # points of the depth that are copied for all panels before the next ones
 
 
-def pack_left(frame: Frame, rows: Span, panel: Value, depth: Span) -> Statements:
-    """Copy one panel of rows."""
+def pack_left(frame: Frame, left: Value, rows: Span, panel: Value, depth: Span) -> Statements:
+    """Copy one panel of rows of the left factor."""
     high, product = frame.block.rows, frame.product
-    copy = _Copy(frame, product.left, product.row, high, frame.left)
+    copy = _Copy(frame, left, product.row, high, frame.left)
     return copy.statements(add(rows.start, multiply(panel, high)), depth, ZERO)
 
 
-def pack_right(frame: Frame, columns: Span, first: Value, stop: Value, depth: Span) -> Statements:
-    """Copy panels of columns, from `first` up to `stop`."""
+def pack_right(
+    frame: Frame, right: Value, columns: Span, first: Value, stop: Value, depth: Span
+) -> Statements:
+    """Copy panels of columns of the right factor, from `first` up to `stop`."""
     if known(subtract(stop, first)) == 0:
         return ()
     product, width = frame.product, frame.block.columns
-    copy = _Copy(frame, product.right, product.column, width, frame.right)
+    copy = _Copy(frame, right, product.column, width, frame.right)
 
     def panels(part: Span) -> Statements:
         def body(panel: Value) -> Statements:
@@ -42,7 +44,7 @@ def pack_right(frame: Frame, columns: Span, first: Value, stop: Value, depth: Sp
 
         return frame.loop("panel", stop, body, first)
 
-    if not runs_along(product.right, product.column[0]):
+    if not runs_along(right, product.column[0]):
         return panels(depth)
 
     # Columns are neighbours in memory: it is read along them, a few rows at a time.

@@ -6,11 +6,24 @@ columns that there are; other blocks are finished from registers if the epilogue
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.compiler.loops import Assign, Loop, Statement, Value, const, get, turned
+from weft.compiler.loops import (
+    Assign,
+    Loop,
+    Statement,
+    Store,
+    Value,
+    const,
+    get,
+    integer,
+    load,
+    turned,
+)
 from weft.compiler.passes.contract_blocks import LINE
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied, when
+from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 
@@ -25,6 +38,8 @@ class Blocks:
     depth: Span
     first: Value | bool
     last: Value | bool
+    hidden: Hidden
+    none: Value | bool = False  # whether all products of the piece are 0
 
     def block(self, p: Value, q: Value, packed: Value | None) -> Statements:
         """The block where two panels meet; the right one is `packed`, or read where it lies."""
@@ -47,17 +62,28 @@ class Blocks:
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
         )
-        straight = both(self.last, whole) if f.is_light else False
+        straight = both(self.last, whole) if f.is_light and f.waits is None else False
+
+        here = Span(row, integer(b.rows)), Span(column, integer(b.columns))
+        unused = f.flag("unused", self.hidden.no_sum(*here), made)
 
         def body(lane: Value) -> Statements:
+            products = when(unused, (), self.multiply(panel, at, column, lane))
+            rests = self.hidden.add_rests(p, q, lane) if self.none is not False else ()
             return (
                 *self.begin(slot, lane),
-                *self.multiply(panel, at, column, lane),
+                *when(self.none, rests, products),
                 *when(straight, self.finish(row, column, lane), self.keep(slot, lane)),
             )
 
+        if f.waits is not None:
+            made += when(self.first, (), self.fetch(f.waits, row, column))
         made += f.lanes(body)
-        if straight is not True:
+        if f.waits is not None:
+            sums = Store(f.waits.buffer, f.waits.index, get(product.target, f.dtype))
+            later = self.finish_from_tile(row, column, slot, (sums,))
+            made += when(self.last, self.finish_from_tile(row, column, slot), later)
+        elif straight is not True:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             made += when(self.last, crooked)
         return tuple(made)
@@ -163,8 +189,35 @@ class Blocks:
                 made += f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes)
         return tuple(made)
 
-    def finish_from_tile(self, row: Value, column: Value, slot: Value) -> Statements:
-        """The epilogue for those rows and columns of the block that there are, from the tile."""
+    def finish_from_tile(
+        self, row: Value, column: Value, slot: Value, given: Statements | None = None
+    ) -> Statements:
+        """The epilogue, or what is `given`, for the points of the block, from the tile."""
+        f, b = self.frame, self.frame.block
+
+        def at(i: Value, j: Value, lanes: int) -> Statements:
+            kept = get(f.tile, f.dtype, add(slot, add(multiply(i, b.columns), j)))
+            return f.epilogue(add(row, i), add(column, j), kept, lanes, given)
+
+        return self.each(row, column, at)
+
+    def fetch(self, waits: Store, row: Value, column: Value) -> Statements:
+        """Sums that wait in memory, in the tile."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        names = product.row[0], product.column[0]
+
+        def at(i: Value, j: Value, lanes: int) -> Statements:
+            places = dict(zip(names, (add(row, i), add(column, j)), strict=True))
+            index = substitute_value(waits.index, places)
+            place = add(multiply(i, b.columns), j)
+            return (Assign(f.tile, load(waits.buffer, index, f.dtype), place),)
+
+        return self.each(row, column, at)
+
+    def each(
+        self, row: Value, column: Value, at: Callable[[Value, Value, int], Statements]
+    ) -> Statements:
+        """Statements for those rows and columns of the block that there are."""
         f, b, product = self.frame, self.frame.block, self.frame.product
         made: list[Statement] = []
         rows = f.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
@@ -175,10 +228,6 @@ class Blocks:
             whole = f.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
         elif b.lanes == 1:
             whole = ZERO
-
-        def at(i: Value, j: Value, lanes: int) -> Statements:
-            kept = get(f.tile, f.dtype, add(slot, add(multiply(i, b.columns), j)))
-            return f.epilogue(add(row, i), add(column, j), kept, lanes)
 
         def body(i: Value) -> Statements:
             found: list[Statement] = []

@@ -7,24 +7,29 @@
             for each panel of columns: a block           what the registers hold
 
 A factor that is small, or used only once, is read where it lies; but the last columns, if they do
-not make a whole panel, are packed.
+not make a whole panel, are packed. What a mask hides is left out.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.compiler.loops import Statement, Value, integer
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
+from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.passes.contract_pack import pack_left, pack_right
 from weft.compiler.passes.contract_sums import Blocks
 from weft.compiler.polynomial import divide, known, larger, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements
 
 
-def tile(frame: Frame, rows: Span, columns: Span) -> Statements:
-    """Everything for the tile of these rows and columns."""
+def tile(frame: Frame, rows: Span, columns: Span, piece: Value | None = None) -> Statements:
+    """Everything for the tile of these rows and columns, or one piece of the depth of it."""
     depth, deep = frame.product.depth[1], frame.block.depth
-    if not frame.pieces:
-        return _piece(frame, Blocks(frame, rows, columns, Span(ZERO, depth), True, True))
+    if not frame.pieces and piece is None:
+        span = Span(ZERO, depth)
+        return _piece(frame, Blocks(frame, rows, columns, span, True, True, Hidden(frame)))
+    hidden = Hidden(frame)
     pieces = larger(ceiling(depth, deep), 1)
 
     def body(at: Value) -> Statements:
@@ -32,28 +37,41 @@ def tile(frame: Frame, rows: Span, columns: Span) -> Statements:
         start = frame.let("start", multiply(at, deep), made)
         count = frame.let("count", smaller(subtract(depth, start), deep), made)
         first, last = less(at, integer(1)), less(subtract(pieces, 2), at)
-        blocks = Blocks(frame, rows, columns, Span(start, count), first, last)
+        blocks = Blocks(frame, rows, columns, Span(start, count), first, last, hidden)
         return (*made, *_piece(frame, blocks))
 
-    return frame.loop("piece", pieces, body)
+    return frame.loop("piece", pieces, body) if piece is None else body(piece)
 
 
 def _piece(frame: Frame, blocks: Blocks) -> Statements:
     """One piece of the depth."""
-    b, made = frame.block, list[Statement]()
+    b, product, made = frame.block, frame.product, list[Statement]()
     rows, columns, depth = blocks.rows, blocks.columns, blocks.depth
+    hidden = blocks.hidden
+    none = frame.flag("none", hidden.no_product(rows, columns, depth), made)
+    unused = frame.flag("unused", hidden.no_sum(rows, columns), made)
+    blocks = replace(blocks, none=none)
     direct: Value = ZERO  # panels of columns that are not packed
     if not b.pack_right:
         whole = ceiling if b.turns else divide
         direct = frame.let("direct", whole(columns.count, b.columns), made)
     wide = frame.let("wide", ceiling(columns.count, b.columns), made)
-    if not b.turns:
-        made += pack_right(frame, columns, direct, wide, depth)
+    shown = frame.flag("shown", hidden.is_shown(rows, columns, depth), made)
+
+    def of_right(factor: Value) -> Statements:
+        return () if b.turns else pack_right(frame, factor, columns, direct, wide, depth)
+
+    packed = when(unused, (), when(shown, of_right(hidden.right_shown), of_right(product.right)))
+    rests = hidden.rests(rows, columns, depth) if none is not False else ()
+    made += when(none, rests, packed)
 
     def body(p: Value) -> Statements:
         found: list[Statement] = []
         if b.pack_left:
-            found += pack_left(frame, rows, p, depth)
+            plain, whole = (
+                pack_left(frame, left, rows, p, depth) for left in (hidden.left_shown, product.left)
+            )
+            found += when(none, (), when(unused, (), when(shown, plain, whole)))
         if known(direct) != 0:
             found += frame.loop("panel", direct, lambda q: blocks.block(p, q, None))
         if not b.turns and known(subtract(wide, direct)) != 0:

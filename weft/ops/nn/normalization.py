@@ -270,16 +270,22 @@ def scaled_dot_product_attention(
         k, v = (_shared_heads(name, q, x) for x in (k, v))
     factor = (q.shape[-1] or 1) ** -0.5 if scale is None else as_number(name, "scale", scale)
     scores: Any = product_of(name, q * factor, swap(k))
+    seen: Any = None
     if as_flag(name, "is_causal", is_causal):
-        scores = where(_earlier(q.shape[-2], k.shape[-2], q.device), scores, -inf)
+        seen = _earlier(q.shape[-2], k.shape[-2], q.device)
     if mask is not None:
-        scores = _masked(name, scores, mask)
-    weights = _weights(scores)
+        scores, seen = _masked(name, scores, seen, mask)
+    parts, total = _weights(scores, seen)
     if type(dropout_rate) is not float or dropout_rate:
         if dropout_key is None:
             raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
-        weights = dropout(weights, dropout_rate, dropout_key)
-    return cast(product_of(name, weights, v), dtype)
+        rate = as_number(name, "dropout_rate", dropout_rate)
+        if not 0 <= rate < 1:
+            raise ArgumentError(f"{name}: dropout_rate must be in [0, 1), got {rate}")
+        parts = where(bernoulli(dropout_key, 1 - rate, parts.shape), parts, 0)
+        total = total * (1 - rate)
+    # Dividing the mixed values takes fewer divisions than dividing the weights.
+    return cast(product_of(name, parts, v) / total, dtype)
 
 
 def _earlier(queries: int, keys: int, device: Any) -> Any:
@@ -300,23 +306,33 @@ def _shared_heads(op: str, q: Any, x: Any) -> Any:
     return reshape(spread, (*lead, heads * times, *tail))
 
 
-def _masked(op: str, scores: Any, mask: Any) -> Any:
+def _masked(op: str, scores: Any, seen: Any, mask: Any) -> tuple[Any, Any]:
+    """Scores and what may be seen of them, with a mask."""
     given: Any = to_tensor(mask, op=op)
     if broadcast_shape(op, scores.shape, given.shape) != scores.shape:
         raise ShapeError(f"{op}: mask of shape {given.shape} for scores {scores.shape}")
     if dtypes.is_bool(given.dtype):
-        return where(given, scores, -inf)
-    return scores + cast(given, scores.dtype)
+        return scores, given if seen is None else seen & given
+    return scores + cast(given, scores.dtype), seen
 
 
-def _weights(scores: Any) -> Any:
-    """Softmax over the last axis; a row of -inf only becomes zeros."""
+def _weights(scores: Any, seen: Any) -> tuple[Any, Any]:
+    """The weights of a softmax over the last axis before they are divided, and what divides them.
+
+    Where nothing is seen weights are 0, whatever stands beside them. A row of such only has 1 for
+    its divisor, and so has a row of -inf.
+    """
+    shape = (*scores.shape[:-1], 1)
     if scores.shape[-1] == 0:
-        return scores
+        return scores, FUNCTIONS["ones"](shape, dtype=scores.dtype, device=scores.device)
+    if seen is not None:
+        scores = where(seen, scores, -inf)
     top: Any = reduce(reduce_max_op, FUNCTIONS["stop_gradient"](scores), -1, True)
     parts: Any = exp(scores - where(top == -inf, 0, top))
+    if seen is not None:
+        parts = where(seen, parts, 0)
     total: Any = reduce(reduce_sum_op, parts, -1, True)
-    return parts / where(total == 0, 1, total)
+    return parts, where(total == 0, 1, total)
 
 
 __all__ = [

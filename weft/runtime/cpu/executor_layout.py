@@ -71,7 +71,7 @@ STEP = ("KERNEL", "SLOTS", "PARAMETERS", "TASKS", "GRAIN", "FIRST", "LAST", "NUM
 # Panels begin like a region; then the slot of the scratch memory, bytes and number of its parts,
 # panels in a batch, private slots and where they are described (byte offset); then the steps, whose
 # tasks are those of a batch, whose grain is that of a panel.
-PANEL_WORDS = REGION_WORDS + 6
+PANEL_WORDS = REGION_WORDS + 7
 PRIVATE = ("SLOT", "OFFSET", "BATCH", "PANEL")  # where it lies; bytes of a batch and of a panel
 
 PROFILE_HEADER = 2  # records so far, capacity - 1

@@ -369,9 +369,19 @@ prepare:
 take:
   %chunk = atomicrmw add ptr %chunk.at, i64 1 monotonic
   %some = icmp ult i64 %chunk, %chunks
-  br i1 %some, label %run, label %out
+  br i1 %some, label %begin, label %out
+begin:
+  %together = operand 10
+  %from = mul i64 %chunk, %together
+  %until = add i64 %from, %together
+  br label %run
 run:
-  call void @run_panel(ptr %frame, ptr %ip, ptr %table, ptr %own, i64 %chunk, i64 %thread)
+  %panel = phi i64 [ %from, %begin ], [ %panel1, %run ]
+  call void @run_panel(ptr %frame, ptr %ip, ptr %table, ptr %own, i64 %panel, i64 %thread)
+  %panel1 = add i64 %panel, 1
+  %more = icmp ult i64 %panel1, %until
+  br i1 %more, label %run, label %ran
+ran:
   br i1 %caller, label %look, label %take
 look:
   %reason = call i64 @poll(ptr %frame)

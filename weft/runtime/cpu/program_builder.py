@@ -192,15 +192,16 @@ class ProgramBuilder:
         steps: Sequence[Step],
         private: Sequence[PrivateSlot],
         scratch: tuple[int, int, int],
-        count: tuple[int, int],
+        count: tuple[int, int, int],
     ) -> None:
         """Run all steps on one panel, then on the next one; threads share the panels.
 
         A step's `tasks` are those of a batch, its `grain` is that of a panel. `scratch` is a slot,
-        the bytes of a worker's part and the number of parts, `count` batches and panels in each.
+        the bytes of a worker's part and the number of parts, `count` batches, panels in each, and
+        how many of those a thread takes together, in order.
         """
         self._is_straight = False
-        batches, panels = count
+        batches, panels, together = count
         slot, nbytes, workers = scratch
         records_at = PANEL_WORDS + len(steps) * len(STEP)
         data_at = records_at + len(private) * len(PRIVATE)
@@ -215,7 +216,8 @@ class ProgramBuilder:
             places = (self._known(each.slot), each.offset, each.batch_bytes, each.panel_bytes)
             records += places
         head = (self._known(slot), nbytes, workers, panels, len(private), records_at * _WORD)
-        self._emit("panels", len(steps), batches * panels, *head, *records, *data)
+        chunks = batches * panels // together
+        self._emit("panels", len(steps), chunks, *head, together, *records, *data)
 
     @contextmanager
     def loop(self, trips: int | Register) -> Iterator[Register]:

@@ -1,0 +1,302 @@
+"""Parts of a matrix product that need not be computed, as a mask hides them.
+
+Masks that compare positions (row >= column, and both of two such) are false on whole tiles. A sum
+that such a mask hides is nowhere used. Where a mask makes a factor 0, products are ±0 unless the
+other factor is infinite or NaN; all of them together are one term, the *rest*, the sum of the
+other factor times 0 from -0.0 on. Adding it gives each bit that adding them one by one would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Assign,
+    Loop,
+    Statement,
+    Store,
+    Value,
+    const,
+    expressions,
+    get,
+    integer,
+    literal,
+    value,
+    walk,
+)
+from weft.compiler.passes.contract_blocks import runs_along
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied
+from weft.compiler.passes.contract_match import Axis, Product
+from weft.compiler.polynomial import (
+    add,
+    coefficient,
+    divide,
+    hides,
+    known,
+    multiply,
+    number,
+    polynomial,
+    subtract,
+    to_value,
+    without,
+)
+from weft.compiler.rebuild import Statements, rebuild, substitute_value
+
+MOST = 1 << 30  # numbers beside positions: with axes of that size, int32 does not overflow
+_INT32 = np.dtype(np.int32)
+
+Box = Mapping[Value, tuple[Value, Value]]  # variables with their first and last points
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A factor that is `hidden`, a number, where `condition` does not hold."""
+
+    condition: Value
+    shown: Value
+    hidden: Value
+
+    def is_zero_in(self, box: Box) -> Value | bool:
+        """Whether the factor is 0 at all points of a box."""
+        found = is_hidden(self.condition, box)
+        if isinstance(found, bool):
+            return found
+        zero = value("equal", (self.hidden, const(0, self.hidden.dtype)), BOOL)
+        return value("bit_and", (found, zero), BOOL)
+
+
+def masked(product: Product, factor: Value) -> Masked | None:
+    """A factor as one with a mask of positions, if it is that."""
+    if factor.op != "select" or factor.dtype.kind != "f":
+        return None
+    condition, shown, hidden = factor.args
+    axes = {v for v, _ in (product.row, product.column, product.depth, *product.batch)}
+    if any(hides(hidden, v) for v in axes) or hidden.op not in ("load", "const"):
+        return None
+    return Masked(condition, shown, hidden) if _compared(condition) else None
+
+
+def mask_of_sums(product: Product) -> Value | None:
+    """A condition without which the epilogue uses no sum, if there is one."""
+    for x in walk(*(x for s in product.epilogue for x in expressions(s))):
+        if x.op == "select" and _compared(x.args[0]) and _is_behind(product, x.args[0]):
+            return x.args[0]
+    return None
+
+
+def _is_behind(product: Product, condition: Value) -> bool:
+    """Whether no statement of an epilogue reads the sum where a condition does not hold."""
+
+    def change(x: Value) -> Value:
+        return x.args[2] if x.op == "select" and x.args[0] is condition else x
+
+    memo: dict[Value, Value] = {}
+    rest = [rebuild(x, change, memo) for s in product.epilogue for x in _used(s)]
+    return not any(x.op == "get" and x.data == product.target for x in walk(*rest))
+
+
+def _used(statement: Statement) -> Sequence[Value]:
+    return (statement.value,) if isinstance(statement, Store) else expressions(statement)
+
+
+def is_hidden(condition: Value, box: Box) -> Value | bool:
+    """Whether a condition holds nowhere in a box; False where that cannot be said."""
+    found: Value | bool = False
+    for each in _compared(condition):
+        here = _exceeds(each, box)
+        if here is True:
+            return True
+        if isinstance(here, bool):
+            continue
+        found = here if isinstance(found, bool) else value("bit_or", (found, here), BOOL)
+    return found
+
+
+def is_shown(condition: Value, box: Box) -> Value | bool:
+    """Whether a condition holds everywhere in a box; False where that cannot be said."""
+    found: Value | bool = True
+    for each in _compared(condition):
+        x, y = each.args
+        opposite = value("less" if each.op == "less_equal" else "less_equal", (y, x), BOOL)
+        found = both(found, _exceeds(opposite, box))
+    return found
+
+
+def _compared(condition: Value) -> list[Value]:
+    """Comparisons of positions all of which must hold for the condition to hold."""
+    if condition.op == "bit_and":
+        parts = [_compared(x) for x in condition.args]
+        return [each for part in parts for each in part] if all(parts) else []
+    if condition.op not in ("less", "less_equal"):
+        return []
+    return [condition] if all(_position(x) is not None for x in condition.args) else []
+
+
+def _exceeds(comparison: Value, box: Box) -> Value | bool:
+    """Whether x <= y, or x < y, is false in all of a box: x - y has its least value at a corner."""
+    x, y = (_position(a) for a in comparison.args)
+    assert x is not None and y is not None
+    gap = polynomial(subtract(x, y))
+    least = to_value(without(gap, tuple(box)))
+    for variable, (first, last) in box.items():
+        steps = number(coefficient(gap, variable))
+        if steps is None:
+            return False
+        least = add(least, multiply(first if steps > 0 else last, steps))
+    if any(hides(least, v) for v in box):
+        return False
+    bound = 0 if comparison.op == "less_equal" else -1
+    exact = number(polynomial(least))
+    if exact is not None:
+        return exact > bound
+    found = value("less", (integer(bound), least), BOOL)
+    for each in walk(least):
+        if each.op == "load":  # a number that is known when the kernel runs
+            given = value("cast", (each,), INDEX) if each.dtype != INDEX else each
+            for pair in ((integer(-MOST), given), (given, integer(MOST))):
+                found = value("bit_and", (found, value("less", pair, BOOL)), BOOL)
+    return found
+
+
+def _position(x: Value) -> Value | None:
+    """An integer as an index, if it is a position plus or minus a number."""
+    if x.dtype == INDEX:
+        return x if _is_plain(x) else None
+    if x.dtype != _INT32:
+        return None
+    if x.op == "load":
+        return value("cast", (x,), INDEX) if x.args[0].op == "const" else None
+    if x.op == "const":
+        return integer(int(literal(x))) if abs(int(literal(x))) <= MOST else None
+    if x.op == "cast":
+        return _position(x.args[0]) if x.args[0].dtype == INDEX else None
+    if x.op not in ("add", "sub", "mul"):
+        return None
+    args = [_position(a) for a in x.args]
+    if args[0] is None or args[1] is None:
+        return None
+    if x.op == "mul":
+        steps = [number(polynomial(a)) for a in args if a is not None]
+        return multiply(args[0], args[1]) if any(n in (1, -1, 0) for n in steps) else None
+    return add(args[0], args[1]) if x.op == "add" else subtract(args[0], args[1])
+
+
+def _is_plain(x: Value) -> bool:
+    """Whether an index is made of loops' variables and numbers, and does not overflow."""
+    plain = ("variable", "const", "add", "sub", "mul", "parameter")
+    return all(v.op in plain or (v.op == "load" and v.args[0].op == "const") for v in walk(x))
+
+
+def box_of(*spans: tuple[Axis, Span]) -> Box:
+    """A box of axes, each with its part."""
+    last = ((a[0], s.start, subtract(add(s.start, s.count), 1)) for a, s in spans)
+    return {variable: (first, end) for variable, first, end in last}
+
+
+class Hidden:
+    """What a mask hides of a product, and the rests that stand for it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        product = frame.product
+        self.sums = mask_of_sums(product)
+        self.left, self.right = masked(product, product.left), masked(product, product.right)
+        if self.left is not None:
+            self.right = None
+        self.rest = 0
+        if self.left or self.right:
+            length = frame.block.tile_columns if self.left else frame.block.tile_rows
+            self.rest = frame.scope.local("rest", frame.dtype, 1, length)
+
+    def no_sum(self, rows: Span, columns: Span) -> Value | bool:
+        """Whether no sum of some rows and columns is used."""
+        product = self.frame.product
+        if self.sums is None:
+            return False
+        return is_hidden(self.sums, box_of((product.row, rows), (product.column, columns)))
+
+    def no_product(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
+        """Whether a factor is 0 for all products."""
+        product = self.frame.product
+        if self.left is not None:
+            return self.left.is_zero_in(box_of((product.row, rows), (product.depth, depth)))
+        if self.right is not None:
+            return self.right.is_zero_in(box_of((product.column, columns), (product.depth, depth)))
+        return False
+
+    def is_shown(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
+        """Whether a mask of a factor shows all of it."""
+        product = self.frame.product
+        mask, own = (
+            (self.left, (product.row, rows))
+            if self.left
+            else (
+                self.right,
+                (product.column, columns),
+            )
+        )
+        return (
+            False if mask is None else is_shown(mask.condition, box_of(own, (product.depth, depth)))
+        )
+
+    @property
+    def left_shown(self) -> Value:
+        """The left factor where a mask shows it."""
+        return self.frame.product.left if self.left is None else self.left.shown
+
+    @property
+    def right_shown(self) -> Value:
+        """The right factor where a mask shows it."""
+        return self.frame.product.right if self.right is None else self.right.shown
+
+    def rests(self, rows: Span, columns: Span, depth: Span) -> Statements:
+        """Sums of the other factor times 0: one for each column of the tile, or for each row."""
+        f, product = self.frame, self.frame.product
+        mask = self.left or self.right
+        assert mask is not None
+        span, (name, _), factor = columns, product.column, product.right
+        if self.left is None:
+            span, (name, _), factor = rows, product.row, product.left
+        lanes = f.block.lanes if runs_along(factor, name) else 1
+        made: list[Statement] = []
+        whole = f.let("whole", multiply(divide(span.count, lanes), lanes), made)
+
+        def at(place: Value, sums: int) -> Statements:
+            def body(k: Value) -> Statements:
+                names = {product.depth[0]: add(depth.start, k), name: add(span.start, place)}
+                x = substitute_value(factor, names)
+                return (Assign(sums, multiplied(mask.hidden, x, get(sums, f.dtype))),)
+
+            return (
+                Assign(sums, const(-0.0, f.dtype)),
+                *f.loop("depth", depth.count, body),
+                Assign(self.rest, get(sums, f.dtype), place),
+            )
+
+        start: Value = ZERO
+        if lanes > 1:
+            lane, wide = f.scope.variable("lane"), f.scope.local("sums", f.dtype, lanes)
+            made.append(Loop(lane, ZERO, whole, at(lane, wide), "vector", lanes))
+            start = whole
+        if known(subtract(span.count, start)) != 0:
+            place, single = f.scope.variable("place"), f.scope.local("sum", f.dtype)
+            made.append(Loop(place, start, span.count, at(place, single)))
+        return tuple(made)
+
+    def add_rests(self, p: Value, q: Value, lane: Value) -> Statements:
+        """Add them to the sums of the block where two panels meet."""
+        f, b = self.frame, self.frame.block
+        made: list[Statement] = []
+        for i, sums in enumerate(f.sums):
+            for j, s in enumerate(sums):
+                place = add(multiply(q, b.columns), add(lane, j * b.lanes))
+                if self.left is None:
+                    place = add(multiply(p, b.rows), i)
+                rest = get(self.rest, f.dtype, place)
+                made.append(Assign(s, value("add", (get(s, f.dtype), rest), f.dtype)))
+        return tuple(made)
