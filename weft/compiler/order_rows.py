@@ -34,7 +34,8 @@ LONG = 1536  # elements from which larger tables pay
 MOST_TASKS = 64
 SELECTED = 16  # rows this many times longer than what is wanted of them are not sorted whole,
 SAMPLED = 2048  # if they have so many elements
-STRETCH = 64  # elements that are looked at together
+SAMPLE = 64  # elements of a sample that lie side by side
+STRETCH = 16  # elements that are looked at together
 POSITION = np.dtype(np.int64)
 
 
@@ -53,7 +54,7 @@ def highest_of(order: Order) -> tuple[int, int]:
 
 def every_of(order: Order) -> int:
     """One stretch in so many is looked at before all are gone through."""
-    return 16 if order.kept * 128 <= order.size else 4
+    return 16 if order.kept * 1024 <= order.size else 4
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
     """
     s, highest, every = task.code, task.highest, every_of(task.order)
     base, start, stop = span
-    keys = s.array(task.order.key_dtype, STRETCH)
+    keys = s.array(task.order.key_dtype, SAMPLE)
     plain = Records(task.order, s, (task.order.key_dtype,))
 
     def count(key: Value) -> Body:
@@ -352,11 +353,11 @@ def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
         first = s.add(base, here)
         make = lambda i: (keys.set(task.key(s.add(first, i)), i),)  # noqa: E731
         return (
-            s.loop(STRETCH, make, kind="vector"),
-            s.loop(STRETCH, lambda i: count(keys.at(i))),
+            s.loop(SAMPLE, make, kind="vector"),
+            s.loop(SAMPLE, lambda i: count(keys.at(i))),
         )
 
-    skipped = integer(STRETCH * every)
+    skipped = integer(SAMPLE * every)
     some = s.loop(
         s.floordiv(s.sub(stop, start), skipped),
         lambda number: stretch(s.add(start, s.mul(number, skipped))),
@@ -375,7 +376,7 @@ def take(
     s, low = task.code, task.highest[0]
     base, start, stop = span
     dtype = task.order.key_dtype
-    bound, last, some = s.register(dtype), s.register(dtype), s.register(dtype, LANES)
+    bound, last, some = s.register(dtype), s.register(dtype), s.register(dtype, STRETCH)
     first = s.shift_left(s.cast(digit, dtype), s.const(low, dtype))
     limit = bound.set(s.bit_or(first, s.const((1 << low) - 1, dtype)))
 
@@ -390,12 +391,11 @@ def take(
 
         def test(i: Value) -> Body:
             wanted = task.keys.is_near(task.bits(s.add(first, i)), last.value)
-            return (some.set(s.bit_or(some.value, s.cast(wanted, dtype))),)
+            return (some.set(s.cast(wanted, dtype)),)
 
         any_ = s.not_equal(s.across("or", some.value), s.const(0, dtype))
         return (
-            some.set(s.const(0, dtype)),
-            s.loop(STRETCH, test, kind="vector"),
+            s.loop(STRETCH, test, kind="vector", lanes=STRETCH),
             When(any_, (s.loop(s.add(here, integer(STRETCH)), one, here),)),
         )
 
