@@ -253,12 +253,12 @@ def widen(statements: Statements, differing: set[int], lanes: int, scope: Scope)
     return rename_locals(statements, numbers) if numbers else statements
 
 
-def widest(statements: Statements) -> int:
+def widest(variable: Value, statements: Statements) -> int:
     """Bytes of the widest element that is computed in lanes, indices aside."""
     sizes = [s.value.dtype.itemsize for s in every(statements) if isinstance(s, Store)]
     for s in every(statements):
-        roots = expressions(s)
-        sizes += [x.dtype.itemsize for x in walk(*roots) if x.op == "load"]
+        loads = [x for x in walk(*expressions(s)) if x.op == "load"]
+        sizes += [x.dtype.itemsize for x in loads if hides(x.args[0], variable)]
         if isinstance(s, Assign) and s.value.dtype != INDEX:
             sizes.append(s.value.dtype.itemsize)
     return max(sizes, default=4)

@@ -107,7 +107,7 @@ class _Sharing:
         """A chunk variable with its extent, and the loop over one chunk."""
         size = CHUNK
         if any(isinstance(s, Loop | Reduce) for s in every(loop.body)):
-            whole = WHOLE // widest(loop.body)
+            whole = WHOLE // widest(loop.variable, loop.body)
             size = whole if tasks >= SOME and (known(loop.stop) or 0) <= whole else COLUMNS
         extent = known(loop.stop)
         if extent is not None and extent <= size:

@@ -27,7 +27,7 @@ def vectorize(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
 
 def width(loop: Loop, vector_bytes: int) -> int:
     """Lanes for a loop: two registers of its widest element, eight around loops in order."""
-    size = widest(loop.body)
+    size = widest(loop.variable, loop.body)
     around = any(isinstance(s, Loop) for s in every(loop.body))
     if around and len(values_of(loop.body)) < _TWICE:
         return max(FEWEST, min(MOST_COLUMNS, 8 * vector_bytes // size))
