@@ -1,8 +1,8 @@
 """Programs drawn at random, compiled with kernels that check every access, beside their references.
 
-`python tests/compiler/checked_programs.py COUNT` runs so many of each kind and prints how many ran.
-It must be started with WEFT_CHECK_BOUNDS=1. Kernels are compiled for the sizes at hand and, when
-the form comes again, for all sizes: draws of one form meet both.
+`python tests/compiler/checked_programs.py COUNT` runs so many of each kind, from 10 on also a few
+large ones, and prints how many ran. It must be started with WEFT_CHECK_BOUNDS=1. Kernels are
+compiled for the sizes at hand and for all sizes.
 """
 
 from __future__ import annotations
@@ -131,6 +131,16 @@ def others(data: st.DataObject) -> None:
     check("others", lambda x, w: wf.conv2d(x, w), image, kernel)
 
 
+def large() -> None:
+    """What only large sizes meet: panels of rows, pieces of the depth, threads that share rows."""
+    q = array((1, 8, 1024, 64), np.float32) / 64
+    check("large", lambda q: wf.softmax(q @ wf.swapaxes(q, -1, -2), -1) @ q, q)
+    x = array((300, 1100), np.float32)
+    check("large", lambda x: wf.tanh(x @ x.T) @ x, x)
+    check("large", lambda x: wf.sort(x.reshape(-1)), x)
+    check("large", lambda x: x.sum(), x)
+
+
 def main(count: int) -> None:
     """Run so many programs of each kind."""
     assert settings.check_bounds == 1
@@ -143,6 +153,8 @@ def main(count: int) -> None:
     )
     for kind in (products, batches, reductions, gathers, scans, others):
         options(kind)()
+    if count >= 10:
+        large()
     print(RAN)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _peaks = LazyModule("weft.compiler.peaks")
 
-HEAVY_FLOPS = 1 << 28  # of products, from which a program is worth measuring for
+HEAVY_FLOPS = 1 << 34  # of products, from which a program is worth measuring for
 _BETTER = 1.01  # how much faster another block of sums must have been
 _TRUST = 4.0  # how far a measured constant may be from the fixed one
 _INSTRUCTION = 1.4  # what an instruction of a usual kernel takes, of a multiplication at the peak
