@@ -70,8 +70,9 @@ def once(function: Callable[[], Any], seconds: float, warm: bool = True) -> floa
     """Seconds of one call, from as many calls as fit into `seconds`; after one, to `warm` up."""
     if warm:
         function()
-    calls, start = 0, time.perf_counter()
-    while (spent := time.perf_counter() - start) < seconds:
+    now = time.process_time if "--cpu" in sys.argv else time.perf_counter
+    calls, start = 0, now()
+    while not calls or (spent := now() - start) < seconds:
         function()
         calls += 1
     return spent / calls
@@ -141,6 +142,9 @@ def options_of(text: str | None, argv: list[str] | None = None) -> argparse.Name
     parser.add_argument("--rows", default="", help="run the rows whose names hold this text")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
     parser.add_argument("--torch-compile", action="store_true")
+    parser.add_argument(
+        "--cpu", action="store_true", help="count processor time: one thread on a busy machine"
+    )
     parser.add_argument("--json", type=Path, default=None)
     found = parser.parse_args(argv)
     if found.only and found.only not in LIBRARIES:

@@ -50,11 +50,15 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("make", [at_odd_address, in_records, never_written])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        (name, dtype)
+        for name in FUNCTIONS
+        for dtype in (DTYPES[:2] if name == "windows" else DTYPES)  # which is of floats
+    ],
+)
 def test_arrays_of_others_are_read_wherever_they_lie(name: str, dtype: str, make: Any) -> None:
-    if name == "windows" and dtype.startswith(("int", "float16")):
-        pytest.skip("a convolution is of floats")
     array, function = make((19, 23), dtype), FUNCTIONS[name]
     before = array.copy()
     want = function(wf.tensor(before)).numpy()
