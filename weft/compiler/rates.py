@@ -1,6 +1,6 @@
 """The constants of the cost model: fixed ones, or those that this machine was measured to have.
 
-The first process that compiles heavy work measures (`peaks`), others read what it has kept. No bit
+The first processes that compile heavy work measure (`peaks`), others read what they kept. No bit
 of a result depends on these numbers: they decide what runs on several threads and how products are
 cut. With the setting `calibrate` at 0 the fixed ones hold, and compiling is the same everywhere.
 """
@@ -47,6 +47,7 @@ class Rates:
 
 FIXED = Rates()
 _found: dict[tuple[str, int], Rates] = {}  # by folder and threads
+_asked: set[tuple[str, int]] = set()  # for which this process has had them measured
 
 
 def rates() -> Rates:
@@ -63,9 +64,10 @@ def rates() -> Rates:
 
 
 def calibrate_for(trace: Trace) -> None:
-    """Measure this machine if nobody has, and a program is heavy enough to be worth it."""
-    if settings.calibrate and rates() is FIXED and products(trace) >= HEAVY_FLOPS:
-        place = _place()
+    """Measure this machine if that was not done often enough, for a program that is worth it."""
+    place = _place()
+    if settings.calibrate and place not in _asked and products(trace) >= HEAVY_FLOPS:
+        _asked.add(place)
         _found[place] = calibrated(_peaks.peaks(1), _peaks.peaks(place[1]).handoff)
 
 
