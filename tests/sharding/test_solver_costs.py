@@ -9,16 +9,14 @@ import pytest
 from weft.core.common.spec import DeviceMesh, Link, P, ShardingSpec
 from weft.core.sharding.cost import (
     Fabric,
-    Layout,
-    Step,
     collective_bytes,
     collective_seconds,
-    layout_of,
     reshard_cost,
+    reshard_steps,
     spec_of,
 )
 from weft.core.sharding.profiles import DEVICES, LINKS, as_link, as_profile
-from weft.core.sharding.steps import reshard_steps
+from weft.core.sharding.steps import Layout, Step
 from weft.errors import ArgumentError, ShardingError
 
 MESH = DeviceMesh("grid", (2, 4), ("x", "y"))
@@ -95,12 +93,12 @@ def applied(layout: Layout, steps: tuple[Step, ...] | list[Step]) -> Layout:
     axes, pending = [list(a) for a in layout.axes], dict(layout.pending)
     for step in steps:
         if step.source is not None:
-            assert axes[step.source].pop() == step.mesh_axis, "only the innermost cut can go"
+            assert axes[step.source].pop() == step.axis, "only the innermost cut can go"
         if step.kind in ("all_reduce", "reduce_scatter"):
-            del pending[step.mesh_axis]
+            del pending[step.axis]
         if step.target is not None:
-            assert step.mesh_axis not in {a for each in axes for a in each}
-            axes[step.target].append(step.mesh_axis)
+            assert step.axis not in {a for each in axes for a in each}
+            axes[step.target].append(step.axis)
     return Layout(tuple(map(tuple, axes)), tuple(pending.items()))
 
 
@@ -146,21 +144,18 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
     assert as_profile("here", "a100") is DEVICES["a100"]
 
 
-def test_the_steps_are_as_cheap_as_those_that_are_run() -> None:
-    """Planning takes a short cut to the steps that execution searches for; it rarely costs more."""
+def test_what_is_planned_is_what_is_run() -> None:
     fabric, shape = Fabric.of(MESH), (4096, 4096)
-    worse = []
     for source, target in product(layouts(), repeat=2):
         if set(target.pending) <= set(source.pending):
-            found, cost = source, 0.0
-            for step in reshard_steps(spec_of(MESH, source), spec_of(MESH, target), shape, 4):
-                after = layout_of(step.apply(spec_of(MESH, found)))
-                held = after if step.kind == "all_gather" else found
-                nbytes = fabric.local_size(held.axes, shape) * 4
-                cost += fabric.seconds(Step(step.kind, step.axis, None, None, nbytes))
-                found = after
-            planned = fabric.reshard_seconds(source, target, shape, 4)
-            assert planned is not None
-            assert planned >= cost * 0.99
-            worse.append(planned > cost * 1.01)
-    assert sum(worse) < 0.03 * len(worse)
+            run = reshard_steps(spec_of(MESH, source), spec_of(MESH, target), shape, 4)
+            assert run == fabric.steps(source, target, shape, 4)
+            assert sum(map(fabric.seconds, run)) == fabric.reshard_seconds(source, target, shape, 4)
+
+
+def test_a_longer_way_is_taken_where_it_is_cheaper() -> None:
+    """Over a slow link it pays to gather along the fast one and to cut again."""
+    source, target = spec(None, ("x", "y")), spec("x", "y")
+    slow = {"x": Link(1e6), "y": Link(1e12)}
+    kinds = [step.kind for step in reshard_cost(source, target, SHAPE, "float32", slow).steps]
+    assert kinds == ["all_gather", "all_to_all", "slice"]

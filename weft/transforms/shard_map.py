@@ -21,6 +21,7 @@ from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.trees import prefix_leaves, tree_flatten, tree_paths, tree_unflatten
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
+from weft.core.sharding.cost import collective_bytes
 from weft.core.sharding.log import Communication, enter, is_logging
 from weft.core.sharding.pieces import Pieces
 from weft.core.sharding.steps import Step
@@ -277,7 +278,9 @@ def _stepped(step: Step, pieces: Pieces) -> Pieces:
     pieces = varied(pieces, step.axis)
     if is_logging():
         first = next(iter(pieces.parts.values()))
-        _note(step.kind, step.axis, pieces, step.bytes(pieces.mesh, 1.0), first.shape)
+        count = pieces.mesh.axis_size(step.axis)
+        share = collective_bytes(step.kind, count, count if step.kind == "all_gather" else 1)
+        _note(step.kind, step.axis, pieces, share, first.shape)
     return carry_out(step, pieces)
 
 

@@ -3,12 +3,12 @@
 | file | what lives in it |
 |---|---|
 | `propagate` | COLLECT, RESOLVE, UPDATE over an op's factors |
-| `steps` | the cheapest collectives from one layout to another |
+| `steps` | `Step`, one collective; the cheapest ones from one layout to another |
 | `pieces` | what the devices of this process hold of a tensor |
 | `dual` | the physical side of a tensor, shard by shard |
 | `log` | the communication log |
 | `profiles` | links and devices in numbers |
-| `cost` | bytes and seconds of collectives and of a change of sharding |
+| `cost` | bytes and seconds of collectives and of a change of sharding on a mesh |
 """
 
 from weft.core.common.spec import DeviceMesh, Link, P, PartitionSpec, ShardingSpec

@@ -1,8 +1,8 @@
 """What communication costs: bytes and seconds of collectives, and of a change of sharding.
 
 Rings are assumed: N devices that reduce `bytes` each send 2(N-1)/N·bytes. A change of sharding is a
-list of `Step`s, each one collective over one mesh axis. Nothing here depends on how many devices
-there are, only on the sizes of mesh axes.
+list of `Step`s, each one collective over one mesh axis: the cheapest on the links of a `Fabric`.
+Nothing here depends on how many devices there are, only on the sizes of mesh axes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.common.parameters import as_integers, shown
-from weft.core.common.spec import DeviceMesh, Link, MeshAxes, Pending, ShardingSpec
+from weft.core.common.spec import DeviceMesh, Link, MeshAxes, ShardingSpec
 from weft.core.common.types import Shape
 from weft.core.sharding.profiles import as_link
+from weft.core.sharding.steps import Layout, Step, cheapest_steps, layout_of
 from weft.errors import ArgumentError, ShardingError
-
-
-class Layout(NamedTuple):
-    """A `ShardingSpec` without its mesh: small to hash and compare."""
-
-    axes: tuple[MeshAxes, ...]
-    pending: Pending = ()
-
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice")
 
@@ -69,16 +62,6 @@ def _check_collective(kind: Any, size: Any) -> None:
         raise ArgumentError(f"collective: size must be at least 1, got {shown(size)}")
 
 
-class Step(NamedTuple):
-    """One collective of a change of sharding; `nbytes` is as in `collective_bytes`."""
-
-    kind: str
-    mesh_axis: str
-    source: int | None  # the tensor axis that is gathered
-    target: int | None  # the tensor axis that is cut
-    nbytes: float
-
-
 @dataclass(frozen=True)
 class Fabric:
     """The sizes of a mesh's axes and the link along each; all that costs depend on."""
@@ -108,21 +91,28 @@ class Fabric:
         """Elements of the largest piece."""
         return prod(-(-n // self.parts(a)) for n, a in zip(shape, axes, strict=True))
 
+    def local_bytes(self, layout: Layout, shape: Shape, itemsize: int) -> float:
+        """Bytes of a tensor that one device holds, on average."""
+        return prod(shape) * itemsize / prod(map(self.parts, layout.axes))
+
     def seconds(self, step: Step) -> float:
         """How long one step takes."""
-        link = self.links[step.mesh_axis]
-        return collective_seconds(step.kind, self.sizes[step.mesh_axis], step.nbytes, link)
+        link = self.links[step.axis]
+        return collective_seconds(step.kind, self.sizes[step.axis], step.nbytes, link)
 
     def traffic(self, step: Step) -> float:
         """Bytes that each device sends in one step."""
-        return collective_bytes(step.kind, self.sizes[step.mesh_axis], step.nbytes)
+        return collective_bytes(step.kind, self.sizes[step.axis], step.nbytes)
 
-    def steps(self, source: Layout, target: Layout, shape: Shape, itemsize: int) -> list[Step]:
-        """The collectives that turn one layout into another, in order.
+    def steps(
+        self, source: Layout, target: Layout, shape: Shape, itemsize: int
+    ) -> tuple[Step, ...]:
+        """The cheapest collectives that turn one layout into another, in order."""
 
-        What makes pieces smaller comes first (slice, reduce-scatter), what makes them larger last.
-        """
-        return _Change(self, source, target, shape, itemsize).run()
+        def local_bytes(layout: Layout) -> float:
+            return self.local_bytes(layout, shape, itemsize)
+
+        return cheapest_steps(source, target, local_bytes, self.seconds)
 
     def reshard_seconds(
         self, source: Layout, target: Layout, shape: Shape, itemsize: int
@@ -135,88 +125,20 @@ class Fabric:
         return sum(map(self.seconds, self.steps(source, target, shape, itemsize)))
 
 
-class _Change:
-    """One change of layout, step by step."""
+@lru_cache(maxsize=16_384)
+def reshard_steps(
+    source: ShardingSpec, target: ShardingSpec, shape: Shape, itemsize: int
+) -> tuple[Step, ...]:
+    """The cheapest way from one layout to another on the same mesh.
 
-    def __init__(
-        self, fabric: Fabric, source: Layout, target: Layout, shape: Shape, itemsize: int
-    ) -> None:
-        if not set(target.pending) <= set(source.pending):
-            raise ShardingError(f"reshard: no way to a pending result ({target.pending})")
-        self.fabric, self.shape, self.itemsize = fabric, shape, itemsize
-        self.now = [list(axes) for axes in source.axes]
-        self.goal = target.axes
-        self.pending = [axis for axis, _ in source.pending if (axis, _) not in target.pending]
-        self.steps: list[Step] = []
-
-    def run(self) -> list[Step]:
-        moves = (self._cut, self._move, self._reduce, self._gather)
-        while any(move() for move in moves):
-            pass
-        return self.steps
-
-    def _nbytes(self) -> int:
-        now = tuple(tuple(axes) for axes in self.now)
-        return self.fabric.local_size(now, self.shape) * self.itemsize
-
-    def _wanted(self) -> list[tuple[int, str]]:
-        """For each tensor axis that is on its way, the next mesh axis that is to cut it."""
-        return [
-            (i, goal[len(now)])
-            for i, (now, goal) in enumerate(zip(self.now, self.goal, strict=True))
-            if len(now) < len(goal) and list(goal[: len(now)]) == now
-        ]
-
-    def _excess(self) -> list[int]:
-        """Tensor axes whose last cut must go."""
-        pairs = enumerate(zip(self.now, self.goal, strict=True))
-        return [i for i, (now, goal) in pairs if now != list(goal[: len(now)])]
-
-    def _cut(self) -> bool:
-        used = {axis for axes in self.now for axis in axes}
-        for i, axis in sorted(self._wanted(), key=lambda each: each[1] in self.pending):
-            if axis not in used:
-                kind = "reduce_scatter" if axis in self.pending else "slice"
-                self.steps.append(Step(kind, axis, None, i, self._nbytes()))
-                self.now[i].append(axis)
-                if axis in self.pending:
-                    self.pending.remove(axis)
-                return True
-        return False
-
-    def _move(self) -> bool:
-        last = {self.now[i][-1]: i for i in self._excess()}
-        for i, axis in self._wanted():
-            if axis in last:
-                self.steps.append(Step("all_to_all", axis, last[axis], i, self._nbytes()))
-                self.now[last[axis]].pop()
-                self.now[i].append(axis)
-                return True
-        return False
-
-    def _reduce(self) -> bool:
-        if not self.pending:
-            return False
-        axis = self.pending.pop()
-        self.steps.append(Step("all_reduce", axis, None, None, self._nbytes()))
-        return True
-
-    def _gather(self) -> bool:
-        # First what bars the way of an axis that can be moved, then what is wanted nowhere.
-        kept = {axis for axes in self.goal for axis in axes}
-        order = sorted(self._excess(), key=lambda i: (not self._bars(i), self.now[i][-1] in kept))
-        for i in order[:1]:
-            axis = self.now[i].pop()
-            self.steps.append(Step("all_gather", axis, i, None, self._nbytes()))
-        return bool(order)
-
-    def _bars(self, i: int) -> bool:
-        """Whether another axis could move if this tensor axis lost its last cut."""
-        axis = self.now[i].pop()
-        last = {self.now[k][-1] for k in self._excess()}
-        found = any(wanted in last for _, wanted in self._wanted())
-        self.now[i].append(axis)
-        return found
+    >>> mesh = DeviceMesh("m", (2,), ("x",))
+    >>> held, wanted = ShardingSpec(mesh, (("x",), ())), ShardingSpec(mesh, ((), ("x",)))
+    >>> [str(step) for step in reshard_steps(held, wanted, (4, 4), 4)]
+    ['all_to_all over x: axis 0 to axis 1']
+    """
+    assert source.mesh is not None and target.mesh == source.mesh
+    fabric = Fabric.of(source.mesh)
+    return fabric.steps(layout_of(source), layout_of(target), shape, itemsize)
 
 
 class ReshardCost(NamedTuple):
@@ -254,19 +176,12 @@ def reshard_cost(
         raise ShardingError(f"reshard_cost: {source} and {target} do not fit shape {shape}")
     fabric = Fabric.of(mesh, links)
     steps = fabric.steps(layout_of(source), layout_of(target), shape, _itemsize(dtype))
-    return ReshardCost(
-        sum(map(fabric.traffic, steps)), sum(map(fabric.seconds, steps)), tuple(steps)
-    )
+    return ReshardCost(sum(map(fabric.traffic, steps)), sum(map(fabric.seconds, steps)), steps)
 
 
 @lru_cache(maxsize=256)
 def _itemsize(dtype: Any) -> int:
     return int(np.dtype(dtype).itemsize)
-
-
-def layout_of(spec: ShardingSpec) -> Layout:
-    """The layout a spec gives on its mesh."""
-    return Layout(tuple(map(tuple, spec.axes)), tuple(spec.pending))
 
 
 def spec_of(mesh: DeviceMesh, layout: Layout) -> ShardingSpec:

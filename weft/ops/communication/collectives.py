@@ -14,9 +14,10 @@ from weft.core.common.parameters import as_choice, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec
+from weft.core.sharding.cost import Fabric
 from weft.core.sharding.log import Communication, enter, is_logging
 from weft.core.sharding.pieces import Shards
-from weft.core.sharding.steps import local_bytes, without
+from weft.core.sharding.steps import layout_of, without
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ShardingError
@@ -83,7 +84,8 @@ class PPermute(Layout):
                 f"ppermute: shape {x.type.shape} laid out as {x.spec} has pieces of several sizes"
             )
         if is_logging():
-            sent = int(local_bytes(x.spec, x.type.shape, x.type.dtype.itemsize))
+            layout, size = layout_of(x.spec), x.type.dtype.itemsize
+            sent = int(Fabric.of(x.mesh).local_bytes(layout, x.type.shape, size))
             where = user_position(2)
             enter(Communication("ppermute", x.mesh, (axis,), x.type.shape, sent, "", where))
         return Shards(x.type, x.spec, permuted(x.pieces, axis, params["pairs"]))

@@ -17,9 +17,10 @@ from typing import Any
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec, extent
+from weft.core.sharding.cost import collective_bytes, reshard_steps
 from weft.core.sharding.log import Communication, enter, is_logging
 from weft.core.sharding.pieces import Pieces, Shards, is_local, local_places
-from weft.core.sharding.steps import Step, local_bytes, reshard_steps
+from weft.core.sharding.steps import Step
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import call
 from weft.ops.communication import remote
@@ -64,7 +65,7 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
         note(shards)
     for step in steps:
         if is_logging() and step.kind != "slice":
-            sent = int(step.bytes(mesh, local_bytes(spec, shape, size)))
+            sent = int(collective_bytes(step.kind, mesh.axis_size(step.axis), step.nbytes))
             at = user_position(2)
             enter(Communication(step.kind, mesh, (step.axis,), shape, sent, reason, at))
         pieces = carry_out(step, pieces, partial(spec.local_shape, shape))

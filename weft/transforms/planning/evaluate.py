@@ -12,8 +12,9 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from weft.core.sharding.cost import Fabric, Layout, Step
+from weft.core.sharding.cost import Fabric
 from weft.core.sharding.profiles import DeviceProfile
+from weft.core.sharding.steps import Layout, Step
 from weft.transforms.planning.facts import Cluster, Facts, Use
 from weft.transforms.planning.problem import Problem, Ref, Signature
 from weft.transforms.planning.strategies import Strategy, local_bytes

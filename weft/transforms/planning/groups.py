@@ -7,7 +7,8 @@ view with one user, such as a transposed weight or a broadcast bias, comes out a
 
 from __future__ import annotations
 
-from weft.core.sharding.cost import Fabric, Layout
+from weft.core.sharding.cost import Fabric
+from weft.core.sharding.steps import Layout
 from weft.transforms.planning.facts import Facts
 from weft.transforms.planning.problem import Problem, Ref
 from weft.transforms.planning.strategies import Rules, Strategy

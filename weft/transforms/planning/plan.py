@@ -15,9 +15,10 @@ from weft.core.common.source import keeping_positions
 from weft.core.common.spec import DeviceMesh, Link, P, ShardingSpec
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
 from weft.core.common.types import TensorType
-from weft.core.sharding.cost import Fabric, layout_of, spec_of
+from weft.core.sharding.cost import Fabric, spec_of
 from weft.core.sharding.profiles import DeviceProfile, as_profile
 from weft.core.sharding.propagate import Passing, propagate
+from weft.core.sharding.steps import layout_of
 from weft.core.tensor.tracing import is_type, trace_tree
 from weft.errors import ArgumentError, ShardingError
 from weft.transforms.planning.evaluate import Costs, Placement, evaluate

@@ -27,7 +27,8 @@ from weft.core.common.spec import DeviceMesh, ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, freeze
 from weft.core.graph.trace import Trace
-from weft.core.sharding.cost import Layout, layout_of, spec_of
+from weft.core.sharding.cost import spec_of
+from weft.core.sharding.steps import Layout, layout_of
 from weft.errors import ArgumentError, MissingRuleError, ShardingError
 
 _json: Any = LazyModule("json")

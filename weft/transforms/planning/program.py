@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from weft.core.sharding.cost import Layout
+from weft.core.sharding.steps import Layout
 from weft.transforms.planning.evaluate import Costs, Placement
 from weft.transforms.planning.facts import Cluster, Use
 from weft.transforms.planning.groups import Groups, resolved

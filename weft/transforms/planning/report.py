@@ -137,11 +137,11 @@ def _transfers(costs: Costs, placement: Placement, moves: Sequence[Move]) -> Ite
             if step.kind == "slice":
                 continue
             reduces = step.kind in ("all_reduce", "reduce_scatter")
-            made = _origin(costs, placement, move.ref[0], step.mesh_axis)
+            made = _origin(costs, placement, move.ref[0], step.axis)
             blamed = made if reduces or not users else users[0]
             yield Transfer(
                 step.kind,
-                step.mesh_axis,
+                step.axis,
                 costs.problem.type(move.ref),
                 fabric.traffic(step),
                 fabric.seconds(step),

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from weft.core.common.factors import Axis, Term
 from weft.core.common.spec import MeshAxes
 from weft.core.common.types import TensorType
-from weft.core.sharding.cost import Fabric, Layout
+from weft.core.sharding.cost import Fabric
 from weft.core.sharding.propagate import REDUCTIONS
+from weft.core.sharding.steps import Layout
 from weft.transforms.planning.problem import Signature
 
 _MOST = 36  # strategies of one call; calls of many factors and meshes of three axes reach it
