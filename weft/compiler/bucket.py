@@ -2,9 +2,9 @@
 
 Which sums go together is decided by the trace over the mesh, which is the same in every process;
 the pieces of one process may depend less on each other than those of another (a term of zeros
-depends on nothing). Between ranks of one host the terms of large sums lie in memory that all of
-them read, and adding them up is an ordinary op, fused with what uses the result. Elsewhere they
-are joined into one array.
+depends on nothing). Where code works on pieces by hand, sums stay as they are. Between ranks of one
+host the terms of large sums lie in memory that all of them read, and adding them up is an ordinary
+op, fused with what uses the result. Elsewhere they are joined into one array.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ from typing import Any, TypeAlias
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.source import blamed
 from weft.core.graph.node import OutputRefs, Ref
-from weft.core.graph.trace import Trace
+from weft.core.graph.trace import Trace, subgraphs
 from weft.core.sharding.pieces import Shards
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
 from weft.ops.base import call, call_multiple
-from weft.ops.communication.remote import fold_op, share_world_op, sum_world_op
+from weft.ops.communication.apart import PutTogether, TakeApart
+from weft.ops.communication.remote import (
+    WorldOperation,
+    fold_op,
+    share_world_op,
+    sum_world_op,
+)
 from weft.runtime.communicator import world
 
 Bucket: TypeAlias = list[OutputRefs]  # calls that become one
@@ -45,6 +51,7 @@ class Ledger:
 
     def __init__(self, trace: Trace, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._is_common = not _sees_pieces(trace)
         self._number = {node: number for number, node in enumerate(trace.nodes)}
         self._before: dict[OutputRefs, int] = {}  # the calls that one needs, as bits
         self._producer: dict[int, tuple[Shards, OutputRefs]] = {}
@@ -84,7 +91,7 @@ class Ledger:
             known = self._producer.get(id(of[-1])) if of else None
             alone = node if len(made) == 1 else None  # then whoever needs it needs this call
             owner = alone if known is None else known[1]
-            found.append(_Effect(effect, owner if _is_sum(effect) else None))
+            found.append(_Effect(effect, owner if self._is_common and _is_sum(effect) else None))
         return found
 
     def order(self) -> list[Bucket]:
@@ -111,6 +118,18 @@ class Ledger:
                 flush(key)
         flush(*waiting)
         return done
+
+
+def _sees_pieces(trace: Trace) -> bool:
+    """Whether code over pieces is part of a trace, which may then differ between processes.
+
+    Of processes that hold copies of a piece, the first answers for its cotangent alone.
+    """
+    by_hand = (TakeApart, PutTogether, WorldOperation)
+    return any(
+        isinstance(node.op, by_hand) or any(map(_sees_pieces, subgraphs(node)))
+        for node in trace.nodes
+    )
 
 
 def _is_sum(node: OutputRefs) -> bool:
@@ -196,7 +215,8 @@ class _Replay:
     def _joined(self, bucket: Bucket) -> None:
         flat = [self.values[node.inputs[0]].reshape(-1) for node in bucket]
         whole: Tensor = FUNCTIONS["concat"](flat, axis=0)
-        total = call(sum_world_op, (whole,), bucket[0].params)
+        parts = tuple(node.types[0].shape for node in bucket)
+        total = call(sum_world_op, (whole,), {**bucket[0].params, "parts": parts})
         start = 0
         for node in bucket:
             shape = node.types[0].shape

@@ -168,6 +168,7 @@ def who_is_killed_is_missed():
         value, w = run(w, x)
         if time.monotonic() > end:
             os.kill(os.getpid(), signal.SIGKILL)
+    now = time.monotonic()
     with pytest.raises(RankFailedError) as caught:
         while True:
             value, w = run(w, x)

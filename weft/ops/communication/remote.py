@@ -71,17 +71,21 @@ def several(types: Sequence[TensorType], rank: int) -> Factors:
 
 
 class SumWorld(WorldOperation):
-    """The sum of all members' tensors, in their order."""
+    """The sum of all members' tensors, in their order.
 
-    def eval(self, x: Array, *, members: Members, out: Out = _NEW) -> Array:
-        return world().all_reduce(x, "sum", members, out[0])
+    `parts` are the shapes of what was joined into one, on which members must agree.
+    """
+
+    def eval(self, x: Array, *, members: Members, parts: Shapes = (), out: Out = _NEW) -> Array:
+        kind = TensorType(x.shape, x.dtype)
+        return world().reducer(kind, "sum", members, parts).run(x, out[0])
 
     def prepared(self, types: Any, params: dict[str, Any]) -> Any:
-        reduce = world().reducer(types[0], "sum", params["members"])
+        reduce = self.native(types, params)
         return lambda x, out: reduce.run(x, out[0])
 
     def native(self, types: Any, params: dict[str, Any]) -> Any:
-        return world().reducer(types[0], "sum", params["members"])
+        return world().reducer(types[0], "sum", **params)
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return (call(self, (ct,), params),)

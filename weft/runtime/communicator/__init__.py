@@ -6,6 +6,7 @@
 | `local` | the communicator of a single process |
 | `collectives` | all collectives, on any transport |
 | `headers` | what a rank says it is doing; how divergence is found |
+| `parcels` | arrays as the bytes that travel |
 | `fold` | the ordered fold of reductions |
 | `transport` | what collectives need of a way to move bytes |
 | `shared_memory`, `segment`, `signals` | ranks of one host |

@@ -12,7 +12,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from weft.runtime.communicator.headers import (
 )
 from weft.runtime.communicator.interface import Communicator, Members, Reducer
 from weft.runtime.communicator.local import check_axis, check_own_messages, row_major
+from weft.runtime.communicator.parcels import NOTHING, as_bytes, put, split
 from weft.runtime.communicator.small_sum import Adder
 from weft.runtime.communicator.sum_text import DIVERGED, DONE, REFUSED, WAITING
 from weft.runtime.communicator.transport import ERRORS, Bytes, Lane, State, Transport, Trouble
@@ -124,19 +124,25 @@ class ProcessCommunicator(Communicator):
             found = self.reducer(TensorType(array.shape, array.dtype), kind, members)
         return found.run(array, out)
 
-    def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
+    def reducer(
+        self, kind_of_array: TensorType, kind: str, members: Members, parts: Sequence[Shape] = ()
+    ) -> Reducer:
         group = self._group(members, "all_reduce")
         shape, dtype = kind_of_array
-        found = group.reducers.get((kind, dtype, shape))
+        key = (kind, dtype, shape, tuple(parts)) if parts else (kind, dtype, shape)
+        found = group.reducers.get(key)
         if found is None:
-            found = self._make_reducer(group, np.empty(shape, dtype), kind)
+            found = self._make_reducer(group, np.empty(shape, dtype), kind, parts)
             if len(group.reducers) >= _MOST_PLANS:
                 group.reducers.clear()
-            group.reducers[kind, dtype, shape] = found
+            group.reducers[key] = found
         return found
 
-    def _make_reducer(self, group: Group, like: Array, kind: str) -> Reducer:
-        plan = self._plan(group, "all_reduce", (kind,), like)
+    def _make_reducer(
+        self, group: Group, like: Array, kind: str, parts: Sequence[Shape]
+    ) -> Reducer:
+        joined = (f"of {len(parts)} parts {short_text(str(parts))}",) if parts else ()
+        plan = self._plan(group, "all_reduce", (kind,), like, joined)
         if not group.peers:
             return Reducer(lambda array, out: row_major(array, "all_reduce", out))
         if not plan.small:
@@ -354,11 +360,19 @@ class ProcessCommunicator(Communicator):
         self._groups[ranks] = Group(ranks, position, peers, members_text(ranks))
         return self._groups[ranks]
 
-    def _plan(self, group: Group, op: str, how: tuple[Any, ...], array: Array) -> Plan:
+    def _plan(
+        self,
+        group: Group,
+        op: str,
+        how: tuple[Any, ...],
+        array: Array,
+        more: tuple[str, ...] = (),
+    ) -> Plan:
         kind, *axis = how
         function = fold_function(kind, op)
         carried = type_of(array.shape, array.dtype, op)
-        words = [kind, *(f"along axis {each}" for each in axis), str(carried), group.text]
+        along = (f"along axis {each}" for each in axis)
+        words = [kind, *along, str(carried), *more, group.text]
         header = Header(op, tuple(words))
         head = encode(header)
         small = self._fits(head, carried.nbytes)
@@ -367,7 +381,7 @@ class ProcessCommunicator(Communicator):
         plan = Plan(header, function, lane, small)
         if len(group.plans) >= _MOST_PLANS:
             group.plans.clear()
-        group.plans[(*how, array.dtype, array.shape)] = plan
+        group.plans[(*how, array.dtype, array.shape, *more)] = plan
         return plan
 
     def _run(self, header: Header, how: Callable[..., Result], *args: Any) -> Result:
@@ -503,7 +517,7 @@ class ProcessCommunicator(Communicator):
         """The block of a header, and what does not fit into it."""
         head = encode(header)
         if self._fits(head, header.nbytes):
-            return (head, b"".join(array.tobytes() for array in arrays)), _NOTHING
+            return (head, b"".join(array.tobytes() for array in arrays)), NOTHING
         if len(arrays) == 1:
             return (head, b""), as_bytes(np.ascontiguousarray(arrays[0]))
         return (head, b""), np.concatenate([as_bytes(np.ascontiguousarray(a)) for a in arrays])
@@ -514,7 +528,7 @@ class ProcessCommunicator(Communicator):
         if not self._fits(head, header.nbytes):
             return [], np.empty(header.nbytes, np.uint8)
         inside = np.frombuffer(block, np.uint8, header.nbytes, len(head)).copy()
-        return split(header.carries, inside), _NOTHING
+        return split(header.carries, inside), NOTHING
 
     def _fits(self, head: bytes, nbytes: int) -> bool:
         return len(head) + nbytes <= self._transport.room
@@ -572,28 +586,3 @@ class ProcessCommunicator(Communicator):
             if awaited <= set(found) or time.monotonic() > end:
                 return found
             time.sleep(1e-3)
-
-
-_NOTHING: Bytes = np.empty(0, np.uint8)
-
-
-def as_bytes(array: Array) -> Bytes:
-    """The bytes of a row-major array, without a copy."""
-    return array.reshape(-1).view(np.uint8)
-
-
-def put(targets: Sequence[Bytes], start: int, views: Sequence[Bytes]) -> None:
-    """Copy what came in a round to its place in each target."""
-    for target, view in zip(targets, views, strict=True):
-        target[start : start + len(view)] = view
-
-
-def split(types: Sequence[TensorType], joined: Bytes) -> list[Array]:
-    """Arrays of these types, out of their bytes one after another."""
-    arrays: list[Array] = []
-    start = 0
-    for each in types:
-        nbytes = prod(each.shape) * each.dtype.itemsize
-        arrays.append(joined[start : start + nbytes].view(each.dtype).reshape(each.shape))
-        start += nbytes
-    return arrays

@@ -70,8 +70,10 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
-        """`all_reduce` of arrays of one type."""
+    def reducer(
+        self, kind_of_array: TensorType, kind: str, members: Members, parts: Sequence[Shape] = ()
+    ) -> Reducer:
+        """`all_reduce` of arrays of one type; members must agree on the parts it is made of."""
 
     def exposes(self, types: Sequence[TensorType], members: Members) -> bool:
         """Whether members can read such arrays of each other where they lie."""

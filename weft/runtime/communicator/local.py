@@ -42,7 +42,9 @@ class LocalCommunicator(Communicator):
         fold_function(kind, "all_reduce")
         return row_major(array, "all_reduce", out)
 
-    def reducer(self, kind_of_array: TensorType, kind: str, members: Members) -> Reducer:
+    def reducer(
+        self, kind_of_array: TensorType, kind: str, members: Members, parts: Sequence[Shape] = ()
+    ) -> Reducer:
         return Reducer(lambda array, out: self.all_reduce(array, kind, members, out))
 
     def reduce_scatter(
