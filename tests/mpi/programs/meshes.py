@@ -210,7 +210,7 @@ def gathered_once():
     """A tensor that several calls need whole travels once in a compiled graph."""
 
     def several(x):
-        return wf.sort(x, axis=0), wf.cumsum(x, axis=0), wf.argmax(x, axis=0), x.reshard(P())
+        return wf.cumprod(x, axis=0), wf.cumsum(x, axis=0), x.reshard(P()), x.reshard(P()) + 1
 
     x = laid(EVEN, LINE, P("x"))
     compiled = wf.compile(several)
