@@ -201,6 +201,18 @@ def test_ranks_read_what_others_expose_and_nobody_overwrites_it(room):
     assert alone(3, program) == [6 if room else 3] * 3  # where one has no room, all copy
 
 
+def test_ranks_that_are_at_different_turns_do_not_read_each_others_terms():
+    def program(ranks):
+        exposed = ranks.exposure((TensorType((3,), np.dtype(np.int64)),), (0, 1))
+        exposed.meet()
+        if ranks.rank == 1:
+            exposed._turn = 0  # as if an interrupt had come before it was counted
+        exposed.meet()
+
+    _, errors = run(2, program)
+    assert all("was interrupted" in str(errors[rank]) for rank in range(2)), errors
+
+
 def test_exposed_memory_is_used_again_by_the_same_members_only():
     area = Area(100, 64)
     assert (area.take((0, 1), 32), area.take((0, 1), 32), area.take((0, 1), 32)) == (100, 132, None)

@@ -2,6 +2,7 @@
 
 Collectives are entered when they are decided, at the call, before any data is read. One that a
 `scan` holds is entered once, with the number of its rounds; those of a `while_loop` nobody knows.
+Sums that a compiled graph carries out together are entered one by one, each with its own line.
 """
 
 from __future__ import annotations

@@ -210,18 +210,24 @@ class ProcessCommunicator(Communicator):
         assert area is not None
         return Exposure.agreed(self, types, members, area, self._transport.exposed_address)
 
-    def meeting(self, types: Sequence[TensorType], members: Members) -> Callable[[], None]:
-        """What returns when all members have come to the sum of such arrays, which they expose."""
+    def meeting(self, types: Sequence[TensorType], members: Members) -> Callable[[int], None]:
+        """What returns when all members have come to the sum of such arrays, which they expose.
+
+        It takes the number of the turn, which is the same on all of them, unless an interrupt came
+        between two steps of one.
+        """
         group = self._group(members, "all_reduce")
         words = [str(type_of(*each, "all_reduce")) for each in types]
         header = Header("all_reduce", ("sum", short_text(", ".join(words)), group.text))
-        lane = self._transport.lane(group.peers, encode(header), (0,), np.dtype(np.uint8))
+        lane = self._transport.lane(group.peers, encode(header), (1,), np.dtype(np.uint8))
         plan = Plan(header, np.add, lane, True)
+        return functools.partial(self._run, header, self._take_turn, plan)
 
-        def meet() -> None:
-            self._run(header, self._meet, plan, b"")
-
-        return meet
+    def _take_turn(self, plan: Plan, turn: int) -> None:
+        for peer, theirs in zip(plan.lane.peers, self._meet(plan, bytes([turn])), strict=True):
+            if theirs[0] != turn:
+                text = f"rank {peer} was interrupted in an earlier one, or this rank was"
+                raise Trouble(State.FAILED, (peer,), text)
 
     def reduce_scatter(
         self, array: Array, kind: str, axis: int, members: Members, out: Array | None = None

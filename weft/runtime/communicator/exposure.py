@@ -106,7 +106,7 @@ class Exposure:
 
     def meet(self) -> None:
         """Return when every member has written its arrays; they can be read until the next time."""
-        self._meet()
+        self._meet(self._turn)
         for row in self._copies:
             for target, source in zip(row, self._gather(row[self._position]), strict=True):
                 target[...] = source
