@@ -7,7 +7,7 @@ import pytest
 
 import weft as wf
 from weft.config import settings
-from weft.ops import ready
+from weft.ops import dispatch, ready
 from weft.ops.elementwise.arithmetic import add, multiply
 from weft.ops.elementwise.elementary import sin
 
@@ -49,3 +49,25 @@ def test_an_op_remembers_a_bounded_number_of_calls(monkeypatch) -> None:
     for n in range(1, 12):
         assert (wf.ones(n) + wf.ones(n)).shape == (n,)
         assert len(add._ready) <= 4
+
+
+def test_plans_of_calls_are_bounded_and_made_again(monkeypatch) -> None:
+    monkeypatch.setattr(dispatch, "_PREPARED_LIMIT", 3)
+    for n in (*range(2, 9), *range(2, 9)):
+        x = np.linspace(0, 1, n, dtype=np.float32)
+        np.testing.assert_allclose(wf.sum(wf.asarray(x)).item(), x.sum(), rtol=1e-6)
+        assert len(dispatch._prepared) <= 3
+
+
+def test_parameters_that_only_bits_tell_apart_have_plans_of_their_own() -> None:
+    x = wf.zeros(2)
+    for fill in (0.0, -0.0, 0.0, -0.0):
+        made = wf.pad(x, (1, 0), constant_values=fill).numpy()
+        assert np.signbit(made[0]) == np.signbit(fill)
+
+
+def test_a_position_out_of_range_is_an_error_at_every_call() -> None:
+    x = wf.asarray(VALUES)
+    for _ in range(3):
+        with pytest.raises(wf.errors.IndexingError):
+            wf.take(x, wf.asarray(np.array([99])), axis=0)

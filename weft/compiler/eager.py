@@ -47,8 +47,8 @@ def kernel_of(
     op: Any,
     operands: tuple[TensorType, ...],
     params: dict[str, Any],
-    results: tuple[TensorType],
-) -> Callable[..., Array] | None:
+    results: tuple[TensorType, ...],
+) -> Callable[..., Array | None] | None:
     """The kernel of an op of one result as a function of arrays; None where it has none."""
     key = (op, operands, freeze(params) if params else None)
     found = _prepared.get(key, _prepared)

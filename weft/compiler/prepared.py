@@ -99,25 +99,31 @@ class Prepared(Executable):
         return self._chosen(given)
 
     def as_function(self) -> Callable[..., Any]:
-        """The program as a function of its arrays that gives its only result."""
+        """The program as a function of arrays that gives its only result, None if it failed."""
         ((make, shape, dtype),) = self._kinds
         call = self._call
         if call is None or self._constants:
-            return lambda *arrays: self.run(arrays)[0]
+            return self._only
 
         def one(x: Any) -> Any:
             if watchers:
-                return self.run((x,))[0]
+                return self._only(x)
             out = make(shape, dtype)
-            return out if call(x, out) == DONE else self.run((x,))[0]
+            return out if call(x, out) == DONE else self._only(x)
 
         def several(*arrays: Any) -> Any:
             if watchers:
-                return self.run(arrays)[0]
+                return self._only(*arrays)
             out = make(shape, dtype)
-            return out if call(*arrays, out) == DONE else self.run(arrays)[0]
+            return out if call(*arrays, out) == DONE else self._only(*arrays)
 
         return one if len(self.interface.strided) == 1 else several
+
+    def _only(self, *arrays: Any) -> Any:
+        try:
+            return self.run(arrays)[0]
+        except KernelFailure:
+            return None
 
     def _outputs_for(self, inputs: list[Any]) -> list[Any]:
         """Memory for results: new, or that of inputs which were given away."""

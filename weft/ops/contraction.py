@@ -15,6 +15,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_integer, as_sequence, is_sequence
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape
+from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
@@ -102,9 +103,17 @@ def _fit_lead(x: Tensor, lead: Shape) -> Tensor:
     return broadcast(x, mine + x.shape[-2:])
 
 
+def _are_plain(a: TensorImpl, b: TensorImpl) -> bool:
+    """Whether these are matrices of one numeric dtype that fit, as they usually are."""
+    same = a.dtype is b.dtype and a.dtype.kind != "b" and len(a.shape) == 2 == len(b.shape)
+    return same and a.shape[1] == b.shape[0]
+
+
 @public
 def matmul(x1: Any, x2: Any, /) -> Tensor:
     """Matrix product; vectors are rows on the left and columns on the right, batches broadcast."""
+    if type(x1) is Tensor and type(x2) is Tensor and _are_plain(x1._impl, x2._impl):
+        return call(matmul_op, (x1, x2), {})
     a, b = numbers("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: operands need an axis (shapes {a.shape}, {b.shape})")

@@ -25,13 +25,15 @@ from weft.core.tensor.impl import TensorImpl, common_device, leaked
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
-from weft.runtime.cpu.client import CpuRuntime
+from weft.runtime.cpu.client import CpuClient, CpuRuntime
 from weft.runtime.registry import client, place_on, register_runtime
 
 _impl_of = attrgetter("_impl")
 _type_of = attrgetter("type")
-_inferred: dict[Any, tuple[TensorType, ...]] = {}
-_INFERRED_LIMIT = 65_536
+_plans: dict[Any, _Plan] = {}
+_PLANS_LIMIT = 65_536
+_PREPARED_LIMIT = 1_024
+_prepared: list[_Plan] = []  # those that have something to run
 
 
 def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
@@ -48,10 +50,17 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
                 return impl.owner.handle(op, args, params)
             raise leaked(op, position, impl)
     device = common_device(op, impls, params)
-    types = infer(op, tuple(map(_type_of, impls)), params, device)
+    kinds = tuple(map(_type_of, impls))
+    # The parameters of other ops may hold whole graphs: nothing to keep alive here.
+    key = (op, kinds, freeze(params) if params else None, device) if op.leaf else None
+    plan = _plans.get(key) or _Plan(key, op, kinds, params, device)
+    types = plan.types
     if runs_at_once(op, impls, types, params):
         arrays = tuple(map(TensorImpl.realize, impls))
-        results = client(device).execute(op, arrays, params, types)
+        run = None if watchers or key is None else plan.run or plan.prepare(op, kinds, params)
+        results = None if run is None else run(*arrays)
+        if results is None:
+            results = client(device).execute(op, arrays, params, types)
         if len(types) == 1 and not (op.view or op.multiple):
             return Tensor(TensorImpl.realized(results[0], types[0], device))
         made = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
@@ -69,29 +78,48 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
     return tensors if op.multiple else tensors[0]
 
 
-def infer(
-    op: Operation, types: tuple[TensorType, ...], params: dict[str, Any], device: Device
-) -> tuple[TensorType, ...]:
-    """The types of the results on a device that can run the op; remembered, programs repeat."""
-    if not op.leaf:  # its parameters may hold whole graphs: nothing to keep alive here
-        return _infer(op, types, params, device)
-    key = (op, types, freeze(params) if params else None, device)
-    found = _inferred.get(key)
-    if found is None:
-        found = _infer(op, types, params, device)
-        if len(_inferred) >= _INFERRED_LIMIT:
-            _inferred.clear()
-        _inferred[key] = found
-    return found
+class _Plan:
+    """What is known of calls of one kind: the types of their results, and what runs them.
+
+    A plan is made on a device that can run the op, and remembered under `key`: programs repeat.
+    """
+
+    __slots__ = ("_client", "run", "types")
+
+    def __init__(
+        self,
+        key: Any,
+        op: Operation,
+        types: tuple[TensorType, ...],
+        params: dict[str, Any],
+        device: Device,
+    ) -> None:
+        result = op.infer(*types, **params)
+        self.types = (result,) if isinstance(result, TensorType) else result
+        self.run: Any = None  # a function of arrays, once a call has run at once
+        self._client: Any = client(device)
+        self._client.check(op, types, params, self.types)
+        if key is not None:
+            if len(_plans) >= _PLANS_LIMIT:
+                _plans.clear()
+            _plans[key] = self
+
+    def prepare(self, op: Operation, types: tuple[TensorType, ...], params: dict[str, Any]) -> Any:
+        """What runs these calls: the best there is, or what asks the client each time."""
+        made = None
+        if isinstance(self._client, CpuClient):
+            made = self._client.prepared(op, types, params, self.types)
+        if len(_prepared) >= _PREPARED_LIMIT:  # each may hold a program
+            for plan in _prepared:
+                plan.run = None
+            _prepared.clear()
+        _prepared.append(self)
+        self.run = made or _asks
+        return self.run
 
 
-def _infer(
-    op: Operation, types: tuple[TensorType, ...], params: dict[str, Any], device: Device
-) -> tuple[TensorType, ...]:
-    result = op.infer(*types, **params)
-    found = (result,) if isinstance(result, TensorType) else result
-    client(device).check(op, types, params, found)
-    return found
+def _asks(*arrays: Any) -> None:
+    """The call that is like no other: the client has to be asked."""
 
 
 def runs_at_once(

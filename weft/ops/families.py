@@ -124,7 +124,8 @@ class UnaryOperation(ElementwiseOperation):
         if size > settings.small_elements:
             return None
         if kernel is not None:
-            return made(kernel(data), kind, impl.device)
+            array = kernel(data)
+            return None if array is None else made(array, kind, impl.device)
         if watchers:
             return made(told(self, dtype, kind, data), kind, impl.device)
         try:
@@ -323,6 +324,11 @@ def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:
 
 def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
     """Operands as tensors; a Python number takes its dtype from the tensors beside it."""
+    for x in args:
+        if type(x) is not Tensor or x._impl.dtype is not args[0]._impl.dtype:
+            break
+    else:
+        return args
     if len(args) == 2 and type(args[0]) is Tensor and type(args[1]) in PYTHON_SCALARS:
         x, number = args
         beside = dtypes.weak_dtype(type(number), x.dtype, default_float())

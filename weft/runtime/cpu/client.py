@@ -71,10 +71,14 @@ def kernel_of(
     op: Any,
     operands: tuple[TensorType, ...],
     params: Mapping[str, Any],
-    results: tuple[TensorType],
-) -> Callable[..., Array] | None:
-    """The compiled kernel of calls like this as a function of arrays; None where there is none."""
-    result: Callable[..., Array] | None = _kernels[0].kernel_of(op, operands, params, results)
+    results: tuple[TensorType, ...],
+) -> Callable[..., Array | None] | None:
+    """The compiled kernel of calls of one result as a function of arrays; None if there is none.
+
+    The function gives None where the reference has to say what is wrong.
+    """
+    result: Callable[..., Array | None] | None
+    result = _kernels[0].kernel_of(op, operands, params, results)
     return result
 
 
@@ -195,6 +199,32 @@ class CpuClient(NamedFunctions):
             return (out,)
         return _fitted(quietly()(op.eval, *arrays, **params), types)
 
+    def prepared(
+        self,
+        op: Any,
+        operands: tuple[TensorType, ...],
+        params: Mapping[str, Any],
+        results: tuple[TensorType, ...],
+    ) -> Callable[..., tuple[Array, ...] | None] | None:
+        """A function that runs small calls like this one, or gives None where `execute` must.
+
+        None if every call has to be looked at.
+        """
+        nbytes = sum(kind.nbytes for kind in (*operands, *results))
+        found = [kind.dtype for kind in operands]
+        if not op.leaf or nbytes >= settings.cache_threshold:
+            return None
+        if not op.is_exact(*found, **params):
+            if len(results) > 1 or op.multiple:
+                return None
+            kernel = kernel_of(op, operands, params, results)
+            if kernel is not None:
+                return _alone(kernel)
+        if any(d.kind == "c" or (op.widen and dtypes.is_narrow(d)) for d in found):
+            return None
+        eval = op.eval
+        return lambda *arrays: _fitted(quietly()(eval, *arrays, **params), results)
+
     def to_device(self, array: Array) -> Array:
         """CPU memory is host memory."""
         return array
@@ -202,6 +232,16 @@ class CpuClient(NamedFunctions):
     def to_host(self, array: Array) -> Array:
         """CPU memory is host memory."""
         return array
+
+
+def _alone(kernel: Callable[..., Array | None]) -> Callable[..., tuple[Array, ...] | None]:
+    """The only result of a kernel as those of a call."""
+
+    def run(*arrays: Array) -> tuple[Array, ...] | None:
+        made = kernel(*arrays)
+        return None if made is None else (made,)
+
+    return run
 
 
 def _some_narrow(arrays: tuple[Array, ...]) -> bool:
