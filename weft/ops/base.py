@@ -259,8 +259,11 @@ def call(op: Operation, args: Tensors, params: dict[str, Any]) -> Tensor:
     made = perform(op, args, params)
     scope = current()
     if scope is not None:
-        for tensor in made if isinstance(made, tuple) else (made,):
-            tensor._scope = scope
+        if isinstance(made, tuple):
+            for tensor in made:
+                tensor._scope = scope
+        else:
+            made._scope = scope
     result: Tensor = made
     return result
 

@@ -81,7 +81,7 @@ class Tape(Handler):
             result = self.outside(op, primals, params)
         if not watched:
             return result
-        several = isinstance(result, tuple)
+        several = type(result) is tuple
         outs = result if several else (result,)
         made = TapeNode(op, primals, outs, params, tuple(parents))
         made.saved = saved
@@ -142,7 +142,9 @@ def pull_back(
         slots = found[node] if node in kept else found.pop(node)
         for place, part in zip(node.parents, _contributions(node, slots), strict=True):
             if place is not None and part is not None:
-                add(place, fit(part, place[0].outs[place[1]]))
+                primal = place[0].outs[place[1]]
+                fits = part._impl.shape == primal._impl.shape
+                add(place, part if fits else fit(part, primal))
     return [
         found[leaf[0]][leaf[1]] if leaf is not None and leaf[0] in found else None
         for leaf in leaves
@@ -160,12 +162,14 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
     params = node.params
     if op.selective:
         params = {**params, "needed": tuple(parent is not None for parent in node.parents)}
-    with blamed(node.position):
-        found: tuple[Tensor | None, ...] = (
-            op.vjp(node.primals, outs, cotangents, **params)
-            if node.saved is None
-            else op.pull(node.primals, node.saved, cotangents, **params)
-        )
+    rule = op.vjp if node.saved is None else op.pull
+    known = outs if node.saved is None else node.saved
+    found: tuple[Tensor | None, ...]
+    if node.position is None:
+        found = rule(node.primals, known, cotangents, **params)
+    else:
+        with blamed(node.position):
+            found = rule(node.primals, known, cotangents, **params)
     return found
 
 
