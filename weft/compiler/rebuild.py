@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Any, TypeAlias
 
 from weft.compiler.loops import (
@@ -109,32 +110,39 @@ def changer(change: Change) -> Change:
 def with_body(statement: Statement, body: Statements) -> Statement:
     """The same loop, reduction or condition around other statements."""
     assert not isinstance(statement, Store | Assign)
-    return replace(statement, body=body)
+    old = statement.body
+    same = len(old) == len(body) and all(map(is_, old, body))
+    return statement if same else replace(statement, body=body)
 
 
 def revise_one(statement: Statement, change: Change) -> Statement:
     """A statement whose own expressions have been changed; those inside it stay."""
     if isinstance(statement, Loop):
-        return replace(
-            statement,
-            variable=change(statement.variable),
-            start=change(statement.start),
-            stop=change(statement.stop),
-        )
+        bounds = (statement.variable, statement.start, statement.stop)
+        variable, start, stop = made = _all(bounds, change)
+        if made == bounds:
+            return statement
+        return replace(statement, variable=variable, start=start, stop=stop)
     if isinstance(statement, Reduce):
         axes = tuple((change(v), change(extent)) for v, extent in statement.axes)
         parts = tuple(Part(p.targets, p.combine, _all(p.values, change)) for p in statement.parts)
         return replace(statement, axes=axes, parts=parts)
     if isinstance(statement, Store):
-        return replace(statement, index=change(statement.index), value=change(statement.value))
+        index, given = change(statement.index), change(statement.value)
+        if index is statement.index and given is statement.value:
+            return statement
+        return replace(statement, index=index, value=given)
     if isinstance(statement, Assign):
         position = None if statement.position is None else change(statement.position)
-        return replace(statement, value=change(statement.value), position=position)
+        given = change(statement.value)
+        if position is statement.position and given is statement.value:
+            return statement
+        return replace(statement, value=given, position=position)
     return replace(statement, condition=change(statement.condition))
 
 
 def _all(values: tuple[Value, ...], change: Change) -> tuple[Value, ...]:
-    return tuple(change(v) for v in values)
+    return tuple([change(v) for v in values])
 
 
 def revise(statements: Statements, change: Change) -> Statements:

@@ -6,10 +6,13 @@ rounded before the last rounding is rounded to odd, so that nothing is rounded t
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
+
+from weft.core.common.lazy import LazyModule
+
+_fractions = LazyModule("fractions")
 
 # Here no step below overflows, and no error of a product falls below the smallest number.
 _LARGEST, _SMALLEST = 2.0**990, 2.0**-900
@@ -77,7 +80,7 @@ def _odd_sum(x: Any, y: Any) -> Any:
 
 
 def _exactly(x: float, y: float, z: float) -> float:
-    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    exact = _fractions.Fraction(x) * _fractions.Fraction(y) + _fractions.Fraction(z)
     if exact == 0:
         return x * y + z
     try:
