@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from weft.compiler.index import Index, flat, unflat
+from weft.compiler.index import flat, unflat
 from weft.compiler.loops import Part, Reduce, Statement, Value, get, integer
 from weft.compiler.lower import Frame, Lowered, name_of, nest
 from weft.compiler.point import Point, Pull
@@ -157,23 +157,26 @@ def _described(
     rank = len(params["strides"])
     source, slot = node.inputs[0]
     sizes = source.types[slot].shape[-rank:]
-    if 0 in sizes:
+    shape, (weights, number) = node.types[0].shape, node.inputs[1]
+    inner = weights.types[number].shape[-rank - 1 :]
+    if 0 in (*sizes, *shape, *inner):
         return None
-    outer, places = point[: len(point) - rank], point[len(point) - rank :]
     raw = frame.variables(sizes)
+    outer = point[: len(point) - rank]
     pull = Pull(frame.source)
     image = _wide(pull, pull.at(node.inputs[0], (*outer[:-1], depth[0], *raw)))
-    parts = (map(_axis, places), map(_axis, depth[1:]), map(_axis, raw))
+    loops, (channel, *window) = _axes(point, shape), _axes(depth, inner)
+    parts = (loops[-rank:], window, _axes(raw, sizes))
     steps = (params["strides"], params["dilation"], params["low"])
     space = tuple(Space(*each) for each in zip(*parts, *steps, strict=True))
-    lead = tuple(map(_axis, outer[:-1]))
-    made = Convolution(lead, _axis(outer[-1]), _axis(depth[0]), space, image, kernel, target)
-    return made if made.work else None
+    lead, feature = loops[: -rank - 1], loops[-rank - 1]
+    return Convolution(lead, feature, channel, space, image, kernel, target)
 
 
-def _axis(i: Index) -> Axis:
-    """The variable that an index is, with its extent."""
-    (variable,) = i.terms
-    bounds = i.bounds
-    assert bounds is not None
-    return variable, bounds[1] + 1
+def _axes(point: Point, sizes: Shape) -> tuple[Axis, ...]:
+    """The variables that an index consists of, with the extents of their axes."""
+    found = []
+    for i, size in zip(point, sizes, strict=True):
+        (variable,) = i.terms
+        found.append((variable, size))
+    return tuple(found)

@@ -159,7 +159,8 @@ class Layout:
     @property
     def plane(self) -> int:
         """Elements of a plane; the last row is whole."""
-        return self.steps[0] * self.extents[0] + self.extents[-1] - self.pitch
+        pairs = zip(self.extents, self.steps, strict=True)
+        return 1 + sum((extent - 1) * step for extent, step in pairs)
 
     @property
     def size(self) -> int:

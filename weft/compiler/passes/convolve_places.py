@@ -123,8 +123,9 @@ class Places:
         self.scope = Scope(replace(kernel, buffers=buffers))
         self.frame = Frame(self.scope, found, cut.lanes)
         local, dtype = self.scope.local, found.dtype
-        slack = cut.columns + cut.layout.extents[-1]
-        self.image = local("image", dtype, 1, cut.channels * cut.layout.size + slack)
+        self.filled = cut.channels * cut.layout.size
+        self.slack = cut.columns  # what the last block reads beyond the last row
+        self.image = local("image", dtype, 1, self.filled + self.slack)
         high = ceil(cut.features / cut.rows) * cut.rows
         self.tile = local("tile", dtype, 1, high * cut.spread)
         self.sums = [
@@ -179,7 +180,7 @@ class Places:
             if found.channel[1] % cut.channels == 0:
                 count = integer(cut.channels)
             count = frame.let("channels", count, inside)
-            inside += self._copied(start, count, starts, counts)
+            inside += self._copied(start, count, starts)
             inside += frame.loop(
                 "panel",
                 panels,
@@ -191,22 +192,21 @@ class Places:
             )
             return tuple(inside)
 
+        zero, end = const(0, found.dtype), integer(self.filled + self.slack)
+        made += frame.along(
+            "at", integer(self.filled), end, lambda i: (Assign(self.image, zero, i),)
+        )
         return (
             *made,
             *frame.loop("piece", pieces, piece),
             *self._finish(first, features, starts, counts),
         )
 
-    def _copied(
-        self, start: Value, channels: Value, starts: list[Value], counts: list[Value]
-    ) -> Statements:
+    def _copied(self, start: Value, channels: Value, starts: list[Value]) -> Statements:
         """The image under the tile, channel by channel."""
         found, layout = self.found, self.cut.layout
         origins = [multiply(at, s.stride) for at, s in zip(starts, found.space, strict=True)]
-        extents = [
-            add(count, whole - most)
-            for count, whole, most in zip(counts, layout.extents, layout.counts, strict=True)
-        ]
+        extents = [integer(n) for n in layout.extents]
 
         def body(c: Value) -> Statements:
             names = {found.channel[0]: add(start, c)}
