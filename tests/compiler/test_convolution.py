@@ -123,9 +123,7 @@ NAMES = ["float32", "float64", "bfloat16", "float16", "int8", "int32", "int64", 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "case", [CASES[4], CASES[5], CASES[10], CASES[17]], ids=lambda c: str(c[0])
-)
+@pytest.mark.parametrize("case", [CASES[5], CASES[17]], ids=lambda c: str(c[0]))
 def test_bits_do_not_depend_on_threads_or_on_the_way(case, name, monkeypatch):
     dtype = getattr(wf, name)
     x, k = (np.abs(RNG.standard_normal(shape) * 5).astype(dtype) for shape in case[:2])
@@ -191,13 +189,17 @@ def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch):
         assert_same(each, expected)
 
 
-@pytest.mark.parametrize("number", [0, 4, 17, 18])
-def test_the_schedule_means_what_the_loops_mean(number):
+TINY = [
+    ((1, 2, 19), (4, 2, 3), (1,), (1,), (1,), (1,)),
+    ((1, 2, 7, 6), (3, 2, 3, 2), (2, 1), (1, 2), (0, 2), (1, 0)),
+    ((2, 1, 7, 6), (3, 1, 6, 5), (1, 1), (1, 1), (0, 0), (0, 1)),
+]
+
+
+@pytest.mark.parametrize("case", TINY, ids=lambda c: str(c[0]))
+def test_the_schedule_means_what_the_loops_mean(case):
     """The interpreter of the loop IR runs the scheduled kernels, with all widths of vectors."""
-    case = CASES[number]
-    shapes = [list(shape) for shape in case[:2]]
-    shapes[0][-len(case[2]) - 1] = shapes[1][-len(case[2]) - 1] = 2  # few channels
-    x, k = (RNG.standard_normal(shape).astype(np.float32) for shape in shapes)
+    x, k = (RNG.standard_normal(shape).astype(np.float32) for shape in case[:2])
     options = params(*case[2:])
     expected = compiled_steps(lambda x, k: call(conv_op, (x, k), options), x, k).run([x, k])[0]
     for vector_bytes in (16, 32, 64):
@@ -234,9 +236,12 @@ def _in_order(kernel: Any, x: Any, k: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("groups", "stride", "padding", "dilation"),
-    [(1, 1, 1, 1), (1, 2, 1, 1), (2, (2, 3), (0, 2), 1), (6, 1, 1, 2), (1, 2, 2, 2), (3, 4, 2, 3)],
+    [(1, 2, 1, 1), (2, (1, 3), (0, 2), 1), (6, 1, 1, 2), (1, 2, 2, 2)],
 )
-def test_convolutions_and_their_derivatives_are_jaxs(groups, stride, padding, dilation, way):
+def test_convolutions_and_their_derivatives_are_jaxs(
+    groups, stride, padding, dilation, monkeypatch
+):
+    monkeypatch.setattr(convolve, "WORTH", 1)
     x = RNG.standard_normal((2, 6, 13, 14)).astype(np.float32)
     k = RNG.standard_normal((12, 6 // groups, 3, 3)).astype(np.float32)
     pair = lambda n: (n, n) if isinstance(n, int) else n  # noqa: E731
@@ -272,7 +277,7 @@ def test_convolutions_and_their_derivatives_are_jaxs(groups, stride, padding, di
     alone = interpreted(
         wf.trace(everything, *map(wf.tensor, (x, k, dx, dk, ct))), [x, k, dx, dk, ct]
     )
-    assert_same(found, alone, way)
+    assert_same(found, alone)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, (2, 5)])
@@ -355,20 +360,17 @@ def test_complex_convolutions_are_calls_of_python():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("triple", "cpu"),
-    [("x86_64-unknown-linux-gnu", "haswell"), ("x86_64-unknown-linux-gnu", "skylake-avx512")],
-)
-def test_blocks_of_sums_stay_in_registers_of_other_processors(triple, cpu, monkeypatch):
+@pytest.mark.parametrize("features", ["+avx,+avx2,+fma", "+avx,+avx2,+fma,+avx512f,+avx512vl"])
+def test_sums_are_taken_in_vectors_of_other_processors(features):
     x = RNG.standard_normal((1, 16, 20, 20)).astype(np.float32)
     k = RNG.standard_normal((16, 16, 3, 3)).astype(np.float32)
-    target = jit.Target(triple, cpu, "")
+    target = jit.Target("x86_64-unknown-linux-gnu", "x86-64", features)
     made = scheduled(x, k, params((1, 1), (1, 1), (1, 1), (1, 1)), target.vector_bytes)
     text = emit([made[-1]], target)
     assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
-    assert "vfmadd" in assembly
-    inner = assembly.count("vfmadd")
-    assert inner >= made[-1].notes["convolve"].rows * made[-1].notes["convolve"].vectors * 9
+    cut, register = made[-1].notes["convolve"], "%zmm" if "512" in features else "%ymm"
+    sums = [line for line in assembly.splitlines() if "vfmadd" in line and register in line]
+    assert len(sums) >= cut.rows * cut.vectors * 9
 
 
 # -- pools -------------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_pools_and_their_gradients_are_kernels_with_one_meaning(pool, name):
     function = POOLS[pool]

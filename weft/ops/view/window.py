@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.parameters import as_integers, shown
 from weft.core.common.slots import public
@@ -155,7 +156,7 @@ class OverlapAdd(Operation):
         rank = len(space)
         places = x.shape[len(x.shape) - 2 * rank : len(x.shape) - rank]
         lead, point = index[: len(index) - rank], index[len(index) - rank :]
-        zero = s.const(0, x.dtype)
+        zero = s.const(0, dtypes.float32 if dtypes.is_narrow(x.dtype) else x.dtype)
 
         def term(*window: Any) -> Any:
             inside: Any = True
