@@ -314,6 +314,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "argmax of the lowest": lambda: extreme(3, 40, "argmax", lowest),
     "argmax of the lowest, long": lambda: extreme(1, 1300, "argmax", lowest),
     "argmax of the lowest, longer": lambda: extreme(1, 2100, "argmax", lowest),
+    "argmax, the place alone": lambda: extreme(2, 2100, "argmax", ties, alone=True),
     "argmax of few": lambda: extreme(3, 5, "argmax", lowest),
     "argmax of int64": lambda: extreme(3, 50, "argmax", dtype=np.int64),
     "column argmin": lambda: column_extreme(70, 20),

@@ -188,7 +188,9 @@ def extreme(
     fill: Any = None,
     dtype: Any = F,
     flexible: bool = False,
+    alone: bool = False,
 ) -> Example:
+    """Extreme elements and their places; `alone`: the places, nothing else is asked for."""
     (m, extent), given = sized(flexible, rows, n)
     r, k = variables("r k")
     dtype = np.dtype(dtype)
@@ -198,7 +200,7 @@ def extreme(
         [
             Reduce(((k, extent),), 16, (part,)),
             Store(0, r, get(1, INDEX)),
-            Store(1, r, get(0, dtype)),
+            Store(1, r, const(0, dtype) if alone else get(0, dtype)),
         ],
     )
     made = (

@@ -114,6 +114,17 @@ def test_blocks_that_wide_vectors_take_together_keep_every_bit(n, flexible):
         assert any(loop.variable.data.startswith("group") for loop in loops_of(kernel)) or n == 1024
 
 
+@pytest.mark.parametrize(("n", "vector_bytes"), [(2048, 16), (9001, 64)])
+@pytest.mark.parametrize("fill", [example_kernels.ties, example_kernels.lowest])
+def test_a_place_found_in_two_runs_is_the_first(n, vector_bytes, fill):
+    for combine in ("argmax", "argmin"):
+        example = example_kernels.extreme(2, n, combine, fill, alone=True)
+        options = {"vector_bytes": vector_bytes, "threads_wanted": False}
+        (kernel,) = schedule(example.kernel, **options)
+        assert any(loop.variable.data.startswith("part") for loop in loops_of(kernel))
+        assert bits(run((kernel,), example)) == bits(run((example.kernel,), example))
+
+
 QUICK = (1, 15, 16, 17, 33, 512, 513)
 SIZES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TAILS]
 

@@ -7,6 +7,7 @@
 | `collapse` | nested loops that walk memory as one become one |
 | `split` | long reductions of few results become two kernels |
 | `tile` | loops in the order memory likes; tiles where two orders meet |
+| `search` | places of extreme elements are found in two runs |
 | `parallelize` | the outermost loop, long enough to share between threads |
 | `reduce` | reductions become loops; what a reduction is, bit for bit |
 | `reduce_lanes` | a reduction whose points are lanes |
