@@ -16,6 +16,7 @@ from weft.compiler.rebuild import Scope, Statements, substitute, values_of, with
 
 MOST_LANES = 16
 MOST_COLUMNS = 64  # lanes of a loop around others, where each lane holds running values
+_SHORT = 80  # instructions of a step that is taken four registers at a time, longer ones two
 _TWICE = 200  # instructions above which a second, narrower copy of a loop does not pay
 
 
@@ -26,12 +27,14 @@ def vectorize(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
 
 
 def width(loop: Loop, vector_bytes: int) -> int:
-    """Lanes for a loop: two registers of its widest element, eight around loops in order."""
+    """Lanes for a loop: some registers of its widest element, eight around loops in order."""
     size = widest(loop.variable, loop.body)
     around = any(isinstance(s, Loop) for s in every(loop.body))
-    if around and len(values_of(loop.body)) < _TWICE:
+    work = len(values_of(loop.body))
+    if around and work < _TWICE:
         return max(FEWEST, min(MOST_COLUMNS, 8 * vector_bytes // size))
-    return max(FEWEST, min(MOST_LANES, 2 * vector_bytes // size))
+    registers = 4 if work < _SHORT else 2
+    return max(FEWEST, min(MOST_LANES, registers * vector_bytes // size))
 
 
 class _Vectorizer:
