@@ -324,6 +324,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "product": lambda: product(5, 33, 20),
     "running sum": lambda: running_sum(9, 20),
     "running sum, sizes given": lambda: running_sum(9, 20, flexible=True),
+    "running sum of many rows": lambda: running_sum(34, 20),
     "running sum of columns": lambda: running_sum(2, 30, 21),
     "running sum of many columns": lambda: running_sum(1, 20, 90),
     "gather": lambda: gather(30, 20, 10),

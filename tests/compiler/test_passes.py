@@ -125,6 +125,12 @@ def test_a_place_found_in_two_runs_is_the_first(n, vector_bytes, fill):
         assert bits(run((kernel,), example)) == bits(run((example.kernel,), example))
 
 
+@pytest.mark.parametrize(("rows", "tasks"), [(34, 17), (33, 33)])
+def test_two_chains_run_side_by_side_where_rows_come_in_pairs(rows, tasks):
+    (kernel,) = prove(example_kernels.running_sum(rows, 20))
+    assert evaluate(kernel.notes["tasks"], ()) == tasks
+
+
 QUICK = (1, 15, 16, 17, 33, 512, 513)
 SIZES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TAILS]
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from weft.compiler.loops import Kernel
 from weft.compiler.passes.collapse import collapse
+from weft.compiler.passes.pair import pair
 from weft.compiler.passes.parallelize import parallelize
 from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.search import search
@@ -41,6 +42,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("simplify once more", simplify),
         ("vectorize", lambda kernel: vectorize(kernel, vector_bytes)),
         ("simplify at last", simplify),
+        ("pair", pair),
         ("unroll", unroll),
     ]
 

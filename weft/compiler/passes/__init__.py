@@ -27,5 +27,6 @@
 | `points` | the points of a reduction, and what holds at one of them |
 | `sink` | loops of columns move inside loops of rows |
 | `vectorize` | steps of loops run as lanes of vectors |
+| `pair` | two rows at a time where each is a chain of steps |
 | `unroll` | short loops are written out |
 """
