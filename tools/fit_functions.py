@@ -181,10 +181,6 @@ def elementary(width: int) -> Iterator[Fit]:
         "ATAN", "(atan(x) - x) / x³ of x²", in_square(lambda x: (mp.atan(x) - x) / x**3),
         0, 0.1716, square, bits,
     )  # fmt: skip
-    yield Fit(
-        "TANH", "(tanh(x) - x) / x³ of x²", in_square(lambda x: (mp.tanh(x) - x) / x**3),
-        0, 0.3025, square, bits,
-    )  # fmt: skip
     yield Fit("CBRT", "cbrt(x)", mp.cbrt, 0.7, 5.67, lambda x: 1 / mp.cbrt(x), 6)
 
 
