@@ -46,7 +46,9 @@ def test_kernels_are_named_with_their_calls_space_and_memory(capsys):
 
 def test_loops_and_branches_are_indented_and_host_calls_have_their_line():
     def f(x):
-        c, ys = wf.scan(lambda c, row: (wf.tanh(c + row), wf.logcumsumexp(c, axis=0)), wf.zeros(100), x)
+        c, ys = wf.scan(
+            lambda c, row: (wf.tanh(c + row), wf.logcumsumexp(c, axis=0)), wf.zeros(100), x
+        )
         return wf.cond(c.sum() > 0, lambda y: y * 2, lambda y: y - 1, ys), c
 
     rows = explained(f, wf.ones((50, 100))).split("\n")
