@@ -460,9 +460,12 @@ def ranked_rows(order: Order, source: Memory, target: Memory) -> Made:
             return (When(s.less(at, integer(order.kept)), (stored,)),)
 
         whole = -(-order.size // LANES) * LANES
-        record = lambda i: task.records.make(task.key(s.add(base, i)), i)  # noqa: E731
+
+        def rank(i: Value) -> Body:
+            return (keys.set(task.records.make(task.key(s.add(base, i)), i)[0], i),)
+
         return (
-            s.loop(size, lambda i: (keys.set(record(i)[0], i),)),
+            s.loop(size, rank),
             s.loop(whole, place, kind="vector"),
             s.loop(size, put),
         )

@@ -106,8 +106,11 @@ class Tables:
         total = s.register(COUNT, LANES)
 
         def step(d: Value) -> Body:
-            one = lambda c: load(self.buffer, self.place(row, c, d), COUNT)  # noqa: E731
-            more = s.loop(stop, lambda c: (total.set(s.add(total.value, one(c))),))
+            def add(c: Value) -> Body:
+                count = load(self.buffer, self.place(row, c, d), COUNT)
+                return (total.set(s.add(total.value, count)),)
+
+            more = s.loop(stop, add)
             return total.set(s.const(0, COUNT)), more, table.set(total.value, d)
 
         return (s.loop(1 << self.shared.bits, step, kind="vector"),)
