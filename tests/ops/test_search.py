@@ -171,6 +171,31 @@ def test_positions_of_nonzero_elements_are_numpys(dtype):
     np.testing.assert_array_equal(wf.argwhere(x).numpy(), np.argwhere(wide(x)))
 
 
+@pytest.mark.parametrize("equal_nan", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, np.bool_])
+def test_a_size_makes_unique_static_so_that_it_compiles_and_maps(dtype, equal_nan):
+    x = RNG.integers(-3, 4, (5, 60)).astype(dtype)
+    if x.dtype.kind == "f":
+        x[:, ::7] = np.nan
+        x[x == 0] = -0.0
+    asked = {"return_index": True, "return_inverse": True, "return_counts": True}
+    asked["equal_nan"] = equal_nan
+    f = lambda v: wf.unique(v, size=40, fill_value=1, **asked)  # noqa: E731
+    for g in (f, wf.compile(f)):
+        values, first, inverse, counts = (each.numpy() for each in g(wf.asarray(x[0])))
+        expected = np.unique(x[0], True, True, True, equal_nan=equal_nan)
+        count = len(expected[0])
+        np.testing.assert_array_equal(values[:count], expected[0])
+        np.testing.assert_array_equal(first[:count], expected[1])
+        np.testing.assert_array_equal(inverse, expected[2])
+        np.testing.assert_array_equal(counts[:count], expected[3])
+        assert (values[count:] == 1).all() and not counts[count:].any()
+    mapped = wf.vmap(lambda v: wf.unique(v, size=3))(wf.asarray(x)).numpy()
+    for row, ours in zip(x, mapped, strict=True):
+        found = np.unique(row)
+        np.testing.assert_array_equal(ours, np.resize(np.append(found, found[:1]), 3)[:3])
+
+
 def test_a_size_makes_nonzero_static_so_that_it_maps():
     x = np.array([[0, 3, 0, 5], [1, 1, 1, 1], [0, 0, 0, 0]])
     got = wf.vmap(lambda v: wf.flatnonzero(v, size=3, fill_value=-1))(x)

@@ -32,6 +32,7 @@ from weft.ops import reduction
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Operation, call
 from weft.ops.creation import arange, asarray, check_memory, full, zeros
+from weft.ops.distinct import distinct
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast_shape, cast
 from weft.ops.gather import scatter_add_op
@@ -322,8 +323,9 @@ def unique(
 ) -> Any:
     """Distinct elements in order (of slices along `axis`), and what else is asked for, as a tuple.
 
-    NaNs are one element unless `equal_nan` is False. `size` cuts or pads the result: with
-    `fill_value` (the smallest element when none is given), first position 0 and count 0.
+    NaNs are one element unless `equal_nan` is False. `size` cuts or pads the result, with
+    `fill_value` (the smallest element when none is given), first position 0 and count 0; then the
+    call can be traced, if there is no axis.
     """
     tensor = to_tensor(x, op="unique")
     i = None if axis is None else normalize_axis("unique", axis, tensor.ndim)
@@ -336,6 +338,16 @@ def unique(
         )
     ]
     merged = as_flag("unique", "equal_nan", equal_nan)
+    fill = None if fill_value is None else to_tensor(fill_value, op="unique: fill_value")
+    is_plain = i is None and tensor.size > 0 and not dtypes.is_complex(tensor.dtype)
+    if size is not None and is_plain and (fill is None or fill.size == 1):
+        size = as_integer("unique", "size", size, low=0)
+        check_memory("unique", (size,), tensor.dtype)
+        filled = None if fill is None else cast(fill, tensor.dtype)
+        found = distinct(reshape(tensor, (-1,)), size, filled, merged)
+        shaped = (found[1], reshape(found[2], tensor.shape), found[3])
+        more = [x for is_wanted, x in zip(asked, shaped, strict=True) if is_wanted]
+        return (found[0], *more) if more else found[0]
     values, indices, inverse, counts = np.unique(
         _plain(tensor.host()), True, True, True, axis=i, equal_nan=merged
     )
@@ -345,7 +357,6 @@ def unique(
         check_memory(
             "unique", (*values.shape[:along], size, *values.shape[along + 1 :]), tensor.dtype
         )
-        fill = None if fill_value is None else to_tensor(fill_value, op="unique: fill_value")
         filling = None if fill is None else _plain(cast(fill, tensor.dtype).host())
         values = _resized(values, size, along, filling)
         indices, counts = (_resized(v, size, 0, np.zeros((), v.dtype)) for v in (indices, counts))
