@@ -71,12 +71,12 @@ class Assembler:
         return (*reserved, *steps)
 
     def _entry(self, fusion: Fusion, group: Group, memory: Environment) -> Entry:
-        """A group with its steps, and how to cut a product along its depth instead."""
+        """A group with its steps, and how to cut a product otherwise."""
         steps = self._steps(fusion, group, memory)
 
-        def cut(pieces: int) -> Call | None:
+        def cut(pieces: int, tall: int) -> Call | None:
             count, requests = self.groups, len(self.requests)
-            (call,) = self._calls(fusion, group, memory, pieces)
+            (call,) = self._calls(fusion, group, memory, pieces, tall)
             self.groups = count
             del self.requests[requests:]
             given = call.request.compiled.kernels[0].notes.get("pieces") == pieces
@@ -144,15 +144,16 @@ class Assembler:
         return memory[ref]
 
     def _calls(
-        self, fusion: Fusion, group: Group, memory: Environment, pieces: int = 0
+        self, fusion: Fusion, group: Group, memory: Environment, pieces: int = 0, tall: int = 0
     ) -> list[Call]:
-        """A group's kernels as calls; tasks of a product take so many `pieces` of its depth."""
+        """A group's kernels as calls; a product may be cut in `pieces`, and in tiles so `tall`."""
         with self.clock("lower"):
             found = lower(fusion, group, self.strides)
         self.groups += 1
         made: list[Call] = []
         for each in found:
-            made += self._split(each, group.members[-1], memory, group.size, _work(group), pieces)
+            node, work = group.members[-1], _work(group)
+            made += self._split(each, node, memory, group.size, work, (pieces, tall))
         members = (*group.members, *fusion.pulled(group))
         made = [c if c.number else replace(c, members=members) for c in made]
         if group.kind == "loops" and len(made) == 1:
@@ -174,10 +175,10 @@ class Assembler:
         memory: Environment,
         points: int,
         work: int,
-        pieces: int = 0,
+        cut: tuple[int, int] = (0, 0),
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
-        request = STORE.request(lowered.kernel, self.clock, self.general, pieces)
+        request = STORE.request(lowered.kernel, self.clock, self.general, *cut)
         self.requests.append(request)
         places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
         written = [memory[ref] for ref in lowered.written]

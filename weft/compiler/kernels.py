@@ -73,14 +73,20 @@ class KernelStore:
         self.compilations = 0
 
     def request(
-        self, kernel: Kernel, clock: Clock, general: bool = False, pieces: int = 0
+        self,
+        kernel: Kernel,
+        clock: Clock,
+        general: bool = False,
+        pieces: int = 0,
+        tall: int = 0,
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
-        With `pieces` a product's tasks take so many points of the depth each, see `contract`.
+        With `pieces` a product's tasks take so many points of the depth each, see `contract`; with
+        `tall` they take so many rows.
         """
         form = form_of(kernel)
-        form = replace(form, key=(form.key, pieces))
+        form = replace(form, key=(form.key, pieces, tall))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if is_worth(kernel):
@@ -97,7 +103,7 @@ class KernelStore:
             if found is None:
                 with clock("lower"):
                     made, checks = (
-                        self.scheduled(lifting, choice, pieces),
+                        self.scheduled(lifting, choice, pieces, tall),
                         settings.check_bounds > 0,
                     )
                     found = Compiled(made, chosen_target(), choice, checks)
@@ -110,7 +116,9 @@ class KernelStore:
             return Request(found, parameters, asked)
 
     @staticmethod
-    def scheduled(kernel: Kernel, choice: Choice = USUAL, pieces: int = 0) -> tuple[Kernel, ...]:
+    def scheduled(
+        kernel: Kernel, choice: Choice = USUAL, pieces: int = 0, tall: int = 0
+    ) -> tuple[Kernel, ...]:
         """The kernels to run, one after another, for a lowered one."""
         if kernel.parallel is not None:  # lowering has said how it runs
             notes = {**kernel.notes, "tasks": kernel.parallel.stop}
@@ -121,7 +129,7 @@ class KernelStore:
             found = convolve(kernel, target.vector_bytes, registers)
             if found is not None:
                 return found
-        product = contract(kernel, target.vector_bytes, registers, choice, pieces=pieces)
+        product = contract(kernel, target.vector_bytes, registers, choice, pieces=pieces, tall=tall)
         if product is not kernel:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)

@@ -11,7 +11,7 @@ a batch run in order, on one worker. No bit changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import lcm, prod
 
 import numpy as np
@@ -41,7 +41,8 @@ class Entry:
     """A group, the steps it became, and what these read from memory.
 
     `local` has the results that are read in the row at hand, `other` those read elsewhere too. For
-    a product, `summed` has those of which it sums over rows; `cut` makes it sum so many at a time.
+    a product, `summed` has those of which it sums over rows; `cut` makes it sum so many at a time,
+    and its tiles so many rows tall.
     """
 
     group: Group
@@ -49,7 +50,7 @@ class Entry:
     local: frozenset[OutputRefs]
     other: frozenset[OutputRefs]
     summed: frozenset[OutputRefs]
-    cut: Callable[[int], Call | None]
+    cut: Callable[[int, int], Call | None]
 
     @property
     def reads(self) -> frozenset[OutputRefs]:
@@ -112,12 +113,12 @@ class _Chain:
             fits
             and prod(lead) == self.rows.batches
             and not (entry.reads - entry.summed) & self.made
-            and entry.cut(min(depth, DEEP)) is not None
+            and entry.cut(min(depth, DEEP), 0) is not None
         )
 
 
 def entry_of(
-    fusion: Fusion, group: Group, steps: Sequence[Step], cut: Callable[[int], Call | None]
+    fusion: Fusion, group: Group, steps: Sequence[Step], cut: Callable[[int, int], Call | None]
 ) -> Entry:
     """A group with what it reads from other groups."""
     found = _read_by(fusion, group, is_sum=False)
@@ -280,12 +281,11 @@ def _panels(
         if node not in outside and node not in fusion.kept
     ]
     inner = [m for m in inner if m.role == "temporary" and m.kind.size % chain.rows.count == 0]
-    rows = [
-        share.rows for e in chain.members if e not in chain.sums if (share := _share(e, chain.rows))
-    ]
-    height = min(lcm(*rows), chain.rows.rows)
+    members = _as_tall_as_each_other(chain)
+    shares = [_share(e, chain.rows) for e in members if e not in chain.sums]
+    height = min(lcm(*(share.rows for share in shares if share)), chain.rows.rows)
     count = chain.rows.batches * -(-chain.rows.rows // height)
-    found = [_call_and_share(entry, chain, height) for entry in chain.members]
+    found = [_call_and_share(entry, chain, height) for entry in members]
     calls = tuple(call for call, _ in found)
     if count == 1 or len(calls) < 2:
         return None
@@ -308,6 +308,22 @@ def _panels(
         height,
         bool(chain.sums),
     )
+
+
+def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
+    """The members of a chain, with products cut again whose tiles are not as tall as others'."""
+    products = [e for e in chain.members if e.group.kind == "dot" and e not in chain.sums]
+    tiles = {e: found for e in products if (found := _tiled(e))}
+    step = lcm(*(found.step for found in tiles.values()))
+    tall = min(found.height for found in tiles.values()) // step * step
+    made: list[Entry] = []
+    for entry in chain.members:
+        again = entry
+        if tall and entry in tiles and tiles[entry].height != tall:
+            call = entry.cut(0, tall)
+            again = entry if call is None else replace(entry, steps=(call,))
+        made.append(again if again is entry or _share(again, chain.rows) else entry)
+    return made
 
 
 def _laid_out(calls: Sequence[Call], sizes: dict[Memory, int]) -> tuple[dict[Memory, int], int]:
@@ -348,7 +364,7 @@ def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, _Sh
         assert isinstance(call, Call) and share is not None
         return call, share
     pieces = _part_of(height, chain.rows.rows)
-    made = entry.cut(pieces)
+    made = entry.cut(pieces, 0)
     assert made is not None, "it was cut before"
     tasks = made.request.tasks(0) // chain.rows.batches
     return made, _Share(tasks, pieces, tasks // -(-chain.rows.rows // pieces))
@@ -378,12 +394,16 @@ def _share(entry: Entry, rows: Rows) -> _Share | None:
 
 @dataclass(frozen=True)
 class _Tiled:
-    """How a product is cut: `wide` tasks for each tile of some rows, in each of its batches."""
+    """How a product is cut: `wide` tasks for each tile of some rows, in each of its batches.
+
+    The height of tiles is a multiple of `step`.
+    """
 
     batches: int
     rows: int
     height: int
     wide: int
+    step: int
 
 
 def _tiled(entry: Entry) -> _Tiled | None:
@@ -401,7 +421,7 @@ def _tiled(entry: Entry) -> _Tiled | None:
         return None
     batches, tiles = count // rows, -(-rows // block.tile_rows)
     wide, rest = divmod(call.request.tasks(0), batches * tiles)
-    return None if rest else _Tiled(batches, rows, block.tile_rows, wide)
+    return None if rest else _Tiled(batches, rows, block.tile_rows, wide, block.rows)
 
 
 def _share_of_product(entry: Entry, rows: Rows) -> _Share | None:

@@ -25,10 +25,13 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.contract_blocks import Block, choose, orient
 from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
+from weft.compiler.passes.contract_hidden import masked
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_tile import tile
 from weft.compiler.polynomial import divide, larger, multiply, remainder, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements, substitute, with_body
+
+FINE = 256  # points of the depth in one piece, at most, where a mask may hide them
 
 
 def contract(
@@ -38,13 +41,15 @@ def contract(
     choice: Choice = USUAL,
     *,
     pieces: int = 0,
+    tall: int = 0,
 ) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
 
     `registers` is the number of vector registers, where 16 for AVX and 32 otherwise is not it.
     `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
     many points of the depth only: those with the next ones go on with its sums, so they must come
-    later. A product that cannot wait like that comes back as it is.
+    later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
+    have, if that is a multiple of the rows of a block.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -53,6 +58,10 @@ def contract(
     registers = registers or (16 if vector_bytes == 32 else 32)
     given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
     block = choose(product, vector_bytes, registers, choice)
+    if masked(product, product.left) or masked(product, product.right):
+        block = replace(block, depth=min(block.depth, FINE))
+    if tall and tall % block.rows == 0:
+        block = replace(block, tile_rows=tall)
     waits = _waits(product, scope.kernel) if pieces else None
     if pieces:
         if waits is None:
