@@ -32,6 +32,7 @@ WORTH = 1 << 20  # bytes of results that need not be held whole for panels to pa
 LARGE = 1 << 25  # bytes from which few panels are better than none
 FEW = 2  # panels of each core that leave some of them idle
 SMALL = 1 << 10  # bytes of keys
+HIGH = 256  # rows of a panel, if tiles can be cut otherwise
 DEEP = 256  # rows that a product sums in one go, at most
 _BYTE = np.dtype(np.uint8)
 
@@ -311,11 +312,11 @@ def _panels(
 
 
 def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
-    """The members of a chain, with products cut again whose tiles are not as tall as others'."""
+    """The members of a chain, with products cut again so that all tiles have one height."""
     products = [e for e in chain.members if e.group.kind == "dot" and e not in chain.sums]
     tiles = {e: found for e in products if (found := _tiled(e))}
     step = lcm(*(found.step for found in tiles.values()))
-    tall = min(found.height for found in tiles.values()) // step * step
+    tall = min(HIGH, *(found.height for found in tiles.values())) // step * step
     made: list[Entry] = []
     for entry in chain.members:
         again = entry
