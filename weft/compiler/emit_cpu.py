@@ -33,7 +33,8 @@ def emit(kernels: Sequence[Kernel], target: Target, checks: bool = False) -> str
 def native_to(target: Target) -> frozenset[str]:
     """The instructions a processor has that others must spell in several."""
     if target.architecture != "x86_64":
-        return frozenset({"half", "round", "fma", "saturate"})
+        found = {"half", "round", "fma", "saturate"}
+        return frozenset(found | {"dot4"} if target.has("dotprod") else found)
     has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
     return frozenset(name for name, any_of in has.items() if any(map(target.has, any_of)))
 

@@ -41,7 +41,7 @@ def instruction(
         return _floating(c, native, op, args, source)
     if source == BOOL:
         return _boolean(c, op, args)
-    return _integer(c, op, args, source)
+    return _integer(c, native, op, args, source)
 
 
 def _refuse(op: str, dtype: DType) -> UnsupportedDTypeError:
@@ -116,7 +116,26 @@ def _boolean(c: Code, op: str, args: list[str]) -> str:
     raise _refuse(op, BOOL)
 
 
-def _integer(c: Code, op: str, args: list[str], dtype: DType) -> str:
+def _dot4(c: Code, native: frozenset[str], args: list[str]) -> str:
+    """Four products of bytes and their sum: one instruction, or a byte at a time."""
+    if "dot4" in native and c.lanes == 4:
+        x, y = (c.writer.let(f"bitcast <4 x i32> {a} to <16 x i8>") for a in args[:2])
+        name, kinds = "@llvm.aarch64.neon.sdot.v4i32.v16i8", "<4 x i32>, <16 x i8>, <16 x i8>"
+        c.writer.declarations[f"declare <4 x i32> {name}({kinds})"] = None
+        return c.writer.let(
+            f"call <4 x i32> {name}(<4 x i32> {args[2]}, <16 x i8> {x}, <16 x i8> {y})"
+        )
+    *factors, total = args
+    for i in range(4):
+        up = c.number(24 - 8 * i, "i32")
+        x, y = (
+            c.op("ashr", "i32", c.op("shl", "i32", a, up), c.number(24, "i32")) for a in factors
+        )
+        total = c.op("add", "i32", total, c.op("mul", "i32", x, y))
+    return total
+
+
+def _integer(c: Code, native: frozenset[str], op: str, args: list[str], dtype: DType) -> str:
     name, signed = type_of(dtype), dtype.kind == "i"
     if op in ("add", "sub", "mul"):
         return c.op(op, name, *args)
@@ -127,6 +146,8 @@ def _integer(c: Code, op: str, args: list[str], dtype: DType) -> str:
         return c.compare(order + _PREDICATE[op], name, *args)
     if op in ("min", "max"):
         return c.intrinsic(("s" if signed else "u") + op, name, *args)
+    if op == "dot4":
+        return _dot4(c, native, args)
     if op == "neg":
         return c.op("sub", name, c.number(0, name), *args)
     if op == "abs" and signed:

@@ -17,7 +17,7 @@ from typing import Any
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.choices import choice_of
-from weft.compiler.emit_cpu import emit
+from weft.compiler.emit_cpu import emit, native_to
 from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Value, literal, walk
 from weft.compiler.passes.contract import contract, plain
@@ -129,7 +129,15 @@ class KernelStore:
             found = convolve(kernel, target.vector_bytes, registers)
             if found is not None:
                 return found
-        product = contract(kernel, target.vector_bytes, registers, choice, pieces=pieces, tall=tall)
+        product = contract(
+            kernel,
+            target.vector_bytes,
+            registers,
+            choice,
+            pieces=pieces,
+            tall=tall,
+            quads="dot4" in native_to(target),
+        )
         if product is not kernel:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)

@@ -36,7 +36,7 @@ _ARITY = {
     **dict.fromkeys(("const", "variable", "parameter"), 0),
     **dict.fromkeys(UNARY | {"cast", "bitcast", "load"}, 1),
     **dict.fromkeys(BINARY | COMPARISONS, 2),
-    **dict.fromkeys(("select", "fma"), 3),
+    **dict.fromkeys(("select", "fma", "dot4"), 3),
 }
 _OPEN = frozenset(
     {"call", "rarely", "item", "get", "across", "turned"}
@@ -240,7 +240,7 @@ class _Checker:
             self.memory(x)
             return
         dtypes = [a.dtype for a in x.args]
-        if x.op in UNARY or x.op in BINARY or x.op in ("fma", "call"):
+        if x.op in UNARY or x.op in BINARY or x.op in ("fma", "dot4", "call"):
             fits = all(d == x.dtype for d in dtypes)
         elif x.op in COMPARISONS:
             fits = dtypes[0] == dtypes[1] and x.dtype == BOOL

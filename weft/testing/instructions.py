@@ -86,6 +86,8 @@ def compute(x: Value, args: tuple[Any, ...]) -> Any:
         return _by_lane(lambda *lane: Reference.call(x.data, *lane), args, x.dtype)
     if x.op == "fma":
         return fma(*args)
+    if x.op == "dot4":
+        return _dot4(*args)
     if x.op == "rarely":
         condition, *both = args
         return tuple(np.where(condition, *pair)[()] for pair in zip(both[: x.data], both[x.data :]))
@@ -107,6 +109,13 @@ def _by_lane(function: Callable[..., Any], args: tuple[Any, ...], dtype: DType) 
     lanes = np.broadcast_arrays(*args)
     found = [function(*lane) for lane in zip(*(a.ravel() for a in lanes), strict=True)]
     return np.asarray(found, dtype).reshape(lanes[0].shape)[()]
+
+
+def _dot4(x: Any, y: Any, z: Any) -> Any:
+    """z plus the products of four bytes, of lanes or of one word each."""
+    words = np.broadcast_arrays(*(np.asarray(a, np.int32) for a in (x, y)))
+    left, right = (np.ascontiguousarray(a)[..., None].view(np.int8).astype(np.int32) for a in words)
+    return (np.sum(left * right, -1, dtype=np.int32) + z)[()]
 
 
 def fma(x: Any, y: Any, z: Any) -> Any:

@@ -23,10 +23,11 @@ from weft.compiler.loops import (
     integer,
     walk,
 )
-from weft.compiler.passes.contract_blocks import Block, choose, orient
+from weft.compiler.passes.contract_blocks import Block, choose, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
 from weft.compiler.passes.contract_hidden import masked
 from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tile import tile
 from weft.compiler.polynomial import divide, larger, multiply, remainder, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements, substitute, with_body
@@ -42,6 +43,7 @@ def contract(
     *,
     pieces: int = 0,
     tall: int = 0,
+    quads: bool = False,
 ) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
 
@@ -49,12 +51,15 @@ def contract(
     `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
     many points of the depth only: those with the next ones go on with its sums, so they must come
     later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
-    have, if that is a multiple of the rows of a block.
+    have, if that is a multiple of the rows of a block; `quads` says that there is an instruction
+    for `dot4`.
     """
     scope = Scope(kernel)
     product = match(scope)
     if product is None:
         return kernel
+    if quads and not pieces and forced_path() != "scalar":
+        product = in_quads(scope, product)
     registers = registers or (16 if vector_bytes == 32 else 32)
     given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
     block = choose(product, vector_bytes, registers, choice)

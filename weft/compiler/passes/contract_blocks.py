@@ -24,6 +24,7 @@ RIGHT = 524_288  # bytes of the right factor that a tile packs: a part of the se
 SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
 TALL = 1024  # rows of a tile, at most
 BRIEF = 256  # rows of a tile, where the depth is one piece: what follows finds them in a cache
+BROAD = 1024  # columns of a tile, at most
 TASKS = 8  # tiles, at least, if rows are many enough
 SHORT = 64  # rows of a tile that is not made shorter
 LONG = 4096  # points of the depth where nothing is packed
@@ -143,13 +144,11 @@ def _usual(
     deep = max(
         min((choice.panels or PANELS) // ((high + wide) * size), choice.deep or DEEP) // 8 * 8, 8
     )
-    most = max((choice.right or RIGHT) // (deep * size) // wide * wide, wide)
-    if lanes == 1:
-        deep = LONG
-    elif few and aligned and not small:
-        deep, most = SHALLOW, max(WIDE // size // wide * wide, wide)
+    narrow = few and aligned and not small
+    deep = LONG if lanes == 1 else SHALLOW if narrow else deep
     deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
-    tile_columns = _balanced(max(columns, 1), most, wide)
+    most = WIDE // size if narrow else min((choice.right or RIGHT) // (deep * size), BROAD)
+    tile_columns = _balanced(max(columns, 1), max(most // wide * wide, wide), wide)
     most = choice.tall or (TALL if depth > deep else BRIEF)
     if depth > deep:
         most = min(most, (choice.sums or SUMS) // (tile_columns * size))

@@ -26,6 +26,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.contract_blocks import UNROLL, Block
 from weft.compiler.passes.contract_match import Product
+from weft.compiler.passes.contract_quads import dot4
 from weft.compiler.polynomial import add, divide, known, multiply, number, polynomial, subtract
 from weft.compiler.rebuild import (
     Scope,
@@ -118,6 +119,10 @@ class Frame:
             number: local(scope.locals[number].name, scope.locals[number].dtype, b.lanes)
             for number in sorted(assigned_locals(product.epilogue))
         }
+
+    def multiplied(self, x: Value, y: Value, total: Value) -> Value:
+        """total + x · y, as factors of this product are multiplied."""
+        return dot4(x, y, total) if self.product.quads else multiplied(x, y, total)
 
     def let(self, name: str, x: Value, into: list[Statement]) -> Value:
         """A value computed here and kept in a register; literals need none."""

@@ -58,6 +58,7 @@ class Product:
     target: int
     epilogue: Statements
     in_order: bool = True  # whether the loops were batches, rows and columns, in this order
+    quads: bool = False  # whether factors are four bytes each, see `contract_quads`
 
     @property
     def dtype(self) -> DType:

@@ -22,7 +22,7 @@ from weft.compiler.loops import (
     turned,
 )
 from weft.compiler.passes.contract_blocks import LINE
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied, when
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, when
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
@@ -139,7 +139,7 @@ class Blocks:
                 else:
                     left = substitute_value(product.left, {**deep, product.row[0]: rows[i]})
                 for s, right in zip(sums, rights, strict=True):
-                    made.append(Assign(s, multiplied(left, right, get(s, f.dtype))))
+                    made.append(Assign(s, f.multiplied(left, right, get(s, f.dtype))))
             return tuple(made)
 
         return f.unrolled(self.depth.count, body)
@@ -160,7 +160,7 @@ class Blocks:
             names = {product.depth[0]: add(self.depth.start, k)}
             lefts = [substitute_value(product.left, {**names, product.row[0]: row}) for row in rows]
             return tuple(
-                Assign(s, multiplied(left, x, get(s, f.dtype)))
+                Assign(s, f.multiplied(left, x, get(s, f.dtype)))
                 for (s,), left in zip(f.sums, lefts, strict=True)
             )
 

@@ -7,8 +7,11 @@ stands around LLVM, and every module has a context of its own, so nothing grows 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
+import platform
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +29,7 @@ _names = itertools.count()
 # Locals become registers. The emitter writes each value once, where it belongs, and loops are
 # scheduled in the loop IR, so that further passes cost compile time and give nothing.
 _PASSES = ("sroa",)
+_HWCAP, _BYTE_PRODUCTS = 16, 1 << 20  # of Linux: the word of features, and one of them
 _NEWEST_KNOWN = 22  # the LLVM whose options were last looked at
 _forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
 
@@ -98,11 +102,17 @@ def available() -> bool:
 def host_target() -> Target:
     """The processor this runs on, with all it can do."""
     _initialize()
-    return Target(
-        _llvm.get_process_triple(),
-        _llvm.get_host_cpu_name(),
-        _llvm.get_host_cpu_features().flatten(),
-    )
+    features = [_llvm.get_host_cpu_features().flatten(), *_unnamed_features()]
+    return Target(_llvm.get_process_triple(), _llvm.get_host_cpu_name(), ",".join(features))
+
+
+def _unnamed_features() -> list[str]:
+    """What Linux says of an ARM processor, and LLVM does not ask for: products of bytes."""
+    if sys.platform != "linux" or platform.machine() != "aarch64":
+        return []
+    ask = ctypes.CDLL(None).getauxval
+    ask.restype, ask.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return ["+dotprod"] if ask(_HWCAP) & _BYTE_PRODUCTS else []
 
 
 def chosen_target() -> Target:
