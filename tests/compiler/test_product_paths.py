@@ -157,3 +157,21 @@ def test_products_of_every_dtype_are_kernels_of_weft(dtype: str) -> None:
 def test_a_path_that_is_none_is_refused() -> None:
     with pytest.raises(ArgumentError, match="there is no path 'fast'"), using_path("fast"):
         pass
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_bytes_are_summed_in_int32_four_at_a_time_or_one_by_one(general: bool) -> None:
+    def product(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
+        return x.astype("int32") @ y.astype("int32")
+
+    random = np.random.default_rng(0)
+    for rows, columns, depth in [(9, 13, 64), (17, 30, 67), (3, 5, 2), (4, 6, 0)]:
+        a, b = (
+            random.integers(-128, 128, shape).astype(np.int8)
+            for shape in ((rows, depth), (depth, columns))
+        )
+        trace = wf.trace(product, wf.asarray(a), wf.asarray(b))
+        for path in PATHS:
+            with using_path(path):
+                (found,) = Native(trace, general=general).run([a, b], 1)
+            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32)), path
