@@ -24,7 +24,7 @@ from weft.compiler.steps import HostCall
 from weft.compiler.verify import verify
 from weft.core.common import dtypes
 from weft.ops.base import call
-from weft.ops.nn.convolution import conv_op
+from weft.ops.nn.correlation import conv_op
 from weft.runtime.cpu import jit
 from weft.testing.ir import run_kernel
 

@@ -22,7 +22,7 @@ from weft.compiler.point import Point, Pull
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
 from weft.core.graph.node import OutputRefs
-from weft.ops.nn.convolution import Conv
+from weft.ops.nn.correlation import Conv
 
 Axis: TypeAlias = tuple[Value, int]  # a variable that counts from 0, and its extent
 

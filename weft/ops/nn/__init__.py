@@ -4,6 +4,7 @@
 |---|---|
 | `activation` | activation functions and gated pairs of them |
 | `convolution` | convolution and its transpose |
+| `correlation` | the primitive under them, and its derivatives |
 | `pooling` | sliding windows reduced to one number each |
 | `normalization` | normalisation layers, dropout, attention |
 | `loss` | how far predictions are from targets |

@@ -23,7 +23,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
 from weft.ops.creation import check_memory
 from weft.ops.gather import gather_op
-from weft.ops.nn.convolution import padded
+from weft.ops.nn.correlation import padded
 from weft.ops.reduction import reduce_max_op, reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.window import per_axis, window_op
