@@ -1,6 +1,6 @@
 """What meshes cost: ranks beside threads, collectives beside plain mpi4py, sharded calls, solving.
 
-    python benchmarks/mesh.py
+    python benchmarks/mesh.py [--only mlp small]
 
 starts itself with two ranks. Training steps alternate between two ranks of one thread each (batch
 split over the ranks) and one process with two threads, whose partner sleeps meanwhile; collectives
@@ -28,6 +28,7 @@ import weft as wf
 from weft import P, launch
 from weft.runtime.communicator import Communicator, world
 
+PARTS = ("eager", "mlp", "gpt", "small", "sizes", "solver")
 CHAIN = 32  # collectives of one compiled call
 
 
@@ -139,28 +140,39 @@ def solved(layers: int) -> str:
     return done.stdout
 
 
+def alone(options: argparse.Namespace) -> int:
+    """What one process measures, and the ranks it starts in between."""
+    if "eager" in options.only:
+        sharded = sharded_call(options.rounds)
+        print(f"sharded eager call: {show(sharded)}   (goal: overhead at most 3)", flush=True)
+    code = launch.main(["-n", "2", *sys.argv])
+    if "solver" in options.only:
+        print(solved(options.layers), end="")
+    return code
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layers", type=int, default=24, help="of the transformer that is solved")
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some parts alone")
     options = parser.parse_args()
     ranks = world()
     if ranks.size == 1:
-        sharded = sharded_call(options.rounds)
-        print(f"sharded eager call: {show(sharded)}   (goal: overhead at most 3)", flush=True)
-        code = launch.main(["-n", "2", *sys.argv])
-        print(solved(options.layers), end="")
-        return code
-    if mesh_communication.available("torch"):
-        mesh_communication.start_gloo(ranks)
+        return alone(options)
     rows: dict[str, Any] = {}
     for name in ("mlp", "gpt"):
-        rows[name] = ranks_beside_threads(ranks, name, options.rounds)
-        tell(ranks, f"{name} step, 2 ranks beside 2 threads", rows[name], "ratio at least 0.9")
-    rows["4 B"] = small_collective(ranks, options.rounds)
-    tell(ranks, "all-reduce of 4 B, compiled", rows["4 B"], "at most 5 µs over mpi4py")
-    for name, (nbytes, count, batches) in mesh_communication.SIZES.items():
+        if name in options.only:
+            rows[name] = ranks_beside_threads(ranks, name, options.rounds)
+            tell(ranks, f"{name} step, 2 ranks beside 2 threads", rows[name], "ratio at least 0.9")
+    if "small" in options.only:
+        rows["4 B"] = small_collective(ranks, options.rounds)
+        tell(ranks, "all-reduce of 4 B, compiled", rows["4 B"], "at most 5 µs over mpi4py")
+    if "sizes" in options.only and mesh_communication.available("torch"):
+        mesh_communication.start_gloo(ranks)
+    sizes = mesh_communication.SIZES if "sizes" in options.only else {}
+    for name, (nbytes, count, batches) in sizes.items():
         found = mesh_communication.row(ranks, nbytes, count, batches)
         rows[f"all-reduce {name}"] = found
         tell(ranks, f"all-reduce of {name}, µs", found, mesh_communication.GOALS[name])
