@@ -153,8 +153,6 @@ class Shards:
     pieces: Pieces
     settled: dict[ShardingSpec, Shards] = field(default_factory=dict, repr=False, compare=False)
     """What became of pending reductions, so that a second use does not reduce again."""
-    moved: dict[ShardingSpec, Shards] = field(default_factory=dict, repr=False, compare=False)
-    """While a graph is compiled: other layouts that pieces of other processes were needed for."""
 
     @property
     def mesh(self) -> DeviceMesh:

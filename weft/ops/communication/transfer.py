@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from functools import partial, reduce
 from typing import Any
 
+from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec, extent
@@ -28,7 +29,26 @@ from weft.ops.communication.remote import fold_op
 from weft.ops.view.join import concat_op
 from weft.ops.view.slice import slice_axes
 
-_noting: ContextVar[Callable[[Shards], None] | None] = ContextVar("weft_noting", default=None)
+
+class Moves:
+    """What moves between processes while a graph is compiled: each tensor to a layout once."""
+
+    def __init__(self, note: Callable[[Shards], None]) -> None:
+        self.note = note
+        # By identity: the tensors are held here, so that no other one takes their place.
+        self._made: dict[tuple[int, ShardingSpec], tuple[Shards, Any, Shards]] = {}
+
+    def known(self, shards: Shards, target: ShardingSpec) -> Shards | None:
+        """The tensor in this layout, if it went there before in the same graph or body."""
+        found = self._made.get((id(shards), target))
+        return found[2] if found is not None and found[1] is current() else None
+
+    def keep(self, shards: Shards, target: ShardingSpec, made: Shards) -> None:
+        """A tensor has gone to a layout."""
+        self._made[id(shards), target] = shards, current(), made
+
+
+_moves: ContextVar[Moves | None] = ContextVar("weft_moves", default=None)
 
 
 @contextmanager
@@ -37,11 +57,11 @@ def noting(note: Callable[[Shards], None]) -> Iterator[None]:
 
     A tensor that goes to the same layout twice between processes goes there once.
     """
-    token = _noting.set(note)
+    token = _moves.set(Moves(note))
     try:
         yield
     finally:
-        _noting.reset(token)
+        _moves.reset(token)
 
 
 def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
@@ -52,7 +72,8 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
         shards = _in_axes_of(target.mesh, shards)
     mesh, shape, size = shards.mesh, shards.type.shape, shards.type.dtype.itemsize
     target = target.on(mesh)
-    known = shards.settled.get(target) or shards.moved.get(target)
+    moves = _moves.get()
+    known = shards.settled.get(target) or (moves.known(shards, target) if moves else None)
     if known is not None:
         return known
     spec, pieces = shards.spec.plain, shards.pieces
@@ -60,9 +81,8 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     waiting = tuple(p for p in target.pending if p in spec.pending)
     goal = ShardingSpec(mesh, target.axes, waiting)
     steps = reshard_steps(spec, goal, shape, size)
-    note = _noting.get()
-    if note is not None:
-        note(shards)
+    if moves is not None:
+        moves.note(shards)
     for step in steps:
         if is_logging() and step.kind != "slice":
             sent = int(collective_bytes(step.kind, mesh.axis_size(step.axis), step.nbytes))
@@ -75,8 +95,8 @@ def reshard(shards: Shards, target: ShardingSpec, reason: str = "") -> Shards:
     made = Shards(shards.type, target, pieces)
     if shards.spec.pending and not target.pending:
         shards.settled[target] = made
-    elif note is not None and any(_leaves(mesh, step) for step in steps):
-        shards.moved[target] = made
+    elif moves is not None and any(_leaves(mesh, step) for step in steps):
+        moves.keep(shards, target, made)
     return made
 
 
