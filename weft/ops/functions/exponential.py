@@ -22,6 +22,7 @@ from weft.ops.functions.split import Double, constant, fast_two_sum, multiply, p
 # Beyond these every result is infinite or zero; inside, two powers of two scale it.
 _RANGE = {32: (-105.0, 90.0), 64: (-746.0, 711.0)}
 _RANGE2 = {32: (-151.0, 129.0), 64: (-1077.0, 1025.0)}
+_LN2_DIGITS = {32: (24,), 64: (53, 53)}
 _EXPM1_END = {32: 89.5, 64: 710.5}  # half of expm1 is infinite from here on
 
 
@@ -57,14 +58,17 @@ def exponential(x: Number, biases: int = 2) -> Exponential:
 def exponential_minus_twice(x: Number) -> tuple[Number, Whole]:
     """(p, n): exp(-2x) = 2**n (1 + p) for moderate x, with one power of two; p keeps its digits.
 
-    The reduction is rounded twice only: where n is large, exp(-2x) hardly counts beside 1.
+    Where n is large, exp(-2x) hardly counts beside 1: few digits of log 2 serve.
     """
     form = x.format
-    (log2_e,), (ln2,) = parts("LOG2_E", form.digits), parts("LN2", form.digits)
+    (log2_e,) = parts("LOG2_E", form.digits)
+    high, *low = parts("LN2", *_LN2_DIGITS[form.width])
     n = nearest(x, -2 * log2_e, form.bias)
-    r = n.value().fma(0.5 * ln2, x)  # exp(-2x) = 2**n exp(-2r)
+    r = n.value().fma(0.5 * high, x)  # exp(-2x) = 2**n exp(-2r), but for the low digits
     terms = tuple(c * (-2.0) ** (i + 2) for i, c in enumerate(coefficients("EXP", r)))
-    return (r * r).fma(polynomial(r, terms), -2.0 * r), n
+    if not low:
+        return (r * r).fma(polynomial(r, terms), -2.0 * r), n
+    return r.fma(-2.0, (r * r).fma(polynomial(r, terms), n.value() * -low[0])), n
 
 
 def exponential_double(x: Number, low: Number) -> tuple[Double, Whole]:
