@@ -35,8 +35,15 @@ def tanh(x: Number) -> Number:
     """The hyperbolic tangent."""
     p, n = exponential_minus_twice(abs(x).wrap("min", _TANH_IS_ONE))
     power = n.power_of_two()
-    # exp(-2x) is power + power * p: both sums are exact before the last rounding.
-    return (power.fma(-p, 1.0 - power) / power.fma(p, 1.0 + power)).signed_by(x)
+    # exp(-2x) is power + power * p: both sums are exact before their only rounding.
+    above, below = 1.0 - power, 1.0 + power
+    top, bottom = power.fma(-p, above), power.fma(p, below)
+    found = top / bottom
+    if x.format.width == 64:
+        # What the sums lost; they add up to 2, so that 1 / bottom is (1 + found) / 2.
+        lost, lost_below = power.fma(-p, above - top), power.fma(p, below - bottom)
+        found = (-found).fma(lost_below, lost).fma(found.fma(0.5, 0.5), found)
+    return found.signed_by(x)
 
 
 def asinh(x: Number) -> Number:
