@@ -23,8 +23,7 @@ DEEP = 512  # points of the depth in one piece, at most
 RIGHT = 524_288  # bytes of the right factor that a tile packs: a part of the second cache
 SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
 TALL = 1024  # rows of a tile, at most
-BRIEF = 256  # rows of a tile, where the depth is one piece: what follows finds them in a cache
-BROAD = 1024  # columns of a tile, at most
+BRIEF = 256  # the same, unless one known product is deep: what follows finds them in a cache
 TASKS = 8  # tiles, at least, if rows are many enough
 SHORT = 64  # rows of a tile that is not made shorter
 LONG = 4096  # points of the depth where nothing is packed
@@ -144,12 +143,13 @@ def _usual(
     deep = max(
         min((choice.panels or PANELS) // ((high + wide) * size), choice.deep or DEEP) // 8 * 8, 8
     )
-    narrow = few and aligned and not small
+    narrow, wanted = few and aligned and not small, deep
     deep = LONG if lanes == 1 else SHALLOW if narrow else deep
     deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
-    most = WIDE // size if narrow else min((choice.right or RIGHT) // (deep * size), BROAD)
+    most = WIDE // size if narrow else (choice.right or RIGHT) // (wanted * size)
     tile_columns = _balanced(max(columns, 1), max(most // wide * wide, wide), wide)
-    most = choice.tall or (TALL if depth > deep else BRIEF)
+    large = depth > deep and not product.batch and UNKNOWN not in extents
+    most = choice.tall or (TALL if large else BRIEF)
     if depth > deep:
         most = min(most, (choice.sums or SUMS) // (tile_columns * size))
     tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
