@@ -39,6 +39,7 @@ from weft.compiler.rebuild import (
 
 ROWS = 4  # rows that are taken together
 LONG = 512  # columns of a row that is taken alone, if the next one follows it
+LONGEST = 4096  # columns of such a row: running values of more crowd out what is read
 MOST = 8192  # steps of a loop that may be moved: its running values fit a near cache
 
 
@@ -128,7 +129,8 @@ class _Sunk:
     def _is_stream(self, loop: Loop) -> bool:
         """Whether long rows follow each other in memory: best read from end to end."""
         steps = [number(stride(index, loop.variable)) for index in accesses(loop.body)]
-        return self.length >= LONG and all(step in (0, self.length) for step in steps)
+        fits = LONG <= self.length <= LONGEST
+        return fits and all(step in (0, self.length) for step in steps)
 
     def rows(self, loop: Loop) -> Statements:
         """An ordered loop of plain statements, ROWS of its steps at a time."""
