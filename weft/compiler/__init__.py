@@ -7,7 +7,7 @@
 | `capture`, `variables` | a function traced: inputs, captured tensors, random states |
 | `specialization` | one traced and compiled version of a function |
 | `flatten` | code made for one kind of call: arrays from arguments, tensors from arrays |
-| `partition` | traces over a mesh as traces of pieces |
+| `partition`, `bucket` | traces over a mesh as traces of pieces; sums that go together |
 | `donation` | arguments that a call may use up |
 | `executable` | `Executable`: what a compiled function runs |
 | `build_executable` | `build`: a trace made ready to run, or found on disk |
@@ -32,6 +32,8 @@
 | `lower`, `scatter`, `small` | groups of calls become kernels |
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
 | `balanced` | reductions of a few values, written out |
+| `order`, `order_code` | calls that order rows become kernels; how their loops are written |
+| `order_network`, `order_rows`, `order_shared` | short rows in lanes; long rows by digits; rows that threads share |
 | `point`, `index` | one element of one result; indices, simplified as they are built |
 | `loops` | the loop IR: what a fused kernel is |
 | `rebuild` | changed copies of kernels; fresh variables and locals |

@@ -8,7 +8,8 @@
 | `scalars`, `exact` | the scalar instructions of kernels; whose results have no choice |
 | `functions/` | exp, sin, erf… in scalar instructions, for every backend |
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
-| `reduction`, `statistics`, `norms`, `order`, `search` | over axes: sums, spread, order, sets |
+| `reduction`, `statistics`, `norms` | over axes: sums, spread |
+| `sorting`, `order`, `search`, `distinct` | order along axes, running values, positions, sets |
 | `curves` | interpolation, slopes, areas, windows |
 | `contraction`, `einsum` | matrix products and what is spelled with them |
 | `linalg`, `decompositions`, `fft` | matrices and Fourier transforms |

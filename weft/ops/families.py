@@ -26,7 +26,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.exact import calls_functions
-from weft.ops.ready import Ready, look, made, remember, told
+from weft.ops.ready import CALLS, look, made, remember, told
 from weft.runtime.cpu.client import quietly, thread
 
 _WEAK = (*PYTHON_SCALARS, Number)
@@ -57,7 +57,6 @@ class ElementwiseOperation(Operation):
     def __init__(self) -> None:
         super().__init__()
         FUNCTIONS[self.name] = self
-        self._ready: dict[Any, Ready] = {}
 
     def index(self, *types: TensorType, **params: Any) -> Factors:
         return Factors.parse(", ".join(["..."] * len(types)) + " -> ...", [t.rank for t in types])
@@ -117,9 +116,10 @@ class UnaryOperation(ElementwiseOperation):
         data, shape, dtype = impl.data, impl.shape, impl.dtype
         if type(data) is not np.ndarray:
             return None
-        found = self._ready.get((shape, dtype))
+        key = (self, shape, dtype)
+        found = CALLS.get(key)
         if found is None:
-            found = remember(self._ready, (shape, dtype), look(self, (shape,), dtype))
+            found = remember(key, look(self, (shape,), dtype))
         kernel, kind, size = found
         if size > settings.small_elements:
             return None
@@ -173,10 +173,10 @@ class BinaryOperation(ElementwiseOperation):
         data, dtype = impl.data, impl.dtype
         if type(data) is not np.ndarray or type(number) not in (float, int):
             return None
-        key = (impl.shape, (), dtype)
-        found = self._ready.get(key)
+        key = (self, impl.shape, (), dtype)
+        found = CALLS.get(key)
         if found is None:
-            found = remember(self._ready, key, look(self, (impl.shape, ()), dtype))
+            found = remember(key, look(self, (impl.shape, ()), dtype))
         _, kind, size = found
         if size > settings.small_elements or dtype.kind != "f":
             return None
@@ -197,10 +197,10 @@ class BinaryOperation(ElementwiseOperation):
             or a.device is not b.device
         ):
             return None
-        key = (a.shape, b.shape, dtype)
-        found = self._ready.get(key)
+        key = (self, a.shape, b.shape, dtype)
+        found = CALLS.get(key)
         if found is None:
-            found = remember(self._ready, key, look(self, key[:2], dtype))
+            found = remember(key, look(self, (a.shape, b.shape), dtype))
         kernel, kind, size = found
         if size > settings.small_elements:
             return None

@@ -1,7 +1,7 @@
 """Small calls that come again: what runs one is looked up by shapes and dtype, not worked out.
 
-An op that is one kernel keeps a table of such calls. A call that is not in it is looked at once:
-either NumPy's ufunc is the op, or a compiled kernel, or it is none of these and goes the long way.
+A call that is not in the table is looked at once: either NumPy's ufunc is the op, or a compiled
+kernel, or it is none of these and goes the long way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from weft.runtime.cpu.client import kernel_of, quietly, watched
 # What runs it (None: the ufunc), the result's type, and the elements it touches at most.
 Ready: TypeAlias = tuple[Callable[..., "Array | None"] | None, TensorType, int]
 
-_MOST = 256  # calls that an op remembers
+_MOST = 4096  # calls that are remembered
+CALLS: dict[Any, Ready] = {}  # by op, shapes and dtype
 _new = object.__new__
 
 
@@ -46,11 +47,11 @@ def look(op: Any, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
     return never if kernel is None and len(shapes) > 1 else (kernel, kind, size)
 
 
-def remember(table: dict[Any, Ready], key: Any, found: Ready) -> Ready:
-    """Enter a call into the table of its op."""
-    if len(table) >= _MOST:
-        table.clear()
-    table[key] = found
+def remember(key: Any, found: Ready) -> Ready:
+    """Enter a call into the table."""
+    if len(CALLS) >= _MOST:
+        CALLS.clear()
+    CALLS[key] = found
     return found
 
 

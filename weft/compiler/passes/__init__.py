@@ -16,6 +16,7 @@
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |
 | `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
+| `contract_hidden`, `contract_quads` | what masks leave out; four bytes at a time |
 | `convolve`, `convolve_blocks` | convolutions in tiles; the sizes of tiles and blocks |
 | `convolve_frame` | loops of convolutions; the image under a tile, copied plane by plane |
 | `convolve_places` | many places: features and neighbouring places in registers |
