@@ -8,7 +8,7 @@ import pytest
 import weft as wf
 from weft.config import settings
 from weft.ops import dispatch, ready
-from weft.ops.elementwise.arithmetic import add, multiply
+from weft.ops.elementwise.arithmetic import multiply
 from weft.ops.elementwise.elementary import sin
 
 VALUES = np.linspace(-3, 3, 24, dtype=np.float32).reshape(4, 6)
@@ -43,8 +43,9 @@ def test_shapes_that_do_not_broadcast_are_an_error_at_every_call() -> None:
             wf.ones(3) + wf.ones(4)
 
 
-def test_an_op_remembers_a_bounded_number_of_calls(monkeypatch) -> None:
+def test_a_bounded_number_of_calls_is_remembered(monkeypatch) -> None:
     monkeypatch.setattr(ready, "_MOST", 4)
+    ready.CALLS.clear()
     for n in range(1, 12):
         assert (wf.ones(n) + wf.ones(n)).shape == (n,)
         assert len(ready.CALLS) <= 4
@@ -52,6 +53,7 @@ def test_an_op_remembers_a_bounded_number_of_calls(monkeypatch) -> None:
 
 def test_plans_of_calls_are_bounded_and_made_again(monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "_PREPARED_LIMIT", 3)
+    dispatch._prepared.clear()
     for n in (*range(2, 9), *range(2, 9)):
         x = np.linspace(0, 1, n, dtype=np.float32)
         np.testing.assert_allclose(wf.sum(wf.asarray(x)).item(), x.sum(), rtol=1e-6)

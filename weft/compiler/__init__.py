@@ -33,7 +33,8 @@
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
 | `balanced` | reductions of a few values, written out |
 | `order`, `order_code` | calls that order rows become kernels; how their loops are written |
-| `order_network`, `order_rows`, `order_shared` | short rows in lanes; long rows by digits; rows that threads share |
+| `order_network`, `order_rows` | many short rows side by side; others by digits |
+| `order_shared` | long rows that threads share |
 | `point`, `index` | one element of one result; indices, simplified as they are built |
 | `loops` | the loop IR: what a fused kernel is |
 | `rebuild` | changed copies of kernels; fresh variables and locals |
