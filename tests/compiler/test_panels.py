@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from weft.compiler.recompute import recompute
 from weft.compiler.rewrite import rewrite
 from weft.compiler.steps import Panels
 from weft.runtime.cpu import program
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each core has a panel of its own, so how much memory is worth it depends on them."""
+    monkeypatch.setattr(panels, "pool", SimpleNamespace(cores=2))
 
 
 def compiled(function: Any, *shapes: tuple[int, ...]) -> Native:

@@ -28,7 +28,9 @@ from weft.runtime.report import memory_report
 
 ALIGNMENT = 64
 SMALLEST_CACHED = 64 * 1024
-LARGEST_REQUEST = 2**47
+# Some systems promise any amount and end the process that writes to it. A request for so many times
+# the machine's memory is refused here.
+BEYOND_MEMORY = 4
 _LISTED = 10  # allocations that the error for lack of memory names
 LIMIT_WHERE_MEMORY_IS_UNKNOWN = 2**30
 
@@ -86,6 +88,7 @@ class CachingAllocator:
     def __init__(self, device: Device = CPU, limit: int | None = None) -> None:
         self.device = device
         self.limit = physical_memory() // 4 if limit is None else limit
+        self._largest = BEYOND_MEMORY * physical_memory()
         self._lock = threading.RLock()
         self._busy = False  # whether the holder of the lock is changing the cache
         self._closed = False
@@ -151,7 +154,7 @@ class CachingAllocator:
         self._alone(self._drop_down_to, 0)
 
     def _lend(self, nbytes: int) -> Lease:
-        if not 0 <= nbytes <= LARGEST_REQUEST:
+        if not 0 <= nbytes <= self._largest:
             raise self.out_of_memory(nbytes)
         capacity = size_class(nbytes)
         block = self._alone(self._take_cached, capacity)
