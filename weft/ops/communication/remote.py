@@ -98,6 +98,10 @@ class ShareWorld(WorldOperation):
     """
 
     multiple = True
+    reasons = {
+        **WorldOperation.reasons,
+        **dict.fromkeys(("vjp", "jvp"), "the compiler makes it, after derivatives"),
+    }
 
     def index(self, *types: Any, **params: Any) -> Factors:
         return several(types, 0)
