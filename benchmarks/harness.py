@@ -26,6 +26,7 @@ Workloads: TypeAlias = dict[str, Workload]
 LIBRARIES = ("weft", "numpy", "jax", "torch")
 MARKS = {True: "ok", False: "MISS", None: "no peer"}
 LONG = 0.1  # seconds of a call from which one before it is not needed to warm caches up
+PATIENCE = 1.5  # seconds of a call that is made once, and counts for all rounds
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,12 @@ def held() -> int:
 
 def once(function: Callable[[], Any], seconds: float, warm: bool = True) -> float:
     """Seconds of one call, from as many calls as fit into `seconds`; after one, to `warm` up."""
-    if warm:
-        function()
     now = time.process_time if "--cpu" in sys.argv else time.perf_counter
+    if warm:
+        start = now()
+        function()
+        if (spent := now() - start) > 2 * PATIENCE:
+            return spent
     calls, start = 0, now()
     while not calls or (spent := now() - start) < seconds:
         function()
@@ -83,8 +87,8 @@ def measure(workload: Workload, rounds: int, seconds: float) -> dict[str, list[f
     times: dict[str, list[float]] = {name: [] for name in workload}
     for _ in range(rounds):
         for name, function in workload.items():
-            warm = not times[name] or times[name][-1] < LONG
-            times[name].append(once(function, seconds, warm))
+            last = times[name][-1] if times[name] else 0.0
+            times[name].append(last if last > PATIENCE else once(function, seconds, last < LONG))
     return times
 
 
