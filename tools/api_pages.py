@@ -47,6 +47,7 @@ SECTIONS = {
     "Names of mapped axes": "ops.named_axis",
     "Gradients without functions": "core.autograd",
     "Trees, traces and settings": "core.common core.graph",
+    "Plans for meshes": "transforms.planning",
     "Devices and memory": "runtime",
     "Files": "safetensors",
 }
@@ -83,11 +84,12 @@ class Namespace:
 _TRANSFORMS = Namespace("transforms", "Transforms", "wf", (transforms,))
 _SHARDING = Namespace("sharding", "Meshes", "wf", (sharding, layout, collectives))
 _APART = (*_TRANSFORMS.names(), *_SHARDING.names(), "annotations")
+_PLANNED = (*_APART, "Plan", "plan")  # these are names of `wf`
 NAMESPACES = (
     Namespace("wf", "wf: tensors and functions of them", "wf", (wf,), _APART),
     _TRANSFORMS,
     _SHARDING,
-    Namespace("planning", "Planning", "weft.transforms.planning", (planning,), _APART),
+    Namespace("planning", "Planning", "weft.transforms.planning", (planning,), _PLANNED),
     Namespace("linalg", "wf.linalg: linear algebra", "wf.linalg", (linalg,)),
     Namespace("fft", "wf.fft: Fourier transforms", "wf.fft", (fft,)),
     Namespace("random", "wf.random: random numbers", "wf.random", (random,)),
