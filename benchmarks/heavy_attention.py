@@ -1,56 +1,18 @@
-"""Attention beside torch: forward, gradients, per-example gradients, and a language model's step.
-
-`ROWS` lists what is measured, each with its goal: how many times faster than the best peer. Run it
-alone with `--threads 1` or `2`; `--rows` picks rows by a part of their names. Libraries take turns,
-and the ratio is the median over rounds.
-"""
+"""Attention beside torch: forward, gradients, and per-example gradients; rows of `heavy.py`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+import harness
+import numpy as np
+from harness import Row, Workload
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.05)
-    parser.add_argument("--rows", default="", help="run the rows whose names hold this text")
-    parser.add_argument("--json", type=Path, default=None)
-    return parser.parse_args()
+import weft as wf
 
-
-if __name__ == "__main__":  # threads are set before libraries are imported
-    OPTIONS = _options()
-    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_THREADS"):
-        os.environ[_name] = str(OPTIONS.threads)
-
-import compiler_steps as steps  # noqa: E402  what stands above must come first
-import harness  # noqa: E402
-import numpy as np  # noqa: E402
-
-import weft as wf  # noqa: E402
-
-Workload: TypeAlias = dict[str, Callable[[], Any]]
 SMALL, LARGE = (16, 4, 128, 32), (4, 8, 2048, 64)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    name: str
-    build: Callable[[], Workload]
-    faster: float  # than the best peer, at least
-    peer: str = ""  # the one that counts; all if empty
 
 
 def arrays(shape: tuple[int, ...], count: int) -> list[Any]:
@@ -134,101 +96,15 @@ def per_example() -> Workload:
     return found
 
 
-def language_model() -> Workload:
-    """One step of AdamW on a small language model."""
-    given = [wf.tree_map(wf.tensor, part) for part in steps.gpt_arguments()]
-    run = wf.compile(steps.gpt_step(wf, wf.value_and_grad))
-    found: Workload = {"weft": lambda: run(*given)[0].data()}
-    if harness.available("torch"):
-        found["torch"] = _torch_step()
-    if harness.available("jax"):
-        import jax
-
-        jitted = jax.jit(steps.gpt_step(jax.numpy, jax.value_and_grad))
-        placed = [jax.tree.map(jax.numpy.asarray, part) for part in steps.gpt_arguments()]
-        found["jax"] = lambda: jitted(*placed)[0].block_until_ready()
-    return found
-
-
-def _torch_step() -> Callable[[], Any]:
-    """The same model with what torch is best at: fused attention, losses, and its AdamW."""
-    import torch
-    from torch.nn import functional
-
-    parameters, words, following = steps.gpt_data()
-    held = {name: torch.tensor(x, requires_grad=True) for name, x in parameters.items()}
-    wanted, labels = torch.tensor(words).long(), torch.tensor(following).long()
-    betas, decay = (steps.BETA1, steps.BETA2), steps.DECAY
-    optimizer = torch.optim.AdamW(
-        held.values(), lr=steps.RATE, betas=betas, weight_decay=decay, fused=True
-    )
-
-    def normal(x: Any, scale: Any) -> Any:
-        return functional.layer_norm(x, (steps.WIDTH,), scale)
-
-    def step() -> Any:
-        x = functional.embedding(wanted, held["words"]) + held["places"]
-        for layer in range(steps.LAYERS):
-            mixed = normal(x, held[f"norm1_{layer}"]) @ held[f"attend_{layer}"]
-            heads = mixed.view(steps.BATCH, steps.LENGTH, 3, steps.HEADS, -1)
-            q, k, v = (heads[:, :, i].transpose(1, 2) for i in range(3))
-            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            out = out.transpose(1, 2).reshape(steps.BATCH, steps.LENGTH, steps.WIDTH)
-            x = x + out @ held[f"project_{layer}"]
-            wide = normal(x, held[f"norm2_{layer}"]) @ held[f"widen_{layer}"]
-            x = x + functional.gelu(wide, approximate="tanh") @ held[f"narrow_{layer}"]
-        logits = normal(x, held["norm"]) @ held["words"].T
-        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
 def _named(shape: tuple[int, ...]) -> str:
     return "b{} h{} T{} d{}".format(*shape)
 
 
-ROWS = [
-    *(
-        Row(f"{what} {_named(shape)}{' causal' * causal}", partial(build, shape, causal), 1.3)
-        for shape in (SMALL, LARGE)
-        for what, build in (("attention", forward), ("attention gradient", gradient))
-        for causal in (False, True)
-    ),
-    Row("attention per-example gradients", per_example, 1.3),
-    Row("language model step", language_model, 1.4, "torch"),
-    Row("language model step beside jax", language_model, 4.0, "jax"),
-]
-WORKLOADS = {row.name: row.build for row in ROWS}
-
-
-def main() -> None:
-    """Print one line for each row."""
-    if harness.available("torch"):
-        import torch
-
-        torch.set_num_threads(OPTIONS.threads)
-    results = {}
-    for row in ROWS:
-        if OPTIONS.rows not in row.name:
-            continue
-        times = harness.measure(row.build(), OPTIONS.rounds, OPTIONS.seconds)
-        peers = [row.peer] if row.peer else [name for name in times if name != "weft"]
-        ratios = {
-            peer: statistics.median(t / w for t, w in zip(times[peer], times["weft"], strict=True))
-            for peer in peers
-            if peer in times
-        }
-        best = min(ratios.values(), default=float("nan"))
-        each = "  ".join(f"{n} {statistics.median(t) * 1e3:9.2f}" for n, t in times.items())
-        print(f"{row.name:45} ms: {each}  ratio {best:5.2f} goal {row.faster}", flush=True)
-        results[row.name] = {"ratio": best, "goal": row.faster, "seconds": times}
-    if OPTIONS.json:
-        OPTIONS.json.write_text(json.dumps({"threads": OPTIONS.threads, "rows": results}))
-
-
-if __name__ == "__main__":
-    main()
+def rows() -> Iterator[Row]:
+    """All of it, with goals: how many times faster than the best peer."""
+    for shape in (SMALL, LARGE):
+        for what, build in (("attention", forward), ("attention gradient", gradient)):
+            for causal in (False, True):
+                name = f"{what} {_named(shape)}{' causal' * causal}"
+                yield Row(name, partial(build, shape, causal), 1.3)
+    yield Row("attention per-example gradients", per_example, 1.3)
