@@ -28,6 +28,8 @@ from weft.ops.nn.correlation import conv_op
 from weft.runtime.cpu import jit
 from weft.testing.ir import run_kernel
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(7)
 
 

@@ -18,6 +18,8 @@ from weft.core.tensor.tracing import trace
 from weft.ops.sorting import argsort_op, sort_op, top_positions_op
 from weft.testing.ir import run_kernel
 
+pytestmark = pytest.mark.slow
+
 NAMES = [
     "bool",
     "int8",

@@ -18,6 +18,8 @@ from weft.compiler.rewrite import rewrite
 from weft.compiler.steps import Panels
 from weft.runtime.cpu import program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:

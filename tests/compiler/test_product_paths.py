@@ -15,6 +15,8 @@ from weft.compiler.passes.contract_blocks import PATHS, using_path
 from weft.core.common import dtypes
 from weft.errors import ArgumentError
 
+pytestmark = pytest.mark.slow
+
 DTYPES = [
     *["float32", "float64", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"],
     *["int8", "uint8", "int16", "int32", "int64", "complex64", "complex128"],
