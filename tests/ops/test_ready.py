@@ -72,3 +72,10 @@ def test_a_position_out_of_range_is_an_error_at_every_call() -> None:
     for _ in range(3):
         with pytest.raises(wf.errors.IndexingError):
             wf.take(x, wf.asarray(np.array([99])), axis=0)
+
+
+def test_a_number_beside_a_scalar_gives_the_bits_of_a_row() -> None:
+    values = np.random.default_rng(0).normal(size=200)
+    row = wf.logaddexp(wf.asarray(values), 0.0).numpy()
+    each = [wf.logaddexp(wf.asarray(x), 0.0).item() for x in values]
+    np.testing.assert_array_equal(np.array(each), row)
