@@ -1,50 +1,18 @@
-"""Convolutions, pools and a ResNet-18 beside torch and jax: forward, and gradients.
-
-    python benchmarks/heavy_convolution.py --threads 1
-    python benchmarks/heavy_convolution.py --threads 2 --rounds 3
-
-`WORKLOADS` has a name, a goal (times faster than the best peer) and a function for each row.
-"""
+"""Convolutions, pools and a ResNet-18 beside torch and jax, as rows of `heavy.py`."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import harness
+import numpy as np
+from harness import Row, Workload
+from peers import normal
 
-def _threads() -> int:
-    """Take `--threads` from the command line; to be done before libraries are imported."""
-    if "--threads" not in sys.argv:
-        return int(os.environ.get("WEFT_THREADS", "2"))
-    place = sys.argv.index("--threads")
-    count = int(sys.argv[place + 1])
-    del sys.argv[place : place + 2]
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_THREADS"):
-        os.environ[name] = str(count)
-    if count == 1:
-        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-    return count
+import weft as wf
 
-
-THREADS = _threads() if __name__ == "__main__" else int(os.environ.get("WEFT_THREADS", "2"))
-
-import harness  # noqa: E402  what stands above must come first
-import numpy as np  # noqa: E402
-
-import weft as wf  # noqa: E402
-
-Workload = dict[str, Callable[[], Any]]
-RNG = np.random.default_rng(0)
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # features and stride of each pair of blocks
-
-
-def normal(*shape: int) -> Any:
-    """Random float32 numbers."""
-    return RNG.standard_normal(shape, np.float32)
 
 
 class Weft:
@@ -87,7 +55,7 @@ def _jax() -> Any:
 def _torch() -> Any:
     import torch
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(harness.held())
 
     class Torch:
         mean = torch.mean
@@ -164,9 +132,6 @@ def gradient(program: Program, arrays: tuple[Any, ...], position: int) -> Worklo
     return made
 
 
-# -- programs ----------------------------------------------------------------------------------
-
-
 def convolution(f: Any, x: Any, w: Any) -> Any:
     """3 × 3, padded by one."""
     return f.conv(x, w, 1, 1)
@@ -227,9 +192,6 @@ def resnet(f: Any, x: Any, *weights: Any) -> Any:
     return f.mean(x, (2, 3)) @ next(left) + next(left)
 
 
-# -- rows --------------------------------------------------------------------------------------
-
-
 def _image() -> Any:
     return normal(32, 64, 56, 56)
 
@@ -257,15 +219,7 @@ WORKLOADS: tuple[tuple[str, float, Callable[[], Workload]], ...] = (
 )
 
 
-def rows() -> Iterator[Any]:
-    """The rows in the form of a table with goals."""
+def rows() -> Iterator[Row]:
+    """Each with its goal: how many times faster than the best peer."""
     for name, goal, build in WORKLOADS:
-        yield harness.Row(name, build, goal)
-
-
-def _all() -> harness.Workloads:
-    return {name: build() for name, _, build in WORKLOADS}
-
-
-if __name__ == "__main__":
-    harness.main(f"convolutions, {THREADS} threads", _all)
+        yield Row(name, build, goal)

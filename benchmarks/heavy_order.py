@@ -1,51 +1,19 @@
-"""Sorting, selecting, gathering and counting beside numpy, torch and jax.
-
-    python benchmarks/heavy_order.py --threads 1
-    python benchmarks/heavy_order.py --threads 2 --rounds 3
-
-`WORKLOADS` has a name, a goal (times faster than the best peer) and a function for each row.
-"""
+"""Sorting, selecting, gathering and counting beside numpy, torch and jax: rows of `heavy.py`."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import harness
+import numpy as np
+from harness import Row, Workload
+from peers import RNG, normal
 
-def _threads() -> int:
-    """Take `--threads` from the command line; to be done before libraries are imported."""
-    if "--threads" not in sys.argv:
-        return int(os.environ.get("WEFT_THREADS", "2"))
-    place = sys.argv.index("--threads")
-    count = int(sys.argv[place + 1])
-    del sys.argv[place : place + 2]
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_THREADS"):
-        os.environ[name] = str(count)
-    if count == 1:
-        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-    return count
+import weft as wf
 
-
-THREADS = _threads() if __name__ == "__main__" else int(os.environ.get("WEFT_THREADS", "2"))
-
-import harness  # noqa: E402  what stands above must come first
-import numpy as np  # noqa: E402
-
-import weft as wf  # noqa: E402
-
-Workload = dict[str, Callable[[], Any]]
-RNG = np.random.default_rng(0)
 K = 100
 WORDS, WIDTH, TOKENS = 16_384, 256, 8192
-
-
-def normal(*shape: int) -> Any:
-    """Random float32 numbers."""
-    return RNG.standard_normal(shape, np.float32)
 
 
 def side_by_side(
@@ -70,7 +38,7 @@ def side_by_side(
 def _torch(make: Callable[[Any], Callable[..., Any]], arrays: tuple[Any, ...]) -> Any:
     import torch
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(harness.held())
     program, given = make(torch), [torch.from_numpy(a) for a in arrays]
     return lambda: program(*given)
 
@@ -193,15 +161,7 @@ WORKLOADS: tuple[tuple[str, float, Callable[[], Workload]], ...] = (
 )
 
 
-def rows() -> Iterator[Any]:
-    """The rows in the form of a table with goals."""
+def rows() -> Iterator[Row]:
+    """Each with its goal: how many times faster than the best peer."""
     for name, goal, build in WORKLOADS:
-        yield harness.Row(name, build, goal)  # type: ignore[attr-defined]
-
-
-def _all() -> harness.Workloads:
-    return {name: build() for name, _, build in WORKLOADS}
-
-
-if __name__ == "__main__":
-    harness.main(f"order, {THREADS} threads", _all)
+        yield Row(name, build, goal)
