@@ -49,7 +49,7 @@ def main():
             while True:
                 step(ranks)
                 last = time.monotonic()
-        assert time.monotonic() - last < ranks.timeout / 2, time.monotonic() - last
+        assert time.monotonic() - last < 2, time.monotonic() - last
         assert caught.value.ranks, caught.value
         print(f"rank {first}: {caught.value}", flush=True)
         ranks = ranks.shrink()
