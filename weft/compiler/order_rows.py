@@ -290,7 +290,10 @@ def sorted_rows(order: Order, source: Memory, target: Memory) -> Made:
         base, goal = s.mul(number, size), s.mul(number, integer(order.kept))
         if selects(order):
             return _selected(task, sorter, base, homes, goal)
-        put = lambda i, key: sorter.scratch.put(s.add(homes[0], i), task.records.make(key, i))  # noqa: E731
+
+        def put(i: Value, key: Value) -> Body:
+            return sorter.scratch.put(s.add(homes[0], i), task.records.make(key, i))
+
         body, special = task.mapped(base, zero, size, put)
         body = (*body, sorter.now.set(homes[0]), *sorter.sorted(homes, size, goal))
         return (*body, When(special, task.restored(base))) if task.restores else body

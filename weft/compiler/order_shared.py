@@ -146,7 +146,10 @@ def _count(work: Shared, now: list[Memory], number: int) -> None:
         base = s.mul(row, integer(order.size))
         made: Body = ()
         if number == 0:
-            put = lambda i, key: records.put(s.add(base, i), task.records.make(key, i))  # noqa: E731
+
+            def put(i: Value, key: Value) -> Body:
+                return records.put(s.add(base, i), task.records.make(key, i))
+
             made, special = task.mapped(base, start, stop, put)
             if task.restores:
                 place = s.add(s.mul(row, integer(work.chunks)), which)

@@ -152,6 +152,9 @@ def _hosts(origin: Origin, data: Sequence[Any], decoder: Decoder) -> Iterator[Ho
         yield HostCall(function, tuple(slots), tuple(results))
 
 
+_FRAME = ("slots", "registers", "arguments", "scratch_bytes")  # sizes that a run needs
+
+
 def keep(
     origin: Origin,
     made: Native,
@@ -193,12 +196,7 @@ def keep(
         "names": encoded.names,
         "chunks": encoded.chunks,
         "is_brief": encoded.is_brief,
-        "sizes_of_frame": {
-            "slots": encoded.slots,
-            "registers": encoded.registers,
-            "arguments": encoded.arguments,
-            "scratch_bytes": encoded.scratch_bytes,
-        },
+        "sizes_of_frame": {name: getattr(encoded, name) for name in _FRAME},
         "strided": interface.strided,
         "outputs": [encoder.type(kind) for kind in interface.outputs],
         "reused": list(interface.reused.items()),
