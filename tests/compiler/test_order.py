@@ -85,7 +85,9 @@ def test_rows_of_every_dtype_are_sorted_as_the_reference_does(name, size):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("rows", "size"), [(33, 2), (70, 17), (100, 100), (40, LONGEST)])
+@pytest.mark.parametrize(
+    ("rows", "size"), [(33, 2), (50, 16), (70, 17), (100, 100), (9, 2000), (17, LONGEST)]
+)
 def test_many_short_rows_of_every_dtype_are_sorted_as_the_reference_does(name, rows, size):
     x = drawn(name, (rows, size), size)
     check(sort_op, x, descending=False)
