@@ -14,6 +14,7 @@ from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import PATHS, using_path
 from weft.core.common import dtypes
 from weft.errors import ArgumentError
+from weft.testing.instructions import fma
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +124,50 @@ def test_every_dtype_has_the_same_bits_on_every_path(dtype: str) -> None:
 def test_kernels_for_one_size_give_the_same_bits_on_every_path(shape: tuple[int, ...]) -> None:
     check((shape, "float32", "plain", "plain"), general=False)
     check((shape, "float32", "plain", "transposed"), general=False)
+
+
+@pytest.mark.parametrize("general", [False, True], ids=["one size", "all sizes"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "complex64", "int16"])
+def test_long_sums_are_cut_into_the_same_pieces_on_every_path(dtype: str, general: bool) -> None:
+    for size in [(1, 40, 257), (3, 33, 511), (40, 1, 700), (17, 35, 530), (5, 4, 768)]:
+        check((size, dtype, "plain", "transposed"), general)
+        check((size, dtype, "plain", "plain"), general, ("packed", "pieces", "scalar"))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 255), (3, 2, 256), (2, 2, 257), (1, 3, 600), (3, 1, 513)])
+def test_a_product_adds_up_chains_of_256_products(shape: tuple[int, int, int]) -> None:
+    rows, columns, depth = shape
+    a, b = (
+        stored(*size, "plain", np.dtype("float32"), k)
+        for k, size in enumerate([(rows, depth), (depth, columns)])
+    )
+    want = np.zeros((rows, columns), np.float32)
+    for i, j in np.ndindex(want.shape):
+        sums = []
+        for start in range(0, depth, 256):
+            total = np.float32(0)
+            for k in range(start, min(start + 256, depth)):
+                total = fma(a[i, k], b[k, j], total)
+            sums.append(total)
+        for total in sums[1:]:
+            sums[0] = sums[0] + total
+        want[i, j] = sums[0]
+    assert (wf.asarray(a) @ wf.asarray(b)).numpy().tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("draw", ["standard_normal", "random"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_sums_are_as_exact_as_those_of_other_libraries(dtype: str, draw: str) -> None:
+    random = np.random.default_rng(7)
+    for depth in (256, 1000, 4096):
+        a, b = (getattr(random, draw)(n).astype(dtype) for n in ((64, depth), (depth, 64)))
+        wide = np.longdouble
+        exact = a.astype(wide) @ b.astype(wide)
+        ours, theirs = (
+            float(np.sqrt(np.mean(np.square(found - exact, dtype=wide))))
+            for found in ((wf.asarray(a) @ wf.asarray(b)).numpy(), a @ b)
+        )
+        assert ours <= 1.1 * theirs, (depth, ours, theirs)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

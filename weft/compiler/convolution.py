@@ -104,7 +104,8 @@ def lower_convolution(frame: Frame) -> Lowered:
     frame.registers[node] = pull.fit(get(total, kernel.dtype), node.types[0].dtype)
     here = flat(point, shape)
     axes = tuple((v.value, integer(n)) for v, n in zip(depth, inner, strict=True))
-    body: list[Statement] = [Reduce(axes, 0, (Part((total,), "dot", (kernel, image)),))]
+    combine = "dot" if _is_pointwise(node) else "chain"
+    body: list[Statement] = [Reduce(axes, 0, (Part((total,), combine, (kernel, image)),))]
     after = Pull(frame.source)
     for member in frame.fusion.stored(frame.group):
         at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)

@@ -20,8 +20,9 @@ bytes of one int32 by those of another, all added to a third), `across` (lanes
 combined by a balanced tree), `rarely` (a branch that few lanes need), `turned` (as many vectors as
 they have lanes: lane i of item k is lane k of operand i) and `item` (of what has several results).
 Buffers and locals are named by position. A `reduce` over n points has one meaning, whatever splits
-it: see `weft.compiler.passes.reduce`. `dot` is the combination of products: target = fma(x, y,
-target) for each point in order, from 0; integers wrap.
+it: see `weft.compiler.passes.reduce`. `chain` is the combination of products: target = fma(x, y,
+target) for each point in order, from 0; integers wrap. `dot` is a chain of each PIECE of the
+points, and the sums of all pieces added up in order: errors grow far less than along one chain.
 
 A `block` loop runs its turns on groups of threads, in any order; a `thread` loop inside it runs one
 turn on each thread, and everything it wrote is there for what follows the loop. What stands beside
@@ -44,6 +45,7 @@ INDEX = np.dtype(np.int64)
 BOOL = np.dtype(np.bool_)
 LANES = 16  # lanes of a reduction along the last axis
 LEAF = 32  # points each lane adds up before the balanced tree begins
+PIECE = 256  # products that a `dot` adds up before their sum joins that of the pieces before
 
 COMPARISONS = frozenset({"less", "less_equal", "equal", "not_equal"})
 UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "trunc", "round", "bit_not"})
@@ -65,7 +67,8 @@ BINARY = frozenset(
     ]
 )
 CONVERSIONS = frozenset({"cast", "bitcast"})
-COMBINES = frozenset({"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last", "dot"})
+PRODUCTS = frozenset({"dot", "chain"})
+COMBINES = PRODUCTS | {"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last"}
 KINDS = frozenset({"serial", "parallel", "vector", "unroll", "block", "thread"})
 
 _values: dict[Any, _Reference] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from weft.compiler import memory
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import evaluate
-from weft.compiler.loops import Loop, Store, every, integer, walk
+from weft.compiler.loops import PIECE, Loop, Store, every, integer, walk
 from weft.compiler.passes.contract_blocks import Block
 from weft.compiler.rebuild import substitute_value
 from weft.compiler.recompute import is_transpose
@@ -33,7 +33,6 @@ LARGE = 1 << 25  # bytes from which few panels are better than none
 FEW = 2  # panels of each core that leave some of them idle
 SMALL = 1 << 10  # bytes of keys
 HIGH = 256  # rows of a panel, if tiles can be cut otherwise
-DEEP = 256  # rows that a product sums in one go, at most
 _BYTE = np.dtype(np.uint8)
 
 
@@ -114,7 +113,7 @@ class _Chain:
             fits
             and prod(lead) == self.rows.batches
             and not (entry.reads - entry.summed) & self.made
-            and entry.cut(min(depth, DEEP), 0) is not None
+            and entry.cut(min(depth, PIECE), 0) is not None
         )
 
 
@@ -285,6 +284,8 @@ def _panels(
     members = _as_tall_as_each_other(chain)
     shares = [_share(e, chain.rows) for e in members if e not in chain.sums]
     height = min(lcm(*(share.rows for share in shares if share)), chain.rows.rows)
+    if chain.sums and chain.rows.rows > PIECE and height % PIECE:
+        return None  # sums of pieces would be cut elsewhere than they must be
     count = chain.rows.batches * -(-chain.rows.rows // height)
     found = [_call_and_share(entry, chain, height) for entry in members]
     calls = tuple(call for call, _ in found)
@@ -317,6 +318,8 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
     tiles = {e: found for e in products if (found := _tiled(e))}
     step = lcm(*(found.step for found in tiles.values()))
     tall = min(HIGH, *(found.height for found in tiles.values())) // step * step
+    if chain.sums and chain.rows.rows > PIECE:
+        tall = PIECE
     made: list[Entry] = []
     for entry in chain.members:
         again = entry
@@ -374,8 +377,8 @@ def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, _Sh
 def _part_of(height: int, rows: int) -> int:
     """How many rows of a panel are summed in one go: as many as may be."""
     if height == rows:
-        return min(rows, DEEP)
-    return max(n for n in range(1, DEEP + 1) if height % n == 0)
+        return min(rows, PIECE)
+    return max(n for n in range(1, PIECE + 1) if height % n == 0)
 
 
 def _share(entry: Entry, rows: Rows) -> _Share | None:

@@ -16,6 +16,7 @@ from weft.compiler.loops import (
     INDEX,
     KINDS,
     LANES,
+    PRODUCTS,
     UNARY,
     Assign,
     Kernel,
@@ -42,7 +43,7 @@ _OPEN = frozenset(
     {"call", "rarely", "item", "get", "across", "turned"}
 )  # as many operands as they like
 _EXTREMES = ("argmax", "argmin")
-_STORED = COMBINES - {*_EXTREMES, "dot"}
+_STORED = COMBINES - {*_EXTREMES, *PRODUCTS}
 
 
 def verify(kernel: Kernel, scheduled: bool = False) -> Kernel:
@@ -144,10 +145,10 @@ class _Checker:
     def part(self, part: Part, lanes: int) -> None:
         known_combine = part.combine in COMBINES - {"last"}
         self.ensure(known_combine, f"no such combine of a reduction: {part.combine}")
-        dot, extreme = part.combine == "dot", part.combine in _EXTREMES
+        dot, extreme = part.combine in PRODUCTS, part.combine in _EXTREMES
         sizes = (len(part.targets), len(part.values))
         self.ensure(sizes == (1 + extreme, 1 + extreme + dot), f"{part.combine}: {sizes}", part)
-        self.ensure(dot == (lanes == 0), "dot, and only dot, goes in plain order", part)
+        self.ensure(dot == (lanes == 0), "products, and only they, go in plain order", part)
         if extreme:
             place = part.values[1]
             self.ensure(place.dtype.kind == "i", "a place is a signed integer", place)

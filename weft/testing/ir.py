@@ -7,6 +7,7 @@ stops at whatever has no meaning: an index outside its buffer, a local read befo
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 
 from weft.compiler.loops import (
     LEAF,
+    PIECE,
+    PRODUCTS,
     Assign,
     Kernel,
     Local,
@@ -205,8 +208,8 @@ class _Machine:
         for group in groups:
             if part.combine in ("argmax", "argmin"):
                 results.append(_first_extreme(part, group))
-            elif part.combine == "dot":
-                results.append((_dot(part, group),))
+            elif part.combine in PRODUCTS:
+                results.append((_products(part, group),))
             else:
                 results.append((_balanced(part, 1 if apart else lanes, [x for (x,) in group]),))
         for k, (target, local) in enumerate(zip(part.targets, locals_, strict=True)):
@@ -223,11 +226,16 @@ def _first_extreme(part: Part, points: list[tuple[Any, ...]]) -> tuple[Any, Any]
     return best, place
 
 
-def _dot(part: Part, points: list[tuple[Any, ...]]) -> Any:
-    total = part.values[0].dtype.type(0)
-    for x, y in points:
-        total = fma(x, y, total)
-    return total
+def _products(part: Part, points: list[tuple[Any, ...]]) -> Any:
+    zero = part.values[0].dtype.type(0)
+    size = PIECE if part.combine == "dot" else max(len(points), 1)
+    sums = []
+    for start in range(0, len(points), size):
+        total = zero
+        for x, y in points[start : start + size]:
+            total = fma(x, y, total)
+        sums.append(total)
+    return functools.reduce(functools.partial(combine, "add"), sums) if sums else zero
 
 
 def _balanced(part: Part, lanes: int, points: list[Any]) -> Any:

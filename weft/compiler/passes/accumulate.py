@@ -13,6 +13,7 @@ from weft.compiler.loops import (
     BOOL,
     INDEX,
     LANES,
+    PRODUCTS,
     Assign,
     Loop,
     Part,
@@ -92,7 +93,8 @@ class Accumulators:
         made: list[Assign] = []
         for part, held, place in zip(self.parts, self.held, places, strict=True):
             first = part.values[0].dtype
-            empty = const(0, first) if part.combine == "dot" else identity_of(part.combine, first)
+            products = part.combine in PRODUCTS
+            empty = const(0, first) if products else identity_of(part.combine, first)
             made.append(Assign(held[0], empty))
             if place is not None:
                 made.append(Assign(held[1], place))
@@ -101,7 +103,7 @@ class Accumulators:
     def meet(self, k: int, values: tuple[Value, ...]) -> Statements:
         """The running values of a part, met by those of one point."""
         part, held, now = self.parts[k], self.held[k], self.now(k)
-        if part.combine == "dot":
+        if part.combine in PRODUCTS:
             return (Assign(held[0], value("fma", (*values, now[0]), now[0].dtype)),)
         return self.joined(k, now, values)
 

@@ -1,8 +1,8 @@
 """Schedule a matrix product: tiles for the threads, panels for the caches, blocks for registers.
 
 `contract` takes the kernel that lowering makes of a product, with whatever is computed of its
-factors before and of its results after. The sums of a result are taken in the order of the depth,
-one rounding each, however the product is cut. `plain` is the same without any cut.
+factors before and of its results after. The products of a result are taken in the order of the
+depth, in pieces if it is long, however the product is cut. `plain` is the same without any cut.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import (
+    PIECE,
     Assign,
     Kernel,
     Loop,
@@ -23,6 +24,7 @@ from weft.compiler.loops import (
     integer,
     walk,
 )
+from weft.compiler.passes.chains import in_chains
 from weft.compiler.passes.contract_blocks import Block, choose, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
 from weft.compiler.passes.contract_hidden import masked
@@ -51,7 +53,7 @@ def contract(
     `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
     many points of the depth only: those with the next ones go on with its sums, so they must come
     later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
-    have, if that is a multiple of the rows of a block; `quads` says that there is an instruction
+    have; `quads` says that there is an instruction
     for `dot4`.
     """
     scope = Scope(kernel)
@@ -62,16 +64,16 @@ def contract(
         product = in_quads(scope, product)
     registers = registers or (16 if vector_bytes == 32 else 32)
     given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
-    block = choose(product, vector_bytes, registers, choice)
+    block = choose(product, vector_bytes, registers, choice, tall)
     if masked(product, product.left) or masked(product, product.right):
         block = replace(block, depth=min(block.depth, FINE))
-    if tall and tall % block.rows == 0:
+    if tall and tall % block.rows == 0:  # a path that is forced may have other rows
         block = replace(block, tile_rows=tall)
     waits = _waits(product, scope.kernel) if pieces else None
     if pieces:
-        if waits is None:
+        if waits is None or (product.is_pieced and pieces != PIECE):
             return kernel
-        block = replace(block, depth=pieces)
+        block = replace(block, depth=pieces, per_piece=int(product.is_pieced))
         scope.kernel = _updating(kernel, waits.buffer)
     loop = _tasks(scope, product, block, waits)
     whole = product is given and product.in_order  # rows follow each other, tile by tile
@@ -124,27 +126,29 @@ def _tasks(scope: Scope, product: Product, block: Block, waits: Store | None) ->
 
 
 def plain(kernel: Kernel) -> Kernel:
-    """The kernel with every `dot` as a serial loop: for what `contract` does not take."""
+    """The kernel with all products in serial loops: for what `contract` does not take."""
     scope = Scope(kernel)
-    return scope.kernel_with(_without_dots(scope, kernel.body))
+    return scope.kernel_with(_without_products(scope, kernel.body))
 
 
-def _without_dots(scope: Scope, statements: Statements) -> Statements:
+def _without_products(scope: Scope, statements: Statements) -> Statements:
     made: list[Statement] = []
     for statement in statements:
         if isinstance(statement, Reduce) and statement.parts[0].combine == "dot":
+            made += _without_products(scope, in_chains(scope, statement))
+        elif isinstance(statement, Reduce) and statement.parts[0].combine == "chain":
             made += _serial(scope, statement)
         elif isinstance(statement, Store | Assign):
             made.append(statement)
         else:
-            made.append(with_body(statement, _without_dots(scope, statement.body)))
+            made.append(with_body(statement, _without_products(scope, statement.body)))
     return tuple(made)
 
 
 def _serial(scope: Scope, reduce: Reduce) -> Statements:
-    """Sums from zero, one point after another."""
+    """A chain: sums from zero, one point after another."""
     starts: list[Statement] = []
-    body = list(_without_dots(scope, reduce.body))
+    body = list(_without_products(scope, reduce.body))
     for part in reduce.parts:
         (target,), (left, right) = part.targets, part.values
         starts.append(Assign(target, const(0, left.dtype)))

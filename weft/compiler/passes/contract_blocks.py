@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.loops import Value, walk
+from weft.compiler.loops import PIECE, Value, walk
 from weft.compiler.passes.contract_match import Product
 from weft.compiler.polynomial import known, number, stride
 from weft.errors import ArgumentError
 
-PANELS = 40_960  # bytes of one panel of each factor, which the first cache holds
+PANELS = 65_536  # bytes of one panel of each factor; the first cache holds the left one
 DEEP = 512  # points of the depth in one piece, at most
 RIGHT = 524_288  # bytes of the right factor that a tile packs: a part of the second cache
 SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
@@ -80,6 +80,7 @@ class Block:
     pack_left: bool
     pack_right: bool
     turns: bool = False  # whether the right factor, read along the depth, is turned in registers
+    per_piece: int = 0  # how many depths make up a piece of the sums; 0 for one chain of all
 
     @property
     def columns(self) -> int:
@@ -103,16 +104,28 @@ def runs_along(x: Value, variable: Value) -> bool:
     return all(step in (0, 1) for step in steps)
 
 
-def choose(product: Product, vector_bytes: int, registers: int, choice: Choice = USUAL) -> Block:
-    """The cut of a product for a processor; what a choice leaves open is as the constants say."""
+def choose(
+    product: Product, vector_bytes: int, registers: int, choice: Choice = USUAL, tall: int = 0
+) -> Block:
+    """The cut of a product for a processor; what a choice leaves open is as the constants say.
+
+    Rows of a block go into `tall` ones without rest.
+    """
     size, path = product.dtype.itemsize, forced_path()
     extents = (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
     lanes = 1 if columns == 1 or path == "scalar" else vector_bytes // size
     few = 0 < rows <= TURNED if path in ("", "scalar") else path == "turned"
     if lanes > 1 and few and _is_turned(product):
-        return _turning(rows, columns, depth, lanes)
-    block = _usual(product, (rows, columns, depth), lanes, vector_bytes, registers, choice)
+        return _in_pieces(product, _turning(rows, columns, depth, lanes))
+    fits = _Registers(lanes, registers, vector_bytes, choice, tall)
+    block = _usual(product, (rows, columns, depth), fits)
+    return _in_pieces(product, _forced_block(product, block, path))
+
+
+def _forced_block(product: Product, block: Block, path: str) -> Block:
+    """The block as a path that is forced wants it."""
+    lanes = block.lanes
     if path in ("packed", "pieces"):
         block = replace(block, pack_left=True, pack_right=lanes > 1)
     if path == "pieces":
@@ -124,17 +137,21 @@ def choose(product: Product, vector_bytes: int, registers: int, choice: Choice =
     return block
 
 
-def _usual(
-    product: Product,
-    extents: tuple[int, int, int],
-    lanes: int,
-    vector_bytes: int,
-    registers: int,
-    choice: Choice,
-) -> Block:
+def _in_pieces(product: Product, block: Block) -> Block:
+    """The block whose depth makes up whole pieces of the sums, if there are several."""
+    if not product.is_pieced:
+        return block
+    deep = PIECE
+    while deep > block.depth:
+        deep //= 2
+    return replace(block, depth=deep, per_piece=PIECE // deep)
+
+
+def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) -> Block:
     """The cut that these sizes suggest."""
     size, (rows, columns, depth) = product.dtype.itemsize, extents
-    high, vectors = _registers(rows, columns, lanes, registers, vector_bytes, choice)
+    lanes, choice = fits.lanes, fits.choice
+    high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
     pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
     few, small = rows <= high, _is_small(product.right, columns * depth)
@@ -145,7 +162,10 @@ def _usual(
     )
     narrow, wanted = few and aligned and not small, deep
     deep = LONG if lanes == 1 else SHALLOW if narrow else deep
-    deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
+    if product.is_pieced:
+        wanted = min(wanted, PIECE)
+    else:
+        deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
     most = WIDE // size if narrow else (choice.right or RIGHT) // (wanted * size)
     tile_columns = _balanced(max(columns, 1), max(most // wide * wide, wide), wide)
     large = depth > deep and not product.batch and UNKNOWN not in extents
@@ -185,32 +205,45 @@ def _is_small(x: Value, elements: int) -> bool:
     return plain and elements * x.dtype.itemsize <= SMALL
 
 
-def _registers(
-    rows: int, columns: int, lanes: int, registers: int, vector_bytes: int, choice: Choice
-) -> tuple[int, int]:
-    """(rows, vectors) of the block that needs the fewest cycles for this many rows and columns."""
-    usual = (6, 2) if registers == 16 else (14, 2) if vector_bytes == 64 else (8, 3)
-    if choice.rows and choice.vectors * (choice.rows + 1) < registers:
-        usual = choice.rows, choice.vectors
+@dataclass(frozen=True)
+class _Registers:
+    """What decides how many sums registers hold."""
 
-    def cycles(block: tuple[int, int]) -> tuple[float, int]:
-        high, vectors = block
-        blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
-        # Two multiplications a cycle, four cycles until a sum can be added to, and loads beside.
-        each = max(high * vectors / 2, 4) + 0.3 * vectors + 0.05 * high + 0.2
-        each *= 1 if block == usual else UNUSUAL
-        each *= 1 if rows % high == 0 else EDGE
-        each *= 1 if columns % (vectors * lanes) == 0 else EDGE
-        return blocks * each, blocks * high * vectors
+    lanes: int
+    registers: int
+    vector_bytes: int
+    choice: Choice
+    tall: int  # a multiple of the rows
 
-    most = (16, 8) if lanes > 1 else (8, 1)
-    return min(_candidates(registers, usual, most), key=cycles)
+    @property
+    def usual(self) -> tuple[int, int]:
+        """(rows, vectors) of a block for large products."""
+        choice = self.choice
+        if choice.rows and choice.vectors * (choice.rows + 1) < self.registers:
+            return choice.rows, choice.vectors
+        return (6, 2) if self.registers == 16 else (14, 2) if self.vector_bytes == 64 else (8, 3)
 
+    def block(self, rows: int, columns: int) -> tuple[int, int]:
+        """(rows, vectors) of the block that needs the fewest cycles for so many of them."""
+        usual, lanes = self.usual, self.lanes
 
-def _candidates(
-    registers: int, usual: tuple[int, int], most: tuple[int, int]
-) -> Iterator[tuple[int, int]]:
-    for vectors in range(1, most[1] + 1):
-        for high in range(1, most[0] + 1):
-            if high * vectors <= usual[0] * usual[1] and high * vectors + vectors < registers:
-                yield high, vectors
+        def cycles(block: tuple[int, int]) -> tuple[float, int]:
+            high, vectors = block
+            blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
+            # Two multiplications a cycle, four cycles until a sum can be added to, and loads.
+            each = max(high * vectors / 2, 4) + 0.3 * vectors + 0.05 * high + 0.2
+            each *= 1 if block == usual else UNUSUAL
+            each *= 1 if rows % high == 0 else EDGE
+            each *= 1 if columns % (vectors * lanes) == 0 else EDGE
+            return blocks * each, blocks * high * vectors
+
+        return min(self._candidates(), key=cycles)
+
+    def _candidates(self) -> Iterator[tuple[int, int]]:
+        most, wide = (16, 8) if self.lanes > 1 else (8, 1)
+        sums = self.usual[0] * self.usual[1]
+        for vectors in range(1, wide + 1):
+            for high in range(1, most + 1):
+                fits = high * vectors <= sums and high * vectors + vectors < self.registers
+                if fits and self.tall % high == 0:
+                    yield high, vectors

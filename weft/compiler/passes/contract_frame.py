@@ -67,8 +67,17 @@ def when(condition: Value | bool, body: Statements, otherwise: Statements = ()) 
         return body if condition else otherwise
     made: list[Statement] = [When(condition, body)] if body else []
     if otherwise:
-        made.append(When(value("equal", (condition, const(False, BOOL)), BOOL), otherwise))
+        unless = negated(condition)
+        assert isinstance(unless, Value)
+        made.append(When(unless, otherwise))
     return tuple(made)
+
+
+def negated(condition: Value | bool) -> Value | bool:
+    """Whether a condition does not hold."""
+    if isinstance(condition, bool):
+        return not condition
+    return value("equal", (condition, const(False, BOOL)), BOOL)
 
 
 def both(x: Value | bool, y: Value | bool) -> Value | bool:
@@ -78,6 +87,15 @@ def both(x: Value | bool, y: Value | bool) -> Value | bool:
     if isinstance(y, bool):
         return x if y else False
     return value("bit_and", (x, y), BOOL)
+
+
+def either(x: Value | bool, y: Value | bool) -> Value | bool:
+    """Whether one of two conditions holds."""
+    if isinstance(x, bool):
+        return True if x else y
+    if isinstance(y, bool):
+        return True if y else x
+    return value("bit_or", (x, y), BOOL)
 
 
 def multiplied(x: Value, y: Value, total: Value) -> Value:
@@ -108,9 +126,10 @@ class Frame:
         packed = b.tile_columns if b.pack_right else b.columns
         self.left = local("left", self.dtype, 1, b.rows * b.depth if b.pack_left else 1)
         self.right = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
-        self.tile = local(
-            "tile", self.dtype, 1, size * (self.high * self.wide if self.pieces else 1)
-        )
+        blocks = self.high * self.wide if self.pieces else 1
+        self.tile = local("tile", self.dtype, 1, size * blocks)
+        # Sums of a piece that goes on wait beside those of the pieces before it.
+        self.open = local("open", self.dtype, 1, size * blocks) if b.per_piece > 1 else self.tile
         self.sums = [
             [local(f"sum{i}_{j}", self.dtype, b.lanes) for j in range(b.vectors)]
             for i in range(b.rows)

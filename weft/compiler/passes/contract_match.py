@@ -1,4 +1,4 @@
-"""Recognise a matrix product in a kernel: loops over points, each with one `dot`.
+"""Recognise a matrix product in a kernel: loops over points, each with one sum of products.
 
 Which loop is a row and which is a column follows from what the two factors read: a row moves the
 left factor only, a column the right one only, and every other loop is a batch. Several rows, or
@@ -15,6 +15,8 @@ import numpy as np
 
 from weft.compiler.loops import (
     INDEX,
+    PIECE,
+    PRODUCTS,
     Assign,
     Kernel,
     Loop,
@@ -59,6 +61,13 @@ class Product:
     epilogue: Statements
     in_order: bool = True  # whether the loops were batches, rows and columns, in this order
     quads: bool = False  # whether factors are four bytes each, see `contract_quads`
+    chain: bool = False  # whether all products are one chain, and not pieces of it
+
+    @property
+    def is_pieced(self) -> bool:
+        """Whether sums of PIECE products each are added up; integers have no order."""
+        depth = known(self.depth[1])
+        return not self.chain and self.dtype.kind == "f" and (depth is None or depth > PIECE)
 
     @property
     def dtype(self) -> DType:
@@ -96,12 +105,13 @@ def match(scope: Scope) -> Product | None:
         part.targets[0],
         epilogue,
         [*batch, *others, *lefts, *rights[-1:]] == loops,
+        chain=part.combine == "chain",
     )
     return _joined(scope, found, lefts[:-1], reduce.axes[:-1])
 
 
 def _nest(kernel: Kernel) -> tuple[list[Axis], Reduce, Statements] | None:
-    """The loops around a `dot`, the `dot`, and what follows it."""
+    """The loops around a sum of products, the sum, and what follows it."""
     loops: list[Axis] = []
     body = kernel.body
     while len(body) == 1 and isinstance(loop := body[0], Loop):
@@ -115,7 +125,7 @@ def _nest(kernel: Kernel) -> tuple[list[Axis], Reduce, Statements] | None:
     free = {v for v, _ in loops}
     moving = any(x in free for _, extent in loops for x in walk(extent))
     moving = moving or any(x in free for _, extent in reduce.axes for x in walk(extent))
-    single = len(reduce.parts) == 1 and reduce.parts[0].combine == "dot"
+    single = len(reduce.parts) == 1 and reduce.parts[0].combine in PRODUCTS
     if moving or not single or reduce.body or not reduce.axes:
         return None
     return loops, reduce, epilogue

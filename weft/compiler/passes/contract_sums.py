@@ -20,24 +20,37 @@ from weft.compiler.loops import (
     integer,
     load,
     turned,
+    value,
 )
 from weft.compiler.passes.contract_blocks import LINE
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, when
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, negated, when
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is summed now: part of a piece of the depth, after other pieces, or all there is."""
+
+    opens: Value | bool  # a piece, so sums start at zero
+    closes: Value | bool  # a piece, so sums join those of the pieces before it
+    last: Value | bool  # of everything, so sums are finished
+    after: Value | bool  # another piece
+
+
+WHOLE = Part(True, True, True, False)
+
+
+@dataclass(frozen=True)
 class Blocks:
-    """Writes the blocks of a tile for one piece of the depth."""
+    """Writes the blocks of a tile for one depth."""
 
     frame: Frame
     rows: Span
     columns: Span
     depth: Span
-    first: Value | bool
-    last: Value | bool
+    part: Part
     hidden: Hidden
     none: Value | bool = False  # whether all products of the piece are 0
 
@@ -62,7 +75,7 @@ class Blocks:
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
         )
-        straight = both(self.last, whole) if f.is_light and f.waits is None else False
+        straight = both(self.part.last, whole) if f.is_light and f.waits is None else False
 
         here = Span(row, integer(b.rows)), Span(column, integer(b.columns))
         unused = f.flag("unused", self.hidden.no_sum(*here), made)
@@ -73,36 +86,51 @@ class Blocks:
             return (
                 *self.begin(slot, lane),
                 *when(self.none, rests, products),
+                *self.join(slot, lane),
                 *when(straight, self.finish(row, column, lane), self.keep(slot, lane)),
             )
 
         if f.waits is not None:
-            made += when(self.first, (), self.fetch(f.waits, row, column))
+            waiting = self.part.after if b.per_piece else negated(self.part.opens)
+            made += when(waiting, self.fetch(f.waits, row, column))
         made += f.lanes(body)
         if f.waits is not None:
             sums = Store(f.waits.buffer, f.waits.index, get(product.target, f.dtype))
             later = self.finish_from_tile(row, column, slot, (sums,))
-            made += when(self.last, self.finish_from_tile(row, column, slot), later)
+            made += when(self.part.last, self.finish_from_tile(row, column, slot), later)
         elif straight is not True:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
-            made += when(self.last, crooked)
+            made += when(self.part.last, crooked)
         return tuple(made)
 
     def begin(self, slot: Value, lane: Value) -> Statements:
-        """Sums start at zero, or where the piece before left them."""
+        """Sums start at zero, or where the same piece left them."""
         f = self.frame
         zero = const(0, f.dtype)
         empty = tuple(Assign(s, zero) for row in f.sums for s in row)
-        if self.first is True:
+        if self.part.opens is True:
             return empty
-        kept = tuple(Assign(s, get(f.tile, f.dtype, at)) for s, at in self.slots(slot, lane))
+        kept = tuple(Assign(s, get(f.open, f.dtype, at)) for s, at in self.slots(slot, lane))
         # Zeros come first in any case: so no register lives on from the block before.
-        return (*empty, *when(self.first, (), kept))
+        return (*empty, *when(self.part.opens, (), kept))
+
+    def join(self, slot: Value, lane: Value) -> Statements:
+        """The sums of a whole piece meet those of the pieces before it."""
+        f = self.frame
+        met = tuple(
+            Assign(s, value("add", (get(f.tile, f.dtype, at), get(s, f.dtype)), f.dtype))
+            for s, at in self.slots(slot, lane)
+        )
+        return when(both(self.part.closes, self.part.after), met)
 
     def keep(self, slot: Value, lane: Value) -> Statements:
-        """Sums wait in the tile."""
-        f = self.frame
-        return tuple(Assign(f.tile, get(s, f.dtype), at) for s, at in self.slots(slot, lane))
+        """Sums wait: in the tile, or if their piece goes on, where it finds them."""
+        f, slots = self.frame, self.slots(slot, lane)
+        closed, opened = (
+            tuple(Assign(array, get(s, f.dtype), at) for s, at in slots)
+            for array in (f.tile, f.open)
+        )
+        return closed if f.open == f.tile else when(self.part.closes, closed, opened)
 
     def slots(self, slot: Value, lane: Value) -> list[tuple[int, Value]]:
         """Each sum and its place in the tile."""

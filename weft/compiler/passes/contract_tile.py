@@ -15,11 +15,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.compiler.loops import Statement, Value, integer
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, either, less, when
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.passes.contract_pack import pack_left, pack_right
-from weft.compiler.passes.contract_sums import Blocks
-from weft.compiler.polynomial import divide, known, larger, multiply, smaller, subtract
+from weft.compiler.passes.contract_sums import WHOLE, Blocks, Part
+from weft.compiler.polynomial import (
+    divide,
+    known,
+    larger,
+    multiply,
+    remainder,
+    smaller,
+    subtract,
+)
 from weft.compiler.rebuild import Statements
 
 
@@ -28,7 +36,7 @@ def tile(frame: Frame, rows: Span, columns: Span, piece: Value | None = None) ->
     depth, deep = frame.product.depth[1], frame.block.depth
     if not frame.pieces and piece is None:
         span = Span(ZERO, depth)
-        return _piece(frame, Blocks(frame, rows, columns, span, True, True, Hidden(frame)))
+        return _piece(frame, Blocks(frame, rows, columns, span, WHOLE, Hidden(frame)))
     hidden = Hidden(frame)
     pieces = larger(ceiling(depth, deep), 1)
 
@@ -36,11 +44,24 @@ def tile(frame: Frame, rows: Span, columns: Span, piece: Value | None = None) ->
         made: list[Statement] = []
         start = frame.let("start", multiply(at, deep), made)
         count = frame.let("count", smaller(subtract(depth, start), deep), made)
-        first, last = less(at, integer(1)), less(subtract(pieces, 2), at)
-        blocks = Blocks(frame, rows, columns, Span(start, count), first, last, hidden)
+        part = _part(frame, at, less(subtract(pieces, 2), at), made)
+        blocks = Blocks(frame, rows, columns, Span(start, count), part, hidden)
         return (*made, *_piece(frame, blocks))
 
     return frame.loop("piece", pieces, body) if piece is None else body(piece)
+
+
+def _part(frame: Frame, at: Value, last: Value | bool, into: list[Statement]) -> Part:
+    """What a depth is to its piece of the sums, and the piece to all of them."""
+    per, first = frame.block.per_piece, less(at, integer(1))
+    if not per:
+        return Part(first, last, last, False)
+    after = less(integer(per - 1), at)
+    if per == 1:
+        return Part(True, True, last, after)
+    place = frame.let("place", remainder(at, per), into)
+    closes = either(last, less(integer(per - 2), place))
+    return Part(less(place, integer(1)), closes, last, after)
 
 
 def _piece(frame: Frame, blocks: Blocks) -> Statements:

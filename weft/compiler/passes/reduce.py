@@ -7,7 +7,7 @@ What a reduction of n points x[0], x[1], … is, on every backend and however it
   by lane: tree(blocks) = combine(tree(first 2^p), tree(rest)), 2^p the largest power of two below
   their number. At the end lane l meets lane l + 8, then + 4, + 2, + 1.
 * `lanes` = 1: blocks of 32 points, each met in order, then the same tree.
-* `lanes` = 0: all points in order, as in a matrix product.
+* `lanes` = 0: products, all in order, or in pieces (see `chains`).
 
 So lane l of the first kind is a reduction of the second kind over the points l, l + 16, …: where
 the loop around a reduction runs in lanes, or memory is not in the order of the points, it becomes
@@ -39,6 +39,7 @@ from weft.compiler.passes.accumulate import (
     dtypes_of,
     halves,
 )
+from weft.compiler.passes.chains import in_chains
 from weft.compiler.passes.points import at, moved, name_of, origin, places, points
 from weft.compiler.passes.reduce_lanes import BLOCK, LaneForm
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
@@ -77,6 +78,8 @@ class _Expander:
 
     def expand(self, reduce: Reduce, alone: bool) -> Statements:
         """A reduction in loops."""
+        if reduce.parts[0].combine == "dot":
+            return self.statements(in_chains(self.scope, reduce), alone)
         if reduce.lanes == 0:
             return self.in_order(reduce, alone)
         if reduce.lanes == 1:
