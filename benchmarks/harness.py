@@ -27,6 +27,7 @@ LIBRARIES = ("weft", "numpy", "jax", "torch")
 MARKS = {True: "ok", False: "MISS", None: "no peer"}
 LONG = 0.1  # seconds of a call from which one before it is not needed to warm caches up
 PATIENCE = 1.5  # seconds of a call that is made once, and counts for all rounds
+SETTLE = 0.05  # seconds after which no library's threads wait actively for more work
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def measure(workload: Workload, rounds: int, seconds: float) -> dict[str, list[f
     for _ in range(rounds):
         for name, function in workload.items():
             last = times[name][-1] if times[name] else 0.0
+            time.sleep(SETTLE)
             times[name].append(last if last > PATIENCE else once(function, seconds, last < LONG))
     return times
 
