@@ -6,7 +6,7 @@ whether a value reads a variable at all. `add`, `sub` and `mul` build such indic
 
 from __future__ import annotations
 
-from weft.compiler.loops import Value, integer, literal, value, walk
+from weft.compiler.loops import Value, integer, literal, points, value
 
 _ZERO, _ONE = integer(0), integer(1)
 
@@ -64,17 +64,30 @@ def wrapped(number: int) -> int:
 
 def depends(x: Value, variable: Value) -> bool:
     """Whether a value reads the variable; what a local was assigned earlier does not count."""
-    return any(point is variable for point in walk(x))
+    return variable in points(x)
 
 
-def stride(index: Value, variable: Value) -> Value | None:
+def stride(
+    index: Value, variable: Value, found: dict[Value, Value | None] | None = None
+) -> Value | None:
     """By how much an index grows with each step of the variable; None if that is not constant.
 
     The coefficient is itself free of the variable: `integer(1)`, a parameter, a product of those.
+    What is in `found` is taken from there; what is found on the way is put there.
     """
-    found: dict[Value, Value | None] = {}
-    for point in walk(index):
-        found[point] = _stride(point, variable, found)
+    found = {} if found is None else found
+    stack = [index]
+    while stack:
+        point = stack[-1]
+        if point in found:
+            stack.pop()
+            continue
+        missing = [a for a in point.args if a not in found]
+        if missing:
+            stack += missing
+        else:
+            stack.pop()
+            found[point] = _stride(point, variable, found)
     return found[index]
 
 
@@ -82,7 +95,10 @@ def _stride(x: Value, variable: Value, found: dict[Value, Value | None]) -> Valu
     if x is variable:
         return _ONE
     slopes = [found[a] for a in x.args]
-    if all(slope is _ZERO for slope in slopes):
+    for slope in slopes:
+        if slope is not _ZERO:
+            break
+    else:
         return _ZERO
     if x.op == "neg" and slopes[0] is not None:
         return sub(_ZERO, slopes[0])

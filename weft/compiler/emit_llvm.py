@@ -24,7 +24,6 @@ from weft.compiler.loops import (
     Store,
     Value,
     When,
-    every,
     literal,
 )
 from weft.errors import UnsupportedError
@@ -71,13 +70,21 @@ def emit_kernel(kernel: Kernel, dialect: Dialect, writer: Writer) -> None:
     dialect.close(writer)
 
 
-def _written(statements: tuple[Statement, ...]) -> frozenset[Memory]:
+def _written(
+    statements: tuple[Statement, ...], memo: dict[int, frozenset[Memory]]
+) -> frozenset[Memory]:
+    """The memory that statements write; `memo` knows it for statements by their identity."""
     found: set[Memory] = set()
-    for statement in every(statements):
+    for statement in statements:
         if isinstance(statement, Store):
             found.add(("buffer", statement.buffer))
         elif isinstance(statement, Assign):
             found.add(("local", statement.local))
+        else:
+            inner = memo.get(id(statement))
+            if inner is None:
+                inner = memo[id(statement)] = _written(statement.body, memo)
+            found |= inner
     return frozenset(found)
 
 
@@ -98,6 +105,7 @@ class _Function:
         self.values.parameters = frame.parameters
         self.values.guard = frame.guard
         self.scopes = self.values.scopes
+        self._writes: dict[int, frozenset[Memory]] = {}  # what loops of this kernel write
         for number, local in enumerate(kernel.locals):
             if local.shared:
                 kind = f"[{local.length} x {stored_type(local.dtype)}]"
@@ -300,7 +308,7 @@ class _Function:
         if turns < 2:
             self._once(loop, start, turns)
             return
-        writer, written = self.writer, _written(loop.body)
+        writer, written = self.writer, _written(loop.body, self._writes)
         self.scopes.forget(written)
         labels = [writer.label(part) for part in ("head", "body", "done")]
         head, body, done = labels

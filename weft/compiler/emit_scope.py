@@ -7,6 +7,7 @@ forgotten when it is written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,6 +31,9 @@ class Operand(NamedTuple):
     natural: bool = False  # an index that is not negative
 
 
+Made: TypeAlias = Operand | list[Operand]
+
+
 @dataclass(slots=True)
 class Scope:
     """A region of a function; what it computes is known until it ends.
@@ -43,8 +47,7 @@ class Scope:
     certain: bool = False  # a head whose loop is known to run
     before: list[Any] = field(default_factory=list)  # lines just before a head's loop is entered
     inside: list[Any] = field(default_factory=list)  # lines of a head
-    known: dict[Any, Operand | list[Operand]] = field(default_factory=dict)
-    readers: dict[Memory, list[Any]] = field(default_factory=dict)  # keys of what reads memory
+    made: list[tuple[Any, Made]] = field(default_factory=list)  # keys, and what it computes
 
 
 class Scopes:
@@ -53,42 +56,39 @@ class Scopes:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.stack = [Scope("branch")]
-
-    @property
-    def top(self) -> int:
-        """The depth of the innermost scope."""
-        return len(self.stack) - 1
+        self.top = 0  # the depth of the innermost scope
+        self.known: dict[Any, Made] = {}  # in any scope
+        self._branches = [0]  # depths of branches
+        self._readers: dict[Memory, list[tuple[Any, Made]]] = {}
 
     def push(self, scope: Scope) -> Scope:
         """Enter a scope."""
         self.stack.append(scope)
+        self.top += 1
+        if scope.kind == "branch":
+            self._branches.append(self.top)
         return scope
 
     def pop(self) -> None:
         """Leave the innermost scope, and forget what it computed."""
-        self.stack.pop()
+        scope = self.stack.pop()
+        self.top -= 1
+        if scope.kind == "branch":
+            self._branches.pop()
+        self._drop(scope.made)
 
-    def find(self, key: Any) -> Operand | list[Operand] | None:
-        """What is known under a key, in any scope; None if nothing is."""
-        for scope in reversed(self.stack):
-            found = scope.known.get(key)
-            if found is not None:
-                return found
-        return None
-
-    def keep(self, key: Any, operand: Operand | list[Operand], depth: int) -> None:
+    def keep(self, key: Any, made: Made, depth: int) -> None:
         """Remember what was computed in the scope at `depth`."""
-        scope = self.stack[depth]
-        scope.known[key] = operand
-        for memory in _reads(operand):
-            scope.readers.setdefault(memory, []).append(key)
+        self.known[key] = made
+        entry = (key, made)
+        self.stack[depth].made.append(entry)
+        for memory in made.reads if isinstance(made, Operand) else _reads(made):
+            self._readers.setdefault(memory, []).append(entry)
 
     def floor(self, depth: int) -> int:
         """`depth`, or that of the innermost branch if it is deeper: values stay in branches."""
-        for level in range(self.top, depth, -1):
-            if self.stack[level].kind == "branch":
-                return level
-        return depth
+        branch = self._branches[-1]
+        return branch if branch > depth else depth
 
     def anchor(self, depth: int, memory: Memory) -> int:
         """How far out memory may be read, at least at `depth`.
@@ -119,11 +119,16 @@ class Scopes:
 
     def forget(self, written: frozenset[Memory]) -> None:
         """Drop every value that reads memory which has been, or will be, written."""
-        for scope in self.stack:
-            for memory in written & scope.readers.keys():
-                for key in scope.readers.pop(memory):
-                    scope.known.pop(key, None)
+        for memory in written:
+            self._drop(self._readers.pop(memory, ()))
+
+    def _drop(self, made: Iterable[tuple[Any, Made]]) -> None:
+        """Forget these, but not what has come in their place since."""
+        known = self.known
+        for key, what in made:
+            if known.get(key) is what:
+                del known[key]
 
 
-def _reads(x: Operand | list[Operand]) -> frozenset[Memory]:
-    return x.reads if isinstance(x, Operand) else NOTHING.union(*(part.reads for part in x))
+def _reads(parts: list[Operand]) -> frozenset[Memory]:
+    return NOTHING.union(*(part.reads for part in parts))

@@ -93,6 +93,7 @@ class Writer:
         self.lines: list[Any] = []  # text, or a list of lines that is still growing
         self.declarations: dict[str, None] = {}
         self.functions: dict[str, str] = {}
+        self.intrinsics: dict[tuple[str, str, int], tuple[str, str]] = {}  # type, and a call begun
         self.block = "entry"
         self._count = 0
 
@@ -186,13 +187,18 @@ class Code:
 
     def intrinsic(self, base: str, name: str, *args: str, extra: str = "") -> str:
         """A call of an intrinsic whose operands and result are of type `name`."""
-        kind = self.type(name)
-        suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + _SUFFIX.get(name, name)
-        flags = ", i1" if extra else ""
-        kinds = ", ".join([kind] * len(args))
-        self.writer.declarations[f"declare {kind} @llvm.{base}.{suffix}({kinds}{flags})"] = None
-        operands = ", ".join(f"{kind} {x}" for x in args)
-        return self.writer.let(f"call {kind} @llvm.{base}.{suffix}({operands}{extra})")
+        key = (base, name, self.lanes)
+        known = self.writer.intrinsics.get(key)
+        if known is None:
+            kind = self.type(name)
+            suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + _SUFFIX.get(name, name)
+            flags = ", i1" if extra else ""
+            kinds = ", ".join([kind] * len(args))
+            self.writer.declarations[f"declare {kind} @llvm.{base}.{suffix}({kinds}{flags})"] = None
+            known = self.writer.intrinsics[key] = kind, f"call {kind} @llvm.{base}.{suffix}("
+        kind, call = known
+        operands = f", {kind} ".join(args)
+        return self.writer.let(f"{call}{kind} {operands}{extra})")
 
     def saturate(self, signed: bool, x: str, source: str, target: str) -> str:
         """A float as an integer: truncated, saturated, NaN as 0."""

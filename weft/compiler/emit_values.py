@@ -15,7 +15,7 @@ from weft.compiler.emit_lanes import combine_lanes
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
 from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
-from weft.compiler.loops import BOOL, INDEX, Kernel, Local, Value, integer, literal, walk
+from weft.compiler.loops import BOOL, INDEX, Kernel, Local, Value, integer, literal, points
 from weft.compiler.polynomial import Polynomial, polynomial, without
 from weft.core.common.types import DType
 
@@ -52,6 +52,7 @@ class Values:
         self.aligned = aligned  # whether buffers begin where vectors may
         self._whole = False  # whether the vector loop's variable counts whole vectors
         self.scopes = Scopes(writer)
+        self._known = self.scopes.known
         self.buffers: tuple[str, ...] = ()
         self.parameters: tuple[str, ...] = ()
         self.guard: Guard | None = None
@@ -60,31 +61,36 @@ class Values:
         self.lanes = 1
         self.lane = VECTOR
         self.asking = ""  # the number of the lane `ASKING`
-        self._literals: dict[Value, Operand] = {}
         self._slopes: dict[Value, int | Value | None] = {}
+        self._strides: dict[Value, Value | None] = {}  # the same for what indices consist of
+        self._wide = {number for number, local in enumerate(kernel.locals) if local.lanes > 1}
+        self._codes: dict[int, Code] = {}
 
     def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
         """Enter a vector loop, or leave it."""
         assert variable is None or self.variable is None, "a vector loop inside a vector loop"
         self._whole = start is not None and _is_multiple(polynomial(start), lanes)
         self.variable, self.lanes = variable, lanes
-        self._slopes = {}
+        self._slopes, self._strides = {}, {}
 
     def value(self, root: Value, lane: int | None = None) -> Operand:
         """A value, as a vector if lanes differ, or in one lane."""
         lane = self.lane if lane is None else lane
-        stack = [(root, False)]
-        while stack:
-            x, ready = stack.pop()
-            if self._find(x, lane) is not None:
-                continue
-            missing = [] if ready else [a for a in _needs(x) if self._find(a, lane) is None]
-            if missing:
-                stack.append((x, True))
-                stack.extend((a, False) for a in reversed(missing))
-            else:
-                self._make(x, lane)
-        found = self._find(root, lane)
+        find = self._find
+        found = find(root, lane)
+        if found is None:
+            stack = [(root, False)]
+            while stack:
+                x, ready = stack.pop()
+                if find(x, lane) is not None:
+                    continue
+                missing = [] if ready else [a for a in _needs(x) if find(a, lane) is None]
+                if missing:
+                    stack.append((x, True))
+                    stack.extend([(a, False) for a in reversed(missing)])
+                else:
+                    self._make(x, lane)
+            found = find(root, lane)
         assert isinstance(found, Operand), root
         return found
 
@@ -103,7 +109,7 @@ class Values:
         if x.literal:
             return f"splat ({name} {x.text})"
         key = ("spread", x.text, lanes)
-        found = self.scopes.find(key)
+        found = self._known.get(key)
         if found is None:
             depth, kind = self.scopes.floor(x.depth), vector(name, lanes)
             one = self._let(f"insertelement {kind} poison, {name} {x.text}, i32 0", depth)
@@ -120,7 +126,7 @@ class Values:
             return self._slopes[index]
         found: int | Value | None = None
         if self.variable is not None and not self._has_lanes(index):
-            step = affine.stride(index, self.variable)
+            step = affine.stride(index, self.variable, self._strides)
             found = int(literal(step)) if step is not None and step.op == "const" else step
         self._slopes[index] = found
         return found
@@ -146,7 +152,7 @@ class Values:
     def address(self, place: Place, index: Operand, step: int | str = 0) -> tuple[str, int]:
         """A pointer to an element, `step` elements past `index`; and the depth it is known at."""
         key = ("address", place.memory, index.text, step)
-        found = self.scopes.find(key)
+        found = self._known.get(key)
         if found is None:
             depth = self.scopes.floor(index.depth)
             element = vector(stored_type(place.dtype), place.lanes)
@@ -201,24 +207,23 @@ class Values:
         self.writer.do(f"store {name} {text}, {place.kind} {pointer}, align {align}")
 
     def _has_lanes(self, index: Value) -> bool:
-        locals_ = self.kernel.locals
-        return any(x.op == "get" and locals_[x.data].lanes > 1 for x in walk(index))
+        wide = self._wide
+        return bool(wide) and any(x.op == "get" and x.data in wide for x in points(index))
 
     def _differs(self, x: Value) -> bool:
         """Whether a value may differ between the lanes of the vector loop around this point."""
-        locals_ = self.kernel.locals
         return self.variable is not None and any(
-            part is self.variable or (part.op == "get" and locals_[part.data].lanes > 1)
-            for part in walk(x)
+            part is self.variable or (part.op == "get" and part.data in self._wide)
+            for part in points(x)
         )
 
     def _find(self, x: Value, lane: int) -> Operand | list[Operand] | None:
-        if x.op == "const":
-            return self._literals.get(x) or self._literal(x)
-        found = self.scopes.find(x)
-        if lane == VECTOR:
+        found = self._known.get(x)
+        if found is None and x.op == "const":
+            return self._literal(x)
+        if lane == VECTOR or x.op == "const":
             return found
-        special = self.scopes.find((x, lane))
+        special = self._known.get((x, lane))
         if special is not None:
             return special
         if isinstance(found, Operand):
@@ -229,12 +234,12 @@ class Values:
         number = literal(x)
         natural = bool(x.dtype == INDEX and number >= 0)
         found = Operand(constant(number, x.dtype), x.dtype, literal=True, natural=natural)
-        self._literals[x] = found
+        self.scopes.keep(x, found, 0)
         return found
 
     def _extract(self, x: Operand, lane: int) -> Operand:
         key = ("lane", x.text, lane)
-        found = self.scopes.find(key)
+        found = self._known.get(key)
         if found is None:
             depth = self.scopes.floor(x.depth)
             kind = vector(type_of(x.dtype), x.lanes)
@@ -288,7 +293,7 @@ class Values:
     def _variable(self, x: Value, lane: int) -> Operand:
         """The vector loop's variable; others are known from the start of their loop."""
         assert x is self.variable, f"{x} outside its loop"
-        first = self.scopes.find((x, 0))
+        first = self._known.get((x, 0))
         assert isinstance(first, Operand)
         depth = self.scopes.floor(first.depth)
         if lane != VECTOR:
@@ -310,8 +315,10 @@ class Values:
             a = self._find(arg, lane)
             assert isinstance(a, Operand), x
             operands.append(a)
-            lanes = max(lanes, a.lanes)
-            depth = max(depth, a.depth)
+            if a.lanes > lanes:
+                lanes = a.lanes
+            if a.depth > depth:
+                depth = a.depth
             varies = varies or a.varies
             if a.reads and a.reads is not reads:
                 reads = reads | a.reads
@@ -334,7 +341,9 @@ class Values:
         return Operand(text, x.dtype, lanes, depth, reads, varies, False, natural)
 
     def _write(self, x: Value, texts: list[str], operands: list[Operand], lanes: int) -> str:
-        code = Code(self.writer, lanes)
+        code = self._codes.get(lanes)
+        if code is None:
+            code = self._codes[lanes] = Code(self.writer, lanes)
         if x.op == "select":
             kind = code.type(type_of(x.dtype))
             condition = vector("i1", operands[0].lanes)
@@ -514,7 +523,7 @@ _MEMORY = {"load": "buffer", "get": "local"}
 
 def _reads(x: Value) -> frozenset[Memory]:
     """The memory that a value needs."""
-    return frozenset((_MEMORY[a.op], a.data) for a in walk(x) if a.op in _MEMORY)
+    return frozenset((_MEMORY[a.op], a.data) for a in points(x) if a.op in _MEMORY)
 
 
 def _needs(x: Value) -> tuple[Value, ...]:

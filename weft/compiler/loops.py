@@ -283,6 +283,18 @@ def walk(*roots: Value) -> Iterator[Value]:
                         stack.append((a, False))
 
 
+def points(*roots: Value) -> set[Value]:
+    """Every value these need, in no order."""
+    seen = set(roots)
+    stack = list(roots)
+    while stack:
+        for a in stack.pop().args:
+            if a not in seen:
+                seen.add(a)
+                stack.append(a)
+    return seen
+
+
 def children(statement: Statement) -> tuple[Statement, ...]:
     """The statements directly inside one."""
     return () if isinstance(statement, Store | Assign) else statement.body
