@@ -32,7 +32,7 @@ thread loops is done by every thread alike, so it only assigns registers.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -263,24 +263,21 @@ class Kernel:
         )
 
 
-def walk(*roots: Value) -> Iterator[Value]:
+def walk(*roots: Value) -> Iterable[Value]:
     """Every value these need, operands before users, each once."""
-    seen: set[Value] = set()
-    for root in roots:
-        stack = [(root, False)]
-        while stack:
-            x, ready = stack.pop()
-            if ready:
-                yield x
-            elif x not in seen:
-                seen.add(x)
-                if not x.args:
-                    yield x
-                    continue
-                stack.append((x, True))
-                for a in reversed(x.args):
-                    if a not in seen:
-                        stack.append((a, False))
+    found: dict[Value, None] = {}
+    entered: set[Value] = set()
+    stack = list(reversed(roots))
+    while stack:
+        x = stack[-1]
+        args = x.args
+        if not args or x in entered:
+            stack.pop()
+            found[x] = None
+        else:
+            entered.add(x)
+            stack += [a for a in reversed(args) if a not in found]
+    return found
 
 
 def points(*roots: Value) -> set[Value]:
@@ -314,11 +311,14 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
     return (statement.condition,)
 
 
-def every(statements: tuple[Statement, ...]) -> Iterator[Statement]:
+def every(statements: tuple[Statement, ...]) -> list[Statement]:
     """All statements, outer before inner, in order."""
+    found: list[Statement] = []
     for statement in statements:
-        yield statement
-        yield from every(children(statement))
+        found.append(statement)
+        if not isinstance(statement, Store | Assign):
+            found += every(statement.body)
+    return found
 
 
 def identity_of(combine: str, dtype: DType) -> Value:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from weft.compiler.loops import INDEX, Value, integer, literal, value
+from weft.compiler.loops import INDEX, Value, integer, literal, points, value
 
 Monomial: TypeAlias = tuple[Value, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
@@ -71,6 +71,9 @@ def plus(p: Polynomial, q: Polynomial) -> Polynomial:
 
 def times(p: Polynomial, q: Polynomial) -> Polynomial:
     """p · q."""
+    if len(q) == 1 and () in q:
+        by = q[()]
+        return {term: count * by for term, count in p.items() if count * by % _WRAP}
     total: Polynomial = {}
     for term, count in p.items():
         for other, many in q.items():
@@ -95,20 +98,18 @@ def to_value(p: Polynomial) -> Value:
     """A polynomial in scalar instructions, its literal last."""
     total: Value | None = None
     for term, count in p.items():
-        if term:
-            factors = [*term, *([] if count == 1 else [integer(_wrapped(count))])]
-            total = _joined("add", ([] if total is None else [total]) + [_joined("mul", factors)])
-    offset = integer(_wrapped(p.get((), 0)))
+        if not term:
+            continue
+        product, *factors = term
+        for factor in factors:
+            product = value("mul", (product, factor), INDEX)
+        if count != 1:
+            product = value("mul", (product, integer(_wrapped(count))), INDEX)
+        total = product if total is None else value("add", (total, product), INDEX)
+    offset = p.get((), 0)
     if total is None:
-        return offset
-    return total if not p.get((), 0) else value("add", (total, offset), INDEX)
-
-
-def _joined(op: str, values: list[Value]) -> Value:
-    total = values[0]
-    for x in values[1:]:
-        total = value(op, (total, x), INDEX)
-    return total
+        return integer(_wrapped(offset))
+    return value("add", (total, integer(_wrapped(offset))), INDEX) if offset else total
 
 
 def _wrapped(number: int) -> int:
@@ -129,16 +130,7 @@ def coefficient(p: Polynomial, atom: Value) -> Polynomial | None:
 
 def hides(x: Value, atom: Value) -> bool:
     """Whether an atom is somewhere inside a value."""
-    stack = [x]
-    seen: set[Value] = set()
-    while stack:
-        here = stack.pop()
-        if here is atom:
-            return True
-        if here not in seen:
-            seen.add(here)
-            stack.extend(here.args)
-    return False
+    return atom in points(x)
 
 
 def without(p: Polynomial, atoms: Iterable[Value]) -> Polynomial:

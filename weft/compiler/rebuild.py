@@ -24,6 +24,7 @@ from weft.compiler.loops import (
     children,
     every,
     expressions,
+    points,
     value,
     variable,
 )
@@ -78,6 +79,9 @@ def bound(statement: Statement) -> tuple[Value, ...]:
 
 def rebuild(x: Value, change: Change, memo: dict[Value, Value]) -> Value:
     """`x` with `change` applied to each of its points, operands first."""
+    found = memo.get(x)
+    if found is not None:
+        return found
     stack = [x]
     while stack:
         point = stack[-1]
@@ -85,19 +89,17 @@ def rebuild(x: Value, change: Change, memo: dict[Value, Value]) -> Value:
             stack.pop()
             continue
         args = point.args
-        missing = [a for a in args if a not in memo] if args else args
-        if missing:
-            stack.extend(reversed(missing))
+        waits = False
+        for a in reversed(args):
+            if a not in memo:
+                stack.append(a)
+                waits = True
+        if waits:
             continue
         stack.pop()
-        for a in args:
-            if memo[a] is not a:
-                changed = tuple([memo[a] for a in args])
-                point_now = value(point.op, changed, point.dtype, point.data)
-                break
-        else:
-            point_now = point
-        memo[point] = change(point_now)
+        made = tuple([memo[a] for a in args])
+        now = point if made == args else value(point.op, made, point.dtype, point.data)
+        memo[point] = change(now)
     return memo[x]
 
 
@@ -200,15 +202,7 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
 
 def values_of(statements: Iterable[Statement]) -> set[Value]:
     """Every point of every expression in statements and in those inside them."""
-    found: set[Value] = set()
-    for statement in every(tuple(statements)):
-        stack = [x for x in expressions(statement) if x not in found]
-        while stack:
-            x = stack.pop()
-            if x not in found:
-                found.add(x)
-                stack.extend(x.args)
-    return found
+    return points(*(x for s in every(tuple(statements)) for x in expressions(s)))
 
 
 def assigned_locals(statements: Iterable[Statement]) -> set[int]:

@@ -66,12 +66,15 @@ def _fold_one(statement: Statement, change: object) -> Statement:
     assert callable(change)
     changed = revise_one(statement, lambda x: change(x))
     if isinstance(changed, Store):
-        return replace(changed, index=plain(changed.index))
+        index = plain(changed.index)
+        return changed if index is changed.index else replace(changed, index=index)
     if isinstance(changed, Assign):
         position = None if changed.position is None else plain(changed.position)
-        return replace(changed, position=position)
+        return changed if position is changed.position else replace(changed, position=position)
     if isinstance(changed, Loop):
-        changed = replace(changed, start=plain(changed.start), stop=plain(changed.stop))
+        start, stop = plain(changed.start), plain(changed.stop)
+        if start is not changed.start or stop is not changed.stop:
+            changed = replace(changed, start=start, stop=stop)
     elif isinstance(changed, Reduce):
         changed = replace(changed, axes=tuple((v, plain(extent)) for v, extent in changed.axes))
     return with_body(changed, tuple(_fold_one(s, change) for s in changed.body))
