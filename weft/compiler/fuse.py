@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from weft.compiler.index import Index, axis, flat
-from weft.compiler.loops import Value, load
+from weft.compiler.loops import Value, integer, load
 from weft.compiler.point import Point, Pull, kind_of, reduced_axes, reduced_size, weight
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
@@ -32,18 +32,16 @@ _LOOPS = ("map", "reduce")
 PRODUCTS = frozenset({"dot", "conv"})  # kernels of sums of products, which take an epilogue
 
 
-@dataclass(frozen=True)
 class Read:
     """One operand of a call, through views: a result and the index it is read at."""
 
-    ref: Ref
-    point: Point
-    step: int  # elements of the reader's space for each element read; 0: not in order
+    __slots__ = ("node", "point", "ref", "step")
 
-    @property
-    def node(self) -> OutputRefs:
-        """The call that is read."""
-        return self.ref[0]
+    def __init__(self, ref: Ref, point: Point, step: int) -> None:
+        self.ref = ref
+        self.node = ref[0]  # the call that is read
+        self.point = point
+        self.step = step  # elements of the reader's space for each element read; 0: not in order
 
 
 @dataclass(eq=False)
@@ -85,6 +83,8 @@ class Fusion:
                 self.kinds[node] = "host"
             if self.kinds[node] in PACKED:
                 self.kept.update(source for source, _ in node.inputs if source in self.kinds)
+        self._points: dict[Shape, tuple[Point, Index]] = {}
+        self._direct: dict[tuple[Shape, Shape], tuple[Point, int]] = {}
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}
         self.reads: dict[OutputRefs, tuple[Read, ...]] = {}
@@ -149,8 +149,7 @@ class Fusion:
         if self.kinds[node] not in _LOOPS:
             return tuple(Read(ref, (), 0) for ref in self.roots(node.inputs))
         space = self.space_of(node)
-        point = tuple(axis(f"p{k}", size) for k, size in enumerate(space))
-        here = flat(point, space)
+        point, here = self._point_of(space)
         found: dict[tuple[Ref, Point], Read] = {}
 
         def source(ref: Ref, index: Point) -> Value | None:
@@ -161,14 +160,41 @@ class Fusion:
             return load(self.order.get(ref[0], -1), flat(index, kind.shape).value, kind.dtype)
 
         pull = Pull(source)
-        if self.kinds[node] == "reduce":
-            pull.at(node.inputs[0], point)
-        elif isinstance(node.op, ElementwiseOperation):
-            for ref in node.inputs:  # what it computes of them does not matter here
-                pull.at(ref, point)
-        else:
+        if self.kinds[node] != "reduce" and not isinstance(node.op, ElementwiseOperation):
             pull.compute(node, point)
+            return tuple(found.values())
+        # What it computes of them does not matter here.
+        for ref in node.inputs[:1] if self.kinds[node] == "reduce" else node.inputs:
+            if self.kinds.get(ref[0]) == "view":
+                pull.at(ref, point)
+            else:
+                read = self._read_directly(ref, space)
+                found[ref, read.point] = read
         return tuple(found.values())
+
+    def _point_of(self, space: Shape) -> tuple[Point, Index]:
+        """A point of a space, and its row-major position."""
+        known = self._points.get(space)
+        if known is None:
+            point = tuple(axis(f"p{k}", size) for k, size in enumerate(space))
+            known = self._points[space] = point, flat(point, space)
+        return known
+
+    def _read_directly(self, ref: Ref, space: Shape) -> Read:
+        """A result, not a view, read at a point of `space`: it depends on the shapes alone."""
+        shape = ref[0].types[ref[1]].shape
+        known = self._direct.get((shape, space))
+        if known is None:
+            point, here = self._point_of(space)
+            seen: list[Read] = []
+
+            def source(ref: Ref, index: Point) -> Value:
+                seen.append(Read(ref, index, in_order(ref, index, here, prod(space))))
+                return integer(0)
+
+            Pull(source).at(ref, point)
+            known = self._direct[shape, space] = seen[0].point, seen[0].step
+        return Read(ref, *known)
 
     def roots(self, refs: Iterable[Ref]) -> list[Ref]:
         """The results behind views that these refer to."""

@@ -7,7 +7,6 @@ reaches a kernel is as plain as a hand-written loop's.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from math import gcd
 from typing import TypeAlias
@@ -18,25 +17,24 @@ from weft.core.common.types import DType, Shape
 Bounds: TypeAlias = tuple[int, int]  # the least and the greatest value, both included
 Part: TypeAlias = "Index | Value | int"
 
-_extents: weakref.WeakKeyDictionary[Value, int] = weakref.WeakKeyDictionary()
-
-
 def axis(name: str, extent: int) -> Index:
     """A loop variable that runs from 0 to `extent` - 1."""
     made = variable(f"{name}_{extent}")
-    _extents[made] = extent
+    made.extent = extent
     return Index({made: 1}, 0)
 
 
 class Index:
     """Σ coefficient · atom + offset, for integers."""
 
-    __slots__ = ("offset", "terms")
+    __slots__ = ("_bounds", "_hash", "offset", "terms")
     dtype: DType = INDEX
 
     def __init__(self, terms: dict[Value, int], offset: int) -> None:
-        self.terms = terms
+        self.terms = terms  # which nobody may change
         self.offset = offset
+        self._hash: int | None = None
+        self._bounds: Bounds | None | bool = False  # until somebody has asked
 
     @staticmethod
     def of(x: Part) -> Index:
@@ -73,13 +71,20 @@ class Index:
     @property
     def bounds(self) -> Bounds | None:
         """The least and greatest value it can take, where that is known."""
+        if self._bounds is False:
+            self._bounds = self._find_bounds()
+        return self._bounds
+
+    def _find_bounds(self) -> Bounds | None:
         low = high = self.offset
         for atom, coefficient in self.terms.items():
             found = bounds_of(atom)
             if found is None:
                 return None
-            ends = (found[0] * coefficient, found[1] * coefficient)
-            low, high = low + min(ends), high + max(ends)
+            one, other = found[0] * coefficient, found[1] * coefficient
+            if one > other:
+                one, other = other, one
+            low, high = low + one, high + other
         return low, high
 
     def __eq__(self, other: object) -> bool:
@@ -88,7 +93,9 @@ class Index:
         )
 
     def __hash__(self) -> int:
-        return hash((frozenset(self.terms.items()), self.offset))
+        if self._hash is None:
+            self._hash = hash((frozenset(self.terms.items()), self.offset))
+        return self._hash
 
     def __repr__(self) -> str:
         return f"Index({self.value!r})"
@@ -213,8 +220,7 @@ def bounds_of(x: Value) -> Bounds | None:
         number = int(literal(x))
         return number, number
     if x.op == "variable":
-        extent = _extents.get(x)
-        return None if extent is None else (0, max(extent - 1, 0))
+        return None if x.extent is None else (0, max(x.extent - 1, 0))
     if (
         x.op == "cast"
         and x.args[0].dtype.kind in "iu"
@@ -260,10 +266,23 @@ def _half_open(op: str, known: Bounds | None) -> Bounds | None:
 
 def flat(index: Sequence[Part], shape: Shape) -> Index:
     """The row-major position of a point."""
-    total = Index({}, 0)
+    terms: dict[Value, int] = {}
+    offset = 0
+    has_rest = False
     for i, size in zip(index, shape, strict=True):
-        total = total * size + i if size != 1 else total
-    return total
+        if size == 1:
+            continue
+        part = Index.of(i)
+        terms = {atom: count * size for atom, count in terms.items()} if size else {}
+        offset = offset * size + part.offset
+        for atom, count in part.terms.items():
+            terms[atom] = terms.get(atom, 0) + count
+            if not terms[atom]:
+                del terms[atom]
+            has_rest = has_rest or atom.op == "rem"
+        if has_rest:
+            terms = _rejoined(terms)
+    return Index(terms, offset)
 
 
 def unflat(position: Part, shape: Shape) -> tuple[Index, ...]:

@@ -77,7 +77,7 @@ _values: dict[Any, _Reference] = {}
 class Value:
     """One point of an expression; equal expressions are one object."""
 
-    __slots__ = ("__weakref__", "args", "data", "dtype", "op", "terms")
+    __slots__ = ("__weakref__", "args", "data", "dtype", "extent", "op", "terms")
 
     def __init__(self, op: str, args: tuple[Value, ...], dtype: DType, data: Any) -> None:
         self.op = op
@@ -85,6 +85,7 @@ class Value:
         self.dtype = dtype
         self.data = data  # a literal, or the number of a variable, parameter, buffer or local
         self.terms: Any = None  # an index as a polynomial, once somebody has asked for it
+        self.extent: int | None = None  # of a variable whose name says how far it runs
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"

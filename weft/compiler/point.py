@@ -51,6 +51,7 @@ DTYPES = frozenset(
 MOST_TAPS = 32  # elements of a window that are written out one by one
 _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
 _FLOAT = np.dtype(np.float32)
+_ZERO = Index({}, 0)
 _DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
 
 
@@ -80,7 +81,7 @@ class Pull(Builder):
         shape = node.types[slot].shape
         index = index[len(index) - len(shape) :]
         point = tuple(
-            Index({}, 0) if size == 1 else inside(i, size)
+            _ZERO if size == 1 else inside(i, size)
             for i, size in zip(index, shape, strict=True)
         )
         key = (ref, point)
