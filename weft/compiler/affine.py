@@ -6,13 +6,13 @@ whether a value reads a variable at all. `add`, `sub` and `mul` build such indic
 
 from __future__ import annotations
 
-from weft.compiler.loops import Value, integer, literal, points, value
+from weft.compiler.loops import Value, integer, integer_of, points, value
 
 _ZERO, _ONE = integer(0), integer(1)
 
 
 def _known(x: Value) -> int | None:
-    return int(literal(x)) if x.op == "const" else None
+    return integer_of(x) if x.op == "const" else None
 
 
 def add(x: Value, y: Value) -> Value:

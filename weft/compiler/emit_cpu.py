@@ -57,13 +57,13 @@ class Cpu:
         )
         buffers = []
         for number in range(len(kernel.buffers)):
-            slot = writer.let(f"getelementptr inbounds i32, ptr %slots, i64 {number}")
+            slot = writer.let(f"getelementptr i32, ptr %slots, i64 {number}")
             wide = writer.let(f"sext i32 {writer.let(f'load i32, ptr {slot}')} to i64")
-            entry = writer.let(f"getelementptr inbounds ptr, ptr %table, i64 {wide}")
+            entry = writer.let(f"getelementptr ptr, ptr %table, i64 {wide}")
             buffers.append(writer.let(f"load ptr, ptr {entry}"))
         parameters = []
         for number in range(kernel.parameters):
-            place = writer.let(f"getelementptr inbounds i64, ptr %parameters, i64 {number}")
+            place = writer.let(f"getelementptr i64, ptr %parameters, i64 {number}")
             parameters.append(writer.let(f"load i64, ptr {place}"))
         guard = Guard(kernel, writer) if self.checks else None
         return Frame(tuple(buffers), tuple(parameters), "%begin", "%end", guard)

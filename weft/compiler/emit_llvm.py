@@ -13,7 +13,7 @@ from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_scope import Memory, Operand, Scope
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
-from weft.compiler.emit_values import VECTOR, Place, Values
+from weft.compiler.emit_values import VECTOR, Place, Values, reads_of
 from weft.compiler.loops import (
     INDEX,
     Assign,
@@ -154,17 +154,13 @@ class _Function:
         written: set[Memory] = set()
         for store in stores:
             value = self.values.value(store.value)
-            if not written.isdisjoint(value.reads | self._reads(store.index)):
+            if not written.isdisjoint(value.reads | reads_of(store.index)):
                 self._flush(ready, written)
                 ready, written = [], set()
                 value = self.values.value(store.value)
             ready.append((store, value))
             written.add(("buffer", store.buffer))
         self._flush(ready, written)
-
-    def _reads(self, index: Value) -> frozenset[Memory]:
-        scalar = self.values.variable is not None and self.values.slope(index) is not None
-        return self.values.value(index, 0 if scalar else None).reads
 
     def _flush(self, ready: list[tuple[Store, Operand]], written: set[Memory]) -> None:
         for store, value in ready:
@@ -176,16 +172,16 @@ class _Function:
         """Write a value, or a vector of them, into memory at an index."""
         values = self.values
         if values.variable is None or values.lane != VECTOR or place.lanes > 1:
-            pointer, _ = values.address(place, values.scalar(index))
+            pointer = values.locate(place, index).pointer
             values.write(place, pointer, values.spread(value, place.lanes), place.lanes)
             return
         step = values.slope(index)
         if step == 1:
-            pointer, _ = values.address(place, values.value(index, 0))
+            pointer = values.locate(place, index, 0).pointer
             align = values.alignment(place, index)
             values.write(place, pointer, values.spread(value, values.lanes), values.lanes, align)
         elif step == 0 and value.lanes == 1:
-            pointer, _ = values.address(place, values.value(index, 0))
+            pointer = values.locate(place, index, 0).pointer
             values.write(place, pointer, value.text, 1)
         else:
             for lane, pointer in enumerate(values.lane_addresses(place, index)):
@@ -204,9 +200,8 @@ class _Function:
         value = values.value(store.value)
         scalar = values.variable is None or values.lane != VECTOR
         if scalar or values.slope(store.index) == 1:
-            index = values.scalar(store.index) if scalar else values.value(store.index, 0)
+            pointer = values.locate(place, store.index, None if scalar else 0).pointer
             lanes = 1 if scalar else values.lanes
-            pointer, _ = values.address(place, index)
             old, new = values.read(place, pointer, lanes), values.spread(value, lanes)
             made = self._combine(store, old, new, lanes)
             values.write(place, pointer, made, lanes)
@@ -228,6 +223,7 @@ class _Function:
         value = values.value(statement.value)
         if statement.position is not None:
             self._put(values.place_of(memory), statement.position, value)
+            self.scopes.forget(frozenset({memory}))
         else:
             name = vector(type_of(local.dtype), local.lanes)
             pointer = values.locals[statement.local]
@@ -238,7 +234,8 @@ class _Function:
             else:
                 text = values.spread(value, local.lanes)
             self.writer.do(f"store {name} {text}, ptr {pointer}")
-        self.scopes.forget(frozenset({memory}))
+            self.scopes.forget(frozenset({memory}))
+            values.hold(statement.local, text, value)
 
     def _when(self, statement: When) -> None:
         condition = self.values.value(statement.condition)

@@ -15,7 +15,18 @@ from weft.compiler.emit_lanes import combine_lanes
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
 from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
-from weft.compiler.loops import BOOL, INDEX, Kernel, Local, Value, integer, literal, points
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Kernel,
+    Local,
+    Value,
+    get,
+    integer,
+    integer_of,
+    literal,
+    points,
+)
 from weft.compiler.polynomial import Polynomial, polynomial, without
 from weft.core.common.types import DType
 
@@ -32,6 +43,15 @@ class Place(NamedTuple):
     kind: str  # the pointer's type
     dtype: DType
     lanes: int  # of one element
+
+
+class Located(NamedTuple):
+    """A pointer to an element, and what is known of its index."""
+
+    pointer: str
+    depth: int
+    reads: frozenset[Memory]
+    varies: bool
 
 
 class Values:
@@ -120,6 +140,14 @@ class Values:
         assert isinstance(found, Operand)
         return found.text
 
+    def hold(self, local: int, text: str, x: Operand) -> None:
+        """A register was given `x`, which is written as `text` there: no need to read it again."""
+        kind, depth = self.kernel.locals[local], self.scopes.top
+        literal = x.literal and kind.lanes == 1
+        reads = frozenset({("local", local)})
+        made = Operand(text, kind.dtype, kind.lanes, depth, reads, False, literal, x.natural)
+        self.scopes.keep(get(local, kind.dtype), made, depth)
+
     def slope(self, index: Value) -> int | Value | None:
         """How an index moves from lane to lane: 0, 1, another step, or None if it is not even."""
         if index in self._slopes:
@@ -127,7 +155,7 @@ class Values:
         found: int | Value | None = None
         if self.variable is not None and not self._has_lanes(index):
             step = affine.stride(index, self.variable, self._strides)
-            found = int(literal(step)) if step is not None and step.op == "const" else step
+            found = integer_of(step) if step is not None and step.op == "const" else step
         self._slopes[index] = found
         return found
 
@@ -155,18 +183,34 @@ class Values:
         found = self._known.get(key)
         if found is None:
             depth = self.scopes.floor(index.depth)
-            element = vector(stored_type(place.dtype), place.lanes)
-            inside = "inbounds " if self.guard is None else ""  # not to be taken for granted
-            how = f"getelementptr {inside}{element}, {place.kind}"
-            text = self._let(f"{how} {place.pointer}, i64 {index.text}", depth)
+            start, moved = place.pointer, index.text
             if step:
-                text = self._let(f"{how} {text}, i64 {step}", depth)
+                (start, _), moved = self.address(place, index), str(step)
+            element = vector(stored_type(place.dtype), place.lanes)
+            how = f"getelementptr {element}, {place.kind}"
+            text = self._let(f"{how} {start}, i64 {moved}", depth)
             found = Operand(text, INDEX, 1, depth, index.reads)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
         # Another turn of an unrolled loop may have the same number and know the address further
         # out; what is read there still belongs to this index.
         return found.text, max(found.depth, index.depth)
+
+    def locate(self, place: Place, index: Value, lane: int | None = None) -> Located:
+        """A pointer to the element at an index, which must be the same in all lanes or in one.
+
+        A literal that is added is a step from a pointer that other indices share: instructions
+        take it for nothing.
+        """
+        step = 0
+        if index.op == "add" and index.args[1].op == "const":
+            index, step = index.args[0], integer_of(index.args[1])
+        position = self.value(index, lane)
+        assert position.lanes == 1, f"lanes differ in {index}"
+        if step and position.literal:
+            position, step = position._replace(text=str(int(position.text) + step)), 0
+        pointer, depth = self.address(place, position, step)
+        return Located(pointer, depth, position.reads, position.varies)
 
     def lane_addresses(self, place: Place, index: Value) -> list[str]:
         """Pointers to the elements of all lanes."""
@@ -361,13 +405,10 @@ class Values:
         step = self.slope(index) if lane == VECTOR and self.variable is not None else 0
         align = 0
         if step == 0 or place.lanes > 1:
-            position = self.value(index, lane)
-            assert position.lanes == 1, f"lanes differ in {index}"
-            pointer, depth = self.address(place, position)
-            lanes, varies = place.lanes, position.varies
+            pointer, depth, reads, varies = self.locate(place, index, lane)
+            lanes = place.lanes
         elif step == 1:
-            position = self.value(index, 0)
-            pointer, depth = self.address(place, position)
+            pointer, depth, reads, _ = self.locate(place, index, 0)
             lanes, varies, align = self.lanes, True, self.alignment(place, index)
         else:
             return self._gather(x, place)
@@ -375,7 +416,7 @@ class Values:
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         text = self.read(place, pointer, lanes, align)
         self.writer.lines = lines
-        made = Operand(text, x.dtype, lanes, depth, position.reads | {place.memory}, varies)
+        made = Operand(text, x.dtype, lanes, depth, reads | {place.memory}, varies)
         if place.lanes > 1 and lane != VECTOR:
             return self._extract(made, lane)
         return made
@@ -388,7 +429,7 @@ class Values:
             made = self.writer.let(
                 f"insertelement {name} {made}, {type_of(x.dtype)} {one}, i32 {lane}"
             )
-        return Operand(made, x.dtype, self.lanes, self.scopes.top, _reads(x), True)
+        return Operand(made, x.dtype, self.lanes, self.scopes.top, reads_of(x), True)
 
     def _get(self, x: Value, lane: int) -> Operand:
         local: Local = self.kernel.locals[x.data]
@@ -432,7 +473,7 @@ class Values:
         end = writer.block
         writer.goto(join)
         writer.begin(join)
-        reads, made = _reads(x), []
+        reads, made = reads_of(x), []
         for kind, few, plain, many in zip(kinds, found, usual, fast, strict=True):
             text = writer.let(f"phi {kind} [ {few}, %{end} ], [ {plain}, %{start} ]")
             made.append(Operand(text, many.dtype, lanes, self.scopes.top, reads, varies))
@@ -499,7 +540,7 @@ class Values:
                 for first, second in pairs
                 for at in (0, lanes // 2)
             ]
-        reads = _reads(x)
+        reads = reads_of(x)
         return [Operand(text, x.dtype, lanes, self.scopes.top, reads, True) for text in texts]
 
     def _across(self, x: Value, lane: int) -> None:
@@ -521,7 +562,7 @@ class Values:
 _MEMORY = {"load": "buffer", "get": "local"}
 
 
-def _reads(x: Value) -> frozenset[Memory]:
+def reads_of(x: Value) -> frozenset[Memory]:
     """The memory that a value needs."""
     return frozenset((_MEMORY[a.op], a.data) for a in points(x) if a.op in _MEMORY)
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from math import gcd
 from typing import TypeAlias
 
-from weft.compiler.loops import INDEX, Value, integer, literal, value, variable
+from weft.compiler.loops import INDEX, Value, integer, integer_of, value, variable
 from weft.core.common.types import DType, Shape
 
 Bounds: TypeAlias = tuple[int, int]  # the least and the greatest value, both included
 Part: TypeAlias = "Index | Value | int"
+
 
 def axis(name: str, extent: int) -> Index:
     """A loop variable that runs from 0 to `extent` - 1."""
@@ -34,7 +35,7 @@ class Index:
         self.terms = terms  # which nobody may change
         self.offset = offset
         self._hash: int | None = None
-        self._bounds: Bounds | None | bool = False  # until somebody has asked
+        self._bounds: Bounds | bool | None = False  # until somebody has asked
 
     @staticmethod
     def of(x: Part) -> Index:
@@ -44,12 +45,12 @@ class Index:
         if not isinstance(x, Value):
             return Index({}, int(x))
         if x.op == "const":
-            return Index({}, int(literal(x)))
+            return Index({}, integer_of(x))
         if x.op in ("add", "sub") and x.dtype == INDEX:
             left, right = map(Index.of, x.args)
             return left + right if x.op == "add" else left - right
         if x.op == "mul" and x.dtype == INDEX and x.args[1].op == "const":
-            return Index.of(x.args[0]) * int(literal(x.args[1]))
+            return Index.of(x.args[0]) * integer_of(x.args[1])
         return Index({x: 1}, 0)
 
     @property
@@ -178,7 +179,7 @@ def _quotient(x: Index, divisor: int) -> Index:
         return Index(terms, x.offset // common) // (divisor // common)
     nested = _nested(x, "floordiv")
     if nested is not None:
-        return _quotient(Index.of(nested.args[0]), divisor * int(literal(nested.args[1])))
+        return _quotient(Index.of(nested.args[0]), divisor * integer_of(nested.args[1]))
     return Index({_binary("floordiv", x.value, integer(divisor)): 1}, 0)
 
 
@@ -188,21 +189,21 @@ def _nested(x: Index, op: str) -> Value | None:
         return None
     ((atom, coefficient),) = x.terms.items()
     literal_divisor = atom.op == op and atom.args[1].op == "const"
-    return atom if coefficient == 1 and literal_divisor and int(literal(atom.args[1])) > 0 else None
+    return atom if coefficient == 1 and literal_divisor and integer_of(atom.args[1]) > 0 else None
 
 
 def _rejoined(terms: dict[Value, int]) -> dict[Value, int]:
     """Put (x // n) · n + x % n together again."""
     for rest in [atom for atom in terms if atom.op == "rem" and atom.args[1].op == "const"]:
         x, n = rest.args
-        if int(literal(n)) <= 0:
+        if integer_of(n) <= 0:
             continue
-        quotient = _quotient(Index.of(x), int(literal(n)))
+        quotient = _quotient(Index.of(x), integer_of(n))
         if len(quotient.terms) != 1 or quotient.offset:
             continue
         ((atom, count),) = quotient.terms.items()
         times = terms.get(rest, 0)
-        if count == 1 and times and terms.get(atom) == times * int(literal(n)):
+        if count == 1 and times and terms.get(atom) == times * integer_of(n):
             whole = Index.of(x) * times
             if not whole.offset:
                 del terms[rest], terms[atom]
@@ -217,7 +218,7 @@ def _binary(op: str, x: Value, y: Value) -> Value:
 def bounds_of(x: Value) -> Bounds | None:
     """The least and greatest number an integer value can be, where that is known."""
     if x.op == "const":
-        number = int(literal(x))
+        number = integer_of(x)
         return number, number
     if x.op == "variable":
         return None if x.extent is None else (0, max(x.extent - 1, 0))
@@ -230,7 +231,7 @@ def bounds_of(x: Value) -> Bounds | None:
     if x.op == "select":
         return _both(bounds_of(x.args[1]), bounds_of(x.args[2]))
     if x.op == "rem" and x.args[1].op == "const":
-        left, most = bounds_of(x.args[0]), abs(int(literal(x.args[1]))) - 1
+        left, most = bounds_of(x.args[0]), abs(integer_of(x.args[1])) - 1
         return (0 if left is not None and left[0] >= 0 else -most, most)
     if x.op in ("add", "sub", "mul", "floordiv", "min", "max"):
         return _combined(x.op, bounds_of(x.args[0]), bounds_of(x.args[1]))

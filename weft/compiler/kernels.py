@@ -19,7 +19,7 @@ from weft.compiler.choice import USUAL, Choice
 from weft.compiler.choices import choice_of
 from weft.compiler.emit_cpu import emit, native_to
 from weft.compiler.lift import Form, Versions, form_of, lift
-from weft.compiler.loops import Kernel, Value, literal, walk
+from weft.compiler.loops import Kernel, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.convolve import convolve, is_worth
@@ -233,7 +233,7 @@ def evaluate(x: Value, parameters: Sequence[int]) -> int:
     for v in walk(x):
         args = [found[a] for a in v.args]
         if v.op == "const":
-            found[v] = int(literal(v))
+            found[v] = integer_of(v)
         elif v.op == "parameter":
             found[v] = parameters[v.data]
         else:

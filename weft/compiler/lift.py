@@ -20,7 +20,7 @@ from weft.compiler.loops import (
     Value,
     children,
     expressions,
-    literal,
+    integer_of,
     parameter,
 )
 from weft.compiler.rebuild import changer, revise
@@ -104,7 +104,7 @@ def _spell(x: Value, numbers: dict[Value, int], literals: dict[int, int]) -> Ite
         numbers[here] = len(numbers)
         args = tuple(numbers[a] for a in here.args)
         if is_size(here):
-            yield "size", literals.setdefault(int(literal(here)), len(literals))
+            yield "size", literals.setdefault(integer_of(here), len(literals))
         else:
             yield here.op, args, here.dtype, here.data
     yield numbers[x]
@@ -112,7 +112,7 @@ def _spell(x: Value, numbers: dict[Value, int], literals: dict[int, int]) -> Ite
 
 def is_size(x: Value) -> bool:
     """Whether a value is a literal that another call of the same form may have otherwise."""
-    return x.op == "const" and x.dtype == INDEX and int(literal(x)) not in SMALL
+    return x.op == "const" and x.dtype == INDEX and integer_of(x) not in SMALL
 
 
 def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tuple[int, ...]]:
@@ -121,7 +121,7 @@ def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tu
     given = {form.literals[i]: k for k, i in enumerate(places)}
 
     def change(x: Value) -> Value:
-        return parameter(given[int(literal(x))]) if is_size(x) and int(literal(x)) in given else x
+        return parameter(given[integer_of(x)]) if is_size(x) and integer_of(x) in given else x
 
     made = replace(kernel, body=revise(kernel.body, changer(change)), parameters=len(places))
     return made, tuple(form.literals[i] for i in places)

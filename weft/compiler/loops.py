@@ -31,6 +31,7 @@ thread loops is done by every thread alike, so it only assigns registers.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,13 @@ def const(number: Any, dtype: DType) -> Value:
 def literal(x: Value) -> Any:
     """The number of a `const`, as a NumPy scalar."""
     return np.frombuffer(x.data, x.dtype)[0]
+
+
+def integer_of(x: Value) -> int:
+    """The number of a `const` of integers."""
+    if x.dtype is INDEX:
+        return int.from_bytes(x.data, sys.byteorder, signed=True)
+    return int(literal(x))
 
 
 @lru_cache(4096)

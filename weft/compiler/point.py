@@ -81,8 +81,7 @@ class Pull(Builder):
         shape = node.types[slot].shape
         index = index[len(index) - len(shape) :]
         point = tuple(
-            _ZERO if size == 1 else inside(i, size)
-            for i, size in zip(index, shape, strict=True)
+            _ZERO if size == 1 else inside(i, size) for i, size in zip(index, shape, strict=True)
         )
         key = (ref, point)
         found = self._known.get(key)

@@ -6,11 +6,10 @@ index moves with it, also where strides are parameters. What is not a sum or a p
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from weft.compiler.loops import INDEX, Value, integer, literal, points, value
+from weft.compiler.loops import INDEX, Value, integer, integer_of, points, value
 
 Monomial: TypeAlias = tuple[Value, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
@@ -33,7 +32,7 @@ def polynomial(x: Value) -> Polynomial:
 
 def _terms(x: Value) -> Polynomial:
     if x.op == "const" and x.dtype == INDEX:
-        return constant(int(literal(x)))
+        return constant(integer_of(x))
     if not is_sum(x):
         return {(x,): 1}
     args = [polynomial(a) for a in x.args]
@@ -155,11 +154,7 @@ def number(p: Polynomial | None) -> int | None:
 
 def known(x: Value) -> int | None:
     """The number of a literal index."""
-    if x.op != "const":
-        return None
-    if x.dtype is INDEX:
-        return int.from_bytes(x.data, sys.byteorder, signed=True)
-    return int(literal(x))
+    return integer_of(x) if x.op == "const" else None
 
 
 def most_of(x: Value) -> int | None:
