@@ -10,11 +10,8 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from weft.core.common.lazy import LazyModule
 from weft.ops.functions.coefficients import CONSTANTS
 from weft.ops.functions.number import Format, Number
-
-_fractions = LazyModule("fractions")
 
 
 class Double(NamedTuple):
@@ -31,14 +28,18 @@ class Double(NamedTuple):
 @cache
 def parts(name: str, *digits: int, down: bool = False) -> tuple[float, ...]:
     """A constant as a sum of floats, each of so many binary digits; `down`: all are positive."""
-    rest = _fractions.Fraction(CONSTANTS[name])
+    whole, _, fraction = CONSTANTS[name].partition(".")
+    rest, unit = int(whole + fraction), 10 ** len(fraction)  # what is left is their quotient
     found = []
     for count in digits:
-        exponent = math.frexp(float(rest))[1]
-        unit = _fractions.Fraction(2) ** (exponent - count)
-        part = (math.floor(rest / unit) if down else round(rest / unit)) * unit
-        found.append(float(part))
-        rest -= part
+        places = count - math.frexp(rest / unit)[1]  # binary ones behind the point
+        assert places >= 0, f"{name} has more than {count} digits before the point"
+        rest <<= places
+        part, left = divmod(rest, unit)
+        if not down and (2 * left > unit or (2 * left == unit and part % 2)):
+            part += 1
+        found.append(math.ldexp(part, -places))
+        rest, unit = rest - part * unit, unit << places
     return tuple(found)
 
 
