@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,17 @@ from weft.core.common.source import user_position
 from weft.core.common.trees import NAMESPACE, PyTreeDef, tree_unflatten
 from weft.core.graph.node import freeze
 from weft.core.graph.trace import Trace
-from weft.core.tensor.impl import WORTH_A_LINE, TensorImpl
+from weft.core.tensor.impl import WORTH_A_LINE
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.random.state import generator
+from weft.runtime.cpu.handles import tensor_maker
 
 Enter = Callable[[tuple[Any, ...], dict[str, Any]], "list[Any] | None"]
 Leave = Callable[[Sequence[Any]], Any]
 
 _MOST_LEAVES = 2_000  # beyond that, general code is no slower than a function of this length
 _PLAIN = (int, str, bool, type(None))  # static values that `==` compares exactly
-_PLAIN_FIELDS = "; ".join(f"i.{name} = {value}" for name, value in TensorImpl.PLAIN.items())
 _DISPLAYED = ("LEAF", "NONE", "TUPLE", "LIST", "DICT", "NAMEDTUPLE")
 
 
@@ -49,12 +48,9 @@ class _Text:
         self.lines = [head]
         self.names: dict[str, Any] = {
             "Tensor": Tensor,
-            "Impl": TensorImpl,
             "array": np.array,
             "ndarray": np.ndarray,
             "is_shared": is_shared,
-            "new": object.__new__,
-            "repeat": repeat,
             "line": user_position,
         }
         self._bound: dict[int, str] = {}
@@ -307,21 +303,13 @@ def passed_through(trace: Trace) -> frozenset[int]:
 def make_leave(trace: Trace, structure: PyTreeDef) -> Leave:
     """The function that makes the result's tree of tensors from arrays."""
     text = _Text("def leave(arrays):")
-    names = [text.fresh() for _ in trace.outputs]
-    if names:
-        text.add(f"{', '.join(names)}, = arrays")
-    tensors = [text.fresh("t") for _ in names]
+    tensors = [text.fresh("t") for _ in trace.outputs]
+    kinds = [(node.types[slot], node.device) for node, slot in trace.outputs]
     if tensors:
-        # Objects are made and filled here: calls of `__init__` would take half the time of all.
-        text.add(f"{', '.join(tensors)}, = map(new, repeat(Tensor, {len(tensors)}))")
-    for name, made, (node, slot) in zip(names, tensors, trace.outputs, strict=True):
-        kind = node.types[slot]
-        fields = {"shape": kind.shape, "dtype": kind.dtype, "device": node.device}
-        text.add(f"i = {made}._impl = new(Impl)")
-        text.add("; ".join(f"i.{field} = {text.name(held)}" for field, held in fields.items()))
-        text.add(f"i.data = {name}; {_PLAIN_FIELDS}")
+        text.add(f"{', '.join(tensors)}, = {text.name(tensor_maker(kinds))}(*arrays)")
+    for made, (kind, _) in zip(tensors, kinds, strict=True):
         if kind.nbytes >= WORTH_A_LINE:
-            text.add("i.position = line(2)")
+            text.add(f"{made}._impl.position = line(2)")
     if _is_displayed(structure) and len(tensors) <= _MOST_LEAVES:
         sample = tree_unflatten(structure, range(len(tensors)))
         text.add(f"return {_display(text, sample, tensors)}")

@@ -22,6 +22,7 @@ from weft.core.common.types import DType, Shape, TensorType
 from weft.errors import CompilationError, WeftError
 from weft.runtime.cpu.allocator import CachingAllocator
 from weft.runtime.cpu.executor_layout import DONE
+from weft.runtime.cpu.handles import array_maker
 from weft.runtime.cpu.program import Program, address_of, knows_arrays
 from weft.runtime.registry import client
 
@@ -68,6 +69,8 @@ class Prepared(Executable):
             )
             for kind in interface.outputs
         ]
+        small = all(make is np.empty for make, _, _ in self._kinds)
+        self._new = array_maker(interface.outputs) if small else self._allocated
 
     @abstractmethod
     def _retell(self, arrays: Sequence[Any]) -> None:
@@ -100,21 +103,20 @@ class Prepared(Executable):
 
     def as_function(self) -> Callable[..., Any]:
         """The program as a function of arrays that gives its only result, None if it failed."""
-        ((make, shape, dtype),) = self._kinds
-        call = self._call
+        call, new = self._call, self._new
         if call is None or self._constants:
             return self._only
 
         def one(x: Any) -> Any:
             if watchers:
                 return self._only(x)
-            out = make(shape, dtype)
+            (out,) = new()
             return out if call(x, out) == DONE else self._only(x)
 
         def several(*arrays: Any) -> Any:
             if watchers:
                 return self._only(*arrays)
-            out = make(shape, dtype)
+            (out,) = new()
             return out if call(*arrays, out) == DONE else self._only(*arrays)
 
         return one if len(self.interface.strided) == 1 else several
@@ -125,9 +127,12 @@ class Prepared(Executable):
         except KernelFailure:
             return None
 
+    def _allocated(self) -> list[Any]:
+        return [make(shape, dtype) for make, shape, dtype in self._kinds]
+
     def _outputs_for(self, inputs: list[Any]) -> list[Any]:
         """Memory for results: new, or that of inputs which were given away."""
-        outputs = [make(shape, dtype) for make, shape, dtype in self._kinds]
+        outputs = self._new()
         for output, source in self.interface.reused.items():
             _, shape, dtype = self._kinds[output]
             given = inputs[source]

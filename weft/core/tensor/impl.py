@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,9 +47,6 @@ class TensorImpl:
     payload: Any
     position: Position | None
     slot: int
-
-    # What `__init__` sets and does not ask for, for code that fills an object itself.
-    PLAIN: ClassVar = {"owner": None, "node": None, "shared": False, "traced": False, "spec": None}
 
     def __init__(self, shape: Shape, dtype: DType, device: Device, data: Any = None) -> None:
         self.shape = shape

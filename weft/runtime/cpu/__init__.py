@@ -13,6 +13,8 @@
 | `executor` | `executor`: the native routine that runs programs, as functions |
 | `executor_layout` | frames, instructions and steps, as words in memory |
 | `executor_text` | the routine in LLVM IR: regions of steps |
+| `handle_text` | routines that make arrays and tensors, in LLVM IR |
+| `handles` | `array_maker`, `tensor_maker`: what a compiled call gives back |
 | `instruction_text` | its other instructions: loops, branches, registers, slots |
 | `jit` | `compile_text`, `load_object`: LLVM IR to machine code to addresses |
 | `pool` | `pool`: threads that share the work of a region |

@@ -35,7 +35,7 @@ def has_builtins() -> bool:
     return sys.implementation.name == "cpython" and locks()
 
 
-def function_of(routine: int, bound: Any) -> Callable[..., int]:
+def function_of(routine: int, bound: Any) -> Callable[..., Any]:
     """The routine at an address, `object(bound, arguments, count)`, as a function of arguments."""
     made = next((each for each in _definitions if each.routine == routine), None)
     if made is None:
@@ -43,5 +43,5 @@ def function_of(routine: int, bound: Any) -> Callable[..., int]:
         _definitions.append(made)
     kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     new = kind(("PyCFunction_NewEx", ctypes.pythonapi))
-    result: Callable[..., int] = new(ctypes.addressof(made), bound, None)
+    result: Callable[..., Any] = new(ctypes.addressof(made), bound, None)
     return result

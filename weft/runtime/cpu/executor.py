@@ -28,6 +28,8 @@ class Executor:
     start: Callable[[int], int]  # run the program of a frame from its beginning
     start_arrays: Callable[[int], int]  # the same, of a frame that was given arrays
     call: Callable[[Any], Callable[..., int]]  # a frame's memory as a function of arrays
+    arrays: Callable[[Any], Callable[..., Any]]  # a record of `handles` as a function
+    tensors: Callable[[Any], Callable[..., Any]]
     resume: Callable[[int], int]  # go on where the frame says
     worker: Callable[[int, int], None]  # serve a pool until it is stopped
     stop: Callable[[int], None]  # send the workers of a pool home
@@ -60,6 +62,8 @@ def _loaded() -> Executor:
         start=routine(code.address("start")),
         start_arrays=routine(code.address("start_arrays")),
         call=partial(function_of, code.address("call")),
+        arrays=partial(function_of, code.address("arrays")),
+        tensors=partial(function_of, code.address("tensors")),
         resume=routine(code.address("resume")),
         worker=ctypes.CFUNCTYPE(None, address, word)(code.address("worker")),
         stop=ctypes.CFUNCTYPE(None, address)(code.address("stop")),

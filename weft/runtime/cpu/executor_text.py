@@ -8,6 +8,7 @@ handled) and go on later. Each instruction has a handler, which returns 0 to go 
 from __future__ import annotations
 
 from weft.runtime.cpu.executor_layout import HANDLERS, expanded
+from weft.runtime.cpu.handle_text import handle_text
 from weft.runtime.cpu.instruction_text import INSTRUCTIONS
 from weft.runtime.cpu.pool_text import pool_text
 
@@ -448,7 +449,8 @@ done:
 
 
 def executor_text(triple: str) -> str:
-    """The module: `start`, `start_arrays`, `call`, `resume`, `worker`, `stop`, and the clock."""
+    """The module: `start` … `resume`, `worker`, `stop`, the clock, `arrays`, `tensors`."""
     handlers = ", ".join(f"ptr @do_{name}" for name in HANDLERS)
     table = f"@handlers = internal constant [{len(HANDLERS)} x ptr] [{handlers}]\n"
-    return pool_text(triple) + table + expanded(_RUN + _STEPS + _PANELS) + expanded(INSTRUCTIONS)
+    run = expanded(_RUN + _STEPS + _PANELS) + expanded(INSTRUCTIONS)
+    return pool_text(triple) + table + run + handle_text()
