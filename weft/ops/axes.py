@@ -27,5 +27,6 @@ def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
 
 def reduced_axes(op: str, axis: Any, rank: int) -> tuple[int, ...]:
     """The axes a reduction removes: all for None; negative and ascending."""
-    found = range(rank) if axis is None else normalize_axes(op, axis, rank)
-    return tuple(sorted(i - rank for i in found))
+    if axis is None:
+        return tuple(range(-rank, 0))
+    return tuple(sorted([i - rank for i in normalize_axes(op, axis, rank)]))

@@ -168,6 +168,10 @@ class Operation(metaclass=_OperationType):
 
     # -- rules that are derived ------------------------------------------------------------
 
+    def repeated(self, types: Any, params: dict[str, Any]) -> Callable[..., Any]:
+        """`eval` of calls that come again and again on small arrays, as a function of these."""
+        return partial(self.eval, **params)
+
     def prepared(self, types: Any, params: dict[str, Any]) -> Any:
         """`f(*arrays, out=…)` for a call that comes again and again; only for `bare` ops."""
         return partial(self.eval, **params)

@@ -6,26 +6,30 @@ function here reaches that primitive instead of multiplying and summing on its o
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.handler import current
 from weft.core.common.parameters import as_integer, as_sequence, is_sequence
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Array, DType, Shape
+from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.ready import Pairs, Ready
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis, permute_dims, permute_op
+from weft.runtime.cpu.client import kernel_of
 
 
-class Matmul(Operation):
+class Matmul(Pairs, Operation):
     """Matrix product over the last two axes."""
 
     factors = "... m k, ... k n -> ... m n"
@@ -53,6 +57,29 @@ class Matmul(Operation):
 
     def is_exact(self, *found: DType, **params: Any) -> bool:
         return dtypes.is_integer(found[0])
+
+    def look(self, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
+        """Also of vectors, which are rows on the left and columns on the right."""
+        a, b = shapes
+        never = (None, TensorType(a, dtype), sys.maxsize)
+        if dtype.char not in "fd" or not (0 < len(a) <= 2 and 0 < len(b) <= 2) or a[-1] != b[0]:
+            return never
+        left, right = (a if len(a) == 2 else (1, *a)), (b if len(b) == 2 else (*b, 1))
+        whole = (left[0], right[1])
+        operands = TensorType(left, dtype), TensorType(right, dtype)
+        kernel = kernel_of(self, operands, {}, (TensorType(whole, dtype),))
+        if kernel is None:
+            return never
+        kind = TensorType(a[:-1] + b[1:], dtype)
+        size = max(operands[0].size, operands[1].size, kind.size)
+        if kind.shape == whole:
+            return kernel, kind, size
+
+        def product(x: Array, y: Array) -> Array | None:
+            made = kernel(x.reshape(left), y.reshape(right))
+            return None if made is None else made.reshape(kind.shape)
+
+        return product, kind, size
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         a, b = primals
@@ -112,8 +139,12 @@ def _are_plain(a: TensorImpl, b: TensorImpl) -> bool:
 @public
 def matmul(x1: Any, x2: Any, /) -> Tensor:
     """Matrix product; vectors are rows on the left and columns on the right, batches broadcast."""
-    if type(x1) is Tensor and type(x2) is Tensor and _are_plain(x1._impl, x2._impl):
-        return call(matmul_op, (x1, x2), {})
+    if type(x1) is Tensor and type(x2) is Tensor:
+        found = matmul_op.directly(x1, x2) if current() is None else None
+        if found is not None:
+            return found
+        if _are_plain(x1._impl, x2._impl):
+            return call(matmul_op, (x1, x2), {})
     a, b = numbers("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: operands need an axis (shapes {a.shape}, {b.shape})")

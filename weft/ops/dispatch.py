@@ -6,13 +6,13 @@ is read. Types are inferred before either, so a mistake is reported at the call 
 
 from __future__ import annotations
 
+import sys
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from weft.config import settings
-from weft.core.common.device import Device
 from weft.core.common.events import watchers
 from weft.core.common.handler import install_bottom
 from weft.core.common.slots import install_placement, public
@@ -20,11 +20,12 @@ from weft.core.common.source import blamed
 from weft.core.common.trees import tree_leaves
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import GRAPH, in_physical_context, install_executor
-from weft.core.graph.node import OutputRefs, freeze
+from weft.core.graph.node import OutputRefs, frozen_items
 from weft.core.tensor.impl import TensorImpl, common_device, leaked
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
+from weft.ops.ready import made
 from weft.runtime.cpu.client import CpuClient, CpuRuntime
 from weft.runtime.registry import client, place_on, register_runtime
 
@@ -38,9 +39,14 @@ _prepared: list[_Plan] = []  # those that have something to run
 
 def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """Run or record `op`: choose the device, infer types, then either execute or make a node."""
-    made_directly = op.directly(*args)
-    if made_directly is not None:
-        return made_directly
+    found = op.directly(*args)
+    if found is not None:
+        return found
+    plan, key, arrays = _known(op, args, params)
+    if plan is not None and plan.size <= settings.small_elements and not watchers:
+        found = plan.result(args, arrays)
+        if found is not None:
+            return found
     if op.home is not None:
         return op.home.handle(op, args, params)
     impls = tuple(map(_impl_of, args))
@@ -49,73 +55,96 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
             if impl.owner.ambient:
                 return impl.owner.handle(op, args, params)
             raise leaked(op, position, impl)
-    device = common_device(op, impls, params)
-    kinds = tuple(map(_type_of, impls))
-    # The parameters of other ops may hold whole graphs: nothing to keep alive here.
-    key = (op, kinds, freeze(params) if params else None, device) if op.leaf else None
-    plan = _plans.get(key) or _Plan(key, op, kinds, params, device)
-    types = plan.types
+    if plan is None:
+        plan = _Plan(key, op, impls, params)
+    types, device = plan.types, plan.device
     if runs_at_once(op, impls, types, params):
-        arrays = tuple(map(TensorImpl.realize, impls))
-        run = None if watchers or key is None else plan.run or plan.prepare(op, kinds, params)
-        results = None if run is None else run(*arrays)
-        if results is None:
-            results = client(device).execute(op, arrays, params, types)
-        if len(types) == 1 and not (op.view or op.multiple):
-            return Tensor(TensorImpl.realized(results[0], types[0], device))
-        made = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
+        if plan.run is None and key is not None and not watchers:
+            plan.prepare(op, impls, params)
+        operands = tuple(map(TensorImpl.realize, impls))
+        results = client(device).execute(op, operands, params, types)
+        new = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
         if op.view:
-            for impl in made:
+            for impl in new:
                 impl.shared = impls[0].shared
     else:
         node = GRAPH.record(op, tuple([impl.ref() for impl in impls]), params, types, device)
-        made = [TensorImpl.recorded(node, slot) for slot in range(len(types))]
+        new = [TensorImpl.recorded(node, slot) for slot in range(len(types))]
         for impl in impls:
             if impl.traced:
-                for each in made:
+                for each in new:
                     each.traced = True
-    tensors = tuple(map(Tensor, made))
+    tensors = tuple(map(Tensor, new))
     return tensors if op.multiple else tensors[0]
 
 
+def _known(
+    op: Operation, args: tuple[Tensor, ...], params: dict[str, Any]
+) -> tuple[_Plan | None, Any, list[Any]]:
+    """The plan for a call, if there is one, the key it has or will have, and what data is there."""
+    if not op.leaf:  # parameters may hold whole graphs: nothing to keep alive
+        return None, None, []
+    key: list[Any] = [op, frozen_items(params)] if params else [op]
+    arrays = []
+    for x in args:
+        impl = x._impl
+        key += (impl.shape, impl.dtype, impl.device)
+        arrays.append(impl.data)
+    known = tuple(key)
+    return _plans.get(known), known, arrays
+
+
 class _Plan:
-    """What is known of calls of one kind: the types of their results, and what runs them.
+    """What is known of calls of one kind: the types of their results, and what runs small ones.
 
     A plan is made on a device that can run the op, and remembered under `key`: programs repeat.
     """
 
-    __slots__ = ("_client", "run", "types")
+    __slots__ = ("_is_view", "device", "run", "size", "types")
 
     def __init__(
-        self,
-        key: Any,
-        op: Operation,
-        types: tuple[TensorType, ...],
-        params: dict[str, Any],
-        device: Device,
+        self, key: Any, op: Operation, impls: tuple[TensorImpl, ...], params: dict[str, Any]
     ) -> None:
+        self.device = common_device(op, impls, params)
+        types = tuple(map(_type_of, impls))
         result = op.infer(*types, **params)
         self.types = (result,) if isinstance(result, TensorType) else result
         self.run: Any = None  # a function of arrays, once a call has run at once
-        self._client: Any = client(device)
-        self._client.check(op, types, params, self.types)
+        self.size = sys.maxsize  # elements that `run` touches at most
+        self._is_view = op.view
+        client(self.device).check(op, types, params, self.types)
         if key is not None:
             if len(_plans) >= _PLANS_LIMIT:
                 _plans.clear()
             _plans[key] = self
 
-    def prepare(self, op: Operation, types: tuple[TensorType, ...], params: dict[str, Any]) -> Any:
-        """What runs these calls: the best there is, or what asks the client each time."""
-        made = None
-        if isinstance(self._client, CpuClient):
-            made = self._client.prepared(op, types, params, self.types)
+    def prepare(self, op: Operation, impls: tuple[TensorImpl, ...], params: dict[str, Any]) -> None:
+        """Find what runs the calls that come again: the best there is, or what asks the client."""
+        runs, found = client(self.device), None
+        types = tuple(map(_type_of, impls))
+        if isinstance(runs, CpuClient):
+            found = runs.prepared(op, types, params, self.types)
         if len(_prepared) >= _PREPARED_LIMIT:  # each may hold a program
             for plan in _prepared:
-                plan.run = None
+                plan.run, plan.size = None, sys.maxsize
             _prepared.clear()
         _prepared.append(self)
-        self.run = made or _asks
-        return self.run
+        self.run = found or _asks
+        if found is not None:
+            self.size = max(kind.size for kind in (*types, *self.types))
+
+    def result(self, args: tuple[Tensor, ...], arrays: list[Any]) -> Tensor | None:
+        """The result on small data that is there; None where the call has to be looked at."""
+        for array in arrays:
+            if type(array) is not np.ndarray:
+                return None
+        found = self.run(*arrays)
+        if found is None:
+            return None
+        tensor = made(found, self.types[0], self.device)
+        if self._is_view:
+            tensor._impl.shared = args[0]._impl.shared
+        return tensor
 
 
 def _asks(*arrays: Any) -> None:

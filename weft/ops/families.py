@@ -26,7 +26,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.exact import calls_functions
-from weft.ops.ready import CALLS, look, made, remember, told
+from weft.ops.ready import CALLS, Pairs, look, made, remember, told
 from weft.runtime.cpu.client import quietly, thread
 
 _WEAK = (*PYTHON_SCALARS, Number)
@@ -152,7 +152,7 @@ class UnaryOperation(ElementwiseOperation):
         return super().has(rule)
 
 
-class BinaryOperation(ElementwiseOperation):
+class BinaryOperation(Pairs, ElementwiseOperation):
     """Two operands, promoted and broadcast to each other."""
 
     direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is right
@@ -186,33 +186,6 @@ class BinaryOperation(ElementwiseOperation):
             return made(quietly()(self.ufunc, data, number), kind, impl.device)
         except OverflowError:  # an integer past every float: the full path says so
             return None
-
-    def directly(self, x1: Tensor, x2: Tensor) -> Tensor | None:
-        a, b = x1._impl, x2._impl
-        left, right, dtype = a.data, b.data, a.dtype
-        if (
-            type(left) is not np.ndarray
-            or type(right) is not np.ndarray
-            or dtype is not b.dtype
-            or a.device is not b.device
-        ):
-            return None
-        key = (self, a.shape, b.shape, dtype)
-        found = CALLS.get(key)
-        if found is None:
-            found = remember(key, look(self, (a.shape, b.shape), dtype))
-        kernel, kind, size = found
-        if size > settings.small_elements:
-            return None
-        if kernel is not None:
-            array = kernel(left, right)
-            return None if array is None else made(array, kind, a.device)
-        if watchers:
-            return made(told(self, dtype, kind, left, right), kind, a.device)
-        try:
-            return made(thread.run(self.ufunc, left, right), kind, a.device)
-        except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
-            return made(quietly()(self.ufunc, left, right), kind, a.device)
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
         """(∂f/∂x, ∂f/∂y); `None` where the derivative is zero everywhere."""
@@ -350,16 +323,15 @@ def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
 
 def align(op: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Make size-1 axes explicit copies; an operand that only lacks leading axes stays as it is."""
-    shapes = [t.shape for t in tensors]
-    if all(s == shapes[0] for s in shapes):
+    shapes = [t._impl.shape for t in tensors]
+    if shapes.count(shapes[0]) == len(shapes):
         return tensors
     full = broadcast_shape(op, *shapes)
-    return tuple(
-        t
-        if full[len(full) - len(t.shape) :] == t.shape
-        else broadcast(t, full[len(full) - t.ndim :])
-        for t in tensors
-    )
+    fitted = []
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        own = full[len(full) - len(shape) :]
+        fitted.append(tensor if own == shape else broadcast(tensor, own))
+    return tuple(fitted)
 
 
 def broadcast_shape(op: str, *shapes: Shape) -> Shape:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from weft.config import settings
 from weft.core.common.device import Device
 from weft.core.common.events import watchers
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.runtime.cpu.client import kernel_of, quietly, watched
+from weft.runtime.cpu.client import kernel_of, quietly, thread, watched
 
 # What runs it (None: the ufunc), the result's type, and the elements it touches at most.
 Ready: TypeAlias = tuple[Callable[..., "Array | None"] | None, TensorType, int]
@@ -25,6 +26,44 @@ Ready: TypeAlias = tuple[Callable[..., "Array | None"] | None, TensorType, int]
 _MOST = 4096  # calls that are remembered
 CALLS: dict[Any, Ready] = {}  # by op, shapes and dtype
 _new = object.__new__
+
+
+class Pairs:
+    """Ops of two operands: `directly` runs a call on small data of one dtype that is there."""
+
+    ufunc: ClassVar[Any]
+
+    def look(self, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
+        """How a call on operands of these shapes runs; only asked the first time."""
+        return look(self, shapes, dtype)
+
+    def directly(self, x1: Tensor, x2: Tensor) -> Tensor | None:
+        """The result where one kernel on small data is all there is to do, else None."""
+        a, b = x1._impl, x2._impl
+        left, right, dtype = a.data, b.data, a.dtype
+        if (
+            type(left) is not np.ndarray
+            or type(right) is not np.ndarray
+            or dtype is not b.dtype
+            or a.device is not b.device
+        ):
+            return None
+        key = (self, a.shape, b.shape, dtype)
+        found = CALLS.get(key)
+        if found is None:
+            found = remember(key, self.look((a.shape, b.shape), dtype))
+        kernel, kind, size = found
+        if size > settings.small_elements:
+            return None
+        if kernel is not None:
+            array = kernel(left, right)
+            return None if array is None else made(array, kind, a.device)
+        if watchers:
+            return made(told(self, dtype, kind, left, right), kind, a.device)
+        try:
+            return made(thread.run(self.ufunc, left, right), kind, a.device)
+        except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
+            return made(quietly()(self.ufunc, left, right), kind, a.device)
 
 
 def look(op: Any, shapes: tuple[Shape, ...], dtype: DType) -> Ready:

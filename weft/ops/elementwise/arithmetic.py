@@ -385,6 +385,10 @@ power, mod = pow, remainder
 @public
 def where(condition: Any, x1: Any, x2: Any, /) -> Tensor:
     """Elements of `x1` where `condition` holds, of `x2` elsewhere; all three broadcast."""
+    if type(condition) is Tensor and type(x1) is Tensor and type(x2) is Tensor:
+        c, a, b = condition._impl, x1._impl, x2._impl
+        if c.dtype is dtypes.bool_ and a.dtype is b.dtype and c.shape == a.shape == b.shape:
+            return call(where_op, (condition, x1, x2), {})
     mask = to_tensor(condition, op="where")
     if not dtypes.is_bool(mask.dtype):
         raise DTypeError(f"where: the condition must be bool, got {dtypes.name_of(mask.dtype)}")

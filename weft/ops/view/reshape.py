@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from operator import index as as_int
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from weft.errors import ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation
+
+_INTEGERS = {int}
 
 
 class Reshape(LogicalShapeOperation):
@@ -42,6 +46,11 @@ class Reshape(LogicalShapeOperation):
     def eval(self, x: Array, *, rank: int, shape: Shape) -> Array:
         lead = x.shape[: x.ndim - rank]
         return x.reshape(lead + resolve(x.shape[x.ndim - rank :], shape))
+
+    def repeated(self, types: Any, params: dict[str, Any]) -> Callable[..., Any]:
+        (x,), rank, shape = types, params["rank"], params["shape"]
+        core = x.shape[x.rank - rank :]
+        return methodcaller("reshape", x.shape[: x.rank - rank] + resolve(core, shape))
 
     def _transform_shard_kwargs(self, shard: Any, **params: Any) -> dict[str, Any]:
         return {**params, "shape": trailing(shard.result(), len(params["shape"]))}
@@ -124,6 +133,8 @@ def _reshape(x: Tensor, shape: Shape) -> Tensor:
 
 def sizes_of(op: str, shape: Any) -> Shape:
     """A user-given shape, or a single size, as a tuple of integers."""
+    if type(shape) is tuple and {*map(type, shape)} == _INTEGERS:
+        return shape
     try:
         return tuple(map(as_int, shape)) if np.iterable(shape) else (as_int(shape),)
     except TypeError:
@@ -133,9 +144,11 @@ def sizes_of(op: str, shape: Any) -> Shape:
 def checked_shape(op: str, old: Shape, shape: Any) -> Shape:
     """A requested shape as a tuple with -1 resolved, or an error naming both shapes."""
     sizes = sizes_of(op, shape)
+    count = prod(old)
+    if sizes and prod(sizes) == count and min(sizes) > 0:
+        return sizes
     unknown = sizes.count(-1)
     known = prod(size for size in sizes if size != -1)
-    count = prod(old)
     fits = known == count if not unknown else known > 0 and count % known == 0
     if unknown > 1 or min(sizes, default=0) < -1 or not fits:
         raise ShapeError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,10 @@ class Permute(LogicalShapeOperation):
     def eval(self, x: Array, *, axes: tuple[int, ...]) -> Array:
         lead = range(x.ndim - len(axes))
         return np.transpose(x, (*lead, *(x.ndim + a for a in axes)))
+
+    def repeated(self, types: Any, params: dict[str, Any]) -> Callable[..., Any]:
+        rank, axes = types[0].rank, params["axes"]
+        return methodcaller("transpose", (*range(rank - len(axes)), *(rank + a for a in axes)))
 
     def at(self, s: Any, index: Any, read: Any, x: TensorType, *, axes: tuple[int, ...]) -> Any:
         lead = len(index) - len(axes)

@@ -205,25 +205,33 @@ class CpuClient(NamedFunctions):
         operands: tuple[TensorType, ...],
         params: Mapping[str, Any],
         results: tuple[TensorType, ...],
-    ) -> Callable[..., tuple[Array, ...] | None] | None:
-        """A function that runs small calls like this one, or gives None where `execute` must.
+    ) -> Callable[..., Array | None] | None:
+        """A function that gives the only result of small calls, or None where `execute` must run.
 
         None if every call has to be looked at.
         """
         nbytes = sum(kind.nbytes for kind in (*operands, *results))
         found = [kind.dtype for kind in operands]
-        if not op.leaf or nbytes >= settings.cache_threshold:
+        if not op.leaf or op.multiple or len(results) > 1 or nbytes >= settings.cache_threshold:
             return None
         if not op.is_exact(*found, **params):
-            if len(results) > 1 or op.multiple:
-                return None
             kernel = kernel_of(op, operands, params, results)
             if kernel is not None:
-                return _alone(kernel)
+                return kernel
         if any(d.kind == "c" or (op.widen and dtypes.is_narrow(d)) for d in found):
             return None
-        eval = op.eval
-        return lambda *arrays: _fitted(quietly()(eval, *arrays, **params), results)
+        run: Callable[..., Any] = op.repeated(operands, params)
+        if op.view:
+            return run
+        (kind,) = results
+
+        def fitted(*arrays: Array) -> Array:
+            made = quietly()(run, *arrays)
+            if type(made) is np.ndarray and made.dtype == kind.dtype:
+                return made
+            return _cast(made, kind)
+
+        return fitted
 
     def to_device(self, array: Array) -> Array:
         """CPU memory is host memory."""
@@ -232,16 +240,6 @@ class CpuClient(NamedFunctions):
     def to_host(self, array: Array) -> Array:
         """CPU memory is host memory."""
         return array
-
-
-def _alone(kernel: Callable[..., Array | None]) -> Callable[..., tuple[Array, ...] | None]:
-    """The only result of a kernel as those of a call."""
-
-    def run(*arrays: Array) -> tuple[Array, ...] | None:
-        made = kernel(*arrays)
-        return None if made is None else (made,)
-
-    return run
 
 
 def _some_narrow(arrays: tuple[Array, ...]) -> bool:
