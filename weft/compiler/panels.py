@@ -264,7 +264,30 @@ def _chain(fusion: Fusion, first: Entry, rest: Sequence[Entry]) -> _Chain | None
             readers[node] -= 1
         if chain.members[-1] is entry:
             open_ |= set(fusion.stored(entry.group))
+    _set_free(chain, rest)
     return chain
+
+
+def _set_free(chain: _Chain, rest: Sequence[Entry]) -> None:
+    """Put large products that no member needs after the chain: they begin one of their own."""
+    first, *others = chain.members
+    size = first.group.members[0].types[0].size
+    free: list[Entry] = []
+    for entry in others:
+        follows = any(entry.reads.intersection(each.group.members) for each in free)
+        if _is_large_product(entry) or follows:
+            free.append(entry)
+    while True:
+        bound = [e for e in chain.members if e not in free]
+        needed = {node for entry in bound for node in entry.reads}
+        whole = {n for e in bound for n in e.group.members if n.types[0].size == size}
+        kept = [e for e in free if not (needed.intersection(e.group.members) or e.reads & whole)]
+        if len(kept) == len(free):
+            break
+        free = kept
+    late = {*chain.after, *free}
+    chain.members, chain.after = bound, [entry for entry in rest if entry in late]
+    chain.sums = [entry for entry in chain.sums if entry in bound]
 
 
 def _panels(
