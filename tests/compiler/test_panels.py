@@ -327,3 +327,49 @@ def test_the_gradient_of_a_plain_sum_has_the_bits_of_kept_weights(function, monk
     for threads in (1, 2, 4):
         for x, y in zip(inside.run(arrays, threads=threads), expected, strict=True):
             np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))
+
+
+def normalized(q: Any, k: Any, v: Any) -> Any:
+    return wf.layer_norm(attention(q, k, v) + q, q.shape[-1:])
+
+
+def activated(q: Any, k: Any, v: Any) -> Any:
+    return wf.gelu(causal(q, k, v)) * wf.softmax(q, -1)
+
+
+def mixed_rows(q: Any, k: Any, v: Any) -> Any:
+    return wf.flip(attention(q, k, v), axis=-2) * v
+
+
+@pytest.mark.parametrize(
+    ("function", "products"), [(attention, 6), (causal, 6), (activated, 6), (mixed_rows, 7)]
+)
+def test_gradients_that_read_sums_row_by_row_go_on_with_the_weights_of_a_panel(function, products):
+    shapes = [(1, 8, 2048, 64)] * 3
+    trace = wf.trace(gradient(function), *(wf.zeros(shape) for shape in shapes))
+    again = recompute(rewrite(trace)[0])
+    assert sum(node.name == "matmul" for node in again.nodes) == products
+
+
+def projected(q: Any, k: Any, v: Any) -> Any:
+    heads = wf.permute_dims(causal(q, k, v), (0, 2, 1, 3))
+    width = q.shape[1] * q.shape[3]
+    joined = wf.reshape(heads, (*q.shape[:1], q.shape[2], width))
+    return wf.tanh(joined @ wf.asarray(random(width, width)))
+
+
+@pytest.mark.parametrize("function", [normalized, activated, mixed_rows, projected])
+def test_what_follows_attention_needs_no_whole_scores(function, monkeypatch):
+    small, large = (planned(gradient(function), *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
+    assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
+    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    monkeypatch.setattr(panels, "WORTH", 1 << 18)
+    shape = (1, 4, 384, 16)
+    arrays = [random(*shape) + i for i in range(3)]
+    inside = compiled(gradient(function), shape, shape, shape)
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 60)
+    monkeypatch.setattr(panels, "WORTH", 1 << 60)
+    expected = compiled(gradient(function), shape, shape, shape).run(arrays, threads=1)
+    for x, y in zip(inside.run(arrays, threads=2), expected, strict=True):
+        np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))

@@ -317,10 +317,13 @@ class Fusion:
         for node in fused:
             for r in self.reads[node]:
                 users.setdefault(r.node, set()).add(self.group[node])
-        again = self._again(fused)
+        again, masks = self._again(fused)
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
-            loops = all(g.kind != "host" for g in outside) and not self._ends_product(node, users)
+            loops = all(g.kind != "host" for g in outside)
+            # What a mask of positions makes 0 of a factor, products leave out.
+            hides = node in masks and all(g.kind == "dot" for g in outside)
+            loops = loops and (hides or not self._ends_product(node, users))
             if node in again and outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
@@ -334,9 +337,13 @@ class Fusion:
         within = [r.node for r in self.reads[node] if self.group.get(r.node) is group]
         return all(users[source] == {group} and source not in self.kept for source in within)
 
-    def _again(self, nodes: Sequence[OutputRefs]) -> dict[OutputRefs, int]:
-        """What computing a call again would take, with all that goes into it: instructions."""
+    def _again(self, nodes: Sequence[OutputRefs]) -> tuple[dict[OutputRefs, int], set[OutputRefs]]:
+        """What computing a call again would take, with all that goes into it: instructions.
+
+        Second are those that hide elements by their positions.
+        """
         found: dict[OutputRefs, int] = {}
+        masks: set[OutputRefs] = set()
         large: dict[OutputRefs, set[Ref]] = {}
         for node in nodes:
             if self.kinds[node] != "map" or node not in self.group:
@@ -345,14 +352,15 @@ class Fusion:
             for r in self.reads[node]:
                 if r.node in found:
                     # A mask of positions costs nothing: a product looks at it tile by tile.
-                    masks = node.op.name == "where" and not large[r.node]
-                    cost += 0 if masks else found[r.node]
+                    is_mask = node.op.name == "where" and not large[r.node]
+                    cost += 0 if is_mask else found[r.node]
+                    masks |= {node} if is_mask and r.node.types[0].dtype == bool else set()
                     loads |= large[r.node]
                 elif r.node.types[r.ref[1]].size > 1:
                     loads.add(r.ref)
             if cost <= (CHEAP if loads else FREE) and len(loads) <= 1:
                 found[node], large[node] = cost, loads
-        return found
+        return found, masks
 
     def stored(self, group: Group) -> list[OutputRefs]:
         """Members whose results other groups or the caller need in memory."""

@@ -4,8 +4,9 @@ A *square* is a product of matrices that is much larger than its factors, or wha
 element by element. Reverse mode keeps squares of the forward pass, and sums them along columns,
 for which all rows must be there. Here each later use gets a copy of the calls that make its square.
 Where there are few of them, sums along columns get a copy that is transposed: then every use goes
-over the rows of a square of its own. Where there are many, `panels` adds up panel after panel. In
-both cases no square need be held. Sums have the order they had, so no bit changes.
+over the rows of a square of its own. Where there are many, `panels` adds up panel after panel; then
+what reads a square's sums row by row goes on with the square of that panel. In all cases no square
+need be held. Sums have the order they had, so no bit changes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from weft.runtime.cpu.pool import pool
 LARGE = 1 << 25  # bytes of a square that is not kept
 _TIMES = 4  # how much larger it is than its factors
 _TURN = (-1, -2)  # axes of a permutation that transposes
+_PLAIN = ("where", "broadcast_to")  # calls that read elements at their own place, or along axes
 
 Part: TypeAlias = tuple[int, bool]  # how many uses came before; whether it is transposed
 
@@ -42,24 +44,18 @@ def recompute(trace: Trace) -> Trace:
 
 
 class _Squares:
-    """The squares of a trace, and for all results how many sums over squares they come after.
-
-    `kept` are products that are not to be counted among squares.
-    """
+    """The squares of a trace; `kept` are products that are not to be counted among them."""
 
     def __init__(self, trace: Trace, kept: frozenset[OutputRefs]) -> None:
         self.trace = trace
         self.found: dict[OutputRefs, frozenset[OutputRefs]] = {}  # the products behind each
-        self.age: dict[OutputRefs, int] = {}
         for node in trace.nodes:
-            sources = [source for source, _ in node.inputs]
             if node not in kept and self._is_square(node):
-                behind = [self.found[s] for s in sources if s in self.found]
+                behind = [self.found[s] for s, _ in node.inputs if s in self.found]
                 self.found[node] = frozenset([node]).union(*behind)
-            before = max((self.age.get(source, 0) for source in sources), default=0)
-            self.age[node] = before + (kind_of(node) == "dot" and self.is_sum(node))
         self.upright: set[OutputRefs] = set()  # squares that are not to be transposed
         self._take_drawn(kept)
+        self.ages = _Ages(self)
 
     def _is_square(self, node: OutputRefs) -> bool:
         kind = kind_of(node)
@@ -149,6 +145,72 @@ class _Squares:
         return node in self.found and not any(source in turns for source, _ in node.inputs)
 
 
+class _Ages:
+    """How many sums over squares each result comes after.
+
+    Sums of a square with a right factor have the square's rows. Who reads them row by row comes no
+    later than they do (`near`), for panels of all squares that run in order; others come after them
+    (`far`). `part` says of sums and reductions which of the copies of a square they read.
+    """
+
+    def __init__(self, squares: _Squares) -> None:
+        self.squares = squares
+        leads = {_shape(square)[:-1] for square in squares.found}
+        in_order = all(map(squares.runs_in_order, squares.found))
+        self.rows = leads.pop() if in_order and len(leads) == 1 else None
+        self.near: dict[OutputRefs, int] = {}
+        self.far: dict[OutputRefs, int] = {}
+        self.part: dict[OutputRefs, int] = {}
+        for node in squares.trace.nodes:
+            self._count(node)
+
+    def _count(self, node: OutputRefs) -> None:
+        far = max((self.far.get(source, 0) for source, _ in node.inputs), default=0)
+        if kind_of(node) == "dot" and self.squares.is_sum(node):
+            self.part[node] = part = self._part_of_sum(node)
+            found = self.squares.turned(node.inputs[0])
+            keeps_rows = self.rows is not None and found is not None and not found[1]
+            self.near[node], self.far[node] = part + (not keeps_rows), max(far, part + 1)
+            return
+        ages = (self._age(ref, self._is_by_rows(node, ref)) for ref in node.inputs)
+        self.part[node] = self.near[node] = max(ages, default=0)
+        self.far[node] = far
+
+    def _age(self, ref: Ref, by_rows: bool) -> int:
+        return (self.near if by_rows and self._has_rows(ref) else self.far).get(ref[0], 0)
+
+    def _part_of_sum(self, node: OutputRefs) -> int:
+        """The age of a square and of the other factor, as panels read them."""
+        (left, one), (right, other) = ((ref, self.squares.turned(ref)) for ref in node.inputs)
+        if one is not None and not one[1]:
+            return max(self._age(left, True), self._age(right, False))
+        if other is not None and other[1]:
+            return max(self._age(left, False), self._age((other[0], 0), True))
+        is_turned = is_transpose(left[0])  # sums over rows, of both factors
+        left = left[0].inputs[0] if is_turned else left
+        return max(self._age(left, is_turned), self._age(right, True))
+
+    def _has_rows(self, ref: Ref) -> bool:
+        """Whether a result has as many rows as all squares."""
+        shape = ref[0].types[ref[1]].shape
+        return self.rows is not None and shape[: len(self.rows)] == self.rows
+
+    def _is_by_rows(self, node: OutputRefs, ref: Ref) -> bool:
+        """Whether a call reads of an operand, for each row, that row alone."""
+        if not self._has_rows(ref) or not self._has_rows((node, 0)):
+            return False
+        kind, shape = kind_of(node), ref[0].types[ref[1]].shape
+        if kind == "dot":
+            return ref == node.inputs[0]
+        if kind == "reduce":
+            assert self.rows is not None
+            return min(reduced_axes(node)) >= len(self.rows)
+        if node.op.name == "reshape":
+            return True
+        plain = isinstance(node.op, ElementwiseOperation) or node.op.name in _PLAIN
+        return plain and len(shape) == len(_shape(node))
+
+
 @dataclass
 class _Rebuilt:
     """A trace written again."""
@@ -178,7 +240,7 @@ class _Rebuilt:
         if kind == "dot" and squares.is_sum(node):
             return self._sum(node)
         if kind == "reduce" and node.inputs[0][0] in squares.found:
-            square = self._square(node.inputs[0][0], (squares.age[node], False))
+            square = self._square(node.inputs[0][0], (squares.ages.part[node], False))
             inputs: tuple[Ref, ...] = (square,)
         elif squares.turned((node, 0)):
             return node, 0  # only sums read it, and they read the square
@@ -191,7 +253,7 @@ class _Rebuilt:
     def _sum(self, node: OutputRefs) -> Ref:
         """A product with a square, so that the square is the left factor and rows are summed."""
         left, right = node.inputs
-        age = self.squares.age[node] - 1
+        age = self.squares.ages.part[node]
         found = self.squares.turned(left)
         if found is not None:
             square, turned = found
