@@ -191,13 +191,16 @@ class Frame:
         width = self.block.lanes
         return (Loop(at, ZERO, integer(width), body(at), "vector", width),)
 
-    @property
-    def is_light(self) -> bool:
-        """Whether the epilogue is written out for every vector: short, and after few products."""
+    def is_light(self, given: Statements | None = None) -> bool:
+        """Whether the epilogue, or what is `given`, is written out for every vector of a block.
+
+        That is if it is short, and comes after few products.
+        """
         depth = known(self.product.depth[1])
         if depth is None or depth > SHALLOW:
             return False
-        points = {x for s in self.product.epilogue for x in walk(*expressions(s))}
+        epilogue = self.product.epilogue if given is None else given
+        points = {x for s in epilogue for x in walk(*expressions(s))}
         work = [x for x in points if x.args and x.dtype != INDEX]
         return len(work) <= LIGHT and not any(x.op in ("rarely", "call") for x in work)
 

@@ -45,7 +45,7 @@ from weft.compiler.polynomial import (
     to_value,
     without,
 )
-from weft.compiler.rebuild import Statements, rebuild, substitute_value
+from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
 
 MOST = 1 << 30  # numbers beside positions: with axes of that size, int32 does not overflow
 _INT32 = np.dtype(np.int32)
@@ -219,6 +219,22 @@ class Hidden:
         if self.sums is None:
             return False
         return is_hidden(self.sums, box_of((product.row, rows), (product.column, columns)))
+
+    def all_sums(self, rows: Span, columns: Span) -> Value | bool:
+        """Whether a mask shows all sums of some rows and columns."""
+        product = self.frame.product
+        if self.sums is None:
+            return False
+        return is_shown(self.sums, box_of((product.row, rows), (product.column, columns)))
+
+    def epilogue(self, choice: int) -> Statements:
+        """The epilogue where a mask shows all sums, 1, or none of them, 2."""
+        condition = self.sums
+
+        def change(x: Value) -> Value:
+            return x.args[choice] if x.op == "select" and x.args[0] is condition else x
+
+        return revise(self.frame.product.epilogue, changer(change))
 
     def no_product(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether a factor is 0 for all products."""

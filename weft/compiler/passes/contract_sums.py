@@ -75,9 +75,13 @@ class Blocks:
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
         )
-        straight = both(self.part.last, whole) if f.is_light and f.waits is None else False
-
         here = Span(row, integer(b.rows)), Span(column, integer(b.columns))
+        straight = both(self.part.last, whole) if f.is_light() and f.waits is None else False
+        shown = None  # what finishes sums in registers, if a mask shows all of them
+        if straight is False and f.waits is None and f.is_light(self.hidden.epilogue(1)):
+            shown = self.hidden.epilogue(1)
+            is_shown = f.flag("shown", self.hidden.all_sums(*here), made)
+            straight = both(both(self.part.last, whole), is_shown)
         unused = f.flag("unused", self.hidden.no_sum(*here), made)
 
         def body(lane: Value) -> Statements:
@@ -87,12 +91,16 @@ class Blocks:
                 *self.begin(slot, lane),
                 *when(self.none, rests, products),
                 *self.join(slot, lane),
-                *when(straight, self.finish(row, column, lane), self.keep(slot, lane)),
+                *when(straight, self.finish(row, column, lane, shown), self.keep(slot, lane)),
             )
 
         if f.waits is not None:
             waiting = self.part.after if b.per_piece else negated(self.part.opens)
             made += when(waiting, self.fetch(f.waits, row, column))
+        if unused is not False and self.part == WHOLE:
+            crooked = when(straight, (), self.finish_from_tile(row, column, slot))
+            hidden = self.finish_from_tile(row, column, slot, self.hidden.epilogue(2))
+            return (*made, *when(unused, hidden, (*f.lanes(body), *crooked)))
         made += f.lanes(body)
         if f.waits is not None:
             sums = Store(f.waits.buffer, f.waits.index, get(product.target, f.dtype))
@@ -207,14 +215,16 @@ class Blocks:
         made += f.loop("depth", turns, several)
         return (*made, *f.loop("depth", self.depth.count, rest, multiply(turns, step)))
 
-    def finish(self, row: Value, column: Value, lane: Value) -> Statements:
-        """The epilogue for all sums of the block, from registers."""
+    def finish(
+        self, row: Value, column: Value, lane: Value, given: Statements | None = None
+    ) -> Statements:
+        """The epilogue, or what is `given`, for all sums of the block, from registers."""
         f = self.frame
         made: list[Statement] = []
         for i, sums in enumerate(f.sums):
             for j, s in enumerate(sums):
                 at = add(column, add(lane, j * f.block.lanes))
-                made += f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes)
+                made += f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes, given)
         return tuple(made)
 
     def finish_from_tile(
