@@ -169,12 +169,14 @@ def test_a_large_convolution_has_the_bits_of_its_plain_loops(monkeypatch):
         assert_same(each, expected)
 
 
-def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch):
-    x = RNG.standard_normal((3, 21, 17, 18)).astype(np.float32)
-    ct = RNG.standard_normal((3, 19, 17, 18)).astype(np.float32)
-    k = np.zeros((19, 21, 3, 3), np.float32)
+@pytest.mark.parametrize("window", [(3, 3), (2, 2), (4, 9)], ids=str)
+def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, window):
+    """Rows of a block are several images, one, or a row of their places."""
+    x = RNG.standard_normal((3, 21, 16 + window[0] - 1, 18 + window[1] - 1)).astype(np.float32)
+    ct = RNG.standard_normal((3, 19, 18, 20)).astype(np.float32)
+    k = np.zeros((19, 21, *window), np.float32)
     monkeypatch.setattr(convolve_window, "ROWS", 40)
-    monkeypatch.setattr(convolve_window, "FEATURES", 10)
+    monkeypatch.setattr(convolve_window, "FEATURES", 5)
     monkeypatch.setattr(convolve_window, "DEEP", 50)
 
     def function(x: Any, k: Any, ct: Any) -> Any:
@@ -183,7 +185,7 @@ def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch):
     native = compiled_steps(function, x, k, ct)
     cuts = [k.notes.get("convolve") for k in kernels_of(native)]
     (piece,) = [c for c in cuts if isinstance(c, Piece)]
-    assert piece.images < 21 and piece.features < 19 and piece.window[0] < 17
+    assert piece.images < 21 and piece.features < 19 and piece.window[0] < 18
     found = [native.run([x, k, ct], threads) for threads in (1, 2, 4)]
     monkeypatch.setattr(kernels, "is_worth", lambda kernel: False)
     expected = compiled_steps(function, x, k, ct).run([x, k, ct])
@@ -195,6 +197,7 @@ TINY = [
     ((1, 2, 19), (4, 2, 3), (1,), (1,), (1,), (1,)),
     ((1, 2, 7, 6), (3, 2, 3, 2), (2, 1), (1, 2), (0, 2), (1, 0)),
     ((2, 1, 7, 6), (3, 1, 6, 5), (1, 1), (1, 1), (0, 0), (0, 1)),
+    ((2, 1, 4, 19), (3, 1, 3, 17), (1, 1), (1, 1), (0, 0), (0, 1)),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -74,8 +75,14 @@ def even(extent: int, most: int, step: int = 1) -> int:
     return ceil(extent / pieces / step) * step
 
 
-def registers_of(features: int, columns: int, lanes: int, registers: int) -> tuple[int, int]:
-    """(rows, vectors) of the block that needs the fewest cycles."""
+def registers_of(
+    features: int,
+    columns: int,
+    lanes: int,
+    registers: int,
+    allowed: Callable[[int], bool] = lambda rows: rows <= 16,
+) -> tuple[int, int]:
+    """(rows, vectors) of the block that needs the fewest cycles, if so many rows are allowed."""
     sums = 12 if registers == 16 else 24
 
     def cycles(block: tuple[int, int]) -> float:
@@ -85,5 +92,5 @@ def registers_of(features: int, columns: int, lanes: int, registers: int) -> tup
         each = max(rows * vectors / 2, (rows + vectors) / 2, 4)
         return blocks * (each + 0.3 * vectors + 0.05 * rows + 0.2)
 
-    every = [(r, v) for v in range(1, 9) for r in range(1, 17) if r * v <= sums]
-    return min(every, key=cycles)
+    heights = [rows for rows in range(1, sums + 1) if allowed(rows)]
+    return min(((r, v) for v in range(1, 9) for r in heights if r * v <= sums), key=cycles)

@@ -86,9 +86,18 @@ class Frame:
         )
 
     def along(
-        self, name: str, start: Value, stop: Value, body: Callable[[Value], Statements]
+        self,
+        name: str,
+        start: Value,
+        stop: Value,
+        body: Callable[[Value], Statements],
+        *,
+        twice: bool = False,
     ) -> Statements:
-        """A loop in vectors as far as they are whole, then one element at a time."""
+        """A loop in vectors as far as they are whole, then one element at a time.
+
+        If elements may be visited `twice`, the last vector ends where the elements do.
+        """
         made: list[Statement] = []
         count = self.let("count", subtract(stop, start), made)
         full = whole(count, self.lanes)
@@ -97,6 +106,11 @@ class Frame:
             at = self.scope.variable(name)
             made.append(Loop(at, start, end, body(at), "vector", self.lanes))
             start = end
+            if twice and full is not count and (known(count) or 0) > self.lanes:
+                last = self.scope.variable(name)
+                begin = subtract(stop, self.lanes)
+                made.append(Loop(last, begin, stop, body(last), "vector", self.lanes))
+                return tuple(made)
         if full is not count or self.lanes == 1:
             at = self.scope.variable(name)
             made.append(Loop(at, start, stop, body(at)))
@@ -242,7 +256,9 @@ class _Copy:
             inside = both(inside, both(_not_negative(raw), less(raw, integer(s.raw[1]))))
         here = f.let("to", here, made)
         zero = const(0, f.dtype)
-        empty = f.along("at", ZERO, self.extents[-1], lambda j: self._put(here, j, zero))
+        empty = f.along(
+            "at", ZERO, self.extents[-1], lambda j: self._put(here, j, zero), twice=True
+        )
         return (*made, *when(inside, self._inside(here, names, zero), empty))
 
     def _inside(self, here: Value, names: dict[Value, Value], zero: Value) -> Statements:
@@ -260,7 +276,7 @@ class _Copy:
             return self._put(here, j, x)
 
         made += self._border(here, ZERO, start, zero)
-        made += f.along("at", start, stop, element)
+        made += f.along("at", start, stop, element, twice=True)
         made += self._border(here, stop, end, zero)
         return tuple(made)
 

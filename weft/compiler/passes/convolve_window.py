@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 
 from weft.compiler.convolution import Axis, Convolution
-from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, const, get, integer
+from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, const, get, integer, turned
+from weft.compiler.passes.contract_blocks import runs_along
 from weft.compiler.passes.contract_frame import ZERO, less, multiplied, when
 from weft.compiler.passes.convolve_blocks import PANEL, even, registers_of
 from weft.compiler.passes.convolve_frame import Frame, Layout, fill
@@ -36,7 +38,7 @@ ROWS = 160  # of a tile, about
 FEATURES = 32  # of a tile
 FEW = 4  # places for which more features go with an image, which is copied for them
 IMAGES = 131_072  # bytes of the images of a tile
-TIMES = 1  # points of the window that are written out
+TIMES = 4  # points of the window that are written out
 DEEP = 256  # points of the window in a piece
 
 
@@ -85,13 +87,28 @@ def choose_piece(found: Convolution, lanes: int, registers: int) -> Piece:
     images = even(prod(n for _, n in free_axes(found)), max(most, 1))
     wide = FEATURES if places > FEW else 2 * FEATURES
     tall = even(features, wide)
-    rows, vectors = registers_of(images * places, tall, lanes, registers)
+    rows, vectors = registers_of(
+        images * places, tall, lanes, registers, partial(is_regular, found.places)
+    )
     most = max(PANEL // (size * vectors * lanes), 1)
     while prod(window) > 2 * most and window[-1] > 1:
         window[-1] = ceil(window[-1] / 2)
     layout = Layout(found.space, found.places, tuple(window))
     tall = even(features, wide, vectors * lanes)
+    if rows % places == 0:
+        images = ceil(images * places / rows) * (rows // places)
     return Piece(rows, vectors, lanes, images, tall, tuple(window), layout)
+
+
+def is_regular(places: Shape, rows: int) -> bool:
+    """Whether rows lie alike in every block of so many."""
+    for extent in reversed(places):
+        if extent % rows == 0:
+            return True
+        if rows % extent:
+            return False
+        rows //= extent
+    return True  # whole images
 
 
 class Windows:
@@ -177,7 +194,7 @@ class Windows:
             made += frame.nest(
                 "panel",
                 [frame.let("high", divide(rows, cut.rows), made), wide],
-                lambda p, q: self._block(p, q, count, starts, taps, channel, fresh),
+                lambda p, q: self._block(p, q, starts, taps, channel, fresh),
             )
             return tuple(made)
 
@@ -216,23 +233,79 @@ class Windows:
         if cut.lanes == 1:
             return ()
         deep = prod(cut.window)
-        most = multiply(divide(add(features, cut.columns - 1), cut.columns), cut.columns)
+        wide = divide(add(features, cut.columns - 1), cut.columns)
+        turns = self._is_turned()
 
-        def body(i: Value) -> Statements:
+        def panel(q: Value) -> Statements:
             made: list[Statement] = []
-            feature = smaller(add(first, i), found.feature[1] - 1)
-            feature = frame.let("feature", feature, made)
-            place = multiply(divide(i, cut.columns), cut.columns * deep)
-            place = frame.let("place", add(place, remainder(i, cut.columns)), made)
+            start = add(first, multiply(q, cut.columns))
+            at = [
+                frame.let("feature", smaller(add(start, i), found.feature[1] - 1), made)
+                for i in range(cut.columns)
+            ]
+            place = frame.let("place", multiply(q, cut.columns * deep), made)
 
-            def point(*at: Value) -> Statements:
-                here = add(place, multiply(self._flat(at), cut.columns))
-                x = self._kernel(feature, channel, starts, at)
-                return (Assign(self.packed, x, here),)
+            def few(*outer: Value) -> Statements:
+                if turns:
+                    return self._turned(at, place, channel, starts, outer, taps[-1])
+                return frame.loop(
+                    "tap",
+                    taps[-1],
+                    lambda last: tuple(
+                        Assign(
+                            self.packed,
+                            self._kernel(feature, channel, starts, (*outer, last)),
+                            self._packed(place, (*outer, last), i),
+                        )
+                        for i, feature in enumerate(at)
+                    ),
+                )
 
-            return (*made, *frame.nest("tap", taps, point))
+            return (*made, *frame.nest("tap", taps[:-1], few))
 
-        return frame.loop("feature", most, body)
+        return frame.loop("panel", wide, panel)
+
+    def _is_turned(self) -> bool:
+        """Whether kernels lie along the window, and every piece has a vector of its points."""
+        found, lanes, piece = self.found, self.cut.lanes, self.cut.window[-1]
+        variable, extent = found.space[-1].window
+        rest = extent % piece or piece
+        return rest >= lanes and runs_along(found.kernel, variable)
+
+    def _turned(
+        self,
+        features: Sequence[Value],
+        place: Value,
+        channel: Value,
+        starts: Sequence[Value],
+        outer: Sequence[Value],
+        count: Value,
+    ) -> Statements:
+        """Vectors along the window become vectors of features; the last may meet the one before."""
+        frame, lanes = self.frame, self.cut.lanes
+
+        def turn(k: Value) -> Statements:
+            made: list[Statement] = []
+            tap = frame.let("tap", smaller(multiply(k, lanes), subtract(count, lanes)), made)
+
+            def body(lane: Value) -> Statements:
+                stored: list[Statement] = []
+                for i in range(0, len(features), lanes):
+                    given = [
+                        self._kernel(feature, channel, starts, (*outer, add(tap, lane)))
+                        for feature in features[i : i + lanes]
+                    ]
+                    for j, x in enumerate(turned(given)):
+                        here = self._packed(place, (*outer, add(tap, j)), i)
+                        stored.append(Assign(self.packed, x, add(here, lane)))
+                return tuple(stored)
+
+            return (*made, *frame.vector(body))
+
+        return frame.loop("turn", divide(add(count, lanes - 1), lanes), turn)
+
+    def _packed(self, place: Value, taps: Sequence[Value], feature: int) -> Value:
+        return add(place, add(multiply(self._flat(taps), self.cut.columns), feature))
 
     def _flat(self, taps: Sequence[Value]) -> Value:
         flat = ZERO
@@ -253,7 +326,6 @@ class Windows:
         self,
         p: Value,
         q: Value,
-        count: Value,
         starts: Sequence[Value],
         taps: Sequence[Value],
         channel: Value,
@@ -264,10 +336,8 @@ class Windows:
         made: list[Statement] = []
         slot = multiply(add(multiply(p, self.wide), q), cut.rows * cut.columns)
         slot = frame.let("slot", slot, made)
-        last = subtract(multiply(count, cut.places), 1)
-        rows = [
-            self._row(smaller(add(multiply(p, cut.rows), i), last), made) for i in range(cut.rows)
-        ]
+        base = frame.let("row", self._position(multiply(p, cut.rows)), made)
+        rows = [add(base, self._position(integer(i))) for i in range(cut.rows)]
         panel = frame.let("panel", multiply(q, cut.columns * prod(cut.window)), made)
 
         def body(lane: Value) -> Statements:
@@ -313,7 +383,7 @@ class Windows:
         made += frame.vector(body)
         return tuple(made)
 
-    def _row(self, row: Value, into: list[Statement]) -> Value:
+    def _position(self, row: Value) -> Value:
         """Where the element under the window's first point lies for a row."""
         cut = self.cut
         place = multiply(divide(row, cut.places), cut.layout.size)
@@ -321,7 +391,7 @@ class Windows:
         for n, step in zip(reversed(cut.layout.counts), reversed(cut.layout.steps), strict=True):
             place = add(place, multiply(remainder(rest, n), step))
             rest = divide(rest, n)
-        return self.frame.let("row", place, into)
+        return place
 
     def _finish(self, first: Value, features: Value, image: Value) -> Statements:
         """The epilogue at each place, from the sums of the tile."""
