@@ -30,6 +30,7 @@
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |
 | `lower`, `scatter`, `small` | groups of calls become kernels |
+| `alike` | groups that are lowered once: equal layers |
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
 | `balanced` | reductions of a few values, written out |
 | `order`, `order_code` | calls that order rows become kernels; how their loops are written |

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
 from weft.compiler.kernels import STORE, Request, evaluate
-from weft.compiler.loops import INDEX
+from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.order import lower_order
 from weft.compiler.panels import Entry, entry_of, with_panels
 from weft.compiler.point import kind_of
-from weft.compiler.scatter import lower
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.compiler.statistics import Clock
 from weft.compiler.steps import (
@@ -50,6 +50,8 @@ class Assembler:
     status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
     groups: int = 0
     _reserved: list[Step] = field(default_factory=list)
+    _alike: Alike = field(default_factory=Alike)
+    _asked: dict[tuple[int, tuple[int, int]], tuple[Request, Kernel]] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
 
     def block(
@@ -148,7 +150,7 @@ class Assembler:
     ) -> list[Call]:
         """A group's kernels as calls; a product may be cut in `pieces`, and in tiles so `tall`."""
         with self.clock("lower"):
-            found = lower(fusion, group, self.strides)
+            found = self._alike.lower(fusion, group, self.strides)
         self.groups += 1
         made: list[Call] = []
         for each in found:
@@ -178,7 +180,7 @@ class Assembler:
         cut: tuple[int, int] = (0, 0),
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
-        request = STORE.request(lowered.kernel, self.clock, self.general, *cut)
+        request = self._request(lowered.kernel, cut)
         self.requests.append(request)
         places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
         written = [memory[ref] for ref in lowered.written]
@@ -203,6 +205,13 @@ class Assembler:
             )
             for number in range(len(request.compiled.kernels))
         ]
+
+    def _request(self, kernel: Kernel, cut: tuple[int, int]) -> Request:
+        """What runs a kernel, asked for once."""
+        key = (id(kernel), cut)
+        if key not in self._asked:
+            self._asked[key] = STORE.request(kernel, self.clock, self.general, *cut), kernel
+        return self._asked[key][0]
 
     def _order(self, node: OutputRefs, source: Memory, target: Memory) -> list[Step]:
         """The kernels that sort, or select, along the last axis."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +32,7 @@ from weft.runtime.cpu.code_cache import key_of, link
 from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
+_FIRST = (1, 1, 2)  # kernels in the first modules of a graph: LLVM has something to do early
 MOST_KERNELS = 4096  # that are kept though no program uses them
 
 
@@ -70,6 +71,7 @@ class KernelStore:
         self._versions: OrderedDict[Any, Versions] = OrderedDict()
         self._made: OrderedDict[Any, Compiled] = OrderedDict()
         self._next: list[Compiled] = []  # what will be compiled as one module
+        self._begun = 0  # modules of the graph that is being put together
         self.compilations = 0
 
     def request(
@@ -147,10 +149,11 @@ class KernelStore:
         self._next.append(new)
         if (self._next[0].target, self._next[0].checks) != (new.target, new.checks):
             self._next = [new]
-        if len(self._next) == BATCH:
+        if len(self._next) == (*_FIRST, BATCH)[min(self._begun, len(_FIRST))]:
             with clock("emit"):
                 _write(self._next, begin)
             self._next = []
+            self._begun += 1
 
     def _versions_of(self, form: Form) -> Versions:
         found = self._versions.setdefault(form.key, Versions())
@@ -166,7 +169,7 @@ class KernelStore:
             if not new:
                 return 0
             self.compilations += 1
-            self._next = []
+            self._next, self._begun = [], 0
             left = [c for c in new if c.job is None]
             with clock("emit"):
                 for i in range(0, len(left), BATCH):
@@ -227,17 +230,18 @@ def registers_of(target: Target) -> int:
 STORE = KernelStore()
 
 
-def evaluate(x: Value, parameters: Sequence[int]) -> int:
-    """An index of literals and parameters as a number."""
-    found: dict[Value, int] = {}
+def evaluate(
+    x: Value, parameters: Sequence[int], variables: Mapping[Value, int] | None = None
+) -> int:
+    """An index of literals, parameters and these variables as a number."""
+    found: dict[Value, int] = dict(variables or {})
     for v in walk(x):
-        args = [found[a] for a in v.args]
-        if v.op == "const":
+        if v.args:
+            found[v] = _ARITHMETIC[v.op](*[found[a] for a in v.args])
+        elif v.op == "const":
             found[v] = integer_of(v)
         elif v.op == "parameter":
             found[v] = parameters[v.data]
-        else:
-            found[v] = _ARITHMETIC[v.op](*args)
     return found[x]
 
 

@@ -19,9 +19,8 @@ import numpy as np
 from weft.compiler import memory
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import evaluate
-from weft.compiler.loops import PIECE, Loop, Store, every, integer, walk
+from weft.compiler.loops import PIECE, Loop, Store, every, points
 from weft.compiler.passes.contract_blocks import Block
-from weft.compiler.rebuild import substitute_value
 from weft.compiler.recompute import is_transpose
 from weft.compiler.steps import Call, Memory, Panels, Private, Step
 from weft.core.common.types import TensorType
@@ -480,14 +479,16 @@ def _is_in_order(call: Call, tasks: int) -> bool:
     if loop is None or len(kernel.body) != 1:
         return False
     stores = [s for s in every(loop.body) if isinstance(s, Store)]
-    zero = {s.variable: integer(0) for s in every(loop.body) if isinstance(s, Loop)}
+    first = {s.variable: 0 for s in every(loop.body) if isinstance(s, Loop)}
     probes = sorted({t for k in range(tasks.bit_length()) for t in ((1 << k) - 1, 1 << k)})
     for store in stores:
         size = call.memory[store.buffer].kind.size
+        places = {*first, loop.variable}
+        if not all(v.op in _KNOWN or v in places for v in points(store.index)):
+            return False
         for task in (t for t in (*probes, tasks - 1) if t < tasks):
-            at = substitute_value(store.index, {**zero, loop.variable: integer(task)})
-            known = all(v.op in _KNOWN for v in walk(at))
-            if not known or evaluate(at, call.request.parameters) != task * (size // tasks):
+            at = evaluate(store.index, call.request.parameters, {**first, loop.variable: task})
+            if at != task * (size // tasks):
                 return False
     return bool(stores)
 
