@@ -13,7 +13,7 @@ import pytest
 
 from weft.core.common.lazy import LazyModule
 from weft.errors import UnsupportedError
-from weft.runtime.cpu import jit
+from weft.runtime.cpu import code_image, jit
 
 ADD = """
 define i64 @plus(i64 %x, i64 %y) nounwind {
@@ -158,6 +158,8 @@ def test_refused_executable_memory_is_reported(monkeypatch):
             raise OSError(13, "cannot allocate executable memory")
 
     monkeypatch.setattr(jit, "_llvm", Refusing("llvmlite.binding"))
+    monkeypatch.setattr(code_image, "can_map", lambda: False)
+    monkeypatch.setattr(jit, "_image", code_image)
     jit._engine.cache_clear()
     try:
         assert not jit.available()

@@ -1,8 +1,8 @@
 """Turn LLVM IR text into machine code, and machine code into addresses.
 
 `compile_text` gives object code, which may be kept on disk; `load_object` maps it into this
-process. LLVM comes from llvmlite, which is imported when code is first compiled or loaded. One lock
-stands around LLVM, and every module has a context of its own, so nothing grows with use.
+process. LLVM comes from llvmlite, which is imported when code is first compiled. One lock stands
+around LLVM, and every module has a context of its own, so nothing grows with use.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.core.common.lazy import LazyModule
 from weft.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    from weft.runtime.cpu.code_image import Image
+
 _llvm = LazyModule("llvmlite.binding")
+_image = LazyModule("weft.runtime.cpu.code_image")
+_processor = LazyModule("weft.runtime.cpu.processor")
 _lock = threading.RLock()
 _names = itertools.count()
 
@@ -70,8 +75,8 @@ class Target:
         return Target(self.triple, cpu, "")
 
 
-class Loaded:
-    """Object code mapped into this process; addresses are valid while this is alive."""
+class Linked:
+    """Object code that LLVM has linked; addresses are valid while this is alive."""
 
     def __init__(self, engine: Any, library: Any) -> None:
         self._engine = engine  # outlives the library
@@ -89,10 +94,15 @@ class Loaded:
             raise KeyError(f"jit: {name}: not found in this object code ({error})") from error
 
 
+Loaded: TypeAlias = "Image | Linked"
+
+
 def available() -> bool:
     """Whether machine code can be made and run here."""
     try:
-        _engine()
+        host_target()
+        if not _image.can_map():
+            _engine()
     except UnsupportedError:
         return False
     return True
@@ -101,9 +111,13 @@ def available() -> bool:
 @functools.cache
 def host_target() -> Target:
     """The processor this runs on, with all it can do."""
-    _initialize()
-    features = [_llvm.get_host_cpu_features().flatten(), *_unnamed_features()]
-    return Target(_llvm.get_process_triple(), _llvm.get_host_cpu_name(), ",".join(features))
+    known = _processor.recall_processor()
+    if known is None:
+        _initialize()
+        features = ",".join([_llvm.get_host_cpu_features().flatten(), *_unnamed_features()])
+        known = _llvm.get_process_triple(), _llvm.get_host_cpu_name(), features
+        _processor.keep_processor(known)
+    return Target(*known)
 
 
 def _unnamed_features() -> list[str]:
@@ -146,10 +160,13 @@ def emit_assembly(text: str, triple: str, cpu: str = "", features: str = "") -> 
 
 def load_object(code: bytes) -> Loaded:
     """Map object code made for this processor into the process."""
+    image: Image | None = _image.mapped(code)
+    if image is not None:
+        return image
     with _lock:
         engine = _engine()
         library = _llvm.JITLibraryBuilder().add_object_img(code)
-        return Loaded(engine, library.link(engine, f"weft{next(_names)}"))
+        return Linked(engine, library.link(engine, f"weft{next(_names)}"))
 
 
 def _compiled(text: str, target: Target, how: str) -> Any:
