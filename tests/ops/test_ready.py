@@ -79,3 +79,50 @@ def test_a_number_beside_a_scalar_gives_the_bits_of_a_row() -> None:
     row = wf.logaddexp(wf.asarray(values), 0.0).numpy()
     each = [wf.logaddexp(wf.asarray(x), 0.0).item() for x in values]
     np.testing.assert_array_equal(np.array(each), row)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shapes", [((37,), (37,)), ((5, 37), (37,)), ((37,), (37, 3))])
+def test_products_of_vectors_have_the_bits_of_matrices_and_of_compiled_code(dtype, shapes) -> None:
+    draws = np.random.default_rng(0)
+    a, b = (draws.normal(size=shape).astype(dtype) for shape in shapes)
+    rows = wf.asarray(a if a.ndim == 2 else a[None])
+    columns = wf.asarray(b if b.ndim == 2 else b[:, None])
+    want = (rows @ columns).numpy().reshape(a.shape[:-1] + b.shape[1:])
+    strided = np.repeat(a, 2, -1)[..., ::2]
+    compiled = wf.compile(lambda x, y: x @ y)
+    for x in (a, a, strided):
+        for found in (wf.asarray(x) @ wf.asarray(b), compiled(wf.asarray(x), wf.asarray(b))):
+            assert found.shape == want.shape and found.dtype == dtype
+            np.testing.assert_array_equal(found.numpy(), want)
+
+
+def test_products_that_do_not_fit_are_an_error_at_every_call() -> None:
+    for _ in range(2):
+        with pytest.raises(wf.errors.ShapeError, match="matmul: operand 1, axis 0"):
+            wf.ones(3) @ wf.ones(4)
+
+
+def test_a_product_at_the_call_is_differentiated_inside_a_transform() -> None:
+    x, y = wf.asarray(VALUES[0]), wf.asarray(VALUES[1])
+    assert (x @ y).is_realized
+    np.testing.assert_allclose(wf.grad(lambda x: x @ y)(x).numpy(), VALUES[1])
+
+
+def test_a_view_of_shared_memory_is_shared_at_every_call() -> None:
+    mine = VALUES.copy()
+    x = wf.asarray(mine)
+    for _ in range(3):
+        assert x.reshape(6, 4)._impl.shared and x.T._impl.shared
+        assert not wf.asarray(mine, copy=True).reshape(6, 4)._impl.shared
+
+
+def test_large_calls_have_the_bits_of_numpy_however_operands_lie() -> None:
+    draws = np.random.default_rng(0)
+    a, b = (draws.normal(size=(1024, 513)).astype(np.float32) for _ in range(2))
+    transposed = np.asfortranarray(a)
+    for x, y in ((a, b), (transposed, b), (a, b[:1]), (a, b[0])):
+        left, right = wf.asarray(x, copy=True), wf.asarray(y, copy=True)
+        np.testing.assert_array_equal((left + right).numpy(), x + y)
+        np.testing.assert_array_equal((left > right).numpy(), x > y)
+        np.testing.assert_array_equal((-left).numpy(), -x)

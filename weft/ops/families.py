@@ -53,6 +53,7 @@ class ElementwiseOperation(Operation):
 
     domain: ClassVar[str] = "numeric"  # dtypes the op has a meaning for
     result: ClassVar[str] = "same"  # dtype of the result: same, bool, or real (of a complex)
+    kernel_from = 1 << 19  # threads share the work of so many; two such calls are compiled as one
 
     def __init__(self) -> None:
         super().__init__()

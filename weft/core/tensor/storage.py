@@ -17,6 +17,8 @@ from weft.errors import DeviceError
 
 GiveBack = Callable[[Any], None]
 
+_BYTE = np.dtype(np.uint8)
+
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """Bytes on loan from an allocator; the loan ends when the last view of them dies.
@@ -35,7 +37,7 @@ class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
         and views must not reach past the lease to the block.
         """
         assert type(block) is not np.ndarray
-        lease = cls((nbytes,), np.uint8, buffer=block, offset=offset)
+        lease = cls((nbytes,), _BYTE, block, offset)
         lease._give_back = give_back
         return lease
 

@@ -115,7 +115,7 @@ class CachingAllocator:
             return self._or_out_of_memory(nbytes, np.empty, shape, dtype)
         if dtype.hasobject:
             raise UnsupportedDTypeError(f"empty: dtype {dtype} holds Python objects, not numbers")
-        return np.ndarray(shape, dtype, buffer=self._lend(nbytes))
+        return np.ndarray(shape, dtype, self._lend(nbytes))
 
     def allocate(self, nbytes: int) -> Storage:
         """Raw memory of `nbytes` bytes, aligned to 64."""
@@ -160,16 +160,18 @@ class CachingAllocator:
         block = self._alone(self._take_cached, capacity)
         if block is None:
             block = self._or_out_of_memory(nbytes, Block.fresh, capacity)
-        lease = Lease.of(block, block.shift, nbytes, self._give_back)
-        with self._lock:
-            self._allocations += 1
-            self._live_blocks += 1
-            self._live_bytes += capacity
-            if self._live_bytes > self._peak_bytes:
-                self._peak_bytes = self._live_bytes
-        if self._returned:
-            self._settle()
-        return lease
+            with self._lock:
+                self._count_loan(capacity)
+            if self._returned:
+                self._settle()
+        return Lease.of(block, block.shift, nbytes, self._give_back)
+
+    def _count_loan(self, capacity: int) -> None:
+        self._allocations += 1
+        self._live_blocks += 1
+        self._live_bytes += capacity
+        if self._live_bytes > self._peak_bytes:
+            self._peak_bytes = self._live_bytes
 
     def _give_back(self, block: Block) -> None:
         if self._closed:
@@ -199,7 +201,7 @@ class CachingAllocator:
         """Book returned blocks, unless someone holds the lock: then they do it on leaving."""
         while self._returned:
             lock = self._lock
-            if not lock.acquire(blocking=False):
+            if not lock.acquire(False):
                 return
             try:
                 if self._busy:
@@ -235,6 +237,7 @@ class CachingAllocator:
             if block is not None:
                 self._cached_bytes -= capacity
                 self._cache_hits += 1
+                self._count_loan(capacity)
                 return block
         return None
 

@@ -181,6 +181,8 @@ class CpuClient(NamedFunctions):
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
         large = op.kernel_from and max([a.size for a in arrays]) >= op.kernel_from
+        if large and op.ufunc is not None:  # NumPy reads what is not packed where it lies
+            large = all([a.flags.c_contiguous for a in arrays])
         if large or not op.is_exact(*[a.dtype for a in arrays], **params):
             made = run_kernel(op, arrays, params, types)
             if made is not None:
