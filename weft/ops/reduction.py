@@ -89,20 +89,19 @@ class ReduceAll(ReduceTruth):
 class ReduceExtremum(ReduceOperation):
     """The largest or smallest element over axes; ties share the derivative equally."""
 
-    def share(self, x: Tensor, out: Tensor, axes: Shape) -> Tensor:
-        """For each element, the part of the derivative that is its own."""
+    def hits(self, x: Tensor, out: Tensor, axes: Shape) -> tuple[Tensor, Tensor]:
+        """1 for each element that is the extremum and 0 for others; how many there are."""
         hit = cast(x == spread(out, x.shape, axes), x.dtype)
-        count = call(reduce_sum_op, (hit,), {"axes": axes})
-        result: Tensor = hit / spread(count, x.shape, axes)
-        return result
+        return hit, call(reduce_sum_op, (hit,), {"axes": axes})
 
     def jvp(self, primals: Any, tangents: Any, out: Any, *, axes: Shape) -> Any:
-        part = tangents[0] * self.share(primals[0], out, axes)
-        return call(reduce_sum_op, (part,), {"axes": axes})
+        hit, count = self.hits(primals[0], out, axes)
+        return call(reduce_sum_op, (tangents[0] * hit,), {"axes": axes}) / count
 
     def vjp(self, primals: Any, out: Any, ct: Any, *, axes: Shape) -> Tangents:
         (x,) = primals
-        return (spread(ct, x.shape, axes) * self.share(x, out, axes),)
+        hit, count = self.hits(x, out, axes)
+        return (spread(ct / count, x.shape, axes) * hit,)
 
 
 class ReduceMax(ReduceExtremum):

@@ -85,8 +85,16 @@ class Divide(BinaryOperation):
     def body(self, s: Any, x: Any, y: Any) -> Any:
         return s.div(x, y)
 
-    def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
-        return 1 / y, -out / y
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        left, right = tangents
+        moved = None if right is None else right * out
+        total = left if moved is None else -moved if left is None else left - moved
+        return total * (1 / primals[1])
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        # Where a row is divided by one number, this divides but that; both need one product more.
+        left = ct * (1 / primals[1])
+        return left, -(left * out)
 
 
 class FloorDivide(BinaryOperation):
