@@ -24,7 +24,7 @@ from weft.ops.families import ElementwiseOperation
 MOST_WORK = 600  # instructions for one element beyond which a kernel is not made larger
 FEW_ROWS = 8  # rows that are too few to share among threads,
 LONG_ROW = 32_768  # where they are long
-DOT_WORK = 16  # instructions that the sums of a matrix product leave registers for
+DOT_WORK = 24  # instructions that the sums of a matrix product leave registers for
 CHEAP = 6  # instructions that are rather computed again than written and read,
 FREE = 24  # and those that read no memory: masks of positions
 PACKED = ("host", "order")  # calls that read whole operands from memory, row by row
