@@ -32,6 +32,7 @@
 | `lower`, `scatter`, `small` | groups of calls become kernels |
 | `alike` | groups that are lowered once: equal layers |
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
+| `folds` | windows that are folded again: what is never written; loops that step as they do |
 | `balanced` | reductions of a few values, written out |
 | `order`, `order_code` | calls that order rows become kernels; how their loops are written |
 | `order_network`, `order_rows` | many short rows side by side; others by digits |

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from weft.compiler.folds import folded
 from weft.compiler.index import Index, axis, flat
 from weft.compiler.loops import Value, integer, load
 from weft.compiler.point import Point, Pull, kind_of, reduced_axes, reduced_size, weight
@@ -85,6 +86,7 @@ class Fusion:
                 self.kept.update(source for source, _ in node.inputs if source in self.kinds)
         self._points: dict[Shape, tuple[Point, Index]] = {}
         self._direct: dict[tuple[Shape, Shape], tuple[Point, int]] = {}
+        self.kinds.update(dict.fromkeys(folded(nodes, self.kinds, self.kept), "view"))
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}
         self.reads: dict[OutputRefs, tuple[Read, ...]] = {}

@@ -224,8 +224,10 @@ def stores_fit(variable: Value, body: Statements) -> bool:
         if not step and (step is not None or store.combine or _is_loaded(store.index)):
             return False
         same = [x.args[0] for x in loads if x.data == store.buffer]
-        same += [s.index for s in stores if s.buffer == store.buffer]
         if not all(_is_own(store.index, index, variable, inner) for index in same):
+            return False
+        others = [s.index for s in stores if s.buffer == store.buffer]
+        if not all(_is_beside(store.index, index, variable, inner) for index in others):
             return False
     return True
 
@@ -243,6 +245,19 @@ def _is_own(stored: Value, other: Value, variable: Value, inner: set[Value]) -> 
     p, q = polynomial(stored), polynomial(other)
     apart = [term for term in {**p, **q} if p.get(term) != q.get(term)]
     return bool(apart) and all(any(a in inner for a in term) for term in apart)
+
+
+def _is_beside(stored: Value, other: Value, variable: Value, inner: set[Value]) -> bool:
+    """Whether another store is to elements of its own step alone: also to those beside these."""
+    step = stride(stored, variable)
+    if stored is other or not step or step != stride(other, variable):
+        return stored is other
+    p, q = polynomial(stored), polynomial(other)
+    apart = [term for term in {**p, **q} if p.get(term) != q.get(term)]
+    if apart == [()]:
+        size = number(step)
+        return size is not None and (p.get((), 0) - q.get((), 0)) % size != 0
+    return all(not term or any(a in inner for a in term) for term in apart)
 
 
 def widen(statements: Statements, differing: set[int], lanes: int, scope: Scope) -> Statements:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler import folds
 from weft.compiler.balanced import combined
 from weft.compiler.fuse import CHEAP, Fusion, Group
 from weft.compiler.index import Index, axis, flat, strided, unflat
@@ -166,16 +167,23 @@ def nest(variables: Point, shape: Shape, body: tuple[Statement, ...]) -> tuple[S
 def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     """Every element on its own."""
     space = _plain_space(frame)
+
+    def element(point: Point) -> tuple[Statement, ...]:
+        here = flat(point, space)
+        pull = Pull(frame.source)
+        body = []
+        for node in frame.group.members:  # in order, so that no chain is followed all at once
+            at = point if node.types[0].shape == space else unflat(here, node.types[0].shape)
+            x = pull.at((node, 0), at)
+            if node in stored:
+                body.append(frame.store(node, here, x))
+        return tuple(body)
+
+    forms = folds.forms_of(frame.group.members, space)
+    if forms is not None:
+        return folds.nest(forms, space, element)
     point = frame.variables(space)
-    here = flat(point, space)
-    pull = Pull(frame.source)
-    body = []
-    for node in frame.group.members:  # in order, so that no chain is followed all at once
-        at = point if node.types[0].shape == space else unflat(here, node.types[0].shape)
-        x = pull.at((node, 0), at)
-        if node in stored:
-            body.append(frame.store(node, here, x))
-    return nest(point, space, tuple(body))
+    return nest(point, space, element(point))
 
 
 def _plain_space(frame: Frame) -> Shape:

@@ -26,6 +26,7 @@ from weft.compiler.loops import (
     get,
     identity_of,
     integer,
+    literal,
     value,
     walk,
 )
@@ -34,7 +35,7 @@ from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs, Ref, freeze
 from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedError
 from weft.ops.base import Operation
-from weft.ops.families import LogicalShapeOperation, ReduceOperation
+from weft.ops.families import ElementwiseOperation, LogicalShapeOperation, ReduceOperation
 from weft.ops.gather import Scatter
 from weft.ops.reduction import ArgExtremum
 from weft.ops.sorting import Ordering
@@ -69,6 +70,10 @@ class Pull(Builder):
 
     def _binary(self, op: str, x: Any, y: Any, dtype: DType | None = None) -> Value:
         left, right = self._operands(x, y)
+        if op == "bit_and" and left.dtype == right.dtype == BOOL:
+            for one, other in ((left, right), (right, left)):
+                if one.op == "const":
+                    return other if literal(one) else one
         if left.dtype == right.dtype == INDEX and op in _DECIDED:
             known = _decided(op, left, right)
             if known is not None:
@@ -127,9 +132,10 @@ class Pull(Builder):
         return self.fit(made, node.types[0].dtype)
 
     def reduce(self, combine: str, extents: Shape, term: Callable[..., Any]) -> Any:
-        """Terms of a few points met in order; a sum begins with zero."""
+        """Terms of a few points met in order; a sum begins with zero, to which none is added."""
         found = [self.operand(term(*point)) for point in product(*map(range, extents))]
-        total = self.const(0, found[0].dtype) if combine == "add" else found.pop(0)
+        total = found[0] if combine != "add" else self.const(0, found[0].dtype)
+        found = found[1:] if combine != "add" else [x for x in found if x is not total]
         for x in found:
             total = combined(self, combine, total, x)
         return total
@@ -210,11 +216,27 @@ def kind_of(node: OutputRefs) -> str:
 
 def is_pool(node: OutputRefs) -> bool:
     """Whether a reduction is over the few elements of a window: then each is written out."""
-    source, op = node.inputs[0][0], node.op
-    if not isinstance(source.op, Window) or isinstance(op, ArgExtremum):
+    source, slot = node.inputs[0]
+    if isinstance(node.op, ArgExtremum) or reduced_size(node) > MOST_TAPS:
         return False
-    rank = len(source.params["window"])
-    return sorted(node.params["axes"]) == list(range(-rank, 0)) and reduced_size(node) <= MOST_TAPS
+    window = is_of_windows((source, slot))
+    axes = sorted(node.params["axes"])
+    return bool(window) and axes == list(range(-len(window), 0))
+
+
+def is_of_windows(ref: Ref, depth: int = 4) -> Shape:
+    """The sizes of the windows that a result is, or is computed of element by element; or none."""
+    node, slot = ref
+    if isinstance(node.op, Window):
+        window: Shape = node.params["window"]
+        return window
+    if depth and isinstance(node.op, ElementwiseOperation):
+        for source, k in node.inputs:
+            if source.types[k].shape == node.types[slot].shape:
+                found = is_of_windows((source, k), depth - 1)
+                if found:
+                    return found
+    return ()
 
 
 def _kind_of_rare(op: Operation, found: set[DType]) -> str:
