@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from weft.compiler.loops import INDEX, Value, integer, integer_of, value, variable
 from weft.core.common.types import DType, Shape
@@ -35,7 +35,7 @@ class Index:
         self.terms = terms  # which nobody may change
         self.offset = offset
         self._hash: int | None = None
-        self._bounds: Bounds | bool | None = False  # until somebody has asked
+        self._bounds: Bounds | Literal[False] | None = False  # until somebody has asked
 
     @staticmethod
     def of(x: Part) -> Index:
