@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_llvm import Frame, emit_kernel
 from weft.compiler.emit_text import Writer
+from weft.compiler.emit_tiles import feature_of
 from weft.compiler.loops import Kernel, Loop
+from weft.core.common.dtypes import bfloat16, int8
 from weft.errors import UnsupportedError
 from weft.runtime.cpu.jit import Target
 
@@ -36,7 +38,11 @@ def native_to(target: Target) -> frozenset[str]:
         found = {"half", "round", "fma", "saturate"}
         return frozenset(found | {"dot4"} if target.has("dotprod") else found)
     has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
-    return frozenset(name for name, any_of in has.items() if any(map(target.has, any_of)))
+    found = {name for name, any_of in has.items() if any(map(target.has, any_of))}
+    if target.has("amx-tile"):
+        for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
+            found |= {feature_of(dtype)} if target.has(feature) else set()
+    return frozenset(found)
 
 
 class Cpu:

@@ -13,6 +13,7 @@ from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_scope import Memory, Operand, Scope
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
+from weft.compiler.emit_tiles import configure, multiply, release
 from weft.compiler.emit_values import VECTOR, Place, Values, reads_of
 from weft.compiler.loops import (
     INDEX,
@@ -22,8 +23,10 @@ from weft.compiler.loops import (
     Reduce,
     Statement,
     Store,
+    Tiles,
     Value,
     When,
+    every,
     literal,
 )
 from weft.errors import UnsupportedError
@@ -42,7 +45,7 @@ class Frame(NamedTuple):
 class Dialect(Protocol):
     """What a target decides of the functions made for it."""
 
-    native: frozenset[str]  # of `half`, `round` and `fma`: instructions it has
+    native: frozenset[str]  # of `half`, `round`, `fma`, …: instructions it has
     pointer: str  # the type of pointers to buffers
     aligned: bool  # whether buffers begin where vectors of their elements may
 
@@ -66,7 +69,12 @@ def emit_kernel(kernel: Kernel, dialect: Dialect, writer: Writer) -> None:
     """Write one kernel as a function of its name."""
     writer.block = "entry"
     frame = dialect.open(kernel, writer)
+    tiled = any(isinstance(s, Tiles) for s in every(kernel.body))
+    if tiled:
+        configure(writer)
     _Function(kernel, dialect, writer, frame).statements(kernel.body)
+    if tiled:
+        release(writer)
     dialect.close(writer)
 
 
@@ -80,6 +88,8 @@ def _written(
             found.add(("buffer", statement.buffer))
         elif isinstance(statement, Assign):
             found.add(("local", statement.local))
+        elif isinstance(statement, Tiles):
+            found.add(("local", statement.sums))
         else:
             inner = memo.get(id(statement))
             if inner is None:
@@ -140,6 +150,9 @@ class _Function:
             self._assign(statement)
         elif isinstance(statement, When):
             self._when(statement)
+        elif isinstance(statement, Tiles):
+            multiply(self.values, self.dialect.native, statement)
+            self.scopes.forget(frozenset({("local", statement.sums)}))
         elif isinstance(statement, Reduce):
             raise AssertionError("a reduction reached the emitter: it was not scheduled")
         else:

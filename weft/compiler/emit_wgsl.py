@@ -17,6 +17,7 @@ from weft.compiler.loops import (
     Loop,
     Statement,
     Store,
+    Tiles,
     Value,
     When,
     every,
@@ -93,6 +94,8 @@ class _Shader:
                 self.assign(statement, depth)
             elif isinstance(statement, When):
                 self.nested(f"if ({self.value(statement.condition, depth)})", statement.body, depth)
+            elif isinstance(statement, Tiles):
+                raise UnsupportedError(f"kernel {self.kernel.name}: tiles, in a shader")
             else:
                 assert isinstance(statement, Loop), "a reduction that was not scheduled"
                 self.loop(statement, depth)

@@ -23,6 +23,7 @@ from weft.compiler.loops import Kernel, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.convolve import convolve, is_worth
+from weft.compiler.passes.tiles import in_tiles
 from weft.compiler.pipeline import schedule
 from weft.compiler.statistics import Clock
 from weft.config import settings
@@ -131,6 +132,10 @@ class KernelStore:
             found = convolve(kernel, target.vector_bytes, registers)
             if found is not None:
                 return found
+        native = native_to(target)
+        tiled = in_tiles(kernel, native, target.vector_bytes, choice, pieces=pieces, tall=tall)
+        if tiled is not None:
+            return (tiled,)
         product = contract(
             kernel,
             target.vector_bytes,
@@ -138,7 +143,7 @@ class KernelStore:
             choice,
             pieces=pieces,
             tall=tall,
-            quads="dot4" in native_to(target),
+            quads="dot4" in native,
         )
         if product is not kernel:
             return (product,)

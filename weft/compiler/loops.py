@@ -4,13 +4,14 @@
     buffer    := name dtype mode                  memory given by the caller: read, write or update
     local     := name dtype lanes length          a register, a vector of lanes, or a small array;
                                                   or an array that the threads of a block share
-    statement := loop | reduce | store | assign | when
+    statement := loop | reduce | store | assign | when | tiles
     loop      := for variable in start .. stop by step, kind: statements
     kind      := serial | parallel | vector | unroll | block | thread
     reduce    := over (variable < extent)…, lanes: statements, then local = combine(value)…
     store     := buffer[index] = value            met by `combine`, if it has one
     assign    := local[position] = value
     when      := if value: statements
+    tiles     := sums[…] += left[…] · right[…]    blocks of local arrays, multiplied as matrices
     value     := instruction(values…) of a dtype  a point of a hash-consed graph
     index     := a value of dtype int64           counted in elements from the buffer's first
 
@@ -23,6 +24,8 @@ Buffers and locals are named by position. A `reduce` over n points has one meani
 it: see `weft.compiler.passes.reduce`. `chain` is the combination of products: target = fma(x, y,
 target) for each point in order, from 0; integers wrap. `dot` is a chain of each PIECE of the
 points, and the sums of all pieces added up in order: errors grow far less than along one chain.
+A `dot` of bfloat16 factors into float32 is summed as `Tiles` sums: such a `dot` is made only for
+processors that have the instruction.
 
 A `block` loop runs its turns on groups of threads, in any order; a `thread` loop inside it runs one
 turn on each thread, and everything it wrote is there for what follows the loop. What stands beside
@@ -36,7 +39,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -249,7 +252,34 @@ class When:
     body: tuple[Statement, ...]
 
 
-Statement: TypeAlias = Loop | Reduce | Store | Assign | When
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A block of sums takes the products of two panels, as instructions on tiles multiply.
+
+    The local arrays `sums` (float32 or int32, row by row), `left` (bfloat16 or int8) and `right`
+    (int32, words of two or four such elements, the first one lowest) are used from `places` on, in
+    groups of 64 bytes of the depth; an element that was never assigned counts as 0:
+
+        left[(group · rows + i) · 64 / itemsize + k]        element k of row i
+        right[(group · 16 + w) · columns + j]               word w of column j
+
+    Integers wrap. Of bfloat16, each group adds one number to a sum: its products at even places of
+    the depth, added up in order from 0, plus those at odd places; one rounding for each addition,
+    and numbers below the smallest normal float32 count as 0, as factors and as results.
+    """
+
+    sums: int
+    left: int
+    right: int
+    places: tuple[Value, Value, Value]  # where the block of each array begins
+    rows: int  # a multiple of 16, 32 at most; so is `columns`
+    columns: int
+    groups: Value
+    fresh: bool  # whether sums start at 0
+    body: ClassVar[tuple[Statement, ...]] = ()
+
+
+Statement: TypeAlias = Loop | Reduce | Store | Assign | When | Tiles
 
 
 @dataclass(frozen=True)
@@ -317,6 +347,8 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
         return (statement.index, statement.value)
     if isinstance(statement, Assign):
         return (statement.value, *(() if statement.position is None else (statement.position,)))
+    if isinstance(statement, Tiles):
+        return (*statement.places, statement.groups)
     return (statement.condition,)
 
 

@@ -36,6 +36,7 @@ from weft.compiler.loops import (
     integer,
     load,
 )
+from weft.compiler.narrow import goes_by_tiles
 from weft.compiler.point import Point, Pull, reduced_axes, reduced_size, weight
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
@@ -431,11 +432,13 @@ def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     (k,) = frame.variables((count,))
     *lead, m, n = point
     pull = Pull(frame.source)
-    factors = (pull.at(node.inputs[0], (*lead, m, k)), pull.at(node.inputs[1], (*lead, k, n)))
-    a, b = (pull.cast(x, _FLOAT) if dtypes.is_narrow(x.dtype) else x for x in factors)
-    total = frame.local(a.dtype)
+    a, b = pull.at(node.inputs[0], (*lead, m, k)), pull.at(node.inputs[1], (*lead, k, n))
+    wide = _FLOAT if dtypes.is_narrow(a.dtype) else a.dtype
+    if wide != a.dtype and not goes_by_tiles(a.dtype):
+        a, b = pull.cast(a, wide), pull.cast(b, wide)
+    total = frame.local(wide)
     part = Part((total,), "dot", (a, b))
-    frame.registers[node] = pull.fit(get(total, a.dtype), node.types[0].dtype)
+    frame.registers[node] = pull.fit(get(total, wide), node.types[0].dtype)
     here = flat(point, shape)
     after = Pull(frame.source)
     body: list[Statement] = [Reduce(((k.value, integer(count)),), 0, (part,))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.compiler.loops import Kernel
+from weft.compiler.narrow import widened
 from weft.compiler.passes.blocks import blocks
 from weft.compiler.passes.collapse import collapse
 from weft.compiler.passes.items import Limits
@@ -20,7 +21,7 @@ WEBGPU = Limits(threads=256, shared=16 * 1024, lanes=1)
 
 def stages_gpu(kernel: Kernel, limits: Limits = CUDA) -> Iterator[tuple[str, tuple[Kernel, ...]]]:
     """The kernels after each pass, with the pass's name."""
-    plain = collapse(simplify(kernel))
+    plain = collapse(simplify(widened(kernel)))
     yield "collapse", (plain,)
     kernels = blocks(plain, limits)
     yield "blocks", kernels

@@ -20,6 +20,7 @@ from weft.compiler.loops import (
     Reduce,
     Statement,
     Store,
+    Tiles,
     Value,
     children,
     every,
@@ -114,7 +115,10 @@ def with_body(statement: Statement, body: Statements) -> Statement:
     assert not isinstance(statement, Store | Assign)
     old = statement.body
     same = len(old) == len(body) and all(map(is_, old, body))
-    return statement if same else replace(statement, body=body)
+    if same:
+        return statement
+    assert not isinstance(statement, Tiles)
+    return replace(statement, body=body)
 
 
 def revise_one(statement: Statement, change: Change) -> Statement:
@@ -140,6 +144,9 @@ def revise_one(statement: Statement, change: Change) -> Statement:
         if position is statement.position and given is statement.value:
             return statement
         return replace(statement, value=given, position=position)
+    if isinstance(statement, Tiles):
+        sums, left, right = _all(statement.places, change)
+        return replace(statement, places=(sums, left, right), groups=change(statement.groups))
     return replace(statement, condition=change(statement.condition))
 
 
@@ -195,6 +202,10 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
                 for p in statement.parts
             )
             statement = replace(statement, parts=parts)
+        elif isinstance(statement, Tiles):
+            named = (statement.sums, statement.left, statement.right)
+            sums, left, right = (numbers.get(n, n) for n in named)
+            statement = replace(statement, sums=sums, left=left, right=right)
         inner = children(statement)
         made.append(with_body(statement, _renamed(inner, numbers)) if inner else statement)
     return tuple(made)
@@ -213,12 +224,17 @@ def assigned_locals(statements: Iterable[Statement]) -> set[int]:
             found.add(statement.local)
         elif isinstance(statement, Reduce):
             found.update(t for part in statement.parts for t in part.targets)
+        elif isinstance(statement, Tiles):
+            found.add(statement.sums)
     return found
 
 
 def read_locals(statements: Iterable[Statement]) -> set[int]:
     """The locals that statements read."""
-    return {x.data for x in values_of(statements) if x.op == "get"}
+    inside = tuple(statements)
+    found = {x.data for x in values_of(inside) if x.op == "get"}
+    tiles = [s for s in every(inside) if isinstance(s, Tiles)]
+    return found.union(*((s.sums, s.left, s.right) for s in tiles))
 
 
 def stored_buffers(statements: Iterable[Statement]) -> set[int]:

@@ -18,6 +18,7 @@ from weft.compiler.loops import (
     Reduce,
     Statement,
     Store,
+    Tiles,
     Value,
     children,
     expressions,
@@ -84,6 +85,13 @@ class _Text:
         if isinstance(statement, Assign):
             place = "" if statement.position is None else f"[{self.text(statement.position)}]"
             return f"t{statement.local}{place} = {self.text(statement.value)}"
+        if isinstance(statement, Tiles):
+            names = (statement.sums, statement.left, statement.right)
+            sums, left, right = (
+                f"t{n}[{self.text(at)}]" for n, at in zip(names, statement.places, strict=True)
+            )
+            sign, size = "=" if statement.fresh else "+=", f"{statement.rows}x{statement.columns}"
+            return f"tiles {size} {sums} {sign} {left} . {right}, {self.text(statement.groups)}"
         return f"when {self.text(statement.condition)}:"
 
     def parts(self, reduce: Reduce) -> Iterator[str]:
@@ -183,4 +191,7 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
         return f"store {statement.buffer} {statement.combine} {own}"
     if isinstance(statement, Assign):
         return f"assign {statement.local} {own}"
+    if isinstance(statement, Tiles):
+        s = statement
+        return f"tiles {s.sums} {s.left} {s.right} {s.rows} {s.columns} {s.fresh} {own}"
     return f"when {own}"

@@ -29,6 +29,7 @@ from weft.compiler.loops import (
     load,
 )
 from weft.compiler.lower import Lowered
+from weft.compiler.narrow import goes_by_tiles
 from weft.compiler.point import Point, Pull, kind_of, nothing, reduced_axes, weight
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
@@ -52,6 +53,8 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
         if kind not in _KINDS or hasattr(node.op, "better") or node.op.name in _SEARCHES:
             return False
         size = prod(node.types[0].shape)
+        if kind == "dot" and goes_by_tiles(node.types[0].dtype):
+            return False
         if kind in ("reduce", "dot"):
             size = max(size, *(prod(s.types[slot].shape) for s, slot in node.inputs))
         work += size * (weight(node) if kind == "map" else 2)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import numpy as np
+
 from weft.compiler.loops import (
     BINARY,
     BOOL,
@@ -26,12 +28,14 @@ from weft.compiler.loops import (
     Reduce,
     Statement,
     Store,
+    Tiles,
     Value,
     When,
     expressions,
     walk,
 )
 from weft.compiler.polynomial import known
+from weft.core.common.dtypes import bfloat16
 
 _ARITY = {
     **dict.fromkeys(("const", "variable", "parameter"), 0),
@@ -43,6 +47,9 @@ _OPEN = frozenset(
     {"call", "rarely", "item", "get", "across", "turned"}
 )  # as many operands as they like
 _EXTREMES = ("argmax", "argmin")
+_WORD = np.dtype(np.int32)
+_NARROW = (bfloat16, np.dtype(np.float32))
+TILED = (_NARROW, (np.dtype(np.int8), _WORD))  # factors of tiles and their sums
 _STORED = COMBINES - {*_EXTREMES, *PRODUCTS}
 
 
@@ -94,6 +101,8 @@ class _Checker:
                 self.store(statement)
             elif isinstance(statement, Assign):
                 self.assign(statement)
+            elif isinstance(statement, Tiles):
+                self.tiles(statement)
             else:
                 self.when(statement, scope)
 
@@ -160,7 +169,8 @@ class _Checker:
         for target, x in zip(part.targets, part.values, strict=not dot):
             local = self.local(target)
             self.ensure(not local.length, f"{local.name}: a reduction's target is a register")
-            self.ensure(local.dtype == x.dtype, f"{local.name}: {x.dtype} into {local.dtype}")
+            fits = local.dtype == x.dtype or (dot and (x.dtype, local.dtype) == _NARROW)
+            self.ensure(fits, f"{local.name}: {x.dtype} into {local.dtype}")
             fits = local.lanes in (1, lanes, self.lanes) and self.width(x) in (1, local.lanes)
             self.ensure(fits, f"{local.name}: lanes that do not fit", x)
 
@@ -194,6 +204,20 @@ class _Checker:
             local.lanes if assign.position is None else self.spread(local.lanes, assign.position)
         )
         self.ensure(width in (1, lanes), f"{local.name}: {width} lanes into {lanes}")
+
+    def tiles(self, tiles: Tiles) -> None:
+        """Arrays of fitting dtypes, blocks of whole tiles, outside of vector loops."""
+        self.ensure(self.lanes == 0, "tiles inside a vector loop", tiles)
+        for number in (tiles.sums, tiles.left, tiles.right):
+            local = self.local(number)
+            self.ensure(local.length > 0 and local.lanes == 1, f"{local.name}: no array", tiles)
+        dtypes = tuple(self.local(n).dtype for n in (tiles.left, tiles.sums))
+        fits = dtypes in TILED and self.local(tiles.right).dtype == _WORD
+        self.ensure(fits, f"tiles of {dtypes[0]} summed in {dtypes[1]}", tiles)
+        sizes = tiles.rows in (16, 32) and tiles.columns in (16, 32)
+        self.ensure(sizes, f"tiles of {tiles.rows} rows and {tiles.columns} columns", tiles)
+        for x in expressions(tiles):
+            self.ensure(x.dtype == INDEX, "places and numbers of groups are int64", x)
 
     def spread(self, lanes: int, position: Value) -> int:
         """Lanes of an element of an array: those it holds, or one element for each lane."""

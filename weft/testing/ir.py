@@ -26,14 +26,17 @@ from weft.compiler.loops import (
     Reduce,
     Statement,
     Store,
+    Tiles,
     Value,
     When,
     identity_of,
     literal,
     walk,
 )
+from weft.core.common.dtypes import bfloat16
 from weft.core.common.types import Array
 from weft.testing.instructions import combine, compute, fma, is_better
+from weft.testing.tiles import BYTES, WORD, multiply
 
 _APART = ("parallel", "block", "thread")  # loops whose turns run in any order
 
@@ -77,6 +80,8 @@ class _Machine:
                 self.store(statement)
             elif isinstance(statement, Assign):
                 self.assign(statement)
+            elif isinstance(statement, Tiles):
+                self.tiles(statement)
             else:
                 self.when(statement)
 
@@ -143,6 +148,30 @@ class _Machine:
         for place, element in zip(places, np.broadcast_to(x, (len(places), *np.shape(x)[1:]))):
             assert 0 <= place < local.length, f"{local.name}: element {place} of {local.length}"
             self.locals[statement.local][int(place)] = element
+
+    def tiles(self, tiles: Tiles) -> None:
+        """The block of sums and panels taken out of their arrays, multiplied, and put back."""
+        groups = int(self.value(tiles.groups))
+        sums, left, right = (int(self.value(at)) for at in tiles.places)
+        high, wide, dtype = tiles.rows, tiles.columns, self.kernel.locals[tiles.left].dtype
+        group = BYTES // dtype.itemsize
+        panel = self.taken(tiles.left, left, groups * high * group)
+        rows = panel.reshape(groups, high, group).transpose(1, 0, 2).reshape(high, -1)
+        words = self.taken(tiles.right, right, groups * BYTES // WORD * wide).view(dtype)
+        points = words.reshape(-1, wide, group * WORD // BYTES).transpose(0, 2, 1)
+        columns = points.reshape(-1, wide)
+        before = self.taken(tiles.sums, sums, high * wide).reshape(high, wide)
+        found = multiply(rows, columns, None if tiles.fresh else before)
+        held = self.locals[tiles.sums]
+        held.update((sums + k, x) for k, x in enumerate(found.ravel()))
+
+    def taken(self, number: int, start: int, count: int) -> Array:
+        """Elements of an array among the locals; 0 where none was assigned."""
+        local, held = self.kernel.locals[number], self.locals[number]
+        inside = start >= 0 and start + count <= local.length
+        assert inside, f"{local.name}: elements {start} to {start + count} of {local.length}"
+        zero = local.dtype.type(0)
+        return np.array([held.get(k, zero) for k in range(start, start + count)], local.dtype)
 
     @staticmethod
     def fitted(local: Local, x: Any) -> Any:
@@ -227,6 +256,9 @@ def _first_extreme(part: Part, points: list[tuple[Any, ...]]) -> tuple[Any, Any]
 
 
 def _products(part: Part, points: list[tuple[Any, ...]]) -> Any:
+    if part.values[0].dtype == bfloat16:
+        left, right = (np.array([p[i] for p in points], bfloat16) for i in (0, 1))
+        return multiply(left[None], right[:, None])[0, 0]
     zero = part.values[0].dtype.type(0)
     size = PIECE if part.combine == "dot" else max(len(points), 1)
     sums = []

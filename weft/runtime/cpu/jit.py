@@ -35,6 +35,7 @@ _names = itertools.count()
 # scheduled in the loop IR, so that further passes cost compile time and give nothing.
 _PASSES = ("sroa",)
 _HWCAP, _BYTE_PRODUCTS = 16, 1 << 20  # of Linux: the word of features, and one of them
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_STATE = 158, 0x1023, 18  # the call of Linux on x86-64
 _NEWEST_KNOWN = 22  # the LLVM whose options were last looked at
 _forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
 
@@ -117,7 +118,10 @@ def host_target() -> Target:
         features = ",".join([_llvm.get_host_cpu_features().flatten(), *_unnamed_features()])
         known = _llvm.get_process_triple(), _llvm.get_host_cpu_name(), features
         _processor.keep_processor(known)
-    return Target(*known)
+    found = Target(*known)
+    if found.has("amx-tile") and not _are_tiles_granted():
+        return found.without("amx")
+    return found
 
 
 def _unnamed_features() -> list[str]:
@@ -127,6 +131,15 @@ def _unnamed_features() -> list[str]:
     ask = ctypes.CDLL(None).getauxval
     ask.restype, ask.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
     return ["+dotprod"] if ask(_HWCAP) & _BYTE_PRODUCTS else []
+
+
+def _are_tiles_granted() -> bool:
+    """Ask Linux for the registers of AMX, for all threads of this process."""
+    if sys.platform != "linux":
+        return False
+    ask = ctypes.CDLL(None).syscall
+    ask.restype, ask.argtypes = ctypes.c_long, [ctypes.c_long] * 3
+    return bool(ask(_ARCH_PRCTL, _REQUEST_STATE, _TILE_STATE) == 0)
 
 
 def chosen_target() -> Target:

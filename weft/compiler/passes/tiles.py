@@ -1,0 +1,277 @@
+"""Schedule a product whose blocks of sums are multiplied by instructions on tiles.
+
+    for each piece of the depth:
+        pack the columns of the right factor
+        for each panel of rows:
+            pack the panel of the left factor
+            for each panel of columns: Tiles, and after the last piece what is made of the sums
+
+Products of bfloat16 all go this way, where a processor has tiles: whatever their shape, a sum takes
+groups of 32 points of the depth in order, so no cut shows. Those of int8 go where it pays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from weft.compiler.choice import USUAL, Choice
+from weft.compiler.emit_tiles import feature_of
+from weft.compiler.loops import Kernel, Loop, Statement, Tiles, Value, get, integer
+from weft.compiler.narrow import has_narrow_product, widened
+from weft.compiler.passes.contract_blocks import Block, forced_path
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
+from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, words_of
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    is_multiple,
+    known,
+    larger,
+    multiply,
+    remainder,
+    smaller,
+    subtract,
+)
+from weft.compiler.rebuild import Scope, Statements, assigned_locals, substitute
+from weft.core.common.dtypes import bfloat16, int8
+from weft.core.common.types import DType
+
+DEEP = 512  # bytes of the depth in one piece, at most: two panels fit the first cache
+TALL = 512  # rows of a task, at most
+WIDE = 512  # columns of a task, at most
+TASKS = 8  # tasks, at least, if rows are many enough
+SHORT = 64  # rows of a task that is not made shorter
+FEW = 16  # rows, columns or words of depth, below which bytes are multiplied otherwise
+UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
+_SUMS = {bfloat16: np.dtype(np.float32), int8: np.dtype(np.int32)}
+
+
+def in_tiles(
+    kernel: Kernel,
+    native: frozenset[str],
+    vector_bytes: int,
+    choice: Choice = USUAL,
+    *,
+    pieces: int = 0,
+    tall: int = 0,
+) -> Kernel | None:
+    """The kernel scheduled, if it is a product that goes by tiles; None for any other.
+
+    The arguments are those of `contract`. No product here waits for others, so `pieces` cut none.
+    """
+    narrow = has_narrow_product(kernel)
+    if not narrow and (pieces or forced_path() in ("direct", "turned", "scalar")):
+        return None
+    scope = Scope(widened(kernel))
+    product = match(scope)
+    dtype = None if product is None else _factors(product, native)
+    if narrow:
+        assert dtype == bfloat16, f"{kernel.name}: no product for tiles"
+    if product is None or dtype is None or not (narrow or (dtype == int8 and _is_worth(product))):
+        return None
+    given, product = product, _oriented(product)
+    product = replace(product, left=product.left.args[0], right=product.right.args[0])
+    block = _cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
+    if tall and tall % block.rows == 0:
+        block = replace(block, tile_rows=tall)
+    loop = _tasks(_Task(scope, product, block, dtype))
+    whole = product.row is given.row and product.in_order
+    rows = product.row[1] if whole else None
+    notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": 0}
+    return scope.kernel_with((loop,), **notes)
+
+
+def _factors(product: Product, native: frozenset[str]) -> DType | None:
+    """The dtype of both factors before they were widened, if there are tiles of it."""
+    left, right = product.left, product.right
+    if left.op != "cast" or right.op != "cast":
+        return None
+    found = left.args[0].dtype
+    same = found == right.args[0].dtype and _SUMS.get(found) == left.dtype
+    return found if same and feature_of(found) in native else None
+
+
+def _is_worth(product: Product) -> bool:
+    """Whether a product is large enough for tiles that another way gives the same bits."""
+    sizes = (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in sizes)
+    return rows >= FEW and columns >= FEW and depth >= 4 * FEW
+
+
+def _oriented(product: Product) -> Product:
+    """The product or its transpose: fewer columns than a tile has are better rows."""
+    rows, columns = (known(extent) for _, extent in (product.row, product.column))
+    few = columns is not None and columns < EDGE and (rows is None or rows > columns)
+    return product.swapped() if few else product
+
+
+def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
+    """How a product is cut; no bit depends on it."""
+    sizes = (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in sizes)
+    group = BYTES // dtype.itemsize
+    high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
+    most = choice.deep or DEEP // dtype.itemsize
+    deep = _balanced(depth, max(most // group * group, group), group)
+    tile_columns = _balanced(columns, WIDE, wide)
+    tiles = ceil(columns / tile_columns)
+    tall = min(choice.tall or TALL, max(ceil(rows * tiles / TASKS), SHORT))
+    tile_rows = _balanced(rows, max(tall // high * high, high), high)
+    if forced_path() == "pieces":
+        tile_rows, tile_columns, deep = 2 * high, 2 * wide, group
+    lanes = min(lanes, wide)
+    return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
+
+
+def _balanced(extent: int, most: int, step: int) -> int:
+    """A size of pieces, at most `most`, that cuts an extent evenly; a multiple of `step`."""
+    pieces = ceil(extent / most)
+    return ceil(extent / pieces / step) * step
+
+
+class _Task(Frame):
+    """The arrays of a task."""
+
+    def __init__(self, scope: Scope, product: Product, block: Block, dtype: DType) -> None:
+        self.scope, self.product, self.block = scope, product, block
+        self.dtype = _SUMS[dtype]
+        depth = known(product.depth[1])
+        self.pieces = depth is None or depth > block.depth
+        b = block
+        self.panel = words_of(b.depth, b.columns, dtype.itemsize)
+        self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns
+        local, size = scope.local, b.rows * b.columns
+        deep = ceil(b.depth * dtype.itemsize / BYTES) * BYTES // dtype.itemsize
+        self.left = local("left", dtype, 1, b.rows * deep)
+        self.right = local("right", np.dtype(np.int32), 1, self.panel * self.wide)
+        blocks = self.high * self.wide if self.pieces else 1
+        self.tile = local("sums", self.dtype, 1, size * blocks)
+        self.group = BYTES // dtype.itemsize
+        self.in_lanes = {
+            number: local(scope.locals[number].name, scope.locals[number].dtype, b.lanes)
+            for number in sorted(assigned_locals(product.epilogue))
+        }
+
+
+def _tasks(task: _Task) -> Loop:
+    """A loop over all tiles of all batches."""
+    number, b, product = task.scope.variable("task"), task.block, task.product
+    (_, height), (_, width) = product.row, product.column
+    high, wide = ceiling(height, b.tile_rows), ceiling(width, b.tile_columns)
+    made: list[Statement] = []
+    column = task.let("tile_column", multiply(remainder(number, wide), b.tile_columns), made)
+    rest = divide(number, wide)
+    row = task.let("tile_row", multiply(remainder(rest, high), b.tile_rows), made)
+    rest, total = divide(rest, high), multiply(high, wide)
+    names = {}
+    for variable, extent in reversed(product.batch):
+        names[variable] = task.let("batch", remainder(rest, extent), made)
+        rest, total = divide(rest, extent), multiply(total, extent)
+    rows = Span(row, task.let("rows", smaller(subtract(height, row), b.tile_rows), made))
+    count = smaller(subtract(width, column), b.tile_columns)
+    columns = Span(column, task.let("columns", count, made))
+    body = substitute(_tile(task, rows, columns), names)
+    return Loop(number, ZERO, total, (*made, *body), "parallel")
+
+
+def _tile(task: _Task, rows: Span, columns: Span) -> Statements:
+    """Everything for these rows and columns."""
+    depth, deep = task.product.depth[1], task.block.depth
+    if not task.pieces:
+        return _piece(_Piece(task, rows, columns, Span(ZERO, depth), True, True))
+    pieces = larger(ceiling(depth, deep), 1)
+
+    def body(at: Value) -> Statements:
+        made: list[Statement] = []
+        start = task.let("start", multiply(at, deep), made)
+        count = task.let("count", smaller(subtract(depth, start), deep), made)
+        if is_multiple(depth, deep):
+            count = integer(deep)
+        first, last = less(at, integer(1)), less(subtract(pieces, 2), at)
+        return (*made, *_piece(_Piece(task, rows, columns, Span(start, count), first, last)))
+
+    return task.loop("piece", pieces, body)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One piece of the depth of a task."""
+
+    task: _Task
+    rows: Span
+    columns: Span
+    depth: Span
+    first: Value | bool
+    last: Value | bool
+
+    def block(self, p: Value, q: Value) -> Statements:
+        """The block where two panels meet."""
+        t, b, made = self.task, self.task.block, list[Statement]()
+        slot: Value = ZERO
+        if t.pieces:
+            slot = multiply(add(multiply(p, t.wide), q), b.rows * b.columns)
+            slot = t.let("slot", slot, made)
+        panel = t.let("panel", multiply(q, t.panel), made)
+        groups = t.let("groups", ceiling(self.depth.count, t.group), made)
+        places = (slot, ZERO, panel)
+        fresh, more = (
+            Tiles(t.tile, t.left, t.right, places, b.rows, b.columns, groups, each)
+            for each in (True, False)
+        )
+        made += when(self.first, (fresh,), (more,))
+        return (*made, *when(self.last, self.finish(p, q, slot)))
+
+    def finish(self, p: Value, q: Value, slot: Value) -> Statements:
+        """What is made of the sums of a block, for those rows and columns that there are."""
+        t, b, product, made = self.task, self.task.block, self.task.product, list[Statement]()
+        row = t.let("row", add(self.rows.start, multiply(p, b.rows)), made)
+        column = t.let("column", add(self.columns.start, multiply(q, b.columns)), made)
+        rows = t.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
+        columns = smaller(subtract(product.column[1], column), b.columns)
+        columns = t.let("columns", columns, made)
+        whole, size = columns, known(product.column[1])
+        if size is not None and size < b.lanes:
+            whole = ZERO
+        elif not is_multiple(product.column[1], b.lanes):
+            whole = t.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
+
+        def at(i: Value, j: Value, lanes: int) -> Statements:
+            kept = get(t.tile, t.dtype, add(slot, add(multiply(i, b.columns), j)))
+            return t.epilogue(add(row, i), add(column, j), kept, lanes)
+
+        def body(i: Value) -> Statements:
+            found: list[Statement] = []
+            if whole is not ZERO:
+                lane = t.scope.variable("lane")
+                found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
+            if whole is columns:
+                return tuple(found)
+            j = t.scope.variable("column")
+            return (*found, Loop(j, whole, columns, at(i, j, 1)))
+
+        return (*made, *t.loop("row", rows, body))
+
+
+def _piece(piece: _Piece) -> Statements:
+    """Pack the panels of one piece of the depth, and multiply them."""
+    t, b, product = piece.task, piece.task.block, piece.task.product
+    rows, columns, depth = piece.rows, piece.columns, piece.depth
+    made: list[Statement] = []
+    wide = t.let("wide", ceiling(columns.count, b.columns), made)
+    right = Columns(t, product.right, product.column, b.columns, t.right)
+    left = Rows(t, product.left, product.row, b.rows, t.left)
+    made += right.panels(columns, wide, depth, t.panel)
+
+    def body(p: Value) -> Statements:
+        found: list[Statement] = []
+        start = t.let("from", add(rows.start, multiply(p, b.rows)), found)
+        there = subtract(add(rows.start, rows.count), start)
+        count = t.let("count", smaller(there, b.rows), found)
+        found += left.panel(Span(start, count), depth)
+        return (*found, *t.loop("panel", wide, lambda q: piece.block(p, q)))
+
+    return (*made, *t.loop("panel", ceiling(rows.count, b.rows), body))
