@@ -12,11 +12,12 @@ import weft as wf
 from weft.compiler.emit_cpu import emit
 from weft.compiler.fuse import Fusion
 from weft.compiler.kernels import KernelStore
-from weft.compiler.loops import Kernel, Tiles, every, integer
+from weft.compiler.lift import form_of, lift
+from weft.compiler.loops import Kernel, Tiles, every
 from weft.compiler.passes.contract_blocks import using_path
+from weft.compiler.program_key import program_key
 from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower
-from weft.compiler.show import show
 from weft.compiler.small import is_small
 from weft.compiler.verify import verify
 from weft.errors import UnsupportedError
@@ -28,7 +29,7 @@ BFLOAT = np.dtype(ml_dtypes.bfloat16)
 FEATURES = "+avx,+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512vl,+avx512dq"
 PLAIN = Target("x86_64-unknown-linux-gnu", "x86-64-v4", FEATURES)
 TILES = Target(PLAIN.triple, "sapphirerapids", f"{FEATURES},+amx-tile,+amx-bf16,+amx-int8")
-SIZES = [(1, 1, 1), (3, 5, 40), (17, 20, 33), (33, 40, 70), (40, 17, 64), (5, 0, 4), (4, 5, 0)]
+SMALL = 3000  # products of which the kernel is also run as it was lowered
 LAYOUTS = ["plain", "transposed"]
 
 
@@ -51,42 +52,134 @@ def product(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
     return x @ y if x.dtype == BFLOAT else x.astype(wf.int32) @ y.astype(wf.int32)
 
 
-def run(kernel: Kernel, *arrays: Any) -> Any:
-    """What a kernel with one result, its last buffer, computes."""
-    size = kernel.notes.get("size", 1)
-    given = [np.ascontiguousarray(a).ravel() for a in arrays]
-    return run_kernel(kernel, [*given, np.zeros(size, kernel.buffers[-1].dtype)])[-1]
-
-
-def check(dtype: Any, size: tuple[int, int, int], left: str, right: str, path: str = "") -> None:
-    rows, columns, depth = size
-    a, b = random((rows, depth), dtype, 1), random((depth, columns), dtype, 2)
-    stored = [np.ascontiguousarray(x.T) if layout == "transposed" else x
-              for x, layout in ((a, left), (b, right))]
-
-    def function(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
-        x = wf.permute_dims(x, (1, 0)) if left == "transposed" else x
-        return product(x, wf.permute_dims(y, (1, 0)) if right == "transposed" else y)
-
+def scheduled(kernel: Kernel, path: str = "") -> Kernel:
+    """The kernel as it runs on a processor with tiles."""
     with using_target(TILES):
-        kernel = verify(kernel_of(function, *stored))
         if path:
             with using_path(path):
                 (made,) = KernelStore.scheduled(kernel)
         else:
             (made,) = KernelStore.scheduled(kernel)
-    verify(made, scheduled=True)
+    return verify(made, scheduled=True)
+
+
+def has_tiles(kernel: Kernel) -> bool:
+    return any(isinstance(s, Tiles) for s in every(kernel.body))
+
+
+def assembly(kernel: Kernel, target: Target = TILES) -> str:
+    return emit_assembly(emit([kernel], target), target.triple, target.cpu, target.features)
+
+
+def check(dtype: Any, size: tuple[int, int, int], left: str, right: str, path: str = "") -> None:
+    rows, columns, depth = size
+    a, b = random((rows, depth), dtype, 1), random((depth, columns), dtype, 2)
+    turned = [layout == "transposed" for layout in (left, right)]
+    given = [
+        np.ascontiguousarray(x.T) if turn else x for x, turn in zip((a, b), turned, strict=True)
+    ]
+
+    def function(*factors: wf.Tensor) -> wf.Tensor:
+        pairs = zip(factors, turned, strict=True)
+        return product(*(wf.permute_dims(x, (1, 0)) if turn else x for x, turn in pairs))
+
+    with using_target(TILES):
+        kernel = verify(kernel_of(function, *given))
+    made = scheduled(kernel, path)
+    assert has_tiles(made)
     want = multiply(a, b).astype(BFLOAT if dtype == BFLOAT else np.int32)
-    for each in (kernel, made):
-        buffers = [*(x.ravel() for x in stored), np.zeros(rows * columns, want.dtype)]
-        (*_, found) = run_kernel(each, buffers)
+    for each in (kernel, made) if rows * columns * depth < SMALL else (made,):
+        empty = np.zeros(rows * columns, want.dtype)
+        (*_, found) = run_kernel(each, [*(x.ravel() for x in given), empty])
         assert found.tobytes() == want.tobytes(), (size, left, right, each is made)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
-def test_products_of_bfloat16_are_summed_as_tiles_sum(
-    size: tuple[int, int, int], left: str, right: str
-) -> None:
-    check(BFLOAT, size, left, right)
+def test_products_of_bfloat16_are_summed_as_tiles_sum(left: str, right: str) -> None:
+    for size in [(1, 1, 1), (3, 5, 40), (20, 18, 33), (5, 0, 4), (4, 5, 0)]:
+        check(BFLOAT, size, left, right)
+
+
+def test_blocks_pieces_and_edges_change_no_bit() -> None:
+    check(BFLOAT, (17, 33, 70), "plain", "transposed", "pieces")
+    check(BFLOAT, (33, 65, 40), "transposed", "plain", "pieces")
+
+
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_products_of_int8_go_by_tiles_where_they_are_large_enough(left: str, right: str) -> None:
+    check(np.dtype(np.int8), (17, 19, 70), left, right)
+
+
+def test_one_kernel_serves_all_sizes_a_batch_and_what_follows() -> None:
+    a, b = random((2, 3, 40), BFLOAT, 1), random((2, 40, 5), BFLOAT, 2)
+    with using_target(TILES):
+        kernel = kernel_of(lambda x, y: wf.relu(x @ y), a, b)
+    form = form_of(kernel)
+    lifted, parameters = lift(kernel, form, frozenset(range(len(form.literals))))
+    made = scheduled(lifted)
+    empty = np.zeros(2 * 3 * 5, BFLOAT)
+    (*_, found) = run_kernel(made, [a.ravel(), b.ravel(), empty], parameters)
+    want = np.array([multiply(x, y).astype(BFLOAT) for x, y in zip(a, b, strict=True)])
+    assert found.tobytes() == np.maximum(want, BFLOAT.type(0)).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(BFLOAT, "tdpbf16ps"), (np.dtype(np.int8), "tdpbssd")], ids=str
+)
+def test_the_code_has_the_instructions_and_gives_the_tiles_back(dtype: Any, name: str) -> None:
+    x = np.zeros((256, 256), dtype)
+    with using_target(TILES):
+        kernel = kernel_of(product, x, x)
+    text = assembly(scheduled(kernel))
+    assert text.count(name) == 4
+    assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+def test_a_processor_without_tiles_widens_and_refuses_them() -> None:
+    x = np.zeros((64, 64), BFLOAT)
+    with using_target(PLAIN):
+        plain = kernel_of(product, x, x)
+        (made,) = KernelStore.scheduled(plain)
+    assert not has_tiles(made)
+    assert "vfmadd" in assembly(made, PLAIN)
+    with using_target(TILES):
+        tiled = kernel_of(product, x, x)
+    assert form_of(tiled).key != form_of(plain).key
+    with pytest.raises(UnsupportedError, match="no tiles of bfloat16"):
+        emit([scheduled(tiled)], PLAIN)
+
+
+def test_the_name_of_a_program_tells_processors_with_tiles_apart() -> None:
+    trace = wf.trace(product, *[wf.asarray(np.zeros((4, 4), BFLOAT))] * 2)
+    keys = []
+    for target in (PLAIN, TILES):
+        with using_target(target):
+            keys.append(program_key(trace, [False, False], False)[0])
+    assert keys[0] != keys[1]
+
+
+def test_factors_that_were_cast_by_hand_are_products_of_float32() -> None:
+    x = np.zeros((64, 64), BFLOAT)
+    with using_target(TILES):
+        kernel = kernel_of(lambda x, y: x.astype(wf.float32) @ y.astype(wf.float32), x, x)
+    assert not has_tiles(scheduled(kernel))
+
+
+def test_a_product_of_a_few_bfloat16_goes_by_tiles_too() -> None:
+    x = wf.asarray(np.zeros((2, 2), BFLOAT))
+    graph = wf.trace(lambda x: x @ x + x, x)
+    with using_target(PLAIN):
+        assert is_small(graph.nodes, graph.outputs)
+    with using_target(TILES):
+        assert not is_small(graph.nodes, graph.outputs)
+
+
+def test_every_second_product_is_added_apart_and_small_numbers_are_none() -> None:
+    ones = np.ones((1, 5), BFLOAT)
+    column = np.array([2.0**24, 1, 0, 1, 2.0**-130], np.float32).astype(BFLOAT)[:, None]
+    assert multiply(ones, column)[0, 0] == np.float32(2.0**24 + 2)
+    assert multiply(ones[:, :1], column[4:])[0, 0] == 0
+    third = np.array([[2.0**24]], np.float32)
+    assert multiply(ones[:, 1:2], column[1:2], third)[0, 0] == 2.0**24

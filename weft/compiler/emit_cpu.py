@@ -36,9 +36,12 @@ def native_to(target: Target) -> frozenset[str]:
     """The instructions a processor has that others must spell in several."""
     if target.architecture != "x86_64":
         found = {"half", "round", "fma", "saturate"}
-        return frozenset(found | {"dot4"} if target.has("dotprod") else found)
+        return frozenset(found | {"dot4", "sdot"} if target.has("dotprod") else found)
     has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
     found = {name for name, any_of in has.items() if any(map(target.has, any_of))}
+    pairs = {64: "avx512bw", 32: "avx2"}.get(target.vector_bytes)
+    if pairs is None or target.has(pairs):
+        found |= {"dot4", "pmaddwd"}
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()

@@ -23,6 +23,8 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"} | _BITS
 
+_PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
+
 
 def instruction(
     c: Code, native: frozenset[str], op: str, args: list[str], source: DType, target: DType
@@ -116,9 +118,25 @@ def _boolean(c: Code, op: str, args: list[str]) -> str:
     raise _refuse(op, BOOL)
 
 
+def _by_pairs(c: Code, factors: list[str], total: str) -> str:
+    """Four products of bytes by two instructions that multiply pairs of 16 bits and add them."""
+    half, word = f"<{2 * c.lanes} x i16>", f"<{c.lanes} x i32>"
+    name = f"@llvm.x86.{_PAIRS[c.lanes]}"
+    c.writer.declarations[f"declare {word} {name}({half}, {half})"] = None
+    up = f"{half} {{}}, splat (i16 8)"
+    wide = [c.writer.let(f"bitcast {word} {x} to {half}") for x in factors]
+    low = [c.writer.let("shl " + up.format(x)) for x in wide]
+    for pair in (low, wide):  # bytes at even places, then at odd ones
+        x, y = (c.writer.let("ashr " + up.format(x)) for x in pair)
+        total = c.op(
+            "add", "i32", total, c.writer.let(f"call {word} {name}({half} {x}, {half} {y})")
+        )
+    return total
+
+
 def _dot4(c: Code, native: frozenset[str], args: list[str]) -> str:
     """Four products of bytes and their sum: one instruction, or a byte at a time."""
-    if "dot4" in native and c.lanes == 4:
+    if "sdot" in native and c.lanes == 4:
         x, y = (c.writer.let(f"bitcast <4 x i32> {a} to <16 x i8>") for a in args[:2])
         name, kinds = "@llvm.aarch64.neon.sdot.v4i32.v16i8", "<4 x i32>, <16 x i8>, <16 x i8>"
         c.writer.declarations[f"declare <4 x i32> {name}({kinds})"] = None
@@ -126,6 +144,8 @@ def _dot4(c: Code, native: frozenset[str], args: list[str]) -> str:
             f"call <4 x i32> {name}(<4 x i32> {args[2]}, <16 x i8> {x}, <16 x i8> {y})"
         )
     *factors, total = args
+    if "pmaddwd" in native and c.lanes in _PAIRS:
+        return _by_pairs(c, factors, total)
     for i in range(4):
         up = c.number(24 - 8 * i, "i32")
         x, y = (

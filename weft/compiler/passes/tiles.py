@@ -24,7 +24,7 @@ from weft.compiler.narrow import has_narrow_product, widened
 from weft.compiler.passes.contract_blocks import Block, forced_path
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Product, match
-from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, words_of
+from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, there_are, words_of
 from weft.compiler.polynomial import (
     add,
     divide,
@@ -188,9 +188,10 @@ def _tile(task: _Task, rows: Span, columns: Span) -> Statements:
     def body(at: Value) -> Statements:
         made: list[Statement] = []
         start = task.let("start", multiply(at, deep), made)
-        count = task.let("count", smaller(subtract(depth, start), deep), made)
-        if is_multiple(depth, deep):
-            count = integer(deep)
+        count = smaller(subtract(depth, start), deep)
+        if known(depth) is not None:
+            count = there_are(start, depth, deep)
+        count = task.let("count", count, made)
         first, last = less(at, integer(1)), less(subtract(pieces, 2), at)
         return (*made, *_piece(_Piece(task, rows, columns, Span(start, count), first, last)))
 
@@ -230,9 +231,8 @@ class _Piece:
         t, b, product, made = self.task, self.task.block, self.task.product, list[Statement]()
         row = t.let("row", add(self.rows.start, multiply(p, b.rows)), made)
         column = t.let("column", add(self.columns.start, multiply(q, b.columns)), made)
-        rows = t.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
-        columns = smaller(subtract(product.column[1], column), b.columns)
-        columns = t.let("columns", columns, made)
+        rows = t.let("rows", there_are(row, product.row[1], b.rows), made)
+        columns = t.let("columns", there_are(column, product.column[1], b.columns), made)
         whole, size = columns, known(product.column[1])
         if size is not None and size < b.lanes:
             whole = ZERO
@@ -269,8 +269,7 @@ def _piece(piece: _Piece) -> Statements:
     def body(p: Value) -> Statements:
         found: list[Statement] = []
         start = t.let("from", add(rows.start, multiply(p, b.rows)), found)
-        there = subtract(add(rows.start, rows.count), start)
-        count = t.let("count", smaller(there, b.rows), found)
+        count = t.let("count", there_are(start, product.row[1], b.rows), found)
         found += left.panel(Span(start, count), depth)
         return (*found, *t.loop("panel", wide, lambda q: piece.block(p, q)))
 

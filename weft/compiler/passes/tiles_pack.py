@@ -16,7 +16,7 @@ from weft.compiler.loops import Assign, Loop, Statement, Value, const, integer, 
 from weft.compiler.passes.contract_blocks import runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, less, when
 from weft.compiler.passes.contract_match import Axis
-from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 
 EDGE = 16  # rows of a tile, and words of one of them
@@ -151,8 +151,7 @@ class Columns(Packing):
         def panel(g: Value, q: Value, inside: bool) -> Statements:
             found: list[Statement] = []
             start = f.let("from", add(columns.start, multiply(q, self.width)), found)
-            left = subtract(add(columns.start, columns.count), start)
-            count = f.let("count", smaller(left, self.width), found)
+            count = f.let("count", there_are(start, self.axis[1], self.width), found)
             to = add(multiply(q, size), multiply(g, EDGE * self.width))
             to = f.let("to", to, found)
             points = Span(start, count)
@@ -191,10 +190,10 @@ class Columns(Packing):
                 return (Assign(self.array, _joined(given), place),)
 
             lane, column = f.scope.variable("lane"), f.scope.variable("column")
-            return (
-                Loop(lane, ZERO, chunks, at(lane), "vector", EDGE),
-                Loop(column, chunks, points.count, at(column)),
-            )
+            lanes = Loop(lane, ZERO, chunks, at(lane), "vector", EDGE)
+            if known(subtract(points.count, chunks)) == 0:
+                return (lanes,)
+            return (lanes, Loop(column, chunks, points.count, at(column)))
 
         return (*made, *f.loop("word", integer(EDGE), word))
 
@@ -251,10 +250,17 @@ def _joined(elements: list[Value] | tuple[Value, ...]) -> Value:
     return found
 
 
+def there_are(start: Value, extent: Value, width: int) -> Value:
+    """How many points there are from `start` on, a multiple of `width`, and no more than that."""
+    if is_multiple(extent, width):
+        return integer(width)
+    return smaller(subtract(extent, start), width)
+
+
 def words_of(depth: int, width: int, itemsize: int) -> int:
     """Words of a panel of columns of so many points of the depth."""
     groups = -(-depth * itemsize // BYTES)
     return groups * EDGE * width
 
 
-__all__ = ["BYTES", "EDGE", "Columns", "Rows", "words_of"]
+__all__ = ["BYTES", "EDGE", "Columns", "Rows", "there_are", "words_of"]
