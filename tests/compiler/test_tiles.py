@@ -97,7 +97,7 @@ def check(dtype: Any, size: tuple[int, int, int], left: str, right: str, path: s
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
 def test_products_of_bfloat16_are_summed_as_tiles_sum(left: str, right: str) -> None:
-    for size in [(1, 1, 1), (3, 5, 40), (20, 18, 33), (5, 0, 4), (4, 5, 0)]:
+    for size in [(1, 1, 1), (20, 18, 33), (1, 19, 40), (19, 2, 33), (5, 0, 4), (4, 5, 0)]:
         check(BFLOAT, size, left, right)
 
 

@@ -21,7 +21,7 @@ _NAMES = {bfloat16: "tdpbf16ps", int8: "tdpbssd"}
 _FEATURES = {bfloat16: "tiles of bfloat16", int8: "tiles of int8"}
 _LEFT, _RIGHT = 4, 6  # the first tiles that hold factors
 _SHAPES = bytes([1, *[0] * 15, *[BYTES, 0] * 8, *[0] * 16, *[EDGE] * 8, *[0] * 8])
-AHEAD = 0  # groups of the right factor that are asked for before they are needed
+AHEAD = 2  # groups of the right factor that the first cache asks for before they are needed
 _TILE, _PLACE = "i8 immarg", "ptr, i64"
 
 
@@ -96,12 +96,11 @@ def _group(writer: Writer, tiles: Tiles, left: str, right: str, group: str, name
             place = _at(writer, here, k * apart)
             given = f"i8 {first + k}, {place}, i64 {row}"
             _do(writer, "tileloadd64", f"{_TILE}, {_PLACE}", given)
-    if AHEAD:
-        kinds = "ptr nocapture readonly, i32 immarg, i32 immarg, i32 immarg"
-        writer.declarations[f"declare void @llvm.prefetch.p0({kinds})"] = None
-        for line in range(wide * EDGE):
-            place = _at(writer, here, AHEAD * wide * TILE + line * BYTES)
-            writer.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
+    kinds = "ptr nocapture readonly, i32 immarg, i32 immarg, i32 immarg"
+    writer.declarations[f"declare void @llvm.prefetch.p0({kinds})"] = None
+    for line in range(wide * EDGE) if AHEAD else ():
+        place = _at(writer, here, AHEAD * wide * TILE + line * BYTES)
+        writer.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
     for i in range(high):
         for j in range(wide):
             given = f"i8 {i * wide + j}, i8 {_LEFT + i}, i8 {_RIGHT + j}"

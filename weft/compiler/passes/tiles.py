@@ -21,7 +21,7 @@ from weft.compiler.choice import USUAL, Choice
 from weft.compiler.emit_tiles import feature_of
 from weft.compiler.loops import Kernel, Loop, Statement, Tiles, Value, get, integer
 from weft.compiler.narrow import has_narrow_product, widened
-from weft.compiler.passes.contract_blocks import Block, forced_path
+from weft.compiler.passes.contract_blocks import Block, forced_path, runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, there_are, words_of
@@ -95,24 +95,35 @@ def _factors(product: Product, native: frozenset[str]) -> DType | None:
     return found if same and feature_of(found) in native else None
 
 
+def _sizes(product: Product) -> tuple[int, int, int]:
+    """Rows, columns and depth."""
+    extents = (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
+    return rows, columns, depth
+
+
 def _is_worth(product: Product) -> bool:
     """Whether a product is large enough for tiles that another way gives the same bits."""
-    sizes = (product.row[1], product.column[1], product.depth[1])
-    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in sizes)
+    rows, columns, depth = _sizes(product)
     return rows >= FEW and columns >= FEW and depth >= 4 * FEW
 
 
 def _oriented(product: Product) -> Product:
-    """The product or its transpose: fewer columns than a tile has are better rows."""
-    rows, columns = (known(extent) for _, extent in (product.row, product.column))
-    few = columns is not None and columns < EDGE and (rows is None or rows > columns)
-    return product.swapped() if few else product
+    """The product or its transpose: a matrix by few vectors is packed without being turned.
+
+    That is, as the left factor if it lies along the depth, and else as the right one.
+    """
+    rows, columns, _ = _sizes(product)
+    if min(rows, columns) >= EDGE:
+        return product
+    is_left = rows > columns
+    large = product.left if is_left else product.right
+    return product if runs_along(large, product.depth[0]) == is_left else product.swapped()
 
 
 def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
     """How a product is cut; no bit depends on it."""
-    sizes = (product.row[1], product.column[1], product.depth[1])
-    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in sizes)
+    rows, columns, depth = (max(size, 1) for size in _sizes(product))
     group = BYTES // dtype.itemsize
     high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
     most = choice.deep or DEEP // dtype.itemsize
