@@ -151,6 +151,25 @@ def test_a_processor_without_tiles_widens_and_refuses_them() -> None:
         emit([scheduled(tiled)], PLAIN)
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (Target(PLAIN.triple, "icelake-server", f"{FEATURES},+avx512vnni"), "vpdpbusd"),
+        (Target(PLAIN.triple, "alderlake", "+avx,+avx2,+fma,+avxvnni"), "vpdpbusd"),
+        (PLAIN, "vpmaddwd"),
+        (Target(PLAIN.triple, "haswell", "+avx,+avx2,+fma"), "vpmaddwd"),
+        (PLAIN.baseline(), "pmaddwd"),
+    ],
+)
+def test_bytes_are_multiplied_several_at_a_time_without_tiles(target: Target, name: str) -> None:
+    x = np.zeros((64, 64), np.int8)
+    with using_target(target):
+        (made,) = KernelStore.scheduled(kernel_of(product, x, x))
+    text = assembly(made, target)
+    assert f"\t{name}\t" in text
+    assert "pmulld" not in text
+
+
 def test_the_name_of_a_program_tells_processors_with_tiles_apart() -> None:
     trace = wf.trace(product, *[wf.asarray(np.zeros((4, 4), BFLOAT))] * 2)
     keys = []

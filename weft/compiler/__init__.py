@@ -56,6 +56,7 @@
 | `passes/` | kernels made of kernels: how loops, reductions and products run |
 | `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
 | `emit_cpu` | `emit`: the dialect of processors |
+| `emit_tiles`, `narrow` | products of tiles; which products of bfloat16 are summed as they sum |
 | `emit_bounds` | `Guard`: kernels that check every access |
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |

@@ -42,6 +42,9 @@ def native_to(target: Target) -> frozenset[str]:
     pairs = {64: "avx512bw", 32: "avx2"}.get(target.vector_bytes)
     if pairs is None or target.has(pairs):
         found |= {"dot4", "pmaddwd"}
+    signs = {64: "avx512vnni", 32: "avxvnni"}.get(target.vector_bytes)
+    if signs is not None and target.has(signs):
+        found |= {"dot4", "vnni"}
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()

@@ -23,6 +23,7 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"} | _BITS
 
+_HIGH = 0x80808080 - (1 << 32)  # the highest bit of each byte
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
 
 
@@ -118,6 +119,22 @@ def _boolean(c: Code, op: str, args: list[str]) -> str:
     raise _refuse(op, BOOL)
 
 
+def _by_signs(c: Code, factors: list[str], total: str) -> str:
+    """Four products of bytes where an instruction takes one factor as unsigned.
+
+    That factor is 128 too large; what this adds is one for all factors that meet the other.
+    """
+    (x, y), kind = factors, c.type("i32")
+    name = f"@llvm.x86.avx512.vpdpbusd.{32 * c.lanes}"
+    c.writer.declarations[f"declare {kind} {name}({kind}, {kind}, {kind})"] = None
+    high = c.number(_HIGH, "i32")
+    shifted = c.op("xor", "i32", x, high)
+    more = c.writer.let(f"call {kind} {name}({kind} {total}, {kind} {shifted}, {kind} {y})")
+    none = c.number(0, "i32")
+    beyond = c.writer.let(f"call {kind} {name}({kind} {none}, {kind} {high}, {kind} {y})")
+    return c.op("sub", "i32", more, beyond)
+
+
 def _by_pairs(c: Code, factors: list[str], total: str) -> str:
     """Four products of bytes by two instructions that multiply pairs of 16 bits and add them."""
     half, word = f"<{2 * c.lanes} x i16>", f"<{c.lanes} x i32>"
@@ -144,6 +161,8 @@ def _dot4(c: Code, native: frozenset[str], args: list[str]) -> str:
             f"call <4 x i32> {name}(<4 x i32> {args[2]}, <16 x i8> {x}, <16 x i8> {y})"
         )
     *factors, total = args
+    if "vnni" in native and c.lanes in (8, 16):
+        return _by_signs(c, factors, total)
     if "pmaddwd" in native and c.lanes in _PAIRS:
         return _by_pairs(c, factors, total)
     for i in range(4):

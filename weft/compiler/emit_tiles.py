@@ -98,7 +98,7 @@ def _group(writer: Writer, tiles: Tiles, left: str, right: str, group: str, name
             _do(writer, "tileloadd64", f"{_TILE}, {_PLACE}", given)
     kinds = "ptr nocapture readonly, i32 immarg, i32 immarg, i32 immarg"
     writer.declarations[f"declare void @llvm.prefetch.p0({kinds})"] = None
-    for line in range(wide * EDGE) if AHEAD else ():
+    for line in range(wide * EDGE):
         place = _at(writer, here, AHEAD * wide * TILE + line * BYTES)
         writer.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
     for i in range(high):

@@ -5,6 +5,7 @@
 | `loops` | a naive interpreter of the loop forms of ops |
 | `ir` | `run_kernel`: a plain interpreter of the compiler's kernels |
 | `instructions` | what each scalar instruction means, in NumPy |
+| `tiles` | how tiles multiply, in NumPy |
 | `samples` | operands for the examples of an op |
 | `gradients` | `check_grads` |
 | `gpu_programs` | programs that every GPU backend must run |

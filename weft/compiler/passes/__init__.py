@@ -17,6 +17,7 @@
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |
 | `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
 | `contract_hidden`, `contract_quads` | what masks leave out; four bytes at a time |
+| `tiles`, `tiles_pack` | products by instructions on tiles; panels packed for them |
 | `convolve`, `convolve_blocks` | convolutions in tiles; the sizes of tiles and blocks |
 | `convolve_frame` | loops of convolutions; the image under a tile, copied plane by plane |
 | `convolve_places` | many places: features and neighbouring places in registers |

@@ -40,7 +40,7 @@ from weft.compiler.rebuild import Scope, Statements, assigned_locals, substitute
 from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 
-DEEP = 512  # bytes of the depth in one piece, at most: two panels fit the first cache
+DEEP = 768  # bytes of the depth in one piece, at most: two panels fit the first cache
 TALL = 512  # rows of a task, at most
 WIDE = 512  # columns of a task, at most
 TASKS = 8  # tasks, at least, if rows are many enough
@@ -63,6 +63,8 @@ def in_tiles(
 
     The arguments are those of `contract`. No product here waits for others, so `pieces` cut none.
     """
+    if not any(feature_of(dtype) in native for dtype in _SUMS):
+        return None
     narrow = has_narrow_product(kernel)
     if not narrow and (pieces or forced_path() in ("direct", "turned", "scalar")):
         return None

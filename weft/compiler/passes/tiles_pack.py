@@ -21,6 +21,7 @@ from weft.compiler.rebuild import Statements, substitute_value
 
 EDGE = 16  # rows of a tile, and words of one of them
 BYTES = 64  # of the depth in one group
+SEVERAL = 16  # points of the depth that are read side by side, along all panels of columns
 _WORD = np.dtype(np.int32)
 
 
@@ -69,7 +70,7 @@ class Packing:
 
     def tail(self, depth: Span, body: Statements) -> Statements:
         """Statements for the last group, if it is not a whole one."""
-        if is_multiple(depth.count, self.group):
+        if is_multiple(self.frame.product.depth[1], self.group):  # as all pieces before the last
             return ()
         whole = multiply(self.whole_groups(depth), self.group)
         return when(less(whole, depth.count), body)
@@ -148,15 +149,22 @@ class Columns(Packing):
         f, made = self.frame, list[Statement]()
         whole = f.let("whole", self.whole_groups(depth), made)
 
-        def panel(g: Value, q: Value, inside: bool) -> Statements:
+        def panel(g: Value, q: Value, inside: bool, part: Value = ZERO) -> Statements:
             found: list[Statement] = []
             start = f.let("from", add(columns.start, multiply(q, self.width)), found)
             count = f.let("count", there_are(start, self.axis[1], self.width), found)
             to = add(multiply(q, size), multiply(g, EDGE * self.width))
             to = f.let("to", to, found)
             points = Span(start, count)
-            copied = self.turned if inside and self.lies_along else self.words
-            return (*found, *copied(points, depth, g, to, inside))
+            if inside and self.lies_along:
+                return (*found, *self.turned(points, depth, g, to))
+            return (*found, *self.words(points, depth, (g, part, to), inside))
+
+        def across(g: Value, inside: bool) -> Statements:
+            def several(part: Value) -> Statements:
+                return f.loop("panel", wide, lambda q: panel(g, q, inside, part))
+
+            return f.loop("part", integer(self.group // SEVERAL), several)
 
         if self.lies_along:  # a column's groups follow each other in memory
 
@@ -165,20 +173,19 @@ class Columns(Packing):
 
             made += f.loop("panel", wide, along)
         else:
+            made += f.loop("group", whole, lambda g: across(g, True))
+        return (*made, *self.tail(depth, across(whole, False)))
 
-            def across(g: Value) -> Statements:
-                return f.loop("panel", wide, lambda q: panel(g, q, True))
-
-            made += f.loop("group", whole, across)
-        rest = f.loop("panel", wide, lambda q: panel(whole, q, False))
-        return (*made, *self.tail(depth, rest))
-
-    def words(self, points: Span, depth: Span, group: Value, to: Value, inside: bool) -> Statements:
-        """Copy one group of a panel, a row of words at a time."""
-        f, made = self.frame, list[Statement]()
+    def words(
+        self, points: Span, depth: Span, where: tuple[Value, Value, Value], inside: bool
+    ) -> Statements:
+        """Copy a part of a group of a panel, a row of words at a time."""
+        (group, part, to), f, made = where, self.frame, list[Statement]()
+        few = SEVERAL // self.points
         chunks = f.let("chunks", multiply(divide(points.count, EDGE), EDGE), made)
 
-        def word(w: Value) -> Statements:
+        def word(number: Value) -> Statements:
+            w = add(multiply(part, few), number)
             deep = add(multiply(group, self.group), multiply(w, self.points))
 
             def at(j: Value) -> Statements:
@@ -195,11 +202,9 @@ class Columns(Packing):
                 return (lanes,)
             return (lanes, Loop(column, chunks, points.count, at(column)))
 
-        return (*made, *f.loop("word", integer(EDGE), word))
+        return (*made, *f.loop("word", integer(few), word))
 
-    def turned(
-        self, points: Span, depth: Span, group: Value, to: Value, inside: bool
-    ) -> Statements:
+    def turned(self, points: Span, depth: Span, group: Value, to: Value) -> Statements:
         """Copy one group of a panel whose columns lie along the depth."""
         f, made = self.frame, list[Statement]()
         chunks = f.let("chunks", divide(points.count, EDGE), made)
