@@ -49,7 +49,9 @@ def kernel_of(function: Any, *arrays: Any) -> Kernel:
 
 
 def product(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
-    return x @ y if x.dtype == BFLOAT else x.astype(wf.int32) @ y.astype(wf.int32)
+    if x.dtype == BFLOAT:
+        return x @ y
+    return wf.astype(x, wf.int32) @ wf.astype(y, wf.int32)
 
 
 def scheduled(kernel: Kernel, path: str = "") -> Kernel:
@@ -182,7 +184,7 @@ def test_the_name_of_a_program_tells_processors_with_tiles_apart() -> None:
 def test_factors_that_were_cast_by_hand_are_products_of_float32() -> None:
     x = np.zeros((64, 64), BFLOAT)
     with using_target(TILES):
-        kernel = kernel_of(lambda x, y: x.astype(wf.float32) @ y.astype(wf.float32), x, x)
+        kernel = kernel_of(lambda x, y: wf.astype(x, wf.float32) @ wf.astype(y, wf.float32), x, x)
     assert not has_tiles(scheduled(kernel))
 
 
