@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from weft.compiler.loops import Kernel, Statement, Value, When, integer, turned
-from weft.compiler.order_code import Body, Order, Records
+from weft.compiler.order_code import Body, Order
 from weft.compiler.order_rows import MOST_TASKS, Made, Task
 from weft.compiler.steps import Memory
 from weft.runtime.cpu.jit import chosen_target
@@ -42,19 +42,19 @@ def fits_network(order: Order) -> bool:
 
 def exchanged_rows(order: Order, source: Memory, target: Memory) -> Made:
     """The kernel that orders many short rows."""
-    network = _Network(order, source, target)
+    network = Network(order, Task(order, source, target))
     steps = max(order.size - 1, 1).bit_length()
-    memory = tuple(network.task.code.memory)
-    return Made(network.kernel, memory, (target,), 4 + steps * (steps + 1) // 8)
+    kernel = network.kernel()
+    memory = tuple(network.code.memory)
+    return Made(kernel, memory, (target,), 4 + steps * (steps + 1) // 8)
 
 
-class _Network:
-    def __init__(self, order: Order, source: Memory, target: Memory) -> None:
-        self.order = order
-        self.task = task = Task(order, source, target)
-        self.code = task.code
+class Network:
+    """A network for rows of one length, on the sixteen vectors it takes into registers."""
+
+    def __init__(self, order: Order, task: Task) -> None:
+        self.order, self.task, self.code = order, task, task.code
         dtype = order.record[0]
-        task.records = Records(order, task.code, order.record)
         self.lanes = lanes_of(order)
         self.levels = max((order.size - 1).bit_length(), _LEVELS)
         granule = HELD
@@ -65,9 +65,8 @@ class _Network:
         self.held = [self.code.register(dtype, self.lanes) for _ in range(HELD)]
         self.spare = self.code.register(dtype, self.lanes)
         self.special = self.code.register(order.key_dtype, self.lanes)
-        self.kernel = self._kernel()
 
-    def _kernel(self) -> Kernel:
+    def kernel(self) -> Kernel:
         s, blocks = self.code, -(-self.order.rows // self.lanes)
         tasks = min(blocks, MOST_TASKS)
         share = -(-blocks // tasks)

@@ -182,6 +182,26 @@ class Task:
         return (*start, s.loop(size, count), s.loop(size, put))
 
 
+def found_special(task: Task, flags: Memory, chunks: int) -> Kernel:
+    """The kernel that gives zeros and NaNs their bits back, in rows where a chunk has a flag."""
+    s, order = task.code, task.order
+    flagged = s.buffer(flags, order.key_dtype)
+    found = s.register(order.key_dtype)
+
+    def row(number: Value) -> Body:
+        def look(c: Value) -> Body:
+            place = s.add(s.mul(number, integer(chunks)), c)
+            return (found.set(s.bit_or(found.value, load(flagged, place, order.key_dtype))),)
+
+        zero = s.const(0, order.key_dtype)
+        special = When(
+            s.not_equal(found.value, zero), task.restored(s.mul(number, integer(order.size)))
+        )
+        return found.set(zero), s.loop(chunks, look), special
+
+    return s.kernel("order_restore", order.rows, row)
+
+
 def space(kinds: tuple[DType, ...], count: int) -> list[Memory]:
     """New memory for so many records."""
     return [Memory(TensorType((count,), dtype)) for dtype in kinds]

@@ -13,12 +13,14 @@ from functools import partial
 
 from weft.compiler.loops import INDEX, Kernel, Store, Value, When, integer, load
 from weft.compiler.order_code import COUNT, LANES, Body, Code, Order, Register
+from weft.compiler.order_merge import merged_together, merges
 from weft.compiler.order_rows import (
     Made,
     Task,
     cleared,
     counted,
     digits_of,
+    found_special,
     highest_of,
     look,
     selects,
@@ -125,8 +127,9 @@ def sorted_together(order: Order, source: Memory, target: Memory) -> list[Made]:
         now, then = homes[number % 2], homes[1 - number % 2]
         _count(work, now, number)
         _move(work, now, then, number)
-    if work.task().restores:
-        _restore(work)
+    task = work.task()
+    if task.restores:
+        work.add(task, found_special(task, work.flags, work.chunks), [target], 1)
     return work.made
 
 
@@ -220,27 +223,6 @@ def _move(work: Shared, now: list[Memory], then: list[Memory], number: int) -> N
     work.add(task, work.by_chunk(task, "order_move", chunk), written, 12)
 
 
-def _restore(work: Shared) -> None:
-    """Give zeros and NaNs their bits back, in rows that have any that need it."""
-    task, order = work.task(), work.order
-    s = task.code
-    flags = s.buffer(work.flags, order.key_dtype)
-    found = s.register(order.key_dtype)
-
-    def row(number: Value) -> Body:
-        def look(c: Value) -> Body:
-            place = s.add(s.mul(number, integer(work.chunks)), c)
-            return (found.set(s.bit_or(found.value, load(flags, place, order.key_dtype))),)
-
-        zero = s.const(0, order.key_dtype)
-        special = When(
-            s.not_equal(found.value, zero), task.restored(s.mul(number, integer(order.size)))
-        )
-        return found.set(zero), s.loop(work.chunks, look), special
-
-    work.add(task, s.kernel("order_restore", order.rows, row), [work.target], 1)
-
-
 # -- a few of a row ----------------------------------------------------------------------------
 
 
@@ -331,5 +313,6 @@ def shares(order: Order) -> bool:
 
 def ordered_together(order: Order, source: Memory, target: Memory) -> list[Made]:
     """The kernels that order few, long rows."""
-    select = selected_together if selects(order) else sorted_together
-    return select(order, source, target)
+    if selects(order):
+        return selected_together(order, source, target)
+    return (merged_together if merges(order) else sorted_together)(order, source, target)

@@ -1,0 +1,479 @@
+"""Kernels that order few, long rows where vectors are wide: sorted runs are merged, two by two.
+
+A network sorts as many runs as a vector has lanes; what a chunk of them holds is merged while it is
+in the cache. Then runs of whole chunks are merged, level by level: tasks share each pair, and find
+by a search where in both runs their part begins. A merge holds a block of the largest records met
+so far; the block that begins with the smaller record comes next, and the smaller half of both is
+written. Behind each run lies a block that comes after everything, which is read past its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Statement,
+    Store,
+    Value,
+    When,
+    integer,
+    load,
+    turned,
+)
+from weft.compiler.order_code import Body, Code, Order, Register
+from weft.compiler.order_network import HELD, Network, lanes_of
+from weft.compiler.order_rows import Made, Task, found_special, space
+from weft.compiler.steps import Memory
+from weft.runtime.cpu.jit import chosen_target
+
+SHORTEST_RUN, LONGEST_RUN = 512, 4096
+RUNS = 256  # of a row, where their lengths allow it
+PIECES = 2  # that a chunk's length is merged in, once chunks are
+
+Put = Callable[[Value, list[Register]], Body]
+
+
+def merges(order: Order) -> bool:
+    """Whether rows that threads share are merged: where vectors are wide, and digits many."""
+    return chosen_target().has("avx512f") and len(order.record) == 1 and order.width >= 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where runs lie: each level has half as many, twice as long and as far apart."""
+
+    order: Order
+
+    @property
+    def lanes(self) -> int:
+        """Of a vector of records."""
+        return lanes_of(self.order)
+
+    @property
+    def block(self) -> int:
+        """Records that are held."""
+        return HELD * self.lanes
+
+    @property
+    def run(self) -> int:
+        """Records of a run that the network sorts."""
+        fitting = 1 << (self.order.size // RUNS).bit_length() - 1
+        return max(SHORTEST_RUN, min(fitting, LONGEST_RUN))
+
+    @property
+    def stride(self) -> int:
+        """From the start of a run to that of the next one."""
+        return self.run + self.block
+
+    @property
+    def chunk(self) -> int:
+        """Records of as many runs as there are lanes."""
+        return self.lanes * self.run
+
+    @property
+    def chunks(self) -> int:
+        """Of a row; the last one is filled up."""
+        return -(-self.order.size // self.chunk)
+
+    @property
+    def piece(self) -> int:
+        """Records that a task merges."""
+        return self.chunk // PIECES
+
+    @property
+    def room(self) -> int:
+        """Memory of a row's records."""
+        return self.chunks * self.lanes * self.stride
+
+    @property
+    def half(self) -> int:
+        """Memory of all records; there are two such halves, and merges go from one to the other."""
+        return self.order.rows * self.room
+
+
+@dataclass
+class _Merged:
+    """An order of long rows under construction, kernel by kernel."""
+
+    order: Order
+    source: Memory
+    target: Memory
+    made: list[Made] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plan = Plan(self.order)
+        (self.home,) = space(self.order.record, 2 * self.plan.half)
+        (self.flags,) = space((self.order.key_dtype,), self.order.rows * self.plan.chunks)
+
+    def task(self) -> Task:
+        """A new kernel."""
+        return Task(self.order, self.source, self.target)
+
+
+def merged_together(order: Order, source: Memory, target: Memory) -> list[Made]:
+    """The kernels that sort few, long rows by merging."""
+    work = _Merged(order, source, target)
+    _runs(work)
+    half = (work.plan.lanes.bit_length() - 1) % 2
+    span = 1
+    while span < work.plan.chunks:
+        _level(work, half, span)
+        half, span = 1 - half, 2 * span
+    task = work.task()
+    if task.restores:
+        kernel = found_special(task, work.flags, work.plan.chunks)
+        work.made.append(Made(kernel, tuple(task.code.memory), (target,), 1))
+    return work.made
+
+
+# -- two runs ----------------------------------------------------------------------------------
+
+
+class _Merger:
+    """Merges two runs inside a vector loop."""
+
+    def __init__(self, code: Code, home: int, order: Order) -> None:
+        self.code, self.home = code, home
+        self.dtype, self.lanes = order.record[0], lanes_of(order)
+        self.block = HELD * self.lanes
+        kept, come, low, high = (
+            [code.register(self.dtype, self.lanes) for _ in range(HELD)] for _ in range(4)
+        )
+        self.kept, self.come, self.low, self.high = kept, come, low, high
+        self.at, self.ends = ([code.register(INDEX) for _ in range(2)] for _ in range(2))
+        self.next = code.register(INDEX)
+        self.earlier = code.register(BOOL)
+
+    def read(self, position: Value) -> Value:
+        """A record."""
+        return load(self.home, position, self.dtype)
+
+    def split(self, runs: tuple[tuple[Value, Value], ...], done: Value, most: int) -> Body:
+        """Begin where so many of the smallest records of both runs, (start, length), are left out.
+
+        How many of them are the first run's is searched for; its length is at most `most`.
+        """
+        s = self.code
+        (first, first_length), (second, second_length) = runs
+        low, high = (s.register(INDEX) for _ in range(2))
+
+        def halve(_: Value) -> Body:
+            middle = s.shift_right(s.add(low.value, high.value), integer(1))
+            partner = s.sub(s.add(second, s.sub(done, middle)), integer(1))
+            goes = s.less_equal(self.read(s.add(first, middle)), self.read(partner))
+            more = s.bit_and(s.less(low.value, high.value), goes)
+            less = s.bit_and(s.less(low.value, high.value), s.bit_not(goes))
+            self_at = self.next
+            return (
+                self_at.set(middle),
+                self.earlier.set(more),
+                high.set(s.select(less, self_at.value, high.value)),
+                low.set(s.select(self.earlier.value, s.add(self_at.value, integer(1)), low.value)),
+            )
+
+        return (
+            low.set(s.max(integer(0), s.sub(done, second_length))),
+            high.set(s.min(done, first_length)),
+            s.loop(most.bit_length() + 1, halve),
+            self.at[0].set(s.add(first, low.value)),
+            self.at[1].set(s.add(second, s.sub(done, low.value))),
+            self.ends[0].set(s.add(first, first_length)),
+            self.ends[1].set(s.add(second, second_length)),
+        )
+
+    def whole(self, first: Value, second: Value, length: Value) -> Body:
+        """Begin at the start of two runs of one length."""
+        s = self.code
+        starts = (first, second)
+        return (
+            *(at.set(start) for at, start in zip(self.at, starts, strict=True)),
+            *(end.set(s.add(start, length)) for end, start in zip(self.ends, starts, strict=True)),
+        )
+
+    def merge(self, lane: Value, blocks: Value, put: Put) -> Iterator[Statement]:
+        """From where it was begun, give `put` so many blocks: their number, and their vectors."""
+        s = self.code
+
+        def step(number: Value) -> Iterator[Statement]:
+            yield from self._take(lane)
+            pairs = [(x.value, y.value) for x, y in zip(self.kept, self.come, strict=True)]
+            yield from self._sorted([s.min(x, y) for x, y in pairs], self.low, False)
+            yield from self._sorted([s.max(x, y) for x, y in pairs], self.high, True)
+            yield from self._keep()
+            yield from put(number, self.low)
+
+        yield from self._take(lane)
+        yield from self._sorted([x.value for x in self.come], self.high, True)
+        yield from self._keep()
+        yield s.loop(blocks, step)
+
+    def _take(self, lane: Value) -> Iterator[Statement]:
+        """Read the block that begins with the smaller record."""
+        s, (x, y) = self.code, self.at
+        yield self.earlier.set(s.less_equal(self.read(x.value), self.read(y.value)))
+        earlier = self.earlier.value
+        yield self.next.set(s.select(earlier, x.value, y.value))
+        passed = [
+            s.min(s.add(at.value, integer(self.block)), end.value)
+            for at, end in zip(self.at, self.ends, strict=True)
+        ]
+        yield x.set(s.select(earlier, passed[0], x.value))
+        yield y.set(s.select(earlier, y.value, passed[1]))
+        for k, each in enumerate(self.come):
+            yield each.set(self.read(s.sum(self.next.value, k * self.lanes, lane)))
+
+    def _keep(self) -> Iterator[Statement]:
+        for kept, high in zip(self.kept, self.high, strict=True):
+            yield kept.set(high.value)
+
+    def _sorted(self, vectors: list[Value], into: list[Register], down: bool) -> Body:
+        """Sort what first falls and then rises, or the other way round: half by half."""
+        distance = HELD // 2
+        while distance:
+            vectors = self._exchanged(vectors, distance, down)
+            distance //= 2
+        vectors = self._turned(vectors)
+        distance = self.lanes // 2
+        while distance:
+            vectors = self._exchanged(vectors, distance, down)
+            distance //= 2
+        vectors = self._turned(vectors)
+        return tuple(each.set(x) for each, x in zip(into, vectors, strict=True))
+
+    def _exchanged(self, vectors: list[Value], distance: int, down: bool) -> list[Value]:
+        s, made = self.code, list(vectors)
+        for k, x in enumerate(vectors):
+            if not k & distance:
+                y = vectors[k + distance]
+                pair = s.min(x, y), s.max(x, y)
+                made[k], made[k + distance] = reversed(pair) if down else pair
+        return made
+
+    def _turned(self, vectors: list[Value]) -> list[Value]:
+        groups = (vectors[at : at + self.lanes] for at in range(0, HELD, self.lanes))
+        return [each for group in groups for each in turned(group)]
+
+    def close(self, lane: Value, end: Value) -> Body:
+        """Write the block that lies behind a run."""
+        s = self.code
+        last = s.bit_not(s.const(0, self.dtype))
+        return tuple(
+            Store(self.home, s.sum(end, at, lane), last) for at in range(0, self.block, self.lanes)
+        )
+
+    def store(self, lane: Value, start: Value) -> Put:
+        """Write blocks one after the other."""
+        s = self.code
+
+        def put(number: Value, vectors: list[Register]) -> Body:
+            begin = s.add(start, s.mul(number, integer(self.block)))
+            return tuple(
+                Store(self.home, s.sum(begin, k * self.lanes, lane), x.value)
+                for k, x in enumerate(vectors)
+            )
+
+        return put
+
+
+# -- chunks ------------------------------------------------------------------------------------
+
+
+class _Runs(Network):
+    """Sorts the runs of a chunk, which lie in memory as records already."""
+
+    def __init__(self, work: _Merged, task: Task, home: int) -> None:
+        self.plan, self.home = work.plan, home
+        part = replace(work.order, rows=self.plan.lanes, size=self.plan.run, kept=self.plan.run)
+        super().__init__(part, task)
+
+    def sorted(self, start: Value, lane: Value) -> Iterator[Statement]:
+        """Sort the runs that begin here."""
+        yield from self._read(start, lane)
+        yield from self._merge(start, lane)
+
+    def _places(self, first: Value, lane: Value, begin: Value) -> list[Value]:
+        s = self.code
+        return [s.sum(first, r * self.plan.stride, begin, lane) for r in range(self.lanes)]
+
+    def _read_whole(self, first: Value, lane: Value, begin: Value) -> Iterator[Statement]:
+        for at in range(0, HELD, self.lanes):
+            places = self._places(first, lane, self.code.sum(begin, at))
+            read = turned([load(self.home, place, self.row.dtype) for place in places])
+            for k, record in enumerate(read):
+                yield self.held[at + k].set(record)
+
+    def _write_whole(self, first: Value, lane: Value, begin: Value) -> Iterator[Statement]:
+        for at in range(0, HELD, self.lanes):
+            places = self._places(first, lane, self.code.sum(begin, at))
+            records = turned([each.value for each in self.held[at : at + self.lanes]])
+            for place, record in zip(places, records, strict=True):
+                yield Store(self.home, place, record)
+
+
+def _runs(work: _Merged) -> None:
+    """Make the records of each chunk, and sort them."""
+    task, plan, order = work.task(), work.plan, work.order
+    s = task.code
+    (home,) = task.held([work.home]).buffers
+    flags = s.buffer(work.flags, order.key_dtype, "write") if task.restores else -1
+    network, merger = _Runs(work, task, home), _Merger(s, home, order)
+
+    def chunk(number: Value) -> Body:
+        start = s.mul(number, integer(plan.lanes * plan.stride))
+        made, special = _records(plan, task, home, number, start)
+        flag = (Store(flags, number, special),) if task.restores else ()
+
+        def sort(lane: Value) -> Iterator[Statement]:
+            yield from network.sorted(start, lane)
+            yield from _chunk_merged(plan, merger, start, lane)
+
+        return (*made, *flag, s.loop(plan.lanes, sort, 0, "vector", plan.lanes))
+
+    kernel = s.kernel("order_runs", order.rows * plan.chunks, chunk)
+    written = (work.home, work.flags) if task.restores else (work.home,)
+    levels = plan.chunk.bit_length() - 1
+    work.made.append(Made(kernel, tuple(s.memory), written, 8 + levels * (levels + 1) // 8))
+
+
+def _records(
+    plan: Plan, task: Task, home: int, number: Value, start: Value
+) -> tuple[Body, Value]:
+    """Write a chunk's records down, run by run; and whether some elements are special."""
+    s, order = task.code, task.order
+    dtype, size = order.record[0], integer(order.size)
+    row, which = s.floordiv(number, integer(plan.chunks)), s.rem(number, integer(plan.chunks))
+    base, last = s.mul(row, size), s.bit_not(s.const(0, dtype))
+    found = s.register(order.key_dtype)
+
+    def run(r: Value) -> Body:
+        begin = s.sum(s.mul(which, integer(plan.chunk)), s.mul(r, integer(plan.run)))
+        place = s.sub(s.add(start, s.mul(r, integer(plan.stride))), begin)
+        stop = s.min(s.add(begin, integer(plan.run)), size)
+        end = s.add(begin, integer(plan.run))
+        put = lambda i, x: (Store(home, s.add(place, i), x),)  # noqa: E731
+        made, special = task.mapped(
+            base, s.min(begin, size), stop, lambda i, key: put(i, task.records.make(key, i)[0])
+        )
+        seen = s.bit_or(found.value, s.cast(special, order.key_dtype))
+        return (
+            *made,
+            found.set(seen),
+            s.loop(end, lambda i: put(i, last), s.max(begin, stop)),
+            s.loop(s.add(end, integer(plan.block)), lambda i: put(i, last), end, "vector"),
+        )
+
+    return (found.set(s.const(0, order.key_dtype)), s.loop(plan.lanes, run)), found.value
+
+
+def _chunk_merged(plan: Plan, merger: _Merger, start: Value, lane: Value) -> Iterator[Statement]:
+    """Merge the runs of a chunk until one is left."""
+    s = merger.code
+    length, stride, pairs, now, then = (s.register(INDEX) for _ in range(5))
+
+    def pair(number: Value) -> Iterator[Statement]:
+        place = s.sum(start, s.mul(s.mul(number, integer(2)), stride.value))
+        first, goal = s.add(now.value, place), s.add(then.value, place)
+        both = s.mul(length.value, integer(2))
+        yield from merger.whole(first, s.add(first, stride.value), length.value)
+        blocks = s.floordiv(both, integer(plan.block))
+        yield from merger.merge(lane, blocks, merger.store(lane, goal))
+        yield from merger.close(lane, s.add(goal, both))
+
+    def level(_: Value) -> Body:
+        return (
+            s.loop(pairs.value, pair),
+            length.set(s.mul(length.value, integer(2))),
+            stride.set(s.mul(stride.value, integer(2))),
+            pairs.set(s.floordiv(pairs.value, integer(2))),
+            now.set(then.value),
+            then.set(s.sub(integer(plan.half), then.value)),
+        )
+
+    yield length.set(integer(plan.run))
+    yield stride.set(integer(plan.stride))
+    yield pairs.set(integer(plan.lanes // 2))
+    yield now.set(integer(0))
+    yield then.set(integer(plan.half))
+    yield s.loop(plan.lanes.bit_length() - 1, level)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def _level(work: _Merged, half: int, span: int) -> None:
+    """Merge runs of `span` chunks, from one half of the memory to the other or to the results."""
+    task, plan, order = work.task(), work.plan, work.order
+    s, last = task.code, 2 * span >= plan.chunks
+    (home,) = task.held([work.home]).buffers
+    merger = _Merger(s, home, order)
+    length, stride = span * plan.chunk, span * plan.lanes * plan.stride
+    total = order.kept if last else plan.chunks * plan.chunk
+    pieces, size = -(-total // plan.piece), integer(plan.chunks * plan.chunk)
+
+    def piece(number: Value) -> Body:
+        row, begin = s.floordiv(number, integer(pieces)), s.rem(number, integer(pieces))
+        begin = s.mul(begin, integer(plan.piece))
+        pair = s.floordiv(begin, integer(2 * length))
+        start = s.mul(pair, integer(2 * length))
+        done = s.sub(begin, start)
+        place = s.add(s.mul(row, integer(plan.room)), s.mul(pair, integer(2 * stride)))
+        first, goal = s.sum(place, half * plan.half), s.sum(place, (1 - half) * plan.half, done)
+        left = s.sub(size, start)
+        lengths = (
+            s.min(left, integer(length)),
+            s.max(s.min(s.sub(left, integer(length)), integer(length)), integer(0)),
+        )
+        alone = s.equal(lengths[1], integer(0))
+        second = s.add(first, s.select(alone, lengths[0], integer(stride)))
+        split = merger.split(((first, lengths[0]), (second, lengths[1])), done, length)
+        if last:
+            return (*split, *_results(task, merger, row, begin, goal))
+        ends = s.equal(s.sum(done, plan.piece), s.add(*lengths))
+
+        def merge(lane: Value) -> Iterator[Statement]:
+            blocks = integer(plan.piece // plan.block)
+            yield from merger.merge(lane, blocks, merger.store(lane, goal))
+            yield When(ends, merger.close(lane, s.sum(goal, plan.piece)))
+
+        return (*split, s.loop(plan.lanes, merge, 0, "vector", plan.lanes))
+
+    kernel = s.kernel("order_merge", order.rows * pieces, piece)
+    written = work.target if last else work.home
+    work.made.append(Made(kernel, tuple(s.memory), (written,), 8))
+
+
+def _results(task: Task, merger: _Merger, row: Value, begin: Value, spare: Value) -> Iterator[Statement]:
+    """Merge a piece of a row and give the results; a block that is not whole is kept aside."""
+    s, plan, kept = task.code, Plan(task.order), integer(task.order.kept)
+    stop = s.min(s.sum(begin, plan.piece), kept)
+    goal = s.add(s.mul(row, kept), begin)
+    length = s.sub(stop, begin)
+    whole = s.mul(s.floordiv(length, integer(plan.block)), integer(plan.block))
+
+    def merge(lane: Value) -> Iterator[Statement]:
+        def put(number: Value, vectors: list[Register]) -> Body:
+            at = s.mul(number, integer(plan.block))
+            stores = tuple(
+                task.store(s.sum(goal, at, k * plan.lanes, lane), task.result((x.value,)))
+                for k, x in enumerate(vectors)
+            )
+            if task.order.kept % plan.block == 0:
+                return stores
+            aside = merger.store(lane, spare)(number, vectors)
+            partial = s.less_equal(whole, at)
+            return When(s.bit_not(partial), stores), When(partial, aside)
+
+        blocks = s.floordiv(s.sum(length, plan.block - 1), integer(plan.block))
+        yield from merger.merge(lane, blocks, put)
+
+    yield s.loop(plan.lanes, merge, 0, "vector", plan.lanes)
+    if task.order.kept % plan.block:
+
+        def finish(i: Value) -> Body:
+            record = merger.read(s.add(spare, i))
+            return (task.store(s.add(goal, i), task.result((record,))),)
+
+        yield s.loop(length, finish, whole)
