@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from weft.compiler.loops import (
     BOOL,
     INDEX,
@@ -27,6 +29,7 @@ from weft.compiler.order_code import Body, Code, Order, Register
 from weft.compiler.order_network import HELD, Network, lanes_of
 from weft.compiler.order_rows import Made, Task, found_special, space
 from weft.compiler.steps import Memory
+from weft.core.common.types import TensorType
 from weft.runtime.cpu.jit import chosen_target
 
 SHORTEST_RUN, LONGEST_RUN = 512, 4096
@@ -151,10 +154,10 @@ class _Merger:
         """A record."""
         return load(self.home, position, self.dtype)
 
-    def split(self, runs: tuple[tuple[Value, Value], ...], done: Value, most: int) -> Body:
+    def split(self, runs: tuple[tuple[Value, Value], ...], done: Value, halvings: Value) -> Body:
         """Begin where so many of the smallest records of both runs, (start, length), are left out.
 
-        How many of them are the first run's is searched for; its length is at most `most`.
+        How many of them are the first run's is searched for.
         """
         s = self.code
         (first, first_length), (second, second_length) = runs
@@ -177,7 +180,7 @@ class _Merger:
         return (
             low.set(s.max(integer(0), s.sub(done, second_length))),
             high.set(s.min(done, first_length)),
-            s.loop(most.bit_length() + 1, halve),
+            s.loop(halvings, halve),
             self.at[0].set(s.add(first, low.value)),
             self.at[1].set(s.add(second, s.sub(done, low.value))),
             self.ends[0].set(s.add(first, first_length)),
@@ -338,9 +341,7 @@ def _runs(work: _Merged) -> None:
     work.made.append(Made(kernel, tuple(s.memory), written, 8 + levels * (levels + 1) // 8))
 
 
-def _records(
-    plan: Plan, task: Task, home: int, number: Value, start: Value
-) -> tuple[Body, Value]:
+def _records(plan: Plan, task: Task, home: int, number: Value, start: Value) -> tuple[Body, Value]:
     """Write a chunk's records down, run by run; and whether some elements are special."""
     s, order = task.code, task.order
     dtype, size = order.record[0], integer(order.size)
@@ -404,31 +405,35 @@ def _chunk_merged(plan: Plan, merger: _Merger, start: Value, lane: Value) -> Ite
 
 
 def _level(work: _Merged, half: int, span: int) -> None:
-    """Merge runs of `span` chunks, from one half of the memory to the other or to the results."""
+    """Merge runs of `span` chunks, from one half of the memory to the other or to the results.
+
+    What differs from level to level is read from memory, so all but the last are one kernel.
+    """
     task, plan, order = work.task(), work.plan, work.order
     s, last = task.code, 2 * span >= plan.chunks
     (home,) = task.held([work.home]).buffers
     merger = _Merger(s, home, order)
-    length, stride = span * plan.chunk, span * plan.lanes * plan.stride
     total = order.kept if last else plan.chunks * plan.chunk
-    pieces, size = -(-total // plan.piece), integer(plan.chunks * plan.chunk)
+    pieces = -(-total // plan.piece)
+    sizes = span * plan.chunk, span * plan.lanes * plan.stride, half * plan.half
+    data = np.array([*sizes, sizes[0].bit_length() + 1], INDEX)
+    table = s.buffer(Memory(TensorType(data.shape, INDEX), "constant", data=data), INDEX)
+    length, stride, now, halvings = (load(table, integer(k), INDEX) for k in range(data.size))
 
     def piece(number: Value) -> Body:
         row, begin = s.floordiv(number, integer(pieces)), s.rem(number, integer(pieces))
         begin = s.mul(begin, integer(plan.piece))
-        pair = s.floordiv(begin, integer(2 * length))
-        start = s.mul(pair, integer(2 * length))
+        pair = s.floordiv(begin, s.add(length, length))
+        start = s.mul(pair, s.add(length, length))
         done = s.sub(begin, start)
-        place = s.add(s.mul(row, integer(plan.room)), s.mul(pair, integer(2 * stride)))
-        first, goal = s.sum(place, half * plan.half), s.sum(place, (1 - half) * plan.half, done)
-        left = s.sub(size, start)
-        lengths = (
-            s.min(left, integer(length)),
-            s.max(s.min(s.sub(left, integer(length)), integer(length)), integer(0)),
-        )
+        place = s.add(s.mul(row, integer(plan.room)), s.mul(pair, s.add(stride, stride)))
+        first = s.add(place, now)
+        goal = s.add(s.add(place, done), s.sub(integer(plan.half), now))
+        left = s.sub(integer(plan.chunks * plan.chunk), start)
+        lengths = s.min(left, length), s.max(s.min(s.sub(left, length), length), integer(0))
         alone = s.equal(lengths[1], integer(0))
-        second = s.add(first, s.select(alone, lengths[0], integer(stride)))
-        split = merger.split(((first, lengths[0]), (second, lengths[1])), done, length)
+        second = s.add(first, s.select(alone, lengths[0], stride))
+        split = merger.split(((first, lengths[0]), (second, lengths[1])), done, halvings)
         if last:
             return (*split, *_results(task, merger, row, begin, goal))
         ends = s.equal(s.sum(done, plan.piece), s.add(*lengths))
@@ -441,11 +446,13 @@ def _level(work: _Merged, half: int, span: int) -> None:
         return (*split, s.loop(plan.lanes, merge, 0, "vector", plan.lanes))
 
     kernel = s.kernel("order_merge", order.rows * pieces, piece)
-    written = work.target if last else work.home
-    work.made.append(Made(kernel, tuple(s.memory), (written,), 8))
+    written = (work.target, work.home) if last else (work.home,)
+    work.made.append(Made(kernel, tuple(s.memory), written, 8))
 
 
-def _results(task: Task, merger: _Merger, row: Value, begin: Value, spare: Value) -> Iterator[Statement]:
+def _results(
+    task: Task, merger: _Merger, row: Value, begin: Value, spare: Value
+) -> Iterator[Statement]:
     """Merge a piece of a row and give the results; a block that is not whole is kept aside."""
     s, plan, kept = task.code, Plan(task.order), integer(task.order.kept)
     stop = s.min(s.sum(begin, plan.piece), kept)
