@@ -17,6 +17,32 @@ def combine(c: Code, native: frozenset[str], how: str, x: str, y: str, dtype: DT
     return instruction(c, native, _INSTRUCTION.get(how, how), [x, y], dtype, dtype)
 
 
+def turning(lanes: int, size: int) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
+    """How vectors of elements of so many bytes are turned, in instructions processors have.
+
+    For each bit of a vector's number: which lanes of the two vectors that differ in it make the
+    first and the second one. Then, which vector has become which. Inside a block of 16 bytes halves
+    are interleaved; blocks are taken every other one.
+    """
+    inner = min(max(16 // size, 1), lanes)
+    bits = inner.bit_length() - 1
+    masks = []
+    for bit in range(lanes.bit_length() - 1):
+        pair: tuple[list[int], list[int]] = ([], [])
+        if bit < bits:
+            unit = 1 << bit
+            for block in range(0, lanes, inner):
+                for at in range(0, inner, unit):
+                    both = range(block + at, block + at + unit)
+                    pair[2 * at >= inner].extend([*both, *(lane + lanes for lane in both)])
+        else:
+            for lane in range(2 * lanes):
+                pair[lane // inner % 2].append(lane)
+        masks.append(pair)
+    back = [sum((k >> bit & 1) << (bits - 1 - bit) for bit in range(bits)) for k in range(inner)]
+    return masks, [k - k % inner + back[k % inner] for k in range(lanes)]
+
+
 def combine_lanes(
     writer: Writer,
     native: frozenset[str],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from weft.compiler import affine
 from weft.compiler.emit_bounds import Guard
-from weft.compiler.emit_lanes import combine_lanes
+from weft.compiler.emit_lanes import combine_lanes, turning
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
 from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
@@ -525,23 +525,22 @@ class Values:
         return news
 
     def _turned(self, x: Value) -> list[Operand]:
-        """Vectors interleaved, each with the one half their number away, until they are turned."""
+        """Each bit of a lane's number trades places with one of the vectors' own."""
         parts = [self.value(a, VECTOR) for a in x.args]
         texts, lanes = [self.spread(part, self.lanes) for part in parts], self.lanes
         kind = vector(type_of(x.dtype), lanes)
-        for _ in range(lanes.bit_length() - 1):
-            pairs = list(zip(texts[: lanes // 2], texts[lanes // 2 :], strict=True))
-            texts = [
-                self.writer.let(
-                    f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> <"
-                    + ", ".join(f"i32 {k}, i32 {k + lanes}" for k in range(at, at + lanes // 2))
-                    + ">"
+        masks, order = turning(lanes, x.dtype.itemsize)
+        for bit, both in enumerate(masks):
+            made = list(texts)
+            for k in range(lanes):
+                first, second = texts[k & ~(1 << bit)], texts[k | 1 << bit]
+                mask = ", ".join(f"i32 {lane}" for lane in both[k >> bit & 1])
+                made[k] = self.writer.let(
+                    f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> <{mask}>"
                 )
-                for first, second in pairs
-                for at in (0, lanes // 2)
-            ]
+            texts = made
         reads = reads_of(x)
-        return [Operand(text, x.dtype, lanes, self.scopes.top, reads, True) for text in texts]
+        return [Operand(texts[k], x.dtype, lanes, self.scopes.top, reads, True) for k in order]
 
     def _across(self, x: Value, lane: int) -> None:
         """Combine lanes: each with the one half the lanes away, until one is left."""
