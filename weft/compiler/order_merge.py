@@ -34,7 +34,6 @@ from weft.runtime.cpu.jit import chosen_target
 
 SHORTEST_RUN, LONGEST_RUN = 512, 4096
 RUNS = 256  # of a row, where their lengths allow it
-PIECES = 2  # that a chunk's length is merged in, once chunks are
 
 Put = Callable[[Value, list[Register]], Body]
 
@@ -82,11 +81,6 @@ class Plan:
         return -(-self.order.size // self.chunk)
 
     @property
-    def piece(self) -> int:
-        """Records that a task merges."""
-        return self.chunk // PIECES
-
-    @property
     def room(self) -> int:
         """Memory of a row's records."""
         return self.chunks * self.lanes * self.stride
@@ -119,12 +113,12 @@ class _Merged:
 def merged_together(order: Order, source: Memory, target: Memory) -> list[Made]:
     """The kernels that sort few, long rows by merging."""
     work = _Merged(order, source, target)
+    plan = work.plan
     _runs(work)
-    half = (work.plan.lanes.bit_length() - 1) % 2
-    span = 1
-    while span < work.plan.chunks:
-        _level(work, half, span)
-        half, span = 1 - half, 2 * span
+    half, length, levels = 0, plan.run, plan.lanes.bit_length() - 1
+    while length < plan.chunks * plan.chunk:
+        _level(work, half, length, levels)
+        half, length, levels = (half + levels) % 2, length << levels, 1
     task = work.task()
     if task.restores:
         kernel = found_special(task, work.flags, work.plan.chunks)
@@ -142,6 +136,7 @@ class _Merger:
         self.code, self.home = code, home
         self.dtype, self.lanes = order.record[0], lanes_of(order)
         self.block = HELD * self.lanes
+        self.halvings = order.size.bit_length() + 1
         kept, come, low, high = (
             [code.register(self.dtype, self.lanes) for _ in range(HELD)] for _ in range(4)
         )
@@ -154,7 +149,7 @@ class _Merger:
         """A record."""
         return load(self.home, position, self.dtype)
 
-    def split(self, runs: tuple[tuple[Value, Value], ...], done: Value, halvings: Value) -> Body:
+    def split(self, runs: tuple[tuple[Value, Value], ...], done: Value) -> Body:
         """Begin where so many of the smallest records of both runs, (start, length), are left out.
 
         How many of them are the first run's is searched for.
@@ -180,20 +175,11 @@ class _Merger:
         return (
             low.set(s.max(integer(0), s.sub(done, second_length))),
             high.set(s.min(done, first_length)),
-            s.loop(halvings, halve),
+            s.loop(self.halvings, halve),
             self.at[0].set(s.add(first, low.value)),
             self.at[1].set(s.add(second, s.sub(done, low.value))),
             self.ends[0].set(s.add(first, first_length)),
             self.ends[1].set(s.add(second, second_length)),
-        )
-
-    def whole(self, first: Value, second: Value, length: Value) -> Body:
-        """Begin at the start of two runs of one length."""
-        s = self.code
-        starts = (first, second)
-        return (
-            *(at.set(start) for at, start in zip(self.at, starts, strict=True)),
-            *(end.set(s.add(start, length)) for end, start in zip(self.ends, starts, strict=True)),
         )
 
     def merge(self, lane: Value, blocks: Value, put: Put) -> Iterator[Statement]:
@@ -205,13 +191,12 @@ class _Merger:
             pairs = [(x.value, y.value) for x, y in zip(self.kept, self.come, strict=True)]
             yield from self._sorted([s.min(x, y) for x, y in pairs], self.low, False)
             yield from self._sorted([s.max(x, y) for x, y in pairs], self.high, True)
-            yield from self._keep()
-            yield from put(number, self.low)
+            yield from (x.set(y.value) for x, y in zip(self.kept, self.high, strict=True))
+            made = put(s.sub(number, integer(1)), self.low)
+            yield When(s.less(integer(0), number), made)  # the first turn only fills what is kept
 
-        yield from self._take(lane)
-        yield from self._sorted([x.value for x in self.come], self.high, True)
-        yield from self._keep()
-        yield s.loop(blocks, step)
+        yield from (each.set(s.const(0, self.dtype)) for each in self.kept)
+        yield s.loop(s.sum(blocks, 1), step)
 
     def _take(self, lane: Value) -> Iterator[Statement]:
         """Read the block that begins with the smaller record."""
@@ -227,10 +212,6 @@ class _Merger:
         yield y.set(s.select(earlier, y.value, passed[1]))
         for k, each in enumerate(self.come):
             yield each.set(self.read(s.sum(self.next.value, k * self.lanes, lane)))
-
-    def _keep(self) -> Iterator[Statement]:
-        for kept, high in zip(self.kept, self.high, strict=True):
-            yield kept.set(high.value)
 
     def _sorted(self, vectors: list[Value], into: list[Register], down: bool) -> Body:
         """Sort what first falls and then rises, or the other way round: half by half."""
@@ -322,22 +303,18 @@ def _runs(work: _Merged) -> None:
     s = task.code
     (home,) = task.held([work.home]).buffers
     flags = s.buffer(work.flags, order.key_dtype, "write") if task.restores else -1
-    network, merger = _Runs(work, task, home), _Merger(s, home, order)
+    network = _Runs(work, task, home)
 
     def chunk(number: Value) -> Body:
         start = s.mul(number, integer(plan.lanes * plan.stride))
         made, special = _records(plan, task, home, number, start)
         flag = (Store(flags, number, special),) if task.restores else ()
-
-        def sort(lane: Value) -> Iterator[Statement]:
-            yield from network.sorted(start, lane)
-            yield from _chunk_merged(plan, merger, start, lane)
-
+        sort = lambda lane: network.sorted(start, lane)  # noqa: E731
         return (*made, *flag, s.loop(plan.lanes, sort, 0, "vector", plan.lanes))
 
     kernel = s.kernel("order_runs", order.rows * plan.chunks, chunk)
     written = (work.home, work.flags) if task.restores else (work.home,)
-    levels = plan.chunk.bit_length() - 1
+    levels = plan.run.bit_length() - 1
     work.made.append(Made(kernel, tuple(s.memory), written, 8 + levels * (levels + 1) // 8))
 
 
@@ -369,85 +346,85 @@ def _records(plan: Plan, task: Task, home: int, number: Value, start: Value) -> 
     return (found.set(s.const(0, order.key_dtype)), s.loop(plan.lanes, run)), found.value
 
 
-def _chunk_merged(plan: Plan, merger: _Merger, start: Value, lane: Value) -> Iterator[Statement]:
-    """Merge the runs of a chunk until one is left."""
-    s = merger.code
-    length, stride, pairs, now, then = (s.register(INDEX) for _ in range(5))
-
-    def pair(number: Value) -> Iterator[Statement]:
-        place = s.sum(start, s.mul(s.mul(number, integer(2)), stride.value))
-        first, goal = s.add(now.value, place), s.add(then.value, place)
-        both = s.mul(length.value, integer(2))
-        yield from merger.whole(first, s.add(first, stride.value), length.value)
-        blocks = s.floordiv(both, integer(plan.block))
-        yield from merger.merge(lane, blocks, merger.store(lane, goal))
-        yield from merger.close(lane, s.add(goal, both))
-
-    def level(_: Value) -> Body:
-        return (
-            s.loop(pairs.value, pair),
-            length.set(s.mul(length.value, integer(2))),
-            stride.set(s.mul(stride.value, integer(2))),
-            pairs.set(s.floordiv(pairs.value, integer(2))),
-            now.set(then.value),
-            then.set(s.sub(integer(plan.half), then.value)),
-        )
-
-    yield length.set(integer(plan.run))
-    yield stride.set(integer(plan.stride))
-    yield pairs.set(integer(plan.lanes // 2))
-    yield now.set(integer(0))
-    yield then.set(integer(plan.half))
-    yield s.loop(plan.lanes.bit_length() - 1, level)
-
-
 # -- rows --------------------------------------------------------------------------------------
 
 
-def _level(work: _Merged, half: int, span: int) -> None:
-    """Merge runs of `span` chunks, from one half of the memory to the other or to the results.
+def _level(work: _Merged, half: int, length: int, levels: int) -> None:
+    """Merge runs of a length, from one half of the memory to the other or to the results.
 
-    What differs from level to level is read from memory, so all but the last are one kernel.
+    A task does a chunk's length of all that is written; more than one of the `levels` where they
+    stay inside a chunk. What differs from call to call is read from memory, so all but the last are
+    one kernel.
     """
     task, plan, order = work.task(), work.plan, work.order
-    s, last = task.code, 2 * span >= plan.chunks
+    s, last = task.code, 2 * length >= plan.chunks * plan.chunk
     (home,) = task.held([work.home]).buffers
     merger = _Merger(s, home, order)
-    total = order.kept if last else plan.chunks * plan.chunk
-    pieces = -(-total // plan.piece)
-    sizes = span * plan.chunk, span * plan.lanes * plan.stride, half * plan.half
-    data = np.array([*sizes, sizes[0].bit_length() + 1], INDEX)
+    data = np.array([length, half * plan.half, levels], INDEX)
     table = s.buffer(Memory(TensorType(data.shape, INDEX), "constant", data=data), INDEX)
-    length, stride, now, halvings = (load(table, integer(k), INDEX) for k in range(data.size))
+    given = [load(table, integer(k), INDEX) for k in range(data.size)]
+    level = _Level(plan, merger, s.register(INDEX), s.register(INDEX))
+    tasks = -(-order.kept // plan.chunk) if last else plan.chunks
 
-    def piece(number: Value) -> Body:
-        row, begin = s.floordiv(number, integer(pieces)), s.rem(number, integer(pieces))
-        begin = s.mul(begin, integer(plan.piece))
-        pair = s.floordiv(begin, s.add(length, length))
-        start = s.mul(pair, s.add(length, length))
-        done = s.sub(begin, start)
-        place = s.add(s.mul(row, integer(plan.room)), s.mul(pair, s.add(stride, stride)))
-        first = s.add(place, now)
-        goal = s.add(s.add(place, done), s.sub(integer(plan.half), now))
-        left = s.sub(integer(plan.chunks * plan.chunk), start)
-        lengths = s.min(left, length), s.max(s.min(s.sub(left, length), length), integer(0))
-        alone = s.equal(lengths[1], integer(0))
-        second = s.add(first, s.select(alone, lengths[0], stride))
-        split = merger.split(((first, lengths[0]), (second, lengths[1])), done, halvings)
+    def chunk(number: Value) -> Body:
+        row, begin = s.floordiv(number, integer(tasks)), s.rem(number, integer(tasks))
+        begin = s.mul(begin, integer(plan.chunk))
+        start = level.length.set(given[0]), level.now.set(given[1])
         if last:
-            return (*split, *_results(task, merger, row, begin, goal))
-        ends = s.equal(s.sum(done, plan.piece), s.add(*lengths))
+            (spare, _), split = level.split(row, begin)
+            return (*start, *split, *_results(task, merger, row, begin, spare))
+        return (*start, s.loop(given[2], lambda _: level.merged(row, begin)))
 
-        def merge(lane: Value) -> Iterator[Statement]:
-            blocks = integer(plan.piece // plan.block)
-            yield from merger.merge(lane, blocks, merger.store(lane, goal))
-            yield When(ends, merger.close(lane, s.sum(goal, plan.piece)))
-
-        return (*split, s.loop(plan.lanes, merge, 0, "vector", plan.lanes))
-
-    kernel = s.kernel("order_merge", order.rows * pieces, piece)
+    kernel = s.kernel("order_merge", order.rows * tasks, chunk)
     written = (work.target, work.home) if last else (work.home,)
-    work.made.append(Made(kernel, tuple(s.memory), written, 8))
+    work.made.append(Made(kernel, tuple(s.memory), written, 8 * levels))
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Merges that each task does its part of: runs of a length, at a place in memory."""
+
+    plan: Plan
+    merger: _Merger
+    length: Register
+    now: Register
+
+    def split(self, row: Value, begin: Value) -> tuple[tuple[Value, Value], Body]:
+        """Find what is merged to records from `begin` on: where they go, and how many are left."""
+        s, plan, length = self.merger.code, self.plan, self.length.value
+        both = s.add(length, length)
+        start = s.mul(s.floordiv(begin, both), both)
+        done, left = s.sub(begin, start), s.sub(integer(plan.chunks * plan.chunk), start)
+        first_run = s.floordiv(start, integer(plan.run))
+        place = s.add(s.mul(row, integer(plan.room)), s.mul(first_run, integer(plan.stride)))
+        lengths = s.min(left, length), s.max(s.min(s.sub(left, length), length), integer(0))
+        apart = s.mul(s.floordiv(length, integer(plan.run)), integer(plan.stride))
+        apart = s.select(s.equal(lengths[1], integer(0)), lengths[0], apart)
+        first = s.add(place, self.now.value)
+        split = self.merger.split(((first, lengths[0]), (s.add(first, apart), lengths[1])), done)
+        goal = s.add(s.add(place, done), s.sub(integer(plan.half), self.now.value))
+        return (goal, s.sub(s.add(*lengths), done)), split
+
+    def merged(self, row: Value, begin: Value) -> Body:
+        """Merge a chunk's length, and go on to the next level."""
+        s, plan, merger = self.merger.code, self.plan, self.merger
+        size = s.min(s.add(self.length.value, self.length.value), integer(plan.chunk))
+
+        def piece(number: Value) -> Body:
+            (goal, left), split = self.split(row, s.add(begin, s.mul(number, size)))
+
+            def merge(lane: Value) -> Iterator[Statement]:
+                blocks = s.floordiv(size, integer(plan.block))
+                yield from merger.merge(lane, blocks, merger.store(lane, goal))
+                yield When(s.equal(left, size), merger.close(lane, s.add(goal, size)))
+
+            return (*split, s.loop(plan.lanes, merge, 0, "vector", plan.lanes))
+
+        return (
+            s.loop(s.floordiv(integer(plan.chunk), size), piece),
+            self.length.set(s.add(self.length.value, self.length.value)),
+            self.now.set(s.sub(integer(plan.half), self.now.value)),
+        )
 
 
 def _results(
@@ -455,7 +432,7 @@ def _results(
 ) -> Iterator[Statement]:
     """Merge a piece of a row and give the results; a block that is not whole is kept aside."""
     s, plan, kept = task.code, Plan(task.order), integer(task.order.kept)
-    stop = s.min(s.sum(begin, plan.piece), kept)
+    stop = s.min(s.sum(begin, plan.chunk), kept)
     goal = s.add(s.mul(row, kept), begin)
     length = s.sub(stop, begin)
     whole = s.mul(s.floordiv(length, integer(plan.block)), integer(plan.block))
