@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.compiler import order_merge, order_shared
 from weft.compiler.native import Native
 from weft.compiler.order import lower_order
 from weft.compiler.order_network import LONGEST
@@ -113,6 +114,34 @@ def test_threads_that_share_a_row_change_nothing(name, threads):
         check(top_positions_op, x, threads, k=100, largest=few)
 
 
+@pytest.fixture
+def merging(monkeypatch):
+    """Long rows are merged, as they are where vectors are wide."""
+    fits = lambda order: len(order.record) == 1 and order.width >= 32  # noqa: E731
+    monkeypatch.setattr(order_shared, "merges", fits)
+
+
+@pytest.mark.parametrize("name", ["int32", "float32", "uint64"])
+@pytest.mark.parametrize(("rows", "size"), [(1, SHARED), (3, SHARED + 12_345)])
+def test_long_rows_that_are_merged_are_those_of_the_reference(merging, name, rows, size):
+    for few in (False, True):
+        x = drawn(name, (rows, size), size, few)
+        check(sort_op, x, 2, descending=few)
+        check(argsort_op, x, 3, descending=few)
+    check(top_positions_op, x, k=size // 2, largest=True)
+
+
+@pytest.mark.parametrize("number", [0, -0.0, np.nan, np.inf, 7])
+def test_rows_that_are_merged_may_have_one_number_or_be_sorted(merging, number):
+    x = np.full((1, SHARED + 1), number, np.float32)
+    check(sort_op, x, descending=False)
+    check(argsort_op, x, descending=True)
+    x = np.arange(SHARED + 77, dtype=np.uint32)[None] + np.uint32(2**32 - SHARED - 77)
+    for each in (x, x[:, ::-1].copy()):
+        check(sort_op, each, descending=False)
+        check(argsort_op, each, descending=False)
+
+
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("size", [5, 70, 1000, SAMPLED + 3, 9000])
 def test_the_first_few_of_each_row_are_those_of_the_reference(name, size):
@@ -218,6 +247,25 @@ def test_sorting_inside_vmap_and_scan_is_sorting_each_one():
         same_bits(ours, theirs.numpy())
 
 
+def interpreted(op, x, **params):
+    """A call whose kernels are walked statement by statement, their last tasks first."""
+    kind = TensorType(x.shape, x.dtype)
+    leaf = OutputRefs.leaf(None, kind, wf.asarray(x).device)
+    node = OutputRefs(op, ((leaf, 0),), params, (op.infer(kind, **params),), leaf.device)
+    source, target = Memory(kind), Memory(node.types[0])
+    arrays = {source: x.reshape(-1).view(np.uint8), target: np.zeros(target.nbytes, np.uint8)}
+    for each in lower_order(node, source, target):
+        verify(each.kernel, scheduled=True)
+        for m in each.memory:
+            start = np.zeros(m.nbytes, np.uint8) if m.data is None else m.data.view(np.uint8)
+            arrays.setdefault(m, start)
+        pairs = list(zip(each.memory, each.kernel.buffers, strict=True))
+        made = run_kernel(each.kernel, [arrays[m].view(b.dtype) for m, b in pairs], backward=True)
+        for m, array in zip(each.memory, made, strict=True):
+            arrays[m] = array.view(np.uint8)
+    return arrays[target].view(node.types[0].dtype).reshape(node.types[0].shape)
+
+
 @pytest.mark.parametrize(("rows", "size"), [(1, 5), (1, 66), (17, 5)])
 @pytest.mark.parametrize("name", ["float32", "int64", "bfloat16"])
 def test_kernels_mean_the_same_to_the_interpreter_of_loops(name, rows, size):
@@ -227,19 +275,13 @@ def test_kernels_mean_the_same_to_the_interpreter_of_loops(name, rows, size):
         (argsort_op, {"descending": False}),
         (top_positions_op, {"k": 3, "largest": True}),
     ):
-        kind = TensorType(x.shape, x.dtype)
-        leaf = OutputRefs.leaf(None, kind, wf.asarray(x).device)
-        node = OutputRefs(op, ((leaf, 0),), params, (op.infer(kind, **params),), leaf.device)
-        source, target = Memory(kind), Memory(node.types[0])
-        arrays = {source: x.reshape(-1).view(np.uint8), target: np.zeros(target.nbytes, np.uint8)}
-        for each in lower_order(node, source, target):
-            verify(each.kernel, scheduled=True)
-            given = [
-                arrays.setdefault(m, np.zeros(m.nbytes, np.uint8)).view(b.dtype)
-                for m, b in zip(each.memory, each.kernel.buffers, strict=True)
-            ]
-            made = run_kernel(each.kernel, given, backward=True)
-            for m, array in zip(each.memory, made, strict=True):
-                arrays[m] = array.view(np.uint8)
-        expected = op.eval(x, **params)
-        assert arrays[target].tobytes() == np.ascontiguousarray(expected).tobytes()
+        same_bits(interpreted(op, x, **params), op.eval(x, **params))
+
+
+@pytest.mark.parametrize("size", [512, 700])
+def test_merges_mean_the_same_to_the_interpreter_of_loops(merging, monkeypatch, size):
+    monkeypatch.setattr(order_merge, "SHORTEST_RUN", 64)
+    monkeypatch.setattr(order_shared, "SHARED", 100)
+    x = drawn("float32", (2, size), 3)
+    same_bits(interpreted(sort_op, x, descending=False), np.sort(x, kind="stable"))
+    same_bits(interpreted(argsort_op, x, descending=False), np.argsort(x, kind="stable"))

@@ -331,7 +331,10 @@ def _records(plan: Plan, task: Task, home: int, number: Value, start: Value) -> 
         place = s.sub(s.add(start, s.mul(r, integer(plan.stride))), begin)
         stop = s.min(s.add(begin, integer(plan.run)), size)
         end = s.add(begin, integer(plan.run))
-        put = lambda i, x: (Store(home, s.add(place, i), x),)  # noqa: E731
+
+        def put(i: Value, x: Value) -> Body:
+            return (Store(home, s.add(place, i), x),)
+
         made, special = task.mapped(
             base, s.min(begin, size), stop, lambda i, key: put(i, task.records.make(key, i)[0])
         )

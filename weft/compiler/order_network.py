@@ -17,7 +17,8 @@ from weft.compiler.steps import Memory
 from weft.runtime.cpu.jit import chosen_target
 
 LONGEST = 4096  # elements of a row,
-LONGEST_WIDE = 512  # if vectors of their records have no instruction for the smaller of two
+LONGEST_SLOW = 512  # if vectors of their records have no instruction for the smaller of two,
+LONGEST_WIDE = 16384  # or if vectors are wide and have it for all
 HELD = 16  # vectors in registers
 _LEVELS = HELD.bit_length() - 1  # of stretches that are sorted in registers
 
@@ -29,8 +30,9 @@ def lanes_of(order: Order) -> int:
 
 def longest(order: Order) -> int:
     """The longest rows that are sorted so."""
-    slow = order.record[0].itemsize == 8 and not chosen_target().has("avx512f")
-    return LONGEST_WIDE if slow else LONGEST
+    if chosen_target().has("avx512f"):
+        return LONGEST_WIDE
+    return LONGEST_SLOW if order.record[0].itemsize == 8 else LONGEST
 
 
 def fits_network(order: Order) -> bool:
