@@ -156,25 +156,24 @@ class _Merger:
         """
         s = self.code
         (first, first_length), (second, second_length) = runs
-        low, high = (s.register(INDEX) for _ in range(2))
+        low, left = (s.register(INDEX) for _ in range(2))
 
         def halve(_: Value) -> Body:
-            middle = s.shift_right(s.add(low.value, high.value), integer(1))
+            half = s.shift_right(left.value, integer(1))
+            middle = s.add(low.value, half)
             partner = s.sub(s.add(second, s.sub(done, middle)), integer(1))
             goes = s.less_equal(self.read(s.add(first, middle)), self.read(partner))
-            more = s.bit_and(s.less(low.value, high.value), goes)
-            less = s.bit_and(s.less(low.value, high.value), s.bit_not(goes))
-            self_at = self.next
+            rest = s.sub(s.sub(left.value, half), integer(1))
             return (
-                self_at.set(middle),
-                self.earlier.set(more),
-                high.set(s.select(less, self_at.value, high.value)),
-                low.set(s.select(self.earlier.value, s.add(self_at.value, integer(1)), low.value)),
+                self.next.set(s.add(middle, integer(1))),
+                self.earlier.set(s.bit_and(goes, s.less(integer(0), left.value))),
+                low.set(s.select(self.earlier.value, self.next.value, low.value)),
+                left.set(s.select(self.earlier.value, rest, half)),
             )
 
         return (
             low.set(s.max(integer(0), s.sub(done, second_length))),
-            high.set(s.min(done, first_length)),
+            left.set(s.sub(s.min(done, first_length), low.value)),
             s.loop(self.halvings, halve),
             self.at[0].set(s.add(first, low.value)),
             self.at[1].set(s.add(second, s.sub(done, low.value))),
