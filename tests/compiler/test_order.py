@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.compiler import order_merge, order_shared
 from weft.compiler.native import Native
-from weft.compiler.order import lower_order
-from weft.compiler.order_network import LONGEST
-from weft.compiler.order_rows import SAMPLED, SHORT
-from weft.compiler.order_shared import SHARED
+from weft.compiler.order import merge, shared
+from weft.compiler.order.lower import lower_order
+from weft.compiler.order.network import LONGEST
+from weft.compiler.order.rows import SAMPLED, SHORT
+from weft.compiler.order.shared import SHARED
 from weft.compiler.steps import Memory
 from weft.compiler.verify import verify
 from weft.core.common import dtypes
@@ -118,7 +118,7 @@ def test_threads_that_share_a_row_change_nothing(name, threads):
 def merging(monkeypatch):
     """Long rows are merged, as they are where vectors are wide."""
     fits = lambda order: len(order.record) == 1 and order.width >= 32  # noqa: E731
-    monkeypatch.setattr(order_shared, "merges", fits)
+    monkeypatch.setattr(shared, "merges", fits)
 
 
 @pytest.mark.parametrize("name", ["int32", "float32", "uint64"])
@@ -280,8 +280,8 @@ def test_kernels_mean_the_same_to_the_interpreter_of_loops(name, rows, size):
 
 @pytest.mark.parametrize("size", [512, 700])
 def test_merges_mean_the_same_to_the_interpreter_of_loops(merging, monkeypatch, size):
-    monkeypatch.setattr(order_merge, "SHORTEST_RUN", 64)
-    monkeypatch.setattr(order_shared, "SHARED", 100)
+    monkeypatch.setattr(merge, "SHORTEST_RUN", 64)
+    monkeypatch.setattr(shared, "SHARED", 100)
     x = drawn("float32", (2, size), 3)
     same_bits(interpreted(sort_op, x, descending=False), np.sort(x, kind="stable"))
     same_bits(interpreted(argsort_op, x, descending=False), np.argsort(x, kind="stable"))

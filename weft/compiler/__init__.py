@@ -34,9 +34,6 @@
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
 | `folds` | windows that are folded again: what is never written; loops that step as they do |
 | `balanced` | reductions of a few values, written out |
-| `order`, `order_code` | calls that order rows become kernels; how their loops are written |
-| `order_network`, `order_rows` | many short rows side by side; others by digits |
-| `order_shared` | long rows that threads share |
 | `point`, `index` | one element of one result; indices, simplified as they are built |
 | `loops` | the loop IR: what a fused kernel is |
 | `rebuild` | changed copies of kernels; fresh variables and locals |
@@ -53,6 +50,7 @@
 | `watched` | `Watched`: runs that tell each call of a kernel |
 | `build` | `Builder`: scalar instructions as values of the loop IR |
 | `affine` | `stride`, `depends`: how an index moves with a loop's variable |
+| `order/` | calls that order rows become kernels |
 | `passes/` | kernels made of kernels: how loops, reductions and products run |
 | `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
 | `emit_cpu` | `emit`: the dialect of processors |

@@ -12,7 +12,7 @@ from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
 from weft.compiler.kernels import STORE, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
-from weft.compiler.order import lower_order
+from weft.compiler.order.lower import lower_order
 from weft.compiler.panels import Entry, entry_of, with_panels
 from weft.compiler.point import kind_of
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small

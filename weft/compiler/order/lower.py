@@ -6,10 +6,10 @@ here depends on sizes alone and decides nothing but speed.
 
 from __future__ import annotations
 
-from weft.compiler.order_code import Order
-from weft.compiler.order_network import exchanged_rows, fits_network
-from weft.compiler.order_rows import SHORT, Made, ranked_rows, sorted_rows
-from weft.compiler.order_shared import ordered_together, shares
+from weft.compiler.order.code import Order
+from weft.compiler.order.network import exchanged_rows, fits_network
+from weft.compiler.order.rows import SHORT, Made, ranked_rows, sorted_rows
+from weft.compiler.order.shared import ordered_together, shares
 from weft.compiler.steps import Memory
 from weft.core.graph.node import OutputRefs
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weft.compiler.loops import INDEX, Kernel, Store, Value, When, integer, load
-from weft.compiler.order_code import COUNT, LANES, Body, Code, Order, Register
-from weft.compiler.order_merge import merged_together, merges
-from weft.compiler.order_rows import (
+from weft.compiler.order.code import COUNT, LANES, Body, Code, Order, Register
+from weft.compiler.order.merge import merged_together, merges
+from weft.compiler.order.rows import (
     Made,
     Task,
     cleared,

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from weft.compiler.loops import BOOL, INDEX, Kernel, Statement, Store, Value, When, integer, load
-from weft.compiler.order_code import (
+from weft.compiler.order.code import (
     COUNT,
     LANES,
     Body,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from weft.compiler.loops import Kernel, Statement, Value, When, integer, turned
-from weft.compiler.order_code import Body, Order
-from weft.compiler.order_rows import MOST_TASKS, Made, Task
+from weft.compiler.order.code import Body, Order
+from weft.compiler.order.rows import MOST_TASKS, Made, Task
 from weft.compiler.steps import Memory
 from weft.runtime.cpu.jit import chosen_target
 

@@ -25,9 +25,9 @@ from weft.compiler.loops import (
     load,
     turned,
 )
-from weft.compiler.order_code import Body, Code, Order, Register
-from weft.compiler.order_network import HELD, Network, lanes_of
-from weft.compiler.order_rows import Made, Task, found_special, space
+from weft.compiler.order.code import Body, Code, Order, Register
+from weft.compiler.order.network import HELD, Network, lanes_of
+from weft.compiler.order.rows import Made, Task, found_special, space
 from weft.compiler.steps import Memory
 from weft.core.common.types import TensorType
 from weft.runtime.cpu.jit import chosen_target

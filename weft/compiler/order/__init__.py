@@ -1,0 +1,11 @@
+"""Sorting and selection along the last axis, as kernels.
+
+| file | what lives in it |
+|---|---|
+| `lower` | `lower_order`: which kernels a call becomes, for how many rows how long |
+| `code` | `Keys`, `Records`: what is sorted; `Code`: how kernels are written down |
+| `network` | many rows of moderate length side by side, a row in each lane |
+| `rows` | rows one after another: by digits, by ranks, or a few of their elements |
+| `shared` | long rows that threads share, chunk by chunk |
+| `merge` | such rows where vectors are wide: sorted runs, merged two by two |
+"""
