@@ -17,6 +17,7 @@
 | `export`, `encoding` | compiled functions in files |
 | `rewrite` | `rewrite`: fewer calls, the same bits; `RewriteCounts` |
 | `recompute` | `recompute`: large products made again instead of kept |
+| `masks` | `behind_masks`: what a mask shows reads what it shows |
 | `calls` | `Calls`: a graph under construction, equal calls are one |
 | `algebra`, `movement` | the rules of `rewrite`: arithmetic, and ops that move elements |
 | `install` | the compiler put in its place below |

@@ -91,6 +91,7 @@ class Fusion:
         self.group: dict[OutputRefs, Group] = {}
         self.reads: dict[OutputRefs, tuple[Read, ...]] = {}
         self.inline: set[OutputRefs] = set()
+        self.hiding: set[OutputRefs] = set()  # stored masks whose condition products look at
         self.groups: list[Group] = []
         for node in nodes:
             self._place(node)
@@ -323,13 +324,29 @@ class Fusion:
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
             loops = all(g.kind != "host" for g in outside)
-            # What a mask of positions makes 0 of a factor, products leave out.
-            hides = node in masks and all(g.kind == "dot" for g in outside)
-            loops = loops and (hides or not self._ends_product(node, users))
+            factor = bool(outside) and all(g.kind == "dot" for g in outside)
+            if node in masks and factor and self._ends_group(node, users):
+                self.hiding.add(node)
+                for r in self.reads[node]:
+                    if r.ref != node.inputs[1]:
+                        users.setdefault(r.node, set()).update(outside)
+                continue
+            loops = loops and not self._ends_product(node, users)
             if node in again and outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
+
+    def _ends_group(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
+        """Whether what a mask shows is computed with it, and nobody else needs that."""
+        shown, slot = node.inputs[1]
+        group = self.group[node]
+        return (
+            self.group.get(shown) is group
+            and users.get(shown) == {group}
+            and shown.types[slot].shape == node.types[0].shape
+            and not self.kept.intersection(r.node for r in self.reads[node])
+        )
 
     def _ends_product(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
         """Whether a call is computed with a product that nobody else needs: written at no cost."""
@@ -384,12 +401,19 @@ class Fusion:
         found: dict[OutputRefs, None] = {}
         stack = list(group.members)
         while stack:
-            for r in self.reads[stack.pop()]:
+            for r in self._seen(group, stack.pop()):
                 elsewhere = r.node in self.inline and self.group[r.node] is not group
                 if elsewhere and r.node not in found:
                     found[r.node] = None
                     stack.append(r.node)
         return list(found)
+
+    def _seen(self, group: Group, node: OutputRefs) -> Iterable[Read]:
+        """What a call reads, with the conditions of masks that a product looks at."""
+        yield from self.reads[node]
+        for r in self.reads[node]:
+            if group.kind == "dot" and r.node in self.hiding and self.group[r.node] is not group:
+                yield from (m for m in self.reads[r.node] if m.ref != r.node.inputs[1])
 
     def _sorted(self) -> list[Group]:
         """Groups that compute something needed, operands first."""

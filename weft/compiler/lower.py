@@ -117,7 +117,22 @@ class Frame:
             return None
         home = self.fusion.group.get(node)
         mine = home is not None and (home is self.group or node in self.fusion.inline)
-        return None if mine and node not in self.readable else self.load(ref, point)
+        if mine and node not in self.readable:
+            return None
+        if self.group.kind == "dot" and node in self.fusion.hiding:
+            return self._hidden(ref, point)
+        return self.load(ref, point)
+
+    def _hidden(self, ref: Ref, point: Point) -> Value:
+        """An element from memory under the mask that it was written with."""
+        node = ref[0]
+
+        def source(operand: Ref, place: Point) -> Value | None:
+            return (
+                self.load(ref, place) if operand == node.inputs[1] else self.source(operand, place)
+            )
+
+        return Pull(source).compute(node, point)
 
     def finish(self, name: str, body: tuple[Statement, ...]) -> Lowered:
         """The kernel."""

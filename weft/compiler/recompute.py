@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
+from weft.compiler.masks import behind_masks
 from weft.compiler.point import kind_of, reduced_axes
 from weft.core.common.slots import OPS
 from weft.core.common.types import Shape, TensorType
@@ -33,6 +34,7 @@ Part: TypeAlias = tuple[int, bool]  # how many uses came before; whether it is t
 
 def recompute(trace: Trace) -> Trace:
     """A trace of the same bits that keeps no square, or only those with uses of other kinds."""
+    trace = behind_masks(trace)
     kept: frozenset[OutputRefs] = frozenset()
     while True:
         squares = _Squares(trace, kept)

@@ -11,6 +11,8 @@
 | `parallelize` | the outermost loop, long enough to share between threads |
 | `reduce` | reductions become loops; what a reduction is, bit for bit |
 | `reduce_lanes` | a reduction whose points are lanes |
+| `shown` | steps of a reduction that a mask hides |
+| `positions` | masks that compare positions |
 | `accumulate` | running values of reductions, and the tree that joins them |
 | `contract` | products of matrices in blocks, and the plain form of others |
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |

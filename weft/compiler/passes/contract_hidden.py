@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from weft.compiler.loops import (
     BOOL,
-    INDEX,
     Assign,
     Loop,
     Statement,
@@ -25,13 +22,13 @@ from weft.compiler.loops import (
     expressions,
     get,
     integer,
-    literal,
     value,
     walk,
 )
 from weft.compiler.passes.contract_blocks import runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied
 from weft.compiler.passes.contract_match import Axis, Product
+from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
     add,
     coefficient,
@@ -46,9 +43,6 @@ from weft.compiler.polynomial import (
     without,
 )
 from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
-
-MOST = 1 << 30  # numbers beside positions: with axes of that size, int32 does not overflow
-_INT32 = np.dtype(np.int32)
 
 Box = Mapping[Value, tuple[Value, Value]]  # variables with their first and last points
 
@@ -78,13 +72,13 @@ def masked(product: Product, factor: Value) -> Masked | None:
     axes = {v for v, _ in (product.row, product.column, product.depth, *product.batch)}
     if any(hides(hidden, v) for v in axes) or hidden.op not in ("load", "const"):
         return None
-    return Masked(condition, shown, hidden) if _compared(condition) else None
+    return Masked(condition, shown, hidden) if compared(condition) else None
 
 
 def mask_of_sums(product: Product) -> Value | None:
     """A condition without which the epilogue uses no sum, if there is one."""
     for x in walk(*(x for s in product.epilogue for x in expressions(s))):
-        if x.op == "select" and _compared(x.args[0]) and _is_behind(product, x.args[0]):
+        if x.op == "select" and compared(x.args[0]) and _is_behind(product, x.args[0]):
             return x.args[0]
     return None
 
@@ -107,7 +101,7 @@ def _used(statement: Statement) -> Sequence[Value]:
 def is_hidden(condition: Value, box: Box) -> Value | bool:
     """Whether a condition holds nowhere in a box; False where that cannot be said."""
     found: Value | bool = False
-    for each in _compared(condition):
+    for each in compared(condition):
         here = _exceeds(each, box)
         if here is True:
             return True
@@ -120,26 +114,16 @@ def is_hidden(condition: Value, box: Box) -> Value | bool:
 def is_shown(condition: Value, box: Box) -> Value | bool:
     """Whether a condition holds everywhere in a box; False where that cannot be said."""
     found: Value | bool = True
-    for each in _compared(condition):
+    for each in compared(condition):
         x, y = each.args
         opposite = value("less" if each.op == "less_equal" else "less_equal", (y, x), BOOL)
         found = both(found, _exceeds(opposite, box))
     return found
 
 
-def _compared(condition: Value) -> list[Value]:
-    """Comparisons of positions all of which must hold for the condition to hold."""
-    if condition.op == "bit_and":
-        parts = [_compared(x) for x in condition.args]
-        return [each for part in parts for each in part] if all(parts) else []
-    if condition.op not in ("less", "less_equal"):
-        return []
-    return [condition] if all(_position(x) is not None for x in condition.args) else []
-
-
 def _exceeds(comparison: Value, box: Box) -> Value | bool:
     """Whether x <= y, or x < y, is false in all of a box: x - y has its least value at a corner."""
-    x, y = (_position(a) for a in comparison.args)
+    x, y = (position(a) for a in comparison.args)
     assert x is not None and y is not None
     gap = polynomial(subtract(x, y))
     least = to_value(without(gap, tuple(box)))
@@ -154,42 +138,7 @@ def _exceeds(comparison: Value, box: Box) -> Value | bool:
     exact = number(polynomial(least))
     if exact is not None:
         return exact > bound
-    found = value("less", (integer(bound), least), BOOL)
-    for each in walk(least):
-        if each.op == "load":  # a number that is known when the kernel runs
-            given = value("cast", (each,), INDEX) if each.dtype != INDEX else each
-            for pair in ((integer(-MOST), given), (given, integer(MOST))):
-                found = value("bit_and", (found, value("less", pair, BOOL)), BOOL)
-    return found
-
-
-def _position(x: Value) -> Value | None:
-    """An integer as an index, if it is a position plus or minus a number."""
-    if x.dtype == INDEX:
-        return x if _is_plain(x) else None
-    if x.dtype != _INT32:
-        return None
-    if x.op == "load":
-        return value("cast", (x,), INDEX) if x.args[0].op == "const" else None
-    if x.op == "const":
-        return integer(int(literal(x))) if abs(int(literal(x))) <= MOST else None
-    if x.op == "cast":
-        return _position(x.args[0]) if x.args[0].dtype == INDEX else None
-    if x.op not in ("add", "sub", "mul"):
-        return None
-    args = [_position(a) for a in x.args]
-    if args[0] is None or args[1] is None:
-        return None
-    if x.op == "mul":
-        steps = [number(polynomial(a)) for a in args if a is not None]
-        return multiply(args[0], args[1]) if any(n in (1, -1, 0) for n in steps) else None
-    return add(args[0], args[1]) if x.op == "add" else subtract(args[0], args[1])
-
-
-def _is_plain(x: Value) -> bool:
-    """Whether an index is made of loops' variables and numbers, and does not overflow."""
-    plain = ("variable", "const", "add", "sub", "mul", "parameter")
-    return all(v.op in plain or (v.op == "load" and v.args[0].op == "const") for v in walk(x))
+    return both(value("less", (integer(bound), least), BOOL), is_held(least))
 
 
 def box_of(*spans: tuple[Axis, Span]) -> Box:

@@ -30,6 +30,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import Accumulators, Tree, across
 from weft.compiler.passes.points import at, moved, name_of, places, points
+from weft.compiler.passes.shown import find
 from weft.compiler.polynomial import (
     Polynomial,
     add,
@@ -76,6 +77,7 @@ class LaneForm:
         self.rows = _rows(self.here, self.point)
         self.crossing = self.rows is not None and not _are_whole(self.rows, self.point)
         self.abreast = self._abreast(vector_bytes)
+        self.shown = find(self.here, self.point)
 
     def _abreast(self, vector_bytes: int) -> int:
         """How many blocks are taken together: a power of two, fewer than wide steps need."""
@@ -165,9 +167,9 @@ class LaneForm:
         if known(stop) == 0:
             return ()
         if self.rows is None:
-            point = self.scope.variable(self.point.data)
-            body = self.step({self.point: point})
-            return (Loop(point, start, stop, body, "vector", LANES),)
+            if self.shown is not None:
+                return self.shown.steps(self.scope, start, stop, self.run)
+            return (self.run(self.here, start, stop),)
         step, lane = self.scope.variable("step"), self.scope.variable("lane")
         first = multiply(step, LANES)
         body = self._in_row(first, lane)
@@ -175,6 +177,12 @@ class LaneForm:
         if self.crossing:
             body = self._in_row_or_not(first, body)
         return (Loop(step, divide(start, LANES), count, body),)
+
+    def run(self, here: Reduce, start: Value, stop: Value) -> Loop:
+        """Whole steps of points that are computed like `here`."""
+        point = self.scope.variable(self.point.data)
+        body = self.step({self.point: point}, here=here)
+        return Loop(point, start, stop, body, "vector", LANES)
 
     def _in_row(self, first: Value, lane: Value) -> Statements:
         """A step whose lanes are all in one row."""
@@ -196,14 +204,19 @@ class LaneForm:
         outside = value("bit_not", (fits,), BOOL)
         return (When(fits, body), When(outside, self.one_by_one(first, stop)))
 
-    def step(self, where: dict[Value, Value], totals: Accumulators | None = None) -> Statements:
+    def step(
+        self,
+        where: dict[Value, Value],
+        totals: Accumulators | None = None,
+        here: Reduce | None = None,
+    ) -> Statements:
         """The body and the running values, for LANES points."""
-        here, totals = self._at(where), totals or self.totals
+        here, totals = self._at(where, here), totals or self.totals
         met = tuple(s for k, p in enumerate(here.parts) for s in totals.meet(k, p.values))
         return widen((*self.inner(here.body), *met), self.differing, LANES, self.scope)
 
-    def _at(self, where: dict[Value, Value]) -> Reduce:
-        (here,) = self.scope.copy(substitute((self.here,), where))
+    def _at(self, where: dict[Value, Value], given: Reduce | None = None) -> Reduce:
+        (here,) = self.scope.copy(substitute((given or self.here,), where))
         assert isinstance(here, Reduce)
         return here
 

@@ -1,0 +1,94 @@
+"""Reductions under masks of positions: hidden steps compute nothing, and no bit changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.compiler.executable import Interpreted
+from weft.compiler.loops import Loop, every, walk
+from weft.compiler.loops import expressions as values_in
+from weft.compiler.masks import behind_masks
+from weft.compiler.native import Native
+
+
+def upper(row: Any, column: Any) -> Any:
+    return column <= row
+
+
+def lower(row: Any, column: Any) -> Any:
+    return column > row - 7
+
+
+def window(row: Any, column: Any) -> Any:
+    behind = row - column
+    return (behind >= 0) & (behind < 100)
+
+
+def nothing(row: Any, column: Any) -> Any:
+    behind = row - column
+    return (behind >= 50) & (behind < 20)
+
+
+def weights(mask: Any) -> Any:
+    def function(x: Any) -> Any:
+        rows, columns = x.shape
+        row, column = wf.arange(rows)[:, None], wf.arange(columns)
+        parts = wf.where(mask(row, column), wf.exp(x), 0.5)
+        return wf.sum(parts, -1), parts
+
+    return function
+
+
+def random(*shape: int) -> np.ndarray:
+    x = np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+    x[0, -1], x[-1, 0] = np.nan, np.inf
+    return x
+
+
+@pytest.mark.parametrize("mask", [upper, lower, window, nothing])
+@pytest.mark.parametrize("shape", [(40, 33), (700, 530), (64, 1100), (33, 512)], ids=str)
+def test_masked_sums_have_the_bits_of_whole_ones(mask, shape):
+    x = random(*shape)
+    trace = wf.trace(weights(mask), wf.zeros(shape))
+    expected = Interpreted(trace).run([x])
+    for found, wanted in zip(Native(trace).run([x], threads=2), expected, strict=True):
+        found, wanted = np.asarray(found), np.asarray(wanted)
+        same = (found.view(np.int32) == wanted.view(np.int32)) | (
+            np.isnan(found) & np.isnan(wanted)
+        )
+        assert same.all()
+
+
+@pytest.mark.parametrize(("mask", "loops"), [(upper, 3), (lower, 3), (window, 5)])
+def test_steps_that_a_mask_hides_are_loops_of_their_own(mask, loops):
+    native = Native(wf.trace(weights(mask), wf.zeros((600, 2048))))
+    kernels = [k for call in native.calls.values() for k in call.request.compiled.kernels]
+    steps = [
+        s
+        for kernel in kernels
+        for s in every(kernel.body)
+        if isinstance(s, Loop) and s.kind == "vector" and str(s.variable.data).startswith("i")
+    ]
+    assert len(steps) == loops
+    inside = [{x.op for s in step.body for x in walk(*values_in(s))} for step in steps]
+    assert sum("fma" in ops for ops in inside) == loops - (mask is window) - 1
+
+
+def test_what_only_a_mask_reads_reads_what_the_mask_shows():
+    def function(x: Any, y: Any) -> Any:
+        seen = wf.arange(8)[:, None] >= wf.arange(8)
+        e = wf.exp(x)
+        return wf.where(seen, e, 0), wf.where(seen, e * y, 0)
+
+    trace = wf.trace(function, wf.zeros((8, 8)), wf.zeros((8, 8)))
+    (product,) = (node for node in behind_masks(trace).nodes if node.name == "multiply")
+    assert product.inputs[0][0].name == "where"
+    x, y = random(8, 8), random(8, 8)
+    for found, wanted in zip(
+        Interpreted(behind_masks(trace)).run([x, y]), Interpreted(trace).run([x, y]), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
