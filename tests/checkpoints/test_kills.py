@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_survives_fifty_kills_at_random_instants(
     tmp_path: Path, fresh_seed: int
 ) -> None:

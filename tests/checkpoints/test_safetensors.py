@@ -110,6 +110,7 @@ def test_we_read_what_the_other_library_writes(tmp_path: Path) -> None:
     assert SafetensorsFile(tmp_path / "a").metadata == {"k": "v"}
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.text(max_size=8).filter(lambda name: name != "__metadata__"),

@@ -123,6 +123,7 @@ except StorageError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
 def test_ranks_write_their_own_pieces_and_fail_together(tmp_path: Path) -> None:
     save(tmp_path / "one", tree_on("none"))

@@ -151,6 +151,7 @@ def swept(count: int) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_programs_drawn_at_random_stay_inside_their_memory() -> None:
     assert "'products': 3" in swept(3)
 

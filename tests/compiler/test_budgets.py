@@ -193,6 +193,7 @@ def test_a_hundred_batch_sizes_need_three_compilations(
     assert compiled.stats.traces == 100
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_kernels_being_general() -> None:
     rng = np.random.default_rng(0)
     for function in BATCHES.values():

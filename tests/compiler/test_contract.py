@@ -233,6 +233,7 @@ def test_an_epilogue_with_two_results_runs_on_every_element_once(lifted: bool) -
     check([Case(*shape, fused=True, lifted=lifted) for shape in shapes])
 
 
+@pytest.mark.slow
 def test_a_deep_product_is_summed_piece_by_piece_in_one_order() -> None:
     shapes = [(30, 50, 700), (100, 150, 300), (1, 300, 100), (3, 2000, 40), (70, 1, 5000)]
     check([Case(*shape, lifted=lifted) for shape in shapes for lifted in (False, True)])

@@ -270,6 +270,7 @@ def everything(lanes):
         yield kernel_of(dtypes, in_pieces(body, 100, lanes), name=f"all_{dtype}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_no_instruction_calls_a_library_on_any_processor(name):
     target = PROCESSORS[name]

@@ -86,6 +86,7 @@ def test_shapes_that_no_memory_has_are_refused(make: Any, shape: tuple[int, ...]
         make(shape).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
@@ -128,6 +129,7 @@ print("alive", wf.realize(f(wf.ones((64, 64)))).shape)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
 def test_memory_that_runs_out_is_an_error_and_the_process_goes_on() -> None:
     done = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True)

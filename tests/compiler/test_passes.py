@@ -32,6 +32,15 @@ from weft.compiler.verify import verify
 from weft.testing.ir import run_kernel
 
 F = example_kernels.F
+LONG = frozenset(  # kernels that take seconds to interpret
+    {
+        "column sums, wide and long",
+        "column sums, sizes given",
+        "product",
+        "transposed rows",
+        "transposed rows, long",
+    }
+)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +92,9 @@ def prove(example: Example, **options) -> tuple[Kernel, ...]:
     return kernels
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow) if x in LONG else x for x in EXAMPLES]
+)
 def test_every_pass_keeps_every_bit(name):
     prove(EXAMPLES[name]())
 
@@ -94,6 +105,7 @@ def test_the_width_of_vectors_never_shows(name, vector_bytes):
     prove(EXAMPLES[name](), vector_bytes=vector_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["full sum, long", "column sums, wide", "broadcast, long rows"])
 def test_nothing_is_shared_out_where_no_threads_are_wanted(name):
     kernels = prove(EXAMPLES[name](), threads_wanted=False)
@@ -102,6 +114,7 @@ def test_nothing_is_shared_out_where_no_threads_are_wanted(name):
     assert evaluate(kernels[0].notes["tasks"], ()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1024, 2049, 5000])
 @pytest.mark.parametrize("flexible", [False, True])
 def test_blocks_that_wide_vectors_take_together_keep_every_bit(n, flexible):
@@ -114,6 +127,7 @@ def test_blocks_that_wide_vectors_take_together_keep_every_bit(n, flexible):
         assert any(loop.variable.data.startswith("group") for loop in loops_of(kernel)) or n == 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "vector_bytes"), [(2048, 16), (9001, 64)])
 @pytest.mark.parametrize("fill", [example_kernels.ties, example_kernels.lowest])
 def test_a_place_found_in_two_runs_is_the_first(n, vector_bytes, fill):

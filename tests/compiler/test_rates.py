@@ -126,6 +126,7 @@ print(hashlib.sha256(found.tobytes()).hexdigest(), rates.rates() is rates.FIXED)
 """
 
 
+@pytest.mark.slow
 def test_results_have_the_same_bits_with_and_without_calibration(tmp_path: Path) -> None:
     told = []
     for calibrate in ("0", "1"):

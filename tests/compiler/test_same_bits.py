@@ -193,6 +193,7 @@ ZEROS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [wf.float64, wf.float32, wf.bfloat16, wf.float16], ids=str)
 def test_signed_zeros_nan_and_infinity_go_the_same_way(dtype: Any) -> None:
     rng = np.random.default_rng(0)

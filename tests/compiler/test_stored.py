@@ -225,6 +225,7 @@ def test_large_constants_are_not_hashed(monkeypatch):
     assert key(lambda x: x * wf.tensor(X.copy()), X) is None
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_a_miss_and_a_lost_module_too(folder, monkeypatch):
     first, _ = run(PROGRAMS["kernels"])
     entries = {path: path.read_bytes() for path in folder.glob("*.code")}

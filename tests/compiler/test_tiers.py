@@ -184,6 +184,7 @@ def test_a_failure_names_the_line_of_the_call_that_is_to_blame(monkeypatch):
     np.testing.assert_allclose(good.numpy(), np.sin(x.numpy())[[1, 5]] + 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(tier, "MOST_SEEN", 5)
     monkeypatch.setattr(tier, "MOST_GRAPHS", 3)

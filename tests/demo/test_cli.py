@@ -73,6 +73,7 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"--{name}" in said for name in options.split())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
 def test_ranks_share_a_run_and_one_process_goes_on_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -77,6 +77,7 @@ def test_a_finished_run_says_so_and_only_samples(
     assert sorted(finished.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_saves_and_goes_on_to_the_same_losses(
     finished: Path,
     tmp_path: Path,
@@ -93,6 +94,7 @@ def test_an_interrupted_run_saves_and_goes_on_to_the_same_losses(
     check_same_curve(tmp_path, finished)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_over_a_mesh(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_run_goes_on_over_a_mesh(
     np.testing.assert_allclose(found["losses"], wanted["losses"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_and_fresh_begins_anew(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +138,7 @@ def test_without_matplotlib_the_curve_is_a_table(
     assert rows[0] == "step,training,validation" and rows[2].endswith(",1.0")
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_nothing_but_the_last_save(
     finished: Path,
     tmp_path: Path,
@@ -207,6 +211,7 @@ def started(out: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_after_kill_9_the_same_command_ends_with_the_same_losses(tmp_path: Path) -> None:
     words = ("--steps", "1600")
     out, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
@@ -226,6 +231,7 @@ def test_after_kill_9_the_same_command_ends_with_the_same_losses(tmp_path: Path)
         np.testing.assert_array_equal(saved(out)[name], saved(undisturbed)[name])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:os.fork")  # other tests of this process may have loaded JAX
 def test_a_limit_on_file_sizes_is_told_without_a_traceback(tmp_path: Path) -> None:
     def limit() -> None:

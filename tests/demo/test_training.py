@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pytest
 
 import weft as wf
 from weft import nn
@@ -25,10 +26,12 @@ def losses(settings: Settings, mesh: Any, count: int) -> list[float]:
     return [*found, training.validate(state)]
 
 
+@pytest.mark.slow
 def test_over_a_mesh_the_losses_are_those_of_one_device() -> None:
     np.testing.assert_allclose(losses(TINY, SQUARE, 6), losses(TINY, None, 6), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_in_float64_they_agree_to_the_last_digits() -> None:
     settings = replace(TINY, dtype="float64")
     with wf.default_dtype("float64"):
@@ -42,6 +45,7 @@ def test_in_float64_they_agree_to_the_last_digits() -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_the_parameters_stay_float32_and_the_losses_are_near() -> None:
     narrow = replace(TINY, dtype="bfloat16")
     training = Training(narrow)
@@ -90,6 +94,7 @@ def test_decoding_looks_back_no_further_than_the_context() -> None:
     np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_key_alone_not_on_the_mesh() -> None:
     model = GPT(30, 1, 16, 2, 8, key=wf.random.key(0))
     prompt = wf.zeros((1, 3), dtype=wf.int32)

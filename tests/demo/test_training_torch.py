@@ -16,6 +16,7 @@ from weft import nn, optim
 from weft.demo import GPT, Settings, Training
 
 
+@pytest.mark.slow
 def test_the_first_twenty_losses_over_a_mesh_are_those_of_torch() -> None:
     settings = Settings(steps=40, batch=8, layers=2, width=32, heads=4, context=32)
     training = Training(settings, wf.DeviceMesh("demo", (2, 2), ("dp", "tp")))

@@ -47,6 +47,7 @@ def test_decoding_from_a_cache_is_attention_over_the_whole_sequence(options):
     assert cache.length.item() == 7
 
 
+@pytest.mark.slow
 def test_transformer_layers_decode_from_a_cache():
     x, memory = draw(2, 5, 8).astype(np.float32), draw(2, 3, 8).astype(np.float32)
     options = {"dropout": 0.0, "rope": 1e4, "is_causal": True, "key": KEY}

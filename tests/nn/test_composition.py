@@ -83,6 +83,7 @@ def test_the_gradient_is_a_model(case):
     assert loss(moved, x, LABELS).item() < value.item()
 
 
+@pytest.mark.slow
 def test_compiled_is_eager_bit_for_bit_and_compiled_once(case):
     model, x = case
     step = wf.compile(wf.value_and_grad(loss))

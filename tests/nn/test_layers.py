@@ -50,6 +50,7 @@ TRANSPOSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", TRANSPOSED, ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_convolutions(rank, options):

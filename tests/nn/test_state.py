@@ -83,6 +83,7 @@ def test_parts_of_a_model_come_together_again():
     assert not changed.layers[0].bias.numpy().any() and changed.layers[0].weight.numpy().any()
 
 
+@pytest.mark.slow
 def test_adapters_change_nothing_then_learn_then_merge():
     made = model()
     x = wf.random.normal(KEY, (2, 5, 3))

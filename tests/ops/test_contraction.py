@@ -198,6 +198,7 @@ def test_products_of_vectors_refuse_shapes_that_do_not_fit(name, left, right):
         getattr(wf, name)(np.ones(left), np.ones(right))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_matmul_broadcasts_any_batches(data):
     full = data.draw(st.lists(st.integers(0, 3), max_size=3))

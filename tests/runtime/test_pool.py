@@ -186,6 +186,7 @@ def test_a_pool_that_is_stopped_while_regions_run_does_no_harm():
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_forked_child_starts_without_workers_and_makes_its_own():
@@ -218,6 +219,7 @@ def test_a_forked_child_starts_without_workers_and_makes_its_own():
     assert out == "parent and children agree\n"
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_at_once_while_workers_wait_or_work():
     began = time.perf_counter()
     run_python("check(parallel_program(), threads=4)")

@@ -420,6 +420,7 @@ assert y.numpy()[0, 0] == 2
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_can_go_on_computing():
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)

@@ -146,6 +146,7 @@ def test_numpy_reads_our_capsules_in_place():
     assert array[2] == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_version", VERSIONS)
 def test_an_unconsumed_capsule_lets_go_of_the_array(max_version):
     array, owner = watched()
@@ -158,6 +159,7 @@ def test_an_unconsumed_capsule_lets_go_of_the_array(max_version):
     assert owner() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", [Exporter, OldExporter])
 def test_the_array_lives_until_the_last_view_of_the_import_dies(exporter):
     array, owner = watched()
