@@ -11,6 +11,7 @@ Compiled code is kept beside pytest's cache, for all workers of a run and for th
 of an entry is made of the compiler's sources, so an old entry is never used.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import hypothesis
 import pytest
 
 SEED_BITS = 32
-CASES_WHILE_YOU_WORK = 6
+CASES_WHILE_YOU_WORK = 4
 
 # Before weft is imported: it reads its settings then, and child processes inherit these.
 os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for i, item in enumerate(group):
             if i not in chosen:
                 item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Whatever collecting made stays: collections of garbage in tests need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -114,6 +114,7 @@ def test_a_step_over_a_hundred_parameters_runs_in_two_regions(transform):
     assert regions(transform) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [

@@ -531,6 +531,7 @@ print(wrong, folder.counters.rejected, folder.counters.evicted, folder._writes)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pages", [40, 4000])
 def test_eight_processes_share_a_folder(path, pages):
     source = str(Path(code_folder.__file__).parent)

@@ -86,6 +86,7 @@ def test_a_worker_survives_a_text_that_does_not_compile(target):
     assert worker.compile(text(1), target) == here([text(1)], target)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_dead_worker_costs_nothing_but_time(target, number):
     (worker,) = code_workers._started(1)

@@ -482,6 +482,7 @@ def test_a_profile_names_each_kernel_call_with_its_time_and_thread():
     assert profile.timings() == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ there")
 @pytest.mark.parametrize("shape", ["loop", "region"])
 def test_ctrl_c_stops_a_long_run_and_the_pool_is_usable_again(shape):

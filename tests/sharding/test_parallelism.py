@@ -160,6 +160,7 @@ def reference(optimizer):
     return train(optimizer, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.promise("S0.5")

@@ -108,6 +108,7 @@ def test_loss_and_gradients_are_those_of_the_dense_network(schedule, count) -> N
     assert found[1]["weight"].sharding.axes[0] == ("stage",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_loss_and_gradients_are_those_of_a_pipeline_in_jax(schedule) -> None:
     value, gradient = schedule(split(LINE), wf.asarray(XS), wf.asarray(TARGETS), LINE)
@@ -117,6 +118,7 @@ def test_loss_and_gradients_are_those_of_a_pipeline_in_jax(schedule) -> None:
         np.testing.assert_allclose(gradient[name].numpy(), slope, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_pipelines_beside_each_other_are_one_dense_network_and_meet_once(schedule) -> None:
     params = split(GRID)

@@ -78,12 +78,14 @@ def check(seed: int, transform=None) -> None:
         raise
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S0.5")
 def test_random_programs_give_what_they_give_on_one_device() -> None:
     for seed in FIXED:
         check(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
 @pytest.mark.promise("S3.24")
 def test_transformed_random_programs_give_what_they_give_on_one_device(transform) -> None:
@@ -115,6 +117,7 @@ class Moves:
         return x.shard(self.mesh, random_spec(rng, self.mesh, x.ndim))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [None, *TRANSFORMS], ids=lambda t: t.__name__ if t else "run")
 def test_programs_may_lay_values_out_anew_under_any_transform(transform) -> None:
     run = transform or (lambda program, tensors: program(*tensors))

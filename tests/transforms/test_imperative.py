@@ -106,6 +106,7 @@ def test_assigning_through_a_view_of_a_leaf_is_refused_outside_no_grad() -> None
     assert w.grad.tolist() == [0.0, 104.0, 6.0]
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_leave_no_nodes_behind() -> None:
     w = leaf(4.0, 5.0)
     gc.collect()

@@ -209,6 +209,7 @@ def later(folder: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_later_process_uses_what_was_kept(own_cache: Path) -> None:
     x, _ = matrices(23)
     f = wf.compile(lambda x, y: x @ y)

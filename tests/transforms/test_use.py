@@ -256,6 +256,7 @@ def test_a_map_over_an_axis_of_size_zero_knows_the_shape(f) -> None:
     assert by.shape == (0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1_000, 10_000])
 def test_a_gradient_costs_nodes_and_bytes_in_proportion_to_its_ops(count) -> None:
     def chain(x):
