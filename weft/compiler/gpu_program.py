@@ -97,7 +97,7 @@ def plan(trace: Trace, limits: Limits) -> GpuProgram:
     for group in fusion.groups:
         if group.kind in ("host", "scatter", "order"):
             raise UnsupportedError(f"{group.members[0].name}: no kernel for a GPU")
-        for lowered in lower(fusion, group, {}):
+        for lowered in lower(fusion, group, {}, one_nest=True):
             if lowered.reports:
                 raise UnsupportedError(
                     f"{group.members[0].name}: no kernel for a GPU that checks positions\n"

@@ -65,6 +65,7 @@ class Frame:
     fusion: Fusion
     group: Group
     strides: dict[Ref, tuple[int, ...]]  # of inputs that are not packed row by row
+    one_nest: bool = False  # whether loops must be one inside another, as a GPU needs them
     buffers: dict[Ref, int] = field(default_factory=dict)
     modes: list[str] = field(default_factory=list)
     locals: list[Local] = field(default_factory=list)
@@ -196,7 +197,7 @@ def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
         return tuple(body)
 
     forms = folds.forms_of(frame.group.members, space)
-    if forms is not None:
+    if forms is not None and not frame.one_nest:
         return folds.nest(forms, space, element)
     point = frame.variables(space)
     return nest(point, space, element(point))

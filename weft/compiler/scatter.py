@@ -29,9 +29,11 @@ from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.gather import Gather, Scatter
 
 
-def lower(fusion: Fusion, group: Group, strides: dict[Ref, tuple[int, ...]]) -> tuple[Lowered, ...]:
+def lower(
+    fusion: Fusion, group: Group, strides: dict[Ref, tuple[int, ...]], one_nest: bool = False
+) -> tuple[Lowered, ...]:
     """The kernels of one group: checks of positions first, then what is computed."""
-    frame = Frame(fusion, group, strides)
+    frame = Frame(fusion, group, strides, one_nest)
     found = [
         checks(Frame(fusion, group, strides), node.inputs[1], indexed_sizes(node), 1 + number)
         for number, node in enumerate((*group.members, *fusion.pulled(group)))
