@@ -116,6 +116,7 @@ ORACLES: dict[str, Oracle] = {
     "cbrt": Oracle(np.cbrt, lambda x: mp.sign(x) * mp.cbrt(abs(x))),
     "erf": Oracle(special.erf, mp.erf, limit=60),
     "erfc": Oracle(special.erfc, mp.erfc, limit=60),
+    "normal_share": Oracle(special.ndtr, mp.ncdf, floor=lambda x: 0.5, limit=60),
     "erfinv": Oracle(_odd_erfinv, mp.erfinv),
     "lgamma": Oracle(
         special.gammaln, lambda x: mp.re(mp.loggamma(x)), floor=_reflected(special.gammaln)

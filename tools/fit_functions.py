@@ -135,6 +135,12 @@ def scaled_erfc(center: float) -> Function:
     return function
 
 
+def normal_ratio(t: mp.mpf) -> mp.mpf:
+    """erf(x/√2) / (2x) where t = 35x² / 512 - 1."""
+    x = mp.sqrt((t + 1) * 512 / 35)
+    return mp.erf(x / mp.sqrt(2)) / (2 * x)
+
+
 def in_square(function: Function) -> Function:
     """A function of x as a function of z = x²."""
     return lambda z: function(mp.sqrt(z))
@@ -194,6 +200,10 @@ def special(width: int) -> Iterator[Fit]:
     )  # fmt: skip
     if narrow:
         yield Fit("ERF_TAIL", "erf(2.5 + x)", lambda x: mp.erf(2.5 + x), -1.3, 1.45, one, 25)
+        yield Fit(
+            "NORMAL_SHARE", "erf(x/√2) / (2x) of 35x² / 512 - 1", normal_ratio,
+            -1, 1, lambda t: mp.sqrt((t + 1) * 512 / 35), 25,
+        )  # fmt: skip
     else:
         yield Fit(
             "LOG_ERFC", "log(erfc(1 + x))", lambda x: mp.log(mp.erfc(1 + x)),

@@ -38,6 +38,7 @@ _CALLS: dict[str, str] = {
     "pow": "power",
     "lgamma": "gammaln",
     "sigmoid": "expit",
+    "normal_share": "ndtr",
 }
 
 

@@ -60,6 +60,18 @@ class Erfc(KernelFunction):
         return -exp(-square(x)) / _HALF_ROOT_PI
 
 
+class NormalShare(KernelFunction):
+    """The share of a normal distribution that lies below x, to the last digits of 1.
+
+    Small shares have fewer digits: `ndtr` has all of them, at several times the cost.
+    """
+
+    ufunc = LazyAttribute("scipy.special", "ndtr")
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return exp(-0.5 * square(x)) / _ROOT_TWO_PI
+
+
 class Erfinv(KernelFunction):
     """The number whose error function is x; NaN outside [-1, 1]."""
 
@@ -203,6 +215,7 @@ class Xlog1py(TimesLogarithm):
 
 
 erf, erfc, erfinv, erfcinv = Erf(), Erfc(), Erfinv(), Erfcinv()
+normal_share = NormalShare()
 ndtri, log_ndtr, logit = Ndtri(), LogNdtr(), Logit()
 xlogy, xlog1py, bessel_i = Xlogy(), Xlog1py(), BesselI()
 

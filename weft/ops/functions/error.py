@@ -6,11 +6,19 @@ import math
 
 from weft.ops.functions.exponential import Exponential, exponential, exponential_double
 from weft.ops.functions.logarithm import Reduced, natural, reduce, reduce_one_plus
-from weft.ops.functions.number import Number, choose, coefficients, evaluate, polynomial
+from weft.ops.functions.number import (
+    Number,
+    by_pairs,
+    choose,
+    coefficients,
+    evaluate,
+    polynomial,
+)
 from weft.ops.functions.split import divide, fast_two_sum, multiply, two_product, two_sum
 
 _ERF_END = {32: 3.92, 64: 6.0}  # from here on erf is 1
 _ERF_SEAM = {32: 1.2, 64: 1.0}  # up to here `central` serves
+_SHARE_SCALE = 35 / 512  # of squares: from 2 on all of a normal distribution is below, or none
 _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
 _ERFINV_PARTS = {"ERFINV_MIDDLE": 3.0, "ERFINV_TAIL": 5.0}
@@ -32,6 +40,15 @@ def erf(x: Number) -> Number:
         y, n = exponential(evaluate("LOG_ERFC", near - 1.0), biases=1)
         large = y.fma(-n.power_of_two(), 1.0)
     return choose(size < _ERF_SEAM[width], central(x), large.signed_like(x))
+
+
+def normal_share(x: Number) -> Number:
+    """(1 + erf(x/√2)) / 2 to the last digits of 1, in one polynomial: small shares have fewer."""
+    if x.format.width == 64:
+        return erf(x * 0.5**0.5).fma(0.5, 0.5)
+    square = (x * x).wrap("min", 2 / _SHARE_SCALE)
+    t = square.fma(_SHARE_SCALE, -1.0)
+    return x.fma(by_pairs(t, coefficients("NORMAL_SHARE", t)), 0.5).clamp(0.0, 1.0)
 
 
 def erfc(x: Number) -> Number:

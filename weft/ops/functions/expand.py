@@ -57,6 +57,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "hypot": power.hypot,
     "erf": error.erf,
     "erfc": error.erfc,
+    "normal_share": error.normal_share,
     "erfinv": error.erfinv,
     "lgamma": gamma.lgamma,
     "digamma": gamma.digamma,

@@ -22,7 +22,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import abs as absolute
 from weft.ops.elementwise.elementary import exp, expm1, log1p, sigmoid, tanh
-from weft.ops.elementwise.special_functions import erf
+from weft.ops.elementwise.special_functions import normal_share
 from weft.ops.families import UnaryOperation, cast
 from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
@@ -135,7 +135,7 @@ def gelu(x: Any, /, approximate: str = "none") -> Tensor:
         scale = (8 / pi) ** 0.5
         inner = t * (scale + 0.044715 * scale * (t * t))
         return t * sigmoid(inner)  # (1 + tanh u) / 2 is sigmoid(2u), without the cancellation
-    return 0.5 * t * (1 + erf(t * 0.5**0.5))
+    return t * normal_share(t)
 
 
 @public

@@ -2,13 +2,18 @@
 @group(0) @binding(1) var<storage, read_write> b1: array<f32>;
 var<private> zero: u32;
 fn exact(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }
-fn truth(x: bool) -> bool { return (u32(x) ^ zero) != 0u; }
 fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
 fn min_f32(x: f32, y: f32) -> f32 {
   if (is_nan(x)) { return x; }
   if (is_nan(y)) { return y; }
   if (x == y) { return bitcast<f32>(bitcast<u32>(x) | bitcast<u32>(y)); }
   return select(y, x, x < y);
+}
+fn max_f32(x: f32, y: f32) -> f32 {
+  if (is_nan(x)) { return x; }
+  if (is_nan(y)) { return y; }
+  if (x == y) { return bitcast<f32>(bitcast<u32>(x) & bitcast<u32>(y)); }
+  return select(y, x, x > y);
 }
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>,
@@ -21,42 +26,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
       let v1 = i_block * 256i;
       let v2 = v1 + i_thread;
       let v3 = b0[v2];
-      let v4 = exact(5.000000000e-01f * v3);
-      let v5 = exact(v3 * 7.071067691e-01f);
-      let v6 = abs(v5);
-      let v7 = truth(v6 < 1.200000048e+00f);
-      let v8 = exact(v5 * v5);
-      let v9 = exact(fma(6.584640505e-05f, v8, -7.587143336e-04f));
-      let v10 = exact(fma(v9, v8, 5.135360640e-03f));
-      let v11 = exact(fma(v10, v8, -2.682326548e-02f));
-      let v12 = exact(fma(v11, v8, 1.128279194e-01f));
-      let v13 = exact(fma(v12, v8, -3.761255145e-01f));
-      let v14 = exact(fma(v13, v8, 1.283791512e-01f));
-      let v15 = exact(fma(v5, v14, v5));
-      let v16 = min_f32(f32(v6), f32(3.920000076e+00f));
-      let v17 = exact(v16 - 2.500000000e+00f);
-      let v18 = exact(fma(-8.518722098e-06f, v17, 2.032593693e-05f));
-      let v19 = exact(fma(v18, v17, 5.909728861e-05f));
-      let v20 = exact(fma(v19, v17, -2.757875482e-04f));
-      let v21 = exact(fma(v20, v17, 2.912239870e-04f));
-      let v22 = exact(fma(v21, v17, 5.655187997e-04f));
-      let v23 = exact(fma(v22, v17, -2.821750473e-03f));
-      let v24 = exact(fma(v23, v17, 6.106487475e-03f));
-      let v25 = exact(fma(v24, v17, -8.614136837e-03f));
-      let v26 = exact(fma(v25, v17, 8.352375589e-03f));
-      let v27 = exact(fma(v26, v17, -5.446788389e-03f));
-      let v28 = exact(fma(v27, v17, 2.178142080e-03f));
-      let v29 = exact(fma(v28, v17, 9.995930791e-01f));
-      let v30 = bitcast<i32>(v29);
-      let v31 = v30 & 2147483647i;
-      let v32 = bitcast<i32>(v5);
-      let v33 = v32 & (-2147483647 - 1);
-      let v34 = v31 | v33;
-      let v35 = bitcast<f32>(v34);
-      let v36 = select(v35, v15, v7);
-      let v37 = exact(1.000000000e+00f + v36);
-      let v38 = exact(v4 * v37);
-      b1[v2] = v38;
+      let v4 = exact(v3 * v3);
+      let v5 = min_f32(f32(v4), f32(2.925714302e+01f));
+      let v6 = exact(fma(v5, 6.835937500e-02f, -1.000000000e+00f));
+      let v7 = exact(v6 * v6);
+      let v8 = exact(fma(v6, -1.055547036e-03f, 8.882483235e-04f));
+      let v9 = exact(fma(4.042779910e-04f, v7, v8));
+      let v10 = exact(fma(v6, -1.192681026e-03f, 3.708522301e-03f));
+      let v11 = exact(fma(v9, v7, v10));
+      let v12 = exact(fma(v6, -6.797426846e-03f, 9.725087322e-03f));
+      let v13 = exact(fma(v11, v7, v12));
+      let v14 = exact(fma(v6, -1.403011475e-02f, 1.970607974e-02f));
+      let v15 = exact(fma(v13, v7, v14));
+      let v16 = exact(fma(v6, -2.578261122e-02f, 3.211628273e-02f));
+      let v17 = exact(fma(v15, v7, v16));
+      let v18 = exact(fma(v6, -3.917052597e-02f, 4.843091220e-02f));
+      let v19 = exact(fma(v17, v7, v18));
+      let v20 = exact(fma(v6, -6.522277743e-02f, 1.307110190e-01f));
+      let v21 = exact(fma(v19, v7, v20));
+      let v22 = exact(fma(v3, v21, 5.000000000e-01f));
+      let v23 = max_f32(f32(v22), f32(0.000000000e+00f));
+      let v24 = min_f32(f32(v23), f32(1.000000000e+00f));
+      let v25 = exact(v3 * v24);
+      b1[v2] = v25;
     }
   }
 }
