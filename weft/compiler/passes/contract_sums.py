@@ -26,7 +26,7 @@ from weft.compiler.passes.contract_blocks import LINE
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, negated, when
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
-from weft.compiler.rebuild import Statements, substitute_value
+from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Blocks:
             slot = multiply(add(multiply(p, f.wide), q), b.rows * b.columns)
             slot = f.let("slot", slot, made)
         most = subtract(product.row[1], 1)
-        at = [row] * b.rows
-        if not b.pack_left:
-            at = [f.let("place", smaller(add(row, i), most), made) for i in range(b.rows)]
+        at = [add(row, i) for i in range(b.rows)]
+        if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
+            at = [f.let("place", smaller(i, most), made) for i in at]
         panel = None
         if packed is not None:
             panel = f.let("panel", multiply(packed, b.columns * b.depth), made)
@@ -173,7 +173,7 @@ class Blocks:
                 if b.pack_left:
                     left = get(f.left, f.dtype, add(multiply(k, b.rows), i))
                 else:
-                    left = substitute_value(product.left, {**deep, product.row[0]: rows[i]})
+                    left = rebuild(product.left, _folded, {**deep, product.row[0]: rows[i]})
                 for s, right in zip(sums, rights, strict=True):
                     made.append(Assign(s, f.multiplied(left, right, get(s, f.dtype))))
             return tuple(made)
@@ -278,3 +278,8 @@ class Blocks:
             return (*found, Loop(j, whole, columns, at(i, j, 1)))
 
         return (*made, *f.loop("row", rows, body))
+
+
+def _folded(x: Value) -> Value:
+    """A load at a sum whose literal comes last: places that differ by it share the rest."""
+    return load(x.data, add(x.args[0], 0), x.dtype) if x.op == "load" else x
