@@ -45,6 +45,7 @@ class Assembler:
     """Collects what a program is made of."""
 
     general: bool = False  # whether kernels are for all sizes from the start
+    own: bool = False  # whether long products have kernels for their very sizes
     strides: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
@@ -210,7 +211,8 @@ class Assembler:
         """What runs a kernel, asked for once."""
         key = (id(kernel), cut)
         if key not in self._asked:
-            self._asked[key] = STORE.request(kernel, self.clock, self.general, *cut), kernel
+            found = STORE.request(kernel, self.clock, self.general, *cut, own=self.own)
+            self._asked[key] = found, kernel
         return self._asked[key][0]
 
     def _order(self, node: OutputRefs, source: Memory, target: Memory) -> list[Step]:

@@ -29,18 +29,24 @@ class Built:
 
 
 def build(
-    trace: Trace, donated: tuple[bool, ...], general: bool, clock: Clock, recalls: bool = True
+    trace: Trace,
+    donated: tuple[bool, ...],
+    general: bool,
+    clock: Clock,
+    *,
+    own: bool = False,
+    recalls: bool = True,
 ) -> Built:
     """Make a trace ready to run; memory of `donated` inputs may be used for results.
 
-    Kernels of a `general` one serve every size from the start. Without `recalls` what lies on disk
-    is made again.
+    Kernels of a `general` one serve every size from the start; with `own`, long products have
+    kernels for their very sizes. Without `recalls` what lies on disk is made again.
     """
     native = all(node.device.kind == "cpu" for node in trace.nodes) and jit.available()
     origin = None
     if native:
         with clock("recall"):
-            origin = _stored.origin_of(trace, donated, general)
+            origin = _stored.origin_of(trace, donated, general, own)
             found = _stored.recall(origin) if origin is not None and recalls else None
         if found is not None:
             lower = lambda: origin.lowered  # noqa: E731
@@ -52,7 +58,7 @@ def build(
     rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
     if not native:
         return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
-    made = _native.Native(lowered, donated, general=general)
+    made = _native.Native(lowered, donated, general=general, own=own)
     if origin is not None:
         _stored.keep(origin, made, lowered, rewritten, kept)
     return Built(made, lambda: lowered, kept, rewritten)

@@ -160,7 +160,8 @@ class CompiledFunction:
         with _tracing:
             if not found.is_ready:
                 arguments = (args, keywords)
-                found.build(self._counting, call, arguments, self._general_kernels)
+                is_first = self._counting.numbers["compilations"] == 0
+                found.build(self._counting, call, arguments, self._general_kernels, is_first)
 
     @property
     def stats(self) -> CompilationStats:

@@ -13,18 +13,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.choices import choice_of
 from weft.compiler.emit_cpu import emit, native_to
 from weft.compiler.lift import Form, Versions, form_of, lift
-from weft.compiler.loops import Kernel, Value, integer_of, walk
+from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.passes.tiles import in_tiles
 from weft.compiler.pipeline import schedule
+from weft.compiler.polynomial import known, subtract
 from weft.compiler.statistics import Clock
 from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
@@ -34,6 +36,7 @@ from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
 _FIRST = (1, 1, 2)  # kernels in the first modules of a graph: LLVM has something to do early
+LONG = 100_000  # products of numbers that are worth a kernel for their very sizes
 MOST_KERNELS = 4096  # that are kept though no program uses them
 
 
@@ -82,10 +85,13 @@ class KernelStore:
         general: bool = False,
         pieces: int = 0,
         tall: int = 0,
+        *,
+        own: bool = False,
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
-        With `pieces` a product's tasks take so many points of the depth each, see `contract`; with
+        With `own` a long product has a kernel for its very sizes, whatever came before. With
+        `pieces` a product's tasks take so many points of the depth each, see `contract`; with
         `tall` they take so many rows.
         """
         form = form_of(kernel)
@@ -96,6 +102,8 @@ class KernelStore:
                 lifted = frozenset()  # its schedule follows from its sizes
             elif not general:
                 lifted = self._versions_of(form).choose(form.literals)
+                if own and products_of(kernel.body) >= LONG:
+                    lifted = frozenset()
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)
             choice = choice_of(asked)
@@ -225,6 +233,18 @@ def _write(batch: Sequence[Compiled], begin: Callable[[str, Target], Job]) -> No
     job = begin(emit([k for each in batch for k in each.kernels], target, checks), target)
     for each in batch:
         each.job = job
+
+
+def products_of(statements: Sequence[Statement]) -> int:
+    """How many products of matrices' elements these take, where their sizes are known."""
+    total = 0
+    for statement in statements:
+        if isinstance(statement, Loop):
+            extent = known(subtract(statement.stop, statement.start))
+            total += (extent or 0) * products_of(statement.body)
+        elif isinstance(statement, Reduce) and statement.parts[0].combine == "dot":
+            total += prod(known(extent) or 0 for _, extent in statement.axes)
+    return total
 
 
 def registers_of(target: Target) -> int:

@@ -42,13 +42,14 @@ class Native(Prepared):
         donated: tuple[bool, ...] = (),
         *,
         general: bool = False,
+        own: bool = False,
         strides: dict[Ref, tuple[int, ...]] | None = None,
         retells: bool = True,
     ) -> None:
         calibrate_for(trace)
         self._trace = trace
         self._retells = retells  # whether references say what a kernel reports
-        self._assembler = assembler = Assembler(general, usable(strides or {}, trace))
+        self._assembler = assembler = Assembler(general, own, usable(strides or {}, trace))
         self._inputs = [Memory(node.types[0], "input", i) for i, node in enumerate(trace.inputs)]
         memory: Environment = {
             (node, 0): place for node, place in zip(trace.inputs, self._inputs, strict=True)

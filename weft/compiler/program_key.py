@@ -146,7 +146,7 @@ def _dtype(dtype: Any) -> str:
 
 
 def program_key(
-    trace: Trace, donated: Sequence[bool], general: bool
+    trace: Trace, donated: Sequence[bool], general: bool, own: bool = False
 ) -> tuple[str | None, dict[OutputRefs, None]]:
     """The name of what compiles `trace`, or None if it has none; and calls of unnamed functions."""
     namer = Namer()
@@ -157,6 +157,6 @@ def program_key(
     targets = [
         (t.triple, t.cpu, t.features, t.vector_bytes) for t in (chosen_target(), host_target())
     ]
-    made = (tuple(donated), general, settings.check_bounds > 0)
+    made = (tuple(donated), general, own, settings.check_bounds > 0)
     whole = (_FORMAT, package_fingerprint(), targets, made, graph)
     return hashlib.sha256(repr(whole).encode()).hexdigest(), namer.opaque

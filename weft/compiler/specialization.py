@@ -91,15 +91,22 @@ class Specialization:
         tensors += [each.current() for each in self.program.captures]
         return all(_is_plain(x, constant) for x in tensors)
 
-    def build(self, counting: Counting, call: Call, arguments: Any, general: bool = False) -> None:
-        """Make the executable, and the code around it."""
+    def build(
+        self,
+        counting: Counting,
+        call: Call,
+        arguments: Any,
+        general: bool = False,
+        own: bool = True,
+    ) -> None:
+        """Make the executable, and the code around it; see `build_executable.build`."""
         trace = self.program.trace
         specs = self._specs()
         self.parts = None
         if is_distributed(trace, specs):
             self.parts = partition(trace, specs, self.program.structure)
             trace = self.parts.trace
-        self._execute_by(trace, counting, general)
+        self._execute_by(trace, counting, general, own)
         if self.parts is not None:
             self.leave, self.enter = self.parts.leave, _refuse
             self.is_ready = True
@@ -112,16 +119,17 @@ class Specialization:
     def build_anew(self, counting: Counting, general: bool) -> None:
         """Make the executable once more, by the choices that hold now; calls go on meanwhile."""
         assert self.is_ready and self.parts is None
-        self._execute_by(self.program.trace, counting, general, recalls=False)
+        self._execute_by(self.program.trace, counting, general, True, recalls=False)
 
     def _execute_by(
-        self, trace: Trace, counting: Counting, general: bool, recalls: bool = True
+        self, trace: Trace, counting: Counting, general: bool, own: bool, recalls: bool = True
     ) -> None:
-        own = [
+        given = [
             flag for flag, n in zip(self.donated, self._counts(), strict=False) for _ in range(n)
         ]
-        rest = len(trace.inputs) - len(trace.captures) - len(own)
-        built = build(trace, (*own, *(False,) * rest), general, counting.timed, recalls)
+        rest = len(trace.inputs) - len(trace.captures) - len(given)
+        donated = (*given, *(False,) * rest)
+        built = build(trace, donated, general, counting.timed, own=own, recalls=recalls)
         GRAPH.counters.compilations += 1
         self.lower = built.lower
         self.executable = built.executable

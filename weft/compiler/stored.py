@@ -42,6 +42,7 @@ class Origin:
     trace: Trace
     donated: tuple[bool, ...]
     general: bool
+    own: bool
     key: str
     opaque: int  # calls of Python functions, which no name holds
 
@@ -52,12 +53,12 @@ class Origin:
         return found
 
 
-def origin_of(trace: Trace, donated: tuple[bool, ...], general: bool) -> Origin | None:
+def origin_of(trace: Trace, donated: tuple[bool, ...], general: bool, own: bool) -> Origin | None:
     """The name of a program, if it can be kept at all."""
     if not code_cache().folder.is_used:
         return None
-    key, opaque = program_key(trace, donated, general)
-    return None if key is None else Origin(trace, donated, general, key, len(opaque))
+    key, opaque = program_key(trace, donated, general, own)
+    return None if key is None else Origin(trace, donated, general, own, key, len(opaque))
 
 
 class Stored(Prepared):
@@ -87,7 +88,9 @@ class Stored(Prepared):
     def whole(self) -> Native:
         """The same compiled here, with all that can be told about it."""
         origin = self._origin
-        made: Native = _native.Native(origin.lowered, origin.donated, general=origin.general)
+        made: Native = _native.Native(
+            origin.lowered, origin.donated, general=origin.general, own=origin.own
+        )
         return made
 
     def _retell(self, arrays: Sequence[Any]) -> None:
