@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,9 @@ class Namer:
             raise _Nameless from None
 
 
+@cache
 def _dtype(dtype: Any) -> str:
-    return str(dtype.name)
+    return str(dtype.name)  # which NumPy makes anew each time
 
 
 def program_key(
