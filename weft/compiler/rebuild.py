@@ -28,11 +28,13 @@ from weft.compiler.loops import (
     points,
     value,
     variable,
+    walk,
 )
 from weft.core.common.types import DType
 
 Change: TypeAlias = Callable[[Value], Value]
 Statements: TypeAlias = tuple[Statement, ...]
+_DEEPEST = 200  # calls inside calls, which Python does not take without end
 
 
 class Scope:
@@ -78,30 +80,23 @@ def bound(statement: Statement) -> tuple[Value, ...]:
     return ()
 
 
-def rebuild(x: Value, change: Change, memo: dict[Value, Value]) -> Value:
+def rebuild(x: Value, change: Change, memo: dict[Value, Value], depth: int = 0) -> Value:
     """`x` with `change` applied to each of its points, operands first."""
     found = memo.get(x)
     if found is not None:
         return found
-    stack = [x]
-    while stack:
-        point = stack[-1]
-        if point in memo:
-            stack.pop()
-            continue
-        args = point.args
-        waits = False
-        for a in reversed(args):
-            if a not in memo:
-                stack.append(a)
-                waits = True
-        if waits:
-            continue
-        stack.pop()
-        made = tuple([memo[a] for a in args])
-        now = point if made == args else value(point.op, made, point.dtype, point.data)
-        memo[point] = change(now)
-    return memo[x]
+    args = x.args
+    if args:
+        if depth == _DEEPEST:
+            for point in walk(x):
+                rebuild(point, change, memo, _DEEPEST - 1)
+            return memo[x]
+        depth += 1
+        made = tuple([memo[a] if a in memo else rebuild(a, change, memo, depth) for a in args])
+        if made != args:
+            found = value(x.op, made, x.dtype, x.data)
+    memo[x] = found = change(found or x)
+    return found
 
 
 def changer(change: Change) -> Change:
