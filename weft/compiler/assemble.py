@@ -94,7 +94,7 @@ class Assembler:
         kept = {*after, *inside}
         if new:
             for step in before:
-                if isinstance(step, Call) and step not in kept:
+                if isinstance(step, Call) and step.number == 0 and step not in kept:
                     self.requests.remove(step.request)
             self.requests += [call.request for call in new]
 

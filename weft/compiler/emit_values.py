@@ -529,6 +529,8 @@ class Values:
         parts = [self.value(a, VECTOR) for a in x.args]
         texts, lanes = [self.spread(part, self.lanes) for part in parts], self.lanes
         kind = vector(type_of(x.dtype), lanes)
+        if len(set(texts)) == 1:  # each lane of a vector in all lanes
+            return [self._in_all_lanes(x, texts[0], k) for k in range(lanes)]
         masks, order = turning(lanes, x.dtype.itemsize)
         for bit, both in enumerate(masks):
             made = list(texts)
@@ -541,6 +543,13 @@ class Values:
             texts = made
         reads = reads_of(x)
         return [Operand(texts[k], x.dtype, lanes, self.scopes.top, reads, True) for k in order]
+
+    def _in_all_lanes(self, x: Value, text: str, lane: int) -> Operand:
+        """One lane of a vector, in every lane of another."""
+        lanes = self.lanes
+        kind, mask = vector(type_of(x.dtype), lanes), f"<{lanes} x i32> splat (i32 {lane})"
+        spread = self.writer.let(f"shufflevector {kind} {text}, {kind} poison, {mask}")
+        return Operand(spread, x.dtype, lanes, self.scopes.top, reads_of(x), True)
 
     def _across(self, x: Value, lane: int) -> None:
         """Combine lanes: each with the one half the lanes away, until one is left."""

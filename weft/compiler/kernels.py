@@ -23,6 +23,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
+from weft.compiler.passes.contract_shared import contract_shared, is_shared
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.passes.tiles import in_tiles
 from weft.compiler.pipeline import schedule
@@ -95,7 +96,8 @@ class KernelStore:
         `tall` they take so many rows.
         """
         form = form_of(kernel)
-        form = replace(form, key=(form.key, pieces, tall))
+        shared = not (pieces or tall) and is_shared(kernel)
+        form = replace(form, key=(form.key, pieces, tall, shared))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if is_worth(kernel):
@@ -114,7 +116,7 @@ class KernelStore:
             if found is None:
                 with clock("lower"):
                     made, checks = (
-                        self.scheduled(lifting, choice, pieces, tall),
+                        self.scheduled(lifting, choice, pieces, tall, shared),
                         settings.check_bounds > 0,
                     )
                     found = Compiled(made, chosen_target(), choice, checks)
@@ -128,7 +130,11 @@ class KernelStore:
 
     @staticmethod
     def scheduled(
-        kernel: Kernel, choice: Choice = USUAL, pieces: int = 0, tall: int = 0
+        kernel: Kernel,
+        choice: Choice = USUAL,
+        pieces: int = 0,
+        tall: int = 0,
+        shared: bool = False,
     ) -> tuple[Kernel, ...]:
         """The kernels to run, one after another, for a lowered one."""
         if kernel.parallel is not None:  # lowering has said how it runs
@@ -144,6 +150,9 @@ class KernelStore:
         tiled = in_tiles(kernel, native, target.vector_bytes, choice, pieces=pieces, tall=tall)
         if tiled is not None:
             return (tiled,)
+        has = {"quads": "dot4" in native, "by_lane": "lane" in native}
+        if shared:
+            return contract_shared(kernel, target.vector_bytes, registers, choice, **has)
         product = contract(
             kernel,
             target.vector_bytes,
@@ -151,7 +160,7 @@ class KernelStore:
             choice,
             pieces=pieces,
             tall=tall,
-            quads="dot4" in native,
+            **has,
         )
         if product is not kernel:
             return (product,)

@@ -191,18 +191,32 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
     """The steps of all entries, chains of them panel by panel."""
     made: list[Step] = []
     left = _drawn_late(entries)
+    single: dict[Entry, Entry] = {}  # each with one step, where that can be
     while left:
         first, *rest = left
-        found = _chain(fusion, first, rest) if _is_large_product(first) else None
-        panels = None if found is None else _panels(fusion, found, left, places)
+        found = panels = None
+        if _is_large_product(first):
+            single.update((entry, _in_one(entry)) for entry in left if entry not in single)
+            inside = [single[entry] for entry in left]
+            found = _chain(fusion, inside[0], inside[1:])
+            panels = None if found is None else _panels(fusion, found, inside, places)
         if found is None or panels is None:
             made += first.steps
             left = rest
             continue
-        made += [step for entry in found.before for step in entry.steps]
+        given = {one: entry for entry, one in single.items()}
+        made += [step for entry in found.before for step in given[entry].steps]
         made.append(panels)
-        left = found.after
+        left = [given[entry] for entry in found.after]
     return made
+
+
+def _in_one(entry: Entry) -> Entry:
+    """A product that packs first with the one kernel that packs as it goes; others as they are."""
+    if entry.group.kind != "dot" or len(entry.steps) == 1:
+        return entry
+    call = entry.cut(0, 1)  # no tile has one row: they are as tall as ever
+    return entry if call is None else replace(entry, steps=(call,))
 
 
 def _drawn_late(entries: Sequence[Entry]) -> list[Entry]:

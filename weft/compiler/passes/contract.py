@@ -25,14 +25,13 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.chains import in_chains
-from weft.compiler.passes.contract_blocks import Block, choose, forced_path, orient
-from weft.compiler.passes.contract_frame import Frame, Span, ceiling, multiplied
+from weft.compiler.passes.contract_blocks import choose, forced_path, orient
+from weft.compiler.passes.contract_frame import Frame, multiplied
 from weft.compiler.passes.contract_hidden import masked
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_quads import in_quads
-from weft.compiler.passes.contract_tile import tile
-from weft.compiler.polynomial import divide, larger, multiply, remainder, smaller, subtract
-from weft.compiler.rebuild import Scope, Statements, substitute, with_body
+from weft.compiler.passes.contract_tasks import tasks
+from weft.compiler.rebuild import Scope, Statements, with_body
 
 FINE = 256  # points of the depth in one piece, at most, where a mask may hide them
 
@@ -46,6 +45,7 @@ def contract(
     pieces: int = 0,
     tall: int = 0,
     quads: bool = False,
+    by_lane: bool = False,
 ) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
 
@@ -53,8 +53,8 @@ def contract(
     `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
     many points of the depth only: those with the next ones go on with its sums, so they must come
     later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
-    have; `quads` says that there is an instruction
-    for `dot4`.
+    have; `quads` says that there is an instruction for `dot4`, `by_lane` that any lane of a vector
+    can be multiplied by.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -67,6 +67,7 @@ def contract(
     block = choose(product, vector_bytes, registers, choice, tall)
     if masked(product, product.left) or masked(product, product.right):
         block = replace(block, depth=min(block.depth, FINE))
+    block = replace(block, by_lane=by_lane and block.rows % block.lanes == 0)
     if tall and tall % block.rows == 0:  # a path that is forced may have other rows
         block = replace(block, tile_rows=tall)
     waits = _waits(product, scope.kernel) if pieces else None
@@ -75,7 +76,7 @@ def contract(
             return kernel
         block = replace(block, depth=pieces, per_piece=int(product.is_pieced))
         scope.kernel = _updating(kernel, waits.buffer)
-    loop = _tasks(scope, product, block, waits)
+    loop = tasks(Frame(scope, product, block, waits))
     whole = product is given and product.in_order  # rows follow each other, tile by tile
     rows = product.row[1] if whole else None
     notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": pieces}
@@ -96,33 +97,6 @@ def _updating(kernel: Kernel, buffer: int) -> Kernel:
     buffers = list(kernel.buffers)
     buffers[buffer] = replace(buffers[buffer], mode="update")
     return replace(kernel, buffers=tuple(buffers))
-
-
-def _tasks(scope: Scope, product: Product, block: Block, waits: Store | None) -> Loop:
-    """A loop over all tiles of all batches; over the pieces of the depth too, if sums wait."""
-    task = scope.variable("task")
-    frame = Frame(scope, product, block, waits)
-    (_, height), (_, width) = product.row, product.column
-    high, wide = ceiling(height, block.tile_rows), ceiling(width, block.tile_columns)
-    made: list[Statement] = []
-    column = frame.let("tile_column", multiply(remainder(task, wide), block.tile_columns), made)
-    rest = divide(task, wide)
-    row = frame.let("tile_row", multiply(remainder(rest, high), block.tile_rows), made)
-    rest, total = divide(rest, high), multiply(high, wide)
-    piece = None
-    if waits is not None:
-        pieces = larger(ceiling(product.depth[1], block.depth), 1)
-        piece = frame.let("piece", remainder(rest, pieces), made)
-        rest, total = divide(rest, pieces), multiply(total, pieces)
-    names = {}
-    for variable, extent in reversed(product.batch):
-        names[variable] = frame.let("batch", remainder(rest, extent), made)
-        rest, total = divide(rest, extent), multiply(total, extent)
-    rows = Span(row, frame.let("rows", smaller(subtract(height, row), block.tile_rows), made))
-    count = smaller(subtract(width, column), block.tile_columns)
-    columns = Span(column, frame.let("columns", count, made))
-    body = substitute(tile(frame, rows, columns, piece), names)
-    return Loop(task, integer(0), total, (*made, *body), "parallel")
 
 
 def plain(kernel: Kernel) -> Kernel:

@@ -38,10 +38,16 @@ FEW_PANELS = 2  # panels of columns, for which packing the left factor would not
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
+LARGE = 1 << 25  # products of numbers from which on factors are packed once for all tasks
+MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
+FEW_TILES = 64  # rows or columns that are too few for it
+HELD = 1 << 18  # bytes of the factor that a tile then holds in the second cache
+WAITING = 1 << 17  # bytes of sums of a tile, there
+NARROW = 16  # bytes of vectors with which blocks are so narrow that rows of a tile go first
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
 # Ways to compute a product, each of which serves every size: what `using_path` takes.
-PATHS = ("packed", "pieces", "direct", "turned", "scalar")
+PATHS = ("shared", "packed", "pieces", "direct", "turned", "scalar")
 _forced: ContextVar[str] = ContextVar("weft_product_path", default="")
 
 
@@ -49,7 +55,8 @@ _forced: ContextVar[str] = ContextVar("weft_product_path", default="")
 def using_path(path: str) -> Iterator[None]:
     """Inside, products are cut this way, whatever their sizes: all ways give the same bits.
 
-    `packed` copies both factors, `pieces` also sums few points at a time in small tiles; `direct`
+    `shared` copies both factors once, where there are no batches; `packed` does so in each task,
+    `pieces` also sums few points at a time in small tiles; `direct`
     copies no factor that lanes can read where it is, `turned` turns the right one in registers if
     it lies along the depth, and `scalar` has no lanes.
     """
@@ -81,6 +88,8 @@ class Block:
     pack_right: bool
     turns: bool = False  # whether the right factor, read along the depth, is turned in registers
     per_piece: int = 0  # how many depths make up a piece of the sums; 0 for one chain of all
+    by_lane: bool = False  # whether packed rows are read as vectors, whose lanes are multiplied by
+    by_columns: bool = False  # whether a panel of columns meets all rows of a tile, then the next
 
     @property
     def columns(self) -> int:
@@ -145,6 +154,45 @@ def _in_pieces(product: Product, block: Block) -> Block:
     while deep > block.depth:
         deep //= 2
     return replace(block, depth=deep, per_piece=PIECE // deep)
+
+
+def is_large(product: Product) -> bool:
+    """Whether packing the factors of a product once, for all tasks, is better than in each task."""
+    if forced_path():
+        return forced_path() == "shared"
+    extents = (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (known(e) or 0 for e in extents)
+    nbytes = (rows + columns) * depth * product.dtype.itemsize
+    few = min(rows, columns) < FEW_TILES
+    return rows * columns * depth >= LARGE and nbytes <= MOST_SHARED and not few
+
+
+def choose_shared(product: Product, vector_bytes: int, registers: int, choice: Choice) -> Block:
+    """The cut of a product whose factors are packed once for all tasks."""
+    size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
+    lanes = vector_bytes // size
+    high, vectors = _Registers(lanes, registers, vector_bytes, choice, 0).block(rows, columns)
+    wide = vectors * lanes
+    deep = (choice.panels or PANELS) // ((high + wide) * size)
+    deep = max(min(deep, choice.deep or DEEP) // 8 * 8, 8)
+    if forced_path() == "shared":
+        deep = 2 * UNROLL
+    if product.is_pieced:
+        deep = min(deep, PIECE)
+    else:
+        deep = ceil(_balanced(depth, deep, UNROLL) / 8) * 8
+    by_columns = vector_bytes > NARROW
+    near, far = (high, wide) if by_columns else (wide, high)
+    most = max((choice.right or HELD) // (deep * size) // near * near, near)
+    held = _balanced(rows if by_columns else columns, most, near)
+    most = max((choice.sums or WAITING) // (held * size) // far * far, far)
+    passed = _balanced(columns if by_columns else rows, most, far)
+    tile_rows, tile_columns = (held, passed) if by_columns else (passed, held)
+    block = Block(
+        high, vectors, lanes, tile_rows, tile_columns, deep, True, True, by_columns=by_columns
+    )
+    return _in_pieces(product, block)
 
 
 def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) -> Block:

@@ -21,6 +21,7 @@ from weft.compiler.loops import (
     expressions,
     get,
     integer,
+    load,
     value,
     walk,
 )
@@ -36,6 +37,7 @@ from weft.compiler.rebuild import (
     rename_locals,
     revise,
 )
+from weft.core.common.types import DType
 
 LIGHT = 8  # instructions of an epilogue that is written out for every vector of a block
 SHALLOW = 64  # products of a sum beyond which a way through the tile costs little
@@ -105,11 +107,50 @@ def multiplied(x: Value, y: Value, total: Value) -> Value:
     return value("add", (value("mul", (x, y), x.dtype), total), x.dtype)
 
 
+@dataclass(frozen=True)
+class Packed:
+    """Where panels of a factor lie: in an array of the task, or in a buffer that all tasks share.
+
+    A buffer has all panels of the factor, from `first` on: those of a piece of the depth together.
+    """
+
+    number: int
+    dtype: DType
+    width: int  # elements from one point of the depth to the next
+    points: int  # of the factor's axis, that a panel holds
+    first: Value = ZERO
+    panels: Value | None = None  # of the whole factor; None: an array
+
+    def at(self, position: Value) -> Value:
+        """The element at a position."""
+        if self.panels is not None:
+            return load(self.number, position, self.dtype)
+        return get(self.number, self.dtype, position)
+
+    def put(self, position: Value, x: Value) -> Statement:
+        """Write an element, or a vector of them."""
+        if self.panels is not None:
+            return Store(self.number, position, x)
+        return Assign(self.number, x, position)
+
+    def panel(self, start: Value, deep: Value, depth: int) -> Value:
+        """Where the panel from `start` on begins, for the piece of the depth from `deep` on."""
+        assert self.panels is not None, "an array has the panels of one piece"
+        across = multiply(deep, multiply(self.panels, self.width))
+        along = multiply(divide(start, self.points), depth * self.width)
+        return add(add(across, along), self.first)
+
+
 class Frame:
     """The registers and arrays of a task, and the loops around what is done with them."""
 
     def __init__(
-        self, scope: Scope, product: Product, block: Block, waits: Store | None = None
+        self,
+        scope: Scope,
+        product: Product,
+        block: Block,
+        waits: Store | None = None,
+        shared: tuple[Packed, Packed] | None = None,
     ) -> None:
         self.scope, self.product, self.block = scope, product, block
         self.waits = waits  # where sums wait for the task that has the next piece of the depth
@@ -124,8 +165,15 @@ class Frame:
         size = b.rows * b.columns
         local = scope.local
         packed = b.tile_columns if b.pack_right else b.columns
-        self.left = local("left", self.dtype, 1, b.rows * b.depth if b.pack_left else 1)
-        self.right = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
+        self.is_shared = shared is not None  # whether both factors were packed for all tasks
+        if shared is None:
+            left = local("left", self.dtype, 1, b.rows * b.depth if b.pack_left else 1)
+            right = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
+            shared = (
+                Packed(left, self.dtype, b.rows, b.rows),
+                Packed(right, self.dtype, b.columns, b.columns),
+            )
+        self.left, self.right = shared
         blocks = self.high * self.wide if self.pieces else 1
         self.tile = local("tile", self.dtype, 1, size * blocks)
         # Sums of a piece that goes on wait beside those of the pieces before it.
@@ -197,7 +245,7 @@ class Frame:
         That is if it is short, and comes after few products.
         """
         depth = known(self.product.depth[1])
-        if depth is None or depth > SHALLOW:
+        if depth is None or (depth > SHALLOW and not self.is_shared):
             return False
         epilogue = self.product.epilogue if given is None else given
         points = {x for s in epilogue for x in walk(*expressions(s))}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.compiler.loops import Assign, Statement, Value, integer, turned
+from weft.compiler.loops import Statement, Value, integer, turned
 from weft.compiler.passes.contract_blocks import UNROLL, runs_along
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, when
+from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Axis
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
@@ -23,7 +23,7 @@ FEW = 8  # points of the depth that are copied for all panels before the next on
 def pack_left(frame: Frame, left: Value, rows: Span, panel: Value, depth: Span) -> Statements:
     """Copy one panel of rows of the left factor."""
     high, product = frame.block.rows, frame.product
-    copy = _Copy(frame, left, product.row, high, frame.left)
+    copy = Copy(frame, left, product.row, frame.left)
     return copy.statements(add(rows.start, multiply(panel, high)), depth, ZERO)
 
 
@@ -34,7 +34,7 @@ def pack_right(
     if known(subtract(stop, first)) == 0:
         return ()
     product, width = frame.product, frame.block.columns
-    copy = _Copy(frame, right, product.column, width, frame.right)
+    copy = Copy(frame, right, product.column, frame.right)
 
     def panels(part: Span) -> Statements:
         def body(panel: Value) -> Statements:
@@ -58,14 +58,18 @@ def pack_right(
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """Copies panels of `width` points of an axis of a factor."""
+class Copy:
+    """Copies panels of an axis of a factor; where they are wider, the next ones' points fill up."""
 
     frame: Frame
     factor: Value
     axis: Axis
-    width: int
-    array: int
+    array: Packed
+
+    @property
+    def width(self) -> int:
+        """Points that are copied of each point of the depth."""
+        return self.array.width
 
     def statements(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy the panel from `start` on, in lanes where it is whole and memory allows."""
@@ -80,7 +84,9 @@ class _Copy:
             return (*made, *copied(start, depth, place))
         if lanes == 1 or self.width % lanes or not runs_along(self.factor, self.axis[0]):
             return (*made, *self.edge(start, depth, place))
-        inside = f.is_whole(start, self.width, self.axis[1])
+        inside = less(add(start, self.width - 1), self.axis[1])
+        if self.width == self.array.points:
+            inside = f.is_whole(start, self.width, self.axis[1])
         whole = f.lanes(
             lambda lane: self.copies(
                 lambda i: add(start, add(lane, i)), depth, add(place, lane), lanes
@@ -99,7 +105,7 @@ class _Copy:
 
             def body(k: Value) -> Statements:
                 copied = self.element(here, add(depth.start, k))
-                return (Assign(self.array, copied, add(to, multiply(k, self.width))),)
+                return (self.array.put(add(to, multiply(k, self.width)), copied),)
 
             return (*made, *f.unrolled(depth.count, body))
 
@@ -118,8 +124,7 @@ class _Copy:
                 given = [self.element(at[first + i], along) for i in range(lanes)]
                 to = add(place, add(multiply(here, self.width), add(lane, first)))
                 return tuple(
-                    Assign(self.array, x, add(to, i * self.width))
-                    for i, x in enumerate(turned(given))
+                    self.array.put(add(to, i * self.width), x) for i, x in enumerate(turned(given))
                 )
 
             return f.loop("depth", turns, body)
@@ -133,7 +138,7 @@ class _Copy:
         def rest(k: Value) -> Statements:
             to = add(place, multiply(k, self.width))
             return tuple(
-                Assign(self.array, self.element(at[i], add(depth.start, k)), add(to, i))
+                self.array.put(add(to, i), self.element(at[i], add(depth.start, k)))
                 for i in range(self.width)
             )
 
@@ -166,10 +171,8 @@ class _Copy:
             names = {self.frame.product.depth[0]: add(depth.start, k)}
             here = add(place, multiply(k, self.width))
             return tuple(
-                Assign(
-                    self.array,
-                    substitute_value(self.factor, {**names, self.axis[0]: at(i)}),
-                    add(here, i),
+                self.array.put(
+                    add(here, i), substitute_value(self.factor, {**names, self.axis[0]: at(i)})
                 )
                 for i in range(0, self.width, step)
             )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.compiler.loops import (
+    INDEX,
     Assign,
     Loop,
     Statement,
@@ -22,10 +23,10 @@ from weft.compiler.loops import (
     turned,
     value,
 )
-from weft.compiler.passes.contract_blocks import LINE
+from weft.compiler.passes.contract_blocks import LINE, UNROLL
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, negated, when
 from weft.compiler.passes.contract_hidden import Hidden
-from weft.compiler.polynomial import add, divide, is_multiple, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 
@@ -70,7 +71,13 @@ class Blocks:
             at = [f.let("place", smaller(i, most), made) for i in at]
         panel = None
         if packed is not None:
-            panel = f.let("panel", multiply(packed, b.columns * b.depth), made)
+            panel = multiply(packed, b.columns * b.depth)
+            if f.is_shared:
+                panel = f.right.panel(column, self.depth.start, b.depth)
+            panel = f.let("panel", panel, made)
+        left: Value = ZERO
+        if f.is_shared:
+            left = f.let("left", f.left.panel(row, self.depth.start, b.depth), made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
@@ -85,7 +92,7 @@ class Blocks:
         unused = f.flag("unused", self.hidden.no_sum(*here), made)
 
         def body(lane: Value) -> Statements:
-            products = when(unused, (), self.multiply(panel, at, column, lane))
+            products = when(unused, (), self.multiply(panel, left, at, column, lane))
             rests = self.hidden.add_rests(p, q, lane) if self.none is not False else ()
             return (
                 *self.begin(slot, lane),
@@ -151,16 +158,18 @@ class Blocks:
         ]
 
     def multiply(
-        self, panel: Value | None, rows: list[Value], column: Value, lane: Value
+        self, panel: Value | None, own: Value, rows: list[Value], column: Value, lane: Value
     ) -> Statements:
         """Sums take the products of the piece, one point of the depth after another."""
         f, b, product = self.frame, self.frame.block, self.frame.product
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
+        if b.pack_left and panel is not None:
+            return self.multiply_packed(panel, own, lane)
+
         def body(k: Value) -> Statements:
             deep = {product.depth[0]: add(self.depth.start, k)}
-            made: list[Statement] = []
             rights = []
             for j in range(b.vectors):
                 if panel is None:
@@ -168,17 +177,63 @@ class Blocks:
                     rights.append(substitute_value(product.right, {**deep, **names}))
                 else:
                     at = add(panel, add(multiply(k, b.columns), add(lane, j * b.lanes)))
-                    rights.append(get(f.right, f.dtype, at))
-            for i, sums in enumerate(f.sums):
-                if b.pack_left:
-                    left = get(f.left, f.dtype, add(multiply(k, b.rows), i))
-                else:
-                    left = rebuild(product.left, _folded, {**deep, product.row[0]: rows[i]})
-                for s, right in zip(sums, rights, strict=True):
-                    made.append(Assign(s, f.multiplied(left, right, get(s, f.dtype))))
-            return tuple(made)
+                    rights.append(f.right.at(at))
+            if b.pack_left:
+                lefts = self.lefts(multiply(k, f.left.width), lane)
+            else:
+                lefts = [
+                    rebuild(product.left, _folded, {**deep, product.row[0]: r}) for r in rows
+                ]
+            return self.products(lefts, rights)
 
         return f.unrolled(self.depth.count, body)
+
+    def products(self, lefts: list[Value], rights: list[Value]) -> Statements:
+        """Sums take the products of one point of the depth."""
+        f = self.frame
+        return tuple(
+            Assign(s, f.multiplied(x, y, get(s, f.dtype)))
+            for sums, x in zip(f.sums, lefts, strict=True)
+            for s, y in zip(sums, rights, strict=True)
+        )
+
+    def multiply_packed(self, panel: Value, own: Value, lane: Value) -> Statements:
+        """Like `multiply`, for two packed panels.
+
+        Places move along with the depth, so that a turn's addresses are ready when it begins.
+        """
+        f, b = self.frame, self.frame.block
+        left, right = (f.scope.local(name, INDEX) for name in ("left_at", "right_at"))
+        here, there = get(left, INDEX), get(right, INDEX)
+
+        def turn(points: int) -> Statements:
+            made: list[Statement] = []
+            for k in range(points):
+                at = [add(lane, k * b.columns + j * b.lanes) for j in range(b.vectors)]
+                lefts = self.lefts(add(here, k * f.left.width), lane)
+                made += self.products(lefts, [f.right.at(add(there, x)) for x in at])
+            made.append(Assign(left, add(here, points * f.left.width)))
+            made.append(Assign(right, add(there, points * b.columns)))
+            return tuple(made)
+
+        made: list[Statement] = [Assign(left, own), Assign(right, panel)]
+        turns = f.let("turns", divide(self.depth.count, UNROLL), made)
+        if known(turns) != 0:
+            made += f.loop("depth", turns, lambda _: turn(UNROLL))
+        if f.is_even:
+            return tuple(made)
+        rest = f.loop("depth", self.depth.count, lambda _: turn(1), multiply(turns, UNROLL))
+        return (*made, *rest)
+
+    def lefts(self, at: Value, lane: Value) -> list[Value]:
+        """The packed rows of the left factor at one point of the depth, each in every lane."""
+        f, b = self.frame, self.frame.block
+        if not b.by_lane:
+            return [f.left.at(add(at, i)) for i in range(b.rows)]
+        found: list[Value] = []
+        for i in range(0, b.rows, b.lanes):
+            found += turned([f.left.at(add(at, add(lane, i)))] * b.lanes)
+        return found
 
     def multiply_turned(self, rows: list[Value], column: Value, lane: Value) -> Statements:
         """Like `multiply`; the right factor is read along the depth and turned in registers."""

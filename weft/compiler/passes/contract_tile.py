@@ -68,6 +68,15 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     """One piece of the depth."""
     b, product, made = frame.block, frame.product, list[Statement]()
     rows, columns, depth = blocks.rows, blocks.columns, blocks.depth
+    if frame.is_shared:
+        high, wide = ceiling(rows.count, b.rows), ceiling(columns.count, b.columns)
+        if b.by_columns:
+            return frame.loop(
+                "panel", wide, lambda q: frame.loop("panel", high, lambda p: blocks.block(p, q, q))
+            )
+        return frame.loop(
+            "panel", high, lambda p: frame.loop("panel", wide, lambda q: blocks.block(p, q, q))
+        )
     hidden = blocks.hidden
     none = frame.flag("none", hidden.no_product(rows, columns, depth), made)
     unused = frame.flag("unused", hidden.no_sum(rows, columns), made)
