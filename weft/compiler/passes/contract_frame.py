@@ -189,7 +189,8 @@ class Frame:
 
     def multiplied(self, x: Value, y: Value, total: Value) -> Value:
         """total + x · y, as factors of this product are multiplied."""
-        return dot4(x, y, total) if self.product.quads else multiplied(x, y, total)
+        # ARM has an instruction for one lane of the second factor.
+        return dot4(y, x, total) if self.product.quads else multiplied(x, y, total)
 
     def let(self, name: str, x: Value, into: list[Statement]) -> Value:
         """A value computed here and kept in a register; literals need none."""
