@@ -67,7 +67,7 @@ def contract(
     block = choose(product, vector_bytes, registers, choice, tall)
     if masked(product, product.left) or masked(product, product.right):
         block = replace(block, depth=min(block.depth, FINE))
-    block = replace(block, by_lane=by_lane and block.rows % block.lanes == 0)
+    block = replace(block, by_lane=by_lane and block.lanes > 1 and block.rows % block.lanes == 0)
     if tall and tall % block.rows == 0:  # a path that is forced may have other rows
         block = replace(block, tile_rows=tall)
     waits = _waits(product, scope.kernel) if pieces else None

@@ -67,7 +67,9 @@ def contract_shared(
         product = in_quads(scope, product) if quads else product
         product = orient(product, vector_bytes // product.dtype.itemsize)
         block = choose_shared(product, vector_bytes, registers, choice)
-        block = replace(block, by_lane=by_lane and block.rows % block.lanes == 0)
+        block = replace(
+            block, by_lane=by_lane and block.lanes > 1 and block.rows % block.lanes == 0
+        )
         left, right, size = _packed(product, block, len(kernel.buffers))
         buffer = Buffer("packed", product.dtype, mode)
         scope.kernel = replace(kernel, buffers=(*kernel.buffers, buffer))

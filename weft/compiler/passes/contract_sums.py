@@ -181,9 +181,7 @@ class Blocks:
             if b.pack_left:
                 lefts = self.lefts(multiply(k, f.left.width), lane)
             else:
-                lefts = [
-                    rebuild(product.left, _folded, {**deep, product.row[0]: r}) for r in rows
-                ]
+                lefts = [rebuild(product.left, _folded, {**deep, product.row[0]: r}) for r in rows]
             return self.products(lefts, rights)
 
         return f.unrolled(self.depth.count, body)
