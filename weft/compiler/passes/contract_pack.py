@@ -14,7 +14,7 @@ from weft.compiler.loops import Statement, Value, integer, turned
 from weft.compiler.passes.contract_blocks import UNROLL, runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Axis
-from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 
 FEW = 8  # points of the depth that are copied for all panels before the next ones
@@ -52,9 +52,17 @@ def pack_right(
         made: list[Statement] = []
         start = frame.let("start", multiply(at, FEW), made)
         count = frame.let("count", smaller(subtract(depth.count, start), FEW), made)
-        return (*made, *panels(Span(add(depth.start, start), count)))
+        return (*made, *in_fews(frame, Span(add(depth.start, start), count), panels))
 
     return frame.loop("few", ceiling(depth.count, FEW), few)
+
+
+def in_fews(frame: Frame, part: Span, panels: Callable[[Span], Statements]) -> Statements:
+    """What is done with a few points of the depth, written out if there are as many as usual."""
+    whole = panels(Span(part.start, integer(FEW)))
+    if is_multiple(frame.product.depth[1], FEW) and frame.block.depth % FEW == 0:
+        return whole
+    return when(less(integer(FEW - 1), part.count), whole, panels(part))
 
 
 @dataclass(frozen=True)
@@ -177,4 +185,6 @@ class Copy:
                 for i in range(0, self.width, step)
             )
 
+        if known(depth.count) == FEW:
+            return tuple(s for k in range(FEW) for s in body(integer(k)))
         return self.frame.loop("depth", depth.count, body)

@@ -30,13 +30,11 @@ from weft.compiler.passes.contract_frame import (
 )
 from weft.compiler.passes.contract_hidden import mask_of_sums, masked
 from weft.compiler.passes.contract_match import Axis, Product, match
-from weft.compiler.passes.contract_pack import Copy
+from weft.compiler.passes.contract_pack import FEW, Copy, in_fews
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.polynomial import add, divide, multiply, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements
-
-FEW = 8  # points of the depth that a task packs, where points of the axis are neighbours
 
 
 def is_shared(kernel: Kernel) -> bool:
@@ -132,12 +130,15 @@ class _Packer:
         piece = multiply(divide(start, f.block.depth), f.block.depth)
         before = multiply(subtract(start, piece), array.width)
 
-        def body(panel: Value) -> Statements:
-            at = multiply(panel, array.points)
-            place = add(array.panel(at, piece, f.block.depth), before)
-            return self.copy.statements(at, Span(start, count), place)
+        def panels(part: Span) -> Statements:
+            def body(panel: Value) -> Statements:
+                at = multiply(panel, array.points)
+                place = add(array.panel(at, piece, f.block.depth), before)
+                return self.copy.statements(at, part, place)
 
-        return (*made, *f.loop("panel", self.panels, body))
+            return f.loop("panel", self.panels, body)
+
+        return (*made, *in_fews(f, Span(start, count), panels))
 
     def panel(self, number: Value) -> Statements:
         """One panel: memory is read along the depth."""
