@@ -154,13 +154,14 @@ class _Task(Frame):
         self.dtype = _SUMS[dtype]
         depth = known(product.depth[1])
         self.pieces = depth is None or depth > block.depth
+        self.is_shared, self.waits = False, None
         b = block
         self.panel = words_of(b.depth, b.columns, dtype.itemsize)
         self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns
         local, size = scope.local, b.rows * b.columns
         deep = ceil(b.depth * dtype.itemsize / BYTES) * BYTES // dtype.itemsize
-        self.left = local("left", dtype, 1, b.rows * deep)
-        self.right = local("right", np.dtype(np.int32), 1, self.panel * self.wide)
+        self.left_array = local("left", dtype, 1, b.rows * deep)
+        self.right_array = local("right", np.dtype(np.int32), 1, self.panel * self.wide)
         blocks = self.high * self.wide if self.pieces else 1
         self.tile = local("sums", self.dtype, 1, size * blocks)
         self.group = BYTES // dtype.itemsize
@@ -233,7 +234,7 @@ class _Piece:
         groups = t.let("groups", ceiling(self.depth.count, t.group), made)
         places = (slot, ZERO, panel)
         fresh, more = (
-            Tiles(t.tile, t.left, t.right, places, b.rows, b.columns, groups, each)
+            Tiles(t.tile, t.left_array, t.right_array, places, b.rows, b.columns, groups, each)
             for each in (True, False)
         )
         made += when(self.first, (fresh,), (more,))
@@ -275,8 +276,8 @@ def _piece(piece: _Piece) -> Statements:
     rows, columns, depth = piece.rows, piece.columns, piece.depth
     made: list[Statement] = []
     wide = t.let("wide", ceiling(columns.count, b.columns), made)
-    right = Columns(t, product.right, product.column, b.columns, t.right)
-    left = Rows(t, product.left, product.row, b.rows, t.left)
+    right = Columns(t, product.right, product.column, b.columns, t.right_array)
+    left = Rows(t, product.left, product.row, b.rows, t.left_array)
     made += right.panels(columns, wide, depth, t.panel)
 
     def body(p: Value) -> Statements:
