@@ -77,16 +77,18 @@ def likeness(
             continue
         mine = fusion.group.get(node) is group
         inside = mine or node in fusion.inline or fusion.kinds.get(node) == "view"
-        if inside and not ready:
+        operands = node.inputs if inside else fusion.looked_at(group, node)
+        if operands and not ready:
             stack.append((node, True))
-            stack += [(source, False) for source, _ in reversed(node.inputs)]
+            stack += [(source, False) for source, _ in reversed(operands)]
             continue
         numbers[node] = len(numbers)
+        inputs = tuple([(numbers[source], slot) for source, slot in operands])
         if not inside:
             places = range(len(node.types)) if strides else ()
-            rows.append((node.types, *[strides.get((node, slot)) for slot in places]))
+            read = (node.types, *[strides.get((node, slot)) for slot in places])
+            rows.append((node.op, freeze(node.params), inputs, *read) if operands else read)
             continue
-        inputs = tuple([(numbers[source], slot) for source, slot in node.inputs])
         roles = (mine, node in group.rows, node in stored, fusion.kinds[node])
         rows.append((node.op, freeze(node.params), inputs, node.types, roles))
     whole = (group.kind, group.space, group.inner, group.columns)

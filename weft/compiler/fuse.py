@@ -412,8 +412,14 @@ class Fusion:
         """What a call reads, with the conditions of masks that a product looks at."""
         yield from self.reads[node]
         for r in self.reads[node]:
-            if group.kind == "dot" and r.node in self.hiding and self.group[r.node] is not group:
-                yield from (m for m in self.reads[r.node] if m.ref != r.node.inputs[1])
+            seen = self.looked_at(group, r.node)
+            yield from (m for m in self.reads.get(r.node, ()) if m.ref in seen)
+
+    def looked_at(self, group: Group, node: OutputRefs) -> tuple[Ref, ...]:
+        """What a product sees of a stored mask beside its elements: all but what it shows."""
+        if group.kind != "dot" or node not in self.hiding or self.group[node] is group:
+            return ()
+        return tuple(ref for ref in node.inputs if ref != node.inputs[1])
 
     def _sorted(self) -> list[Group]:
         """Groups that compute something needed, operands first."""
