@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,14 @@ def swap(x: Tensor) -> Tensor:
 matmul_op = Matmul()
 
 
+_dtype_of = attrgetter("_impl.dtype")
+
+
 def numbers(op: str, *args: Any) -> tuple[Tensor, ...]:
     """Operands of a product as tensors of one numeric dtype."""
     tensors = as_tensors(op, *args)
+    if len({*map(_dtype_of, tensors)}) == 1 and tensors[0].dtype.kind != "b":
+        return tensors
     dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=op)
     if dtypes.is_bool(dtype):
         raise DTypeError(f"{op}: bool is not a number\nhint: cast with x.astype(…) first")
@@ -214,6 +220,8 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
         axis = normalize_axis("vecdot", axis, rank) - rank
     i, j = (normalize_axis("vecdot", axis, t.ndim) for t in (a, b))
     _same_size("vecdot", a, i, b, j)
+    if a.ndim == 1 == b.ndim:
+        return matmul(_conjugate(a), b)
     left = moveaxis(_conjugate(a), i, -1)
     right = moveaxis(b, j, -1)
     result = product_of(
@@ -244,6 +252,8 @@ def dot(x1: Any, x2: Any, /) -> Tensor:
         return a * b
     j = max(b.ndim - 2, 0)
     _same_size("dot", a, a.ndim - 1, b, j)
+    if a.ndim <= 2 and b.ndim <= 2:
+        return matmul(a, b)
     return tensordot(a, b, axes=((a.ndim - 1,), (j,)))
 
 
