@@ -325,7 +325,7 @@ def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
 def align(op: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Make size-1 axes explicit copies; an operand that only lacks leading axes stays as it is."""
     shapes = [t._impl.shape for t in tensors]
-    if shapes.count(shapes[0]) == len(shapes):
+    if len({()}.union(shapes)) <= 2:  # one shape, beside numbers perhaps
         return tensors
     full = broadcast_shape(op, *shapes)
     fitted = []
