@@ -136,7 +136,10 @@ class Concat(LogicalShapeOperation):
         return Factors.parse(text, [t.rank for t in types], {"o": sum(sizes)}, whole)
 
     def eval(self, *arrays: Array, axis: int) -> Array:
-        lead = np.broadcast_shapes(*(a.shape[: a.ndim + axis] for a in arrays))
+        leads = {a.shape[: a.ndim + axis] for a in arrays}
+        if len(leads) == 1:
+            return np.concatenate(arrays, axis)
+        lead = np.broadcast_shapes(*leads)
         full = [np.broadcast_to(a, lead + a.shape[a.ndim + axis :]) for a in arrays]
         return np.concatenate(full, axis)
 
