@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     integer,
     integer_of,
     literal,
-    points,
+    values_in,
 )
 from weft.compiler.polynomial import Polynomial, polynomial, without
 from weft.core.common.types import DType
@@ -252,13 +252,13 @@ class Values:
 
     def _has_lanes(self, index: Value) -> bool:
         wide = self._wide
-        return bool(wide) and any(x.op == "get" and x.data in wide for x in points(index))
+        return bool(wide) and any(x.op == "get" and x.data in wide for x in values_in(index))
 
     def _differs(self, x: Value) -> bool:
         """Whether a value may differ between the lanes of the vector loop around this point."""
         return self.variable is not None and any(
             part is self.variable or (part.op == "get" and part.data in self._wide)
-            for part in points(x)
+            for part in values_in(x)
         )
 
     def _find(self, x: Value, lane: int) -> Operand | list[Operand] | None:
@@ -572,7 +572,7 @@ _MEMORY = {"load": "buffer", "get": "local"}
 
 def reads_of(x: Value) -> frozenset[Memory]:
     """The memory that a value needs."""
-    return frozenset((_MEMORY[a.op], a.data) for a in points(x) if a.op in _MEMORY)
+    return frozenset((_MEMORY[a.op], a.data) for a in values_in(x) if a.op in _MEMORY)
 
 
 def _needs(x: Value) -> tuple[Value, ...]:

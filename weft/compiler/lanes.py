@@ -27,7 +27,7 @@ from weft.compiler.loops import (
     When,
     every,
     expressions,
-    points,
+    values_in,
     walk,
 )
 from weft.compiler.polynomial import hides, known, number, polynomial, stride
@@ -50,7 +50,7 @@ def touches(statements: Statements) -> Counter[int]:
     """How often statements read or assign each local."""
     found: Counter[int] = Counter()
     for statement in every(statements):
-        found.update({x.data for x in points(*expressions(statement)) if x.op == "get"})
+        found.update({x.data for x in values_in(*expressions(statement)) if x.op == "get"})
         if isinstance(statement, Assign):
             found[statement.local] += 1
         elif isinstance(statement, Reduce):
@@ -189,7 +189,7 @@ def _differing(variable: Value, body: Statements, spread: set[int]) -> set[int]:
 
 def depends(x: Value, variable: Value, differing: set[int]) -> bool:
     """Whether a value is another one in each lane."""
-    return any(p is variable or (p.op == "get" and p.data in differing) for p in points(x))
+    return any(p is variable or (p.op == "get" and p.data in differing) for p in values_in(x))
 
 
 def _control_fits(variable: Value, body: Statements, differing: set[int]) -> bool:
@@ -218,7 +218,7 @@ def stores_fit(variable: Value, body: Statements) -> bool:
     loads = [x for x in values_of(body) if x.op == "load"]
     assigned = assigned_locals(body)
     for store in stores:
-        if any(x.op == "get" and x.data in assigned for x in points(store.index)):
+        if any(x.op == "get" and x.data in assigned for x in values_in(store.index)):
             return False
         step = stride(store.index, variable)
         if not step and (step is not None or store.combine or _is_loaded(store.index)):
@@ -233,7 +233,7 @@ def stores_fit(variable: Value, body: Statements) -> bool:
 
 
 def _is_loaded(index: Value) -> bool:
-    return any(x.op in ("load", "get") for x in points(index))
+    return any(x.op in ("load", "get") for x in values_in(index))
 
 
 def _is_own(stored: Value, other: Value, variable: Value, inner: set[Value]) -> bool:

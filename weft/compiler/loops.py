@@ -319,7 +319,7 @@ def walk(*roots: Value) -> Iterable[Value]:
     return found
 
 
-def points(*roots: Value) -> set[Value]:
+def values_in(*roots: Value) -> set[Value]:
     """Every value these need, in no order."""
     seen = set(roots)
     stack = list(roots)

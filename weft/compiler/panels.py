@@ -19,7 +19,7 @@ import numpy as np
 from weft.compiler import memory
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import evaluate
-from weft.compiler.loops import PIECE, Loop, Store, every, points
+from weft.compiler.loops import PIECE, Loop, Store, every, values_in
 from weft.compiler.passes.contract_blocks import Block
 from weft.compiler.recompute import is_transpose
 from weft.compiler.steps import Call, Memory, Panels, Private, Step
@@ -498,7 +498,7 @@ def _is_in_order(call: Call, tasks: int) -> bool:
     for store in stores:
         size = call.memory[store.buffer].kind.size
         places = {*first, loop.variable}
-        if not all(v.op in _KNOWN or v in places for v in points(store.index)):
+        if not all(v.op in _KNOWN or v in places for v in values_in(store.index)):
             return False
         for task in (t for t in (*probes, tasks - 1) if t < tasks):
             at = evaluate(store.index, call.request.parameters, {**first, loop.variable: task})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from weft.compiler.loops import INDEX, Value, integer, integer_of, points, value
+from weft.compiler.loops import INDEX, Value, integer, integer_of, value
 
 Monomial: TypeAlias = tuple[Value, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
@@ -129,7 +129,19 @@ def coefficient(p: Polynomial, atom: Value) -> Polynomial | None:
 
 def hides(x: Value, atom: Value) -> bool:
     """Whether an atom is somewhere inside a value."""
-    return atom in points(x)
+    if x is atom:
+        return True
+    seen: set[Value] = set()
+    stack = [x]
+    while stack:
+        args = stack.pop().args
+        if atom in args:
+            return True
+        for a in args:
+            if a.args and a not in seen:
+                seen.add(a)
+                stack.append(a)
+    return False
 
 
 def without(p: Polynomial, atoms: Iterable[Value]) -> Polynomial:

@@ -25,8 +25,8 @@ from weft.compiler.loops import (
     children,
     every,
     expressions,
-    points,
     value,
+    values_in,
     variable,
     walk,
 )
@@ -208,7 +208,7 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
 
 def values_of(statements: Iterable[Statement]) -> set[Value]:
     """Every point of every expression in statements and in those inside them."""
-    return points(*(x for s in every(tuple(statements)) for x in expressions(s)))
+    return values_in(*(x for s in every(tuple(statements)) for x in expressions(s)))
 
 
 def assigned_locals(statements: Iterable[Statement]) -> set[int]:
