@@ -156,7 +156,8 @@ class Assembler:
         made: list[Call] = []
         for each in found:
             node, work = group.members[-1], _work(group)
-            made += self._split(each, node, memory, group.size, work, (pieces, tall))
+            points = _updates(node) if group.kind == "scatter" and each is found[-1] else group.size
+            made += self._split(each, node, memory, points, work, (pieces, tall))
         members = (*group.members, *fusion.pulled(group))
         made = [c if c.number else replace(c, members=members) for c in made]
         if group.kind == "loops" and len(made) == 1:
@@ -354,6 +355,12 @@ def _read_after(
                 seen.add(r.node)
                 stack.append(r.node)
     return found
+
+
+def _updates(node: OutputRefs) -> int:
+    """How many elements a scatter has to put somewhere."""
+    source, slot = node.inputs[2]
+    return source.types[slot].size
 
 
 def _work(group: Group) -> int:

@@ -18,6 +18,7 @@ from weft.compiler.passes.search import search
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.passes.sink import sink
 from weft.compiler.passes.split import split
+from weft.compiler.passes.tally import tally
 from weft.compiler.passes.tile import tile
 from weft.compiler.passes.unfold import unfold
 from weft.compiler.passes.unroll import unroll
@@ -33,6 +34,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("simplify", simplify),
         ("collapse", collapse),
         ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
+        ("tally", lambda kernel: tally(kernel) if threads_wanted else kernel),
         ("tile", tile),
         ("search", lambda kernel: search(kernel, vector_bytes)),
         ("parallelize", lambda kernel: parallelize(kernel, threads_wanted)),

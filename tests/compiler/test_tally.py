@@ -1,0 +1,55 @@
+"""Many updates of few integers: threads share them, and no bit depends on how many there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.compiler.bits import assert_same, interpreted, native
+
+RNG = np.random.default_rng(5)
+COUNT = (1 << 16) + 77
+
+
+def met(combine: str, dtype: Any) -> Any:
+    def function(numbers: Any, updates: Any) -> Any:
+        start = wf.full((300,), 3, dtype=dtype)
+        return wf.index_update(start, (numbers,), updates, combine)
+
+    return function
+
+
+def is_shared(program: Any) -> bool:
+    """Whether updates are two kernels."""
+    return any(c.name.startswith("scatter") and c.name.endswith("_end") for c in program.steps)
+
+
+@pytest.mark.parametrize("combine", ["add", "min", "max"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_integers_meet_alike_for_any_number_of_threads(combine, dtype):
+    numbers = RNG.integers(0, 300, COUNT)
+    updates = RNG.integers(0, 200, COUNT).astype(dtype)
+    trace = wf.trace(met(combine, dtype), wf.tensor(numbers), wf.tensor(updates))
+    program, expected = native(trace), interpreted(trace, [numbers, updates])
+    assert is_shared(program)
+    for threads in (1, 2, 4):
+        assert_same(program.run([numbers, updates], threads), expected)
+
+
+@pytest.mark.parametrize("count", [COUNT, 1000])
+def test_numbers_are_counted(count):
+    numbers = RNG.integers(-5, 1005, count)
+    found = wf.compile(lambda x: wf.bincount(x, length=500))(wf.tensor(numbers))
+    inside = numbers[(numbers >= 0) & (numbers < 500)]
+    assert np.array_equal(np.asarray(found), np.bincount(inside, minlength=500))
+
+
+def test_floats_meet_in_order_on_one_thread():
+    numbers, updates = RNG.integers(0, 300, COUNT), RNG.standard_normal(COUNT).astype(np.float32)
+    trace = wf.trace(met("add", "float32"), wf.tensor(numbers), wf.tensor(updates))
+    program = native(trace)
+    assert not is_shared(program)
+    assert_same(program.run([numbers, updates], 2), interpreted(trace, [numbers, updates]))
