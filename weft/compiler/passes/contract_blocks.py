@@ -26,6 +26,7 @@ TALL = 1024  # rows of a tile, at most
 BRIEF = 256  # the same, unless one known product is deep: what follows finds them in a cache
 TASKS = 8  # tiles, at least, if rows are many enough
 SHORT = 64  # rows of a tile that is not made shorter
+PAIR = 1_500_000  # products for which even such a tile is cut in two, so that a thread can help
 LONG = 4096  # points of the depth where nothing is packed
 SHALLOW = 4  # points of the depth that few rows take at a time, so that memory is read along
 WIDE = 16_384  # bytes of a row of sums for few rows
@@ -221,7 +222,8 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     if depth > deep:
         most = min(most, (choice.sums or SUMS) // (tile_columns * size))
     tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
-    most = min(most, max(ceil(rows * tiles / TASKS), SHORT))
+    short = SHORT if rows * tiles > SHORT or rows * columns * depth < PAIR else ceil(rows / 2)
+    most = min(most, max(ceil(rows * tiles / TASKS), short))
     tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 
