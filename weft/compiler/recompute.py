@@ -260,9 +260,13 @@ class _Rebuilt:
         if found is not None:
             square, turned = found
             if turned and self.squares.runs_in_order(square):
-                factor = _transposed(self._square(square, (age, False)), node)
-            else:
-                factor = self._square(square, (age, turned))
+                # A square that is the right factor is read along its rows.
+                factors = (
+                    _transposed(self._now(right), node),
+                    self._square(square, (age, False)),
+                )
+                return _transposed((_like(node, factors, _swapped(node.types)), 0), node)
+            factor = self._square(square, (age, turned))
             return _like(node, (factor, self._now(right)), node.types), 0
         found = self.squares.turned(right)
         assert found is not None
