@@ -20,6 +20,7 @@ from weft.errors import ArgumentError
 
 PANELS = 65_536  # bytes of one panel of each factor; the first cache holds the left one
 DEEP = 512  # points of the depth in one piece, at most
+FLAT = 256  # the same for few rows, where packing the right factor is most of the work
 RIGHT = 524_288  # bytes of the right factor that a tile packs: a part of the second cache
 SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
 TALL = 1024  # rows of a tile, at most
@@ -206,9 +207,8 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     few, small = rows <= high, _is_small(product.right, columns * depth)
     aligned = lanes == 1 or runs_along(product.right, product.column[0])
     pack_right = lanes > 1 and not (aligned and (few or small))
-    deep = max(
-        min((choice.panels or PANELS) // ((high + wide) * size), choice.deep or DEEP) // 8 * 8, 8
-    )
+    most = choice.deep or (DEEP if rows >= FEW_TILES else FLAT)
+    deep = max(min((choice.panels or PANELS) // ((high + wide) * size), most) // 8 * 8, 8)
     narrow, wanted = few and aligned and not small, deep
     deep = LONG if lanes == 1 else SHALLOW if narrow else deep
     if product.is_pieced:
