@@ -40,11 +40,11 @@ FEW_PANELS = 2  # panels of columns, for which packing the left factor would not
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
-LARGE = 1 << 25  # products of numbers from which on factors are packed once for all tasks
+LARGE = 1 << 24  # products of numbers from which on factors are packed once for all tasks
 MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 HELD = 1 << 18  # bytes of the factor that a tile then holds in the second cache
-WAITING = 1 << 17  # bytes of sums of a tile, there
+WAITING = 1 << 13  # bytes of sums of a tile, there, for each byte of a vector
 NARROW = 16  # bytes of vectors with which blocks are so narrow that rows of a tile go first
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
@@ -188,7 +188,8 @@ def choose_shared(product: Product, vector_bytes: int, registers: int, choice: C
     near, far = (high, wide) if by_columns else (wide, high)
     most = max((choice.right or HELD) // (deep * size) // near * near, near)
     held = _balanced(rows if by_columns else columns, most, near)
-    most = max((choice.sums or WAITING) // (held * size) // far * far, far)
+    most = choice.sums or WAITING * vector_bytes
+    most = max(most // (held * size) // far * far, far)
     passed = _balanced(columns if by_columns else rows, most, far)
     tile_rows, tile_columns = (held, passed) if by_columns else (passed, held)
     block = Block(

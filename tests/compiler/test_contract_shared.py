@@ -1,0 +1,74 @@
+"""Large products pack their factors once, in a kernel of its own, and have the bits of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.compiler.native import Native
+from weft.compiler.passes.contract_blocks import using_path
+from weft.compiler.steps import Call
+
+RANDOM = np.random.default_rng(5)
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+def kernels_of(native: Native) -> int:
+    """How many functions the product of a program has."""
+    (call, *_) = (c for c in native.calls.values() if isinstance(c, Call))
+    return len(call.request.compiled.kernels)
+
+
+def both_ways(function: Any, *arrays: Any, threads: int = 1) -> tuple[Any, Any]:
+    """The result of factors packed once, and of factors packed in each task."""
+    trace = wf.trace(function, *map(wf.tensor, arrays))
+    usual = Native(trace)
+    assert kernels_of(usual) == 2
+    with using_path("packed"):
+        other = Native(trace)
+    assert kernels_of(other) == 1
+    return usual.run(list(arrays), threads)[0], other.run(list(arrays), 1)[0]
+
+
+@pytest.mark.parametrize("turned", ["", "left", "right", "both"])
+def test_edges_and_turned_factors_have_the_bits_of_factors_packed_in_each_task(turned: str) -> None:
+    x = normal(277, 259) if turned in ("left", "both") else normal(259, 277)
+    y = normal(263, 277) if turned in ("right", "both") else normal(277, 263)
+
+    def product(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
+        x = wf.permute_dims(x, (1, 0)) if turned in ("left", "both") else x
+        return x @ (wf.permute_dims(y, (1, 0)) if turned in ("right", "both") else y)
+
+    once, each = both_ways(product, x, y, threads=2)
+    assert once.tobytes() == each.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_other_dtypes_and_pieces_of_the_depth_have_the_same_bits(dtype: str) -> None:
+    x, y = (normal(*shape) * 50 for shape in ((70, 3100), (3100, 90)))
+    once, each = both_ways(lambda x, y: x @ y, x.astype(dtype), y.astype(dtype))
+    assert once.tobytes() == each.tobytes()
+
+
+def test_what_follows_a_product_is_computed_for_every_result() -> None:
+    x, y, b = normal(264, 260), normal(260, 301), normal(301)
+    once, each = both_ways(lambda x, y, b: wf.maximum(x @ y + b, 0), x, y, b)
+    assert once.tobytes() == each.tobytes()
+
+
+def test_one_form_serves_large_products_of_all_sizes() -> None:
+    for rows in (300, 317, 340):
+        x, y = normal(rows, 280), normal(280, 290)
+        once, each = both_ways(lambda x, y: x @ y, x, y)
+        assert once.tobytes() == each.tobytes()
+
+
+def test_small_products_pack_as_they_go() -> None:
+    arrays = normal(64, 64), normal(64, 64)
+    assert kernels_of(Native(wf.trace(lambda x, y: x @ y, *map(wf.tensor, arrays)))) == 1
