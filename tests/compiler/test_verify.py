@@ -108,7 +108,7 @@ WRONG = {
     "argmax": reduced(Part((0,), "argmax", (x,))),
     "a place is a signed integer": reduced(Part((0, 0), "argmax", (x, x))),
     "a place is computed": reduced(Part((0, 3), "argmax", (x, load(2, i, INDEX)))),
-    "dot, and only dot": reduced(Part((0,), "dot", (x, x))),
+    "products, and only they": reduced(Part((0,), "dot", (x, x))),
     "a reduction of 4 lanes": total(lanes=4),
     "a: a reduction's target is a register": reduced(Part((2,), "add", (x,))),
     "n: float32 into int64": reduced(Part((3,), "add", (x,))),

@@ -100,7 +100,8 @@ def _living() -> Iterator[tuple[Any, TensorType, str, Position | None]]:
     nodes = []
     seen = set()
     for thing in gc.get_objects():
-        if type(thing) is TensorImpl and thing.data is not None:
+        # A native routine may have made a tensor and not have filled it yet.
+        if type(thing) is TensorImpl and getattr(thing, "data", None) is not None:
             seen.add(id(thing.data))
             yield thing.data, thing.type, thing.device.name, thing.maker
         elif type(thing) is OutputRefs and thing.results is not None:
