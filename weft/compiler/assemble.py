@@ -9,7 +9,7 @@ from typing import TypeAlias
 from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
-from weft.compiler.kernels import STORE, Request, evaluate
+from weft.compiler.kernels import STORE, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.order.lower import lower_order
@@ -52,7 +52,7 @@ class Assembler:
     groups: int = 0
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
-    _asked: dict[tuple[int, tuple[int, int]], tuple[Request, Kernel]] = field(default_factory=dict)
+    _asked: dict[tuple[int, Cut | None], tuple[Request, Kernel]] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
 
     def block(
@@ -79,7 +79,7 @@ class Assembler:
 
         def cut(pieces: int, tall: int) -> Call | None:
             count, requests = self.groups, len(self.requests)
-            (call,) = self._calls(fusion, group, memory, pieces, tall)
+            (call,) = self._calls(fusion, group, memory, (pieces, tall))
             self.groups = count
             del self.requests[requests:]
             given = call.request.compiled.kernels[0].notes.get("pieces") == pieces
@@ -147,9 +147,9 @@ class Assembler:
         return memory[ref]
 
     def _calls(
-        self, fusion: Fusion, group: Group, memory: Environment, pieces: int = 0, tall: int = 0
+        self, fusion: Fusion, group: Group, memory: Environment, cut: Cut | None = None
     ) -> list[Call]:
-        """A group's kernels as calls; a product may be cut in `pieces`, and in tiles so `tall`."""
+        """A group's kernels as calls; a product may be cut, see `KernelStore.request`."""
         with self.clock("lower"):
             found = self._alike.lower(fusion, group, self.strides)
         self.groups += 1
@@ -157,7 +157,7 @@ class Assembler:
         for each in found:
             node, work = group.members[-1], _work(group)
             points = _updates(node) if group.kind == "scatter" and each is found[-1] else group.size
-            made += self._split(each, node, memory, points, work, (pieces, tall))
+            made += self._split(each, node, memory, points, work, cut)
         members = (*group.members, *fusion.pulled(group))
         made = [c if c.number else replace(c, members=members) for c in made]
         if group.kind == "loops" and len(made) == 1:
@@ -179,7 +179,7 @@ class Assembler:
         memory: Environment,
         points: int,
         work: int,
-        cut: tuple[int, int] = (0, 0),
+        cut: Cut | None = None,
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
         request = self._request(lowered.kernel, cut)
@@ -208,11 +208,11 @@ class Assembler:
             for number in range(len(request.compiled.kernels))
         ]
 
-    def _request(self, kernel: Kernel, cut: tuple[int, int]) -> Request:
+    def _request(self, kernel: Kernel, cut: Cut | None) -> Request:
         """What runs a kernel, asked for once."""
         key = (id(kernel), cut)
         if key not in self._asked:
-            found = STORE.request(kernel, self.clock, self.general, *cut, own=self.own)
+            found = STORE.request(kernel, self.clock, self.general, cut, own=self.own)
             self._asked[key] = found, kernel
         return self._asked[key][0]
 

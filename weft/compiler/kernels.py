@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.choices import choice_of
@@ -68,6 +68,9 @@ class Request:
         return evaluate(self.compiled.kernels[number].notes["tasks"], self.parameters)
 
 
+Cut: TypeAlias = tuple[int, int]  # points of the depth and rows of a task of a product
+
+
 class KernelStore:
     """All kernels, by form; the least recently used go first."""
 
@@ -84,19 +87,18 @@ class KernelStore:
         kernel: Kernel,
         clock: Clock,
         general: bool = False,
-        pieces: int = 0,
-        tall: int = 0,
+        cut: Cut | None = None,
         *,
         own: bool = False,
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
-        With `own` a long product has a kernel for its very sizes, whatever came before. With
-        `pieces` a product's tasks take so many points of the depth each, see `contract`; with
-        `tall` they take so many rows.
+        With `own` a long product has a kernel for its very sizes, whatever came before. With a
+        `cut` a product is one kernel, whose tasks take so many points of the depth and so many rows
+        each, see `contract`; 0 is as many as suits it.
         """
         form = form_of(kernel)
-        shared = not (pieces or tall) and is_shared(kernel)
+        shared, (pieces, tall) = cut is None and is_shared(kernel), cut or (0, 0)
         form = replace(form, key=(form.key, pieces, tall, shared))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))

@@ -215,7 +215,7 @@ def _in_one(entry: Entry) -> Entry:
     """A product that packs first with the one kernel that packs as it goes; others as they are."""
     if entry.group.kind != "dot" or len(entry.steps) == 1:
         return entry
-    call = entry.cut(0, 1)  # no tile has one row: they are as tall as ever
+    call = entry.cut(0, 0)
     return entry if call is None else replace(entry, steps=(call,))
 
 
