@@ -20,11 +20,14 @@ from weft.runtime.cpu import program
 
 pytestmark = pytest.mark.slow
 
+LINEAR = 2.5  # what twice the rows may need; panels have up to 256 of them, not always as many
+
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each core has a panel of its own, so how much memory is worth it depends on them."""
-    monkeypatch.setattr(panels, "pool", SimpleNamespace(cores=2))
+    for module in (panels, recomputing):
+        monkeypatch.setattr(module, "pool", SimpleNamespace(cores=2))
 
 
 def compiled(function: Any, *shapes: tuple[int, ...]) -> Native:
@@ -119,7 +122,7 @@ def test_attention_in_panels_has_the_bits_of_separate_kernels(function, shape, m
 def test_attention_holds_scores_of_a_panel_alone(function):
     small, large = (compiled(function, *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
     assert sum(isinstance(step, Panels) for step in large.steps) == 1
-    assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
+    assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
     assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 16
 
 
@@ -153,7 +156,7 @@ def test_the_gradient_of_attention_holds_scores_of_a_panel_alone(function, gener
     small, large = (
         planned(gradient(function), *[(1, 8, n, 64)] * 3, general=general) for n in (1024, 2048)
     )
-    assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
+    assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
     assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
 
 
@@ -361,7 +364,7 @@ def projected(q: Any, k: Any, v: Any) -> Any:
 @pytest.mark.parametrize("function", [normalized, activated, mixed_rows, projected])
 def test_what_follows_attention_needs_no_whole_scores(function, monkeypatch):
     small, large = (planned(gradient(function), *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
-    assert large.counts.bytes_planned <= 2.2 * small.counts.bytes_planned
+    assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
     assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
     monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
     monkeypatch.setattr(panels, "WORTH", 1 << 18)

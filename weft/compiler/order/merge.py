@@ -32,8 +32,8 @@ from weft.compiler.steps import Memory
 from weft.core.common.types import TensorType
 from weft.runtime.cpu.jit import chosen_target
 
-SHORTEST_RUN, LONGEST_RUN = 512, 4096
-RUNS = 256  # of a row, where their lengths allow it
+SHORTEST_RUN, LONGEST_RUN = 512, 8192
+RUNS = 128  # of a row, where their lengths allow it
 
 Put = Callable[[Value, list[Register]], Body]
 
