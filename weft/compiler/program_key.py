@@ -7,6 +7,7 @@ of constants, and of everything else that decides what the compiler makes of the
 from __future__ import annotations
 
 import hashlib
+import marshal
 import struct
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -27,6 +28,7 @@ from weft.runtime.cpu.jit import chosen_target, host_target
 
 MOST_CONSTANT_BYTES = 1 << 24  # more would take longer to hash than most graphs to compile
 _FORMAT = "program 1"
+_NO_REFERENCES = 2  # the version of `marshal` that writes equal values alike, shared or not
 _PLAIN = frozenset({int, str, bool, bytes, type(None)})  # whose `repr` says type and value
 
 
@@ -35,7 +37,7 @@ class _Nameless(Exception):
 
 
 class Namer:
-    """Writes graphs as nested tuples of numbers and texts; their `repr` is what is hashed.
+    """Writes graphs as nested tuples of numbers and texts, which are hashed.
 
     Python functions have no name that lasts: `opaque` collects the calls that are given one. Such
     calls are the same if their functions are equal in the same places.
@@ -161,4 +163,12 @@ def program_key(
     ]
     made = (tuple(donated), general, own, settings.check_bounds > 0)
     whole = (_FORMAT, package_fingerprint(), targets, made, graph)
-    return hashlib.sha256(repr(whole).encode()).hexdigest(), namer.opaque
+    return hashlib.sha256(_spelled(whole)).hexdigest(), namer.opaque
+
+
+def _spelled(whole: tuple[Any, ...]) -> bytes:
+    """Nested tuples as bytes that say what they are, and nothing of how they lie in memory."""
+    try:
+        return marshal.dumps(whole, _NO_REFERENCES)
+    except ValueError:  # something that is no plain number or text
+        return repr(whole).encode()
