@@ -105,10 +105,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker("slow")
 
 
+def pytest_collection() -> None:
+    gc.disable()  # of all that collecting makes, nothing is garbage
+
+
 def pytest_collection_finish() -> None:
-    """Whatever collecting made stays: collections of garbage in tests need not look through it."""
+    gc.enable()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # nor need a test look through it for garbage of its own
 
 
 def pytest_report_header(config: pytest.Config) -> str:
