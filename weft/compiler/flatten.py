@@ -19,6 +19,7 @@ from weft.compiler.donation import give
 from weft.compiler.signature import Call, Leaf
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import CPU
+from weft.core.common.lazy import LazyModule
 from weft.core.common.source import user_position
 from weft.core.common.trees import NAMESPACE, PyTreeDef, tree_unflatten
 from weft.core.graph.node import freeze
@@ -27,7 +28,8 @@ from weft.core.tensor.impl import WORTH_A_LINE
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.random.state import generator
-from weft.runtime.cpu.handles import tensor_maker
+
+_handles = LazyModule("weft.runtime.cpu.handles")
 
 Enter = Callable[[tuple[Any, ...], dict[str, Any]], "list[Any] | None"]
 Leave = Callable[[Sequence[Any]], Any]
@@ -306,7 +308,7 @@ def make_leave(trace: Trace, structure: PyTreeDef) -> Leave:
     tensors = [text.fresh("t") for _ in trace.outputs]
     kinds = [(node.types[slot], node.device) for node, slot in trace.outputs]
     if tensors:
-        text.add(f"{', '.join(tensors)}, = {text.name(tensor_maker(kinds))}(*arrays)")
+        text.add(f"{', '.join(tensors)}, = {text.name(_handles.tensor_maker(kinds))}(*arrays)")
     for made, (kind, _) in zip(tensors, kinds, strict=True):
         if kind.nbytes >= WORTH_A_LINE:
             text.add(f"{made}._impl.position = line(2)")
