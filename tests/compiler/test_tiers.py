@@ -103,6 +103,7 @@ def test_a_large_graph_is_compiled_at_once(monkeypatch):
     assert counted()[1] == compilations + 1
 
 
+@pytest.mark.slow
 def test_other_shapes_dtypes_and_parameters_are_other_graphs(monkeypatch):
     monkeypatch.setattr(settings, "compile_after", 0)
     _, compilations = counted()

@@ -165,6 +165,7 @@ def test_a_full_disk_stops_nothing_but_the_last_save(
     check_same_curve(tmp_path, finished)
 
 
+@pytest.mark.slow
 def test_room_that_comes_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, calls = pieces.write_file, [0]
 

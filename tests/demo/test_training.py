@@ -64,6 +64,7 @@ def test_the_layout_is_megatrons() -> None:
     assert found["embedding.weight"] == found["head.weight"] == "[·, ·]"
 
 
+@pytest.mark.slow
 def test_a_step_is_compiled_once_and_gradients_are_added_up_once() -> None:
     training = Training(TINY, SQUARE)
     state = training.first_state()

@@ -99,6 +99,7 @@ def regions(transform, count=100):
     return Native(trace).counts.regions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [

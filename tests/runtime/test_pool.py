@@ -69,6 +69,7 @@ PRELUDE = """
 """
 
 
+@pytest.mark.slow
 def test_the_pool_starts_when_a_region_needs_it_and_has_the_size_the_settings_ask_for():
     out = run_python(
         """
@@ -92,6 +93,7 @@ def test_without_a_setting_there_is_a_thread_for_each_core():
     assert int(out) == available_cores() - 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 def test_the_pool_obeys_the_affinity_of_the_process():
     out = run_python(
@@ -237,6 +239,7 @@ def test_the_interpreter_exits_at_once_while_workers_wait_or_work():
     assert time.perf_counter() - began < 60
 
 
+@pytest.mark.slow
 def test_programs_run_while_the_interpreter_exits():
     out = run_python("""
         import atexit

@@ -135,6 +135,7 @@ def test_programs_may_lay_values_out_anew_under_any_transform(transform) -> None
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", NARROW)
 def test_random_programs_in_narrow_types_stay_close(dtype) -> None:
     for seed in range(9000, 9040):

@@ -94,6 +94,7 @@ def test_a_compiled_function_takes_every_layout_and_runs_python_once_for_each() 
     close(compiled(wf.tensor(ROWS), wf.tensor(WEIGHT)), expected)
 
 
+@pytest.mark.slow
 def test_a_tensor_over_a_mesh_may_be_captured() -> None:
     weight = laid_out(WEIGHT, HALVES, P(None, "x"))
     compiled = wf.compile(lambda x: wf.sin(x @ weight))

@@ -38,6 +38,7 @@ def rewritten(path, change):
     path.write_bytes(export._MAGIC + hashlib.sha256(body).digest() + body)
 
 
+@pytest.mark.slow
 def test_a_saved_function_runs_in_another_process_without_its_source(x, tmp_path):
     weight = wf.tensor(np.arange(9, dtype=np.float32).reshape(3, 3))
 

@@ -219,6 +219,7 @@ def test_a_later_process_uses_what_was_kept(own_cache: Path) -> None:
     assert later(own_cache) == f"1 {SMALL}"
 
 
+@pytest.mark.slow
 def test_choices_that_were_changed_on_disk_are_not_used(own_cache: Path) -> None:
     x, _ = matrices(23)
     (form,) = forms(wf.compile(lambda x, y: x @ y), x, x)
