@@ -19,7 +19,7 @@ import hypothesis
 import pytest
 
 SEED_BITS = 32
-CASES_WHILE_YOU_WORK = 4
+CASES_WHILE_YOU_WORK = 3
 
 # Before weft is imported: it reads its settings then, and child processes inherit these.
 os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
@@ -111,8 +111,18 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
+    keep_what_is_there()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        keep_what_is_there()
+
+
+def keep_what_is_there() -> None:
+    """Take what is alive out of the sight of later collections: tests ask for many of them."""
     gc.collect()
-    gc.freeze()  # nor need a test look through it for garbage of its own
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

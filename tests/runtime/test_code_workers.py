@@ -38,6 +38,7 @@ def here(texts, target):
     return [jit.compile_text(each, target) for each in texts]
 
 
+@pytest.mark.slow
 def test_workers_and_this_process_make_the_same_code(target):
     texts = [text(n, 10 + n % 4) for n in range(12)]
     assert compile_apart(texts, target, 2) == here(texts, target)
@@ -124,6 +125,7 @@ def test_without_workers_everything_is_compiled_here(target, monkeypatch):
     assert code_workers._workers == []
 
 
+@pytest.mark.slow
 def test_two_threads_do_not_mix_their_answers(target):
     found = {}
 
@@ -152,6 +154,7 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 def test_a_worker_stops_when_its_parent_is_killed():
     code = (
@@ -166,6 +169,7 @@ def test_a_worker_stops_when_its_parent_is_killed():
     assert gone(pid)
 
 
+@pytest.mark.slow
 def test_a_worker_stops_when_nothing_comes():
     code = "from weft.runtime.cpu import code_workers as w; w.IDLE_SECONDS = 0.1; w.serve()"
     worker = subprocess.Popen(
@@ -178,6 +182,7 @@ def test_a_worker_stops_when_nothing_comes():
         worker.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:os.fork")  # other tests of this process may have loaded JAX
 def test_a_forked_child_leaves_the_parents_workers_alone(target):
     (worker,) = code_workers._started(1)
