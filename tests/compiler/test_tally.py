@@ -9,6 +9,10 @@ import pytest
 
 import weft as wf
 from tests.compiler.bits import assert_same, interpreted, native
+from weft.compiler.fuse import Fusion
+from weft.compiler.pipeline import schedule
+from weft.compiler.scatter import lower
+from weft.compiler.verify import verify
 
 RNG = np.random.default_rng(5)
 COUNT = (1 << 16) + 77
@@ -22,9 +26,14 @@ def met(combine: str, dtype: Any) -> Any:
     return function
 
 
-def is_shared(program: Any) -> bool:
-    """Whether updates are two kernels."""
-    return any(c.name.startswith("scatter") and c.name.endswith("_end") for c in program.steps)
+def kernels(trace: Any) -> tuple[Any, ...]:
+    """What the updates are scheduled as."""
+    fusion = Fusion(trace.nodes, trace.outputs)
+    (group,) = (g for g in fusion.groups if g.kind == "scatter")
+    made = schedule(lower(fusion, group, {})[-1].kernel)
+    for kernel in made:
+        verify(kernel)
+    return made
 
 
 @pytest.mark.parametrize("combine", ["add", "min", "max"])
@@ -34,7 +43,7 @@ def test_integers_meet_alike_for_any_number_of_threads(combine, dtype):
     updates = RNG.integers(0, 200, COUNT).astype(dtype)
     trace = wf.trace(met(combine, dtype), wf.tensor(numbers), wf.tensor(updates))
     program, expected = native(trace), interpreted(trace, [numbers, updates])
-    assert is_shared(program)
+    assert len(kernels(trace)) == 2
     for threads in (1, 2, 4):
         assert_same(program.run([numbers, updates], threads), expected)
 
@@ -51,5 +60,5 @@ def test_floats_meet_in_order_on_one_thread():
     numbers, updates = RNG.integers(0, 300, COUNT), RNG.standard_normal(COUNT).astype(np.float32)
     trace = wf.trace(met("add", "float32"), wf.tensor(numbers), wf.tensor(updates))
     program = native(trace)
-    assert not is_shared(program)
+    assert len(kernels(trace)) == 1
     assert_same(program.run([numbers, updates], 2), interpreted(trace, [numbers, updates]))

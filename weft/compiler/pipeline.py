@@ -13,6 +13,7 @@ from weft.compiler.loops import Kernel
 from weft.compiler.passes.collapse import collapse
 from weft.compiler.passes.pair import pair
 from weft.compiler.passes.parallelize import parallelize
+from weft.compiler.passes.ranges import ranges
 from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.search import search
 from weft.compiler.passes.simplify import simplify
@@ -35,6 +36,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("collapse", collapse),
         ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
         ("tally", lambda kernel: tally(kernel) if threads_wanted else kernel),
+        ("ranges", lambda kernel: ranges(kernel) if threads_wanted else kernel),
         ("tile", tile),
         ("search", lambda kernel: search(kernel, vector_bytes)),
         ("parallelize", lambda kernel: parallelize(kernel, threads_wanted)),

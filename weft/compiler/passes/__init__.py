@@ -7,6 +7,7 @@
 | `collapse` | nested loops that walk memory as one become one |
 | `split` | long reductions of few results become two kernels |
 | `tally` | many updates of few integers become two kernels |
+| `ranges` | updates of rows become tasks with a range of the rows each |
 | `tile` | loops in the order memory likes; tiles where two orders meet |
 | `search` | places of extreme elements are found in two runs |
 | `parallelize` | the outermost loop, long enough to share between threads |
