@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.compiler.test_contract import Case, arrays, product
+from weft.compiler.kernels import evaluate
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
+from weft.compiler.passes.contract_shared import contract_shared
 from weft.compiler.steps import Call
+from weft.compiler.verify import verify
+from weft.testing.ir import run_kernel
 
 RANDOM = np.random.default_rng(5)
 
@@ -72,3 +77,21 @@ def test_one_form_serves_large_products_of_all_sizes() -> None:
 def test_small_products_pack_as_they_go() -> None:
     arrays = normal(64, 64), normal(64, 64)
     assert kernels_of(Native(wf.trace(lambda x, y: x @ y, *map(wf.tensor, arrays)))) == 1
+
+
+@pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_every_vector_width_and_order_of_tasks_gives_the_bits_of_plain_loops(
+    vector_bytes: int, registers: int, backward: bool
+) -> None:
+    case = Case(15, 17, 9, lifted=backward).transposed(backward, not backward)
+    kernel, numbers = product(case), case.parameters
+    with using_path("shared"):
+        packs, sums = contract_shared(kernel, vector_bytes, registers, by_lane=backward)
+    dtype, count = packs.notes["partials"]
+    packed = np.full(evaluate(count, numbers), np.nan, dtype)
+    between = run_kernel(verify(packs, True), [*arrays(case), packed], numbers, backward)
+    given = [*arrays(case), between[-1]]
+    *got, _ = run_kernel(verify(sums, True), given, numbers, backward)
+    for x, y in zip(run_kernel(kernel, arrays(case), numbers), got, strict=True):
+        assert x.tobytes() == y.tobytes()

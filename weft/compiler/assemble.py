@@ -159,7 +159,8 @@ class Assembler:
             points = _updates(node) if group.kind == "scatter" and each is found[-1] else group.size
             made += self._split(each, node, memory, points, work, cut)
         members = (*group.members, *fusion.pulled(group))
-        made = [c if c.number else replace(c, members=members) for c in made]
+        packs = bool(made) and made[0].request.compiled.kernels[0].notes.get("packs", False)
+        made = [replace(c, members=members) if c.number == packs else c for c in made]
         if group.kind == "loops" and len(made) == 1:
             pairs = tuple((memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory)
             made[0] = replace(made[0], in_place=pairs)
@@ -194,14 +195,19 @@ class Assembler:
             dtype, count = first.notes["partials"]
             elements = count if isinstance(count, int) else evaluate(count, request.parameters)
             partials = [Memory(TensorType((elements,), dtype))]
+        name, between = lowered.kernel.name, sum(m.kind.size for m in partials)
+        memories = (*places, *partials)
+        if first.notes.get("packs"):
+            pack = Call(f"{name}_pack", request, 0, memories, tuple(partials), between, 1, node)
+            return [pack, Call(name, request, 1, memories, tuple(written), points, work, node)]
         return [
             Call(
-                lowered.kernel.name + ("" if number == 0 else "_end"),
+                name + ("" if number == 0 else "_end"),
                 request,
                 number,
-                (*places, *partials),
+                memories,
                 (*written, *partials) if number == 0 else tuple(written),
-                points if number == 0 else sum(m.kind.size for m in partials),
+                points if number == 0 else between,
                 work,
                 node,
             )

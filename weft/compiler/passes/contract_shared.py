@@ -74,7 +74,7 @@ def contract_shared(
         loop = loop_of(Frame(scope, product, block, shared=(left, right)))
         notes = {"tasks": loop.stop, "contract": block}
         if not made:
-            notes["partials"] = (product.dtype, size)
+            notes |= {"partials": (product.dtype, size), "packs": True}
         made.append(scope.kernel_with((loop,), **notes))
     return made[0], made[1]
 
