@@ -195,7 +195,8 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
     while left:
         first, *rest = left
         found = panels = None
-        if _is_large_product(first):
+        read = any(entry.reads.intersection(first.group.members) for entry in rest)
+        if read and _is_large_product(first):
             single.update((entry, _in_one(entry)) for entry in left if entry not in single)
             inside = [single[entry] for entry in left]
             found = _chain(fusion, inside[0], inside[1:])
