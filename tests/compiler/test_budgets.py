@@ -193,6 +193,19 @@ def test_a_hundred_batch_sizes_need_three_compilations(
     assert compiled.stats.traces == 100
 
 
+def test_long_products_of_a_first_program_have_kernels_for_their_very_sizes() -> None:
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return x @ y, x @ z, x[:3] @ y
+
+    trace = wf.trace(function, ones(61, 127), ones(127, 47), ones(127, 53))
+    shared, own = (
+        [len(step.request.parameters) for step in Native(trace, own=flag).steps]
+        for flag in (False, True)
+    )
+    assert sum(map(bool, shared)) == 2, "the first one has its own"
+    assert list(map(bool, own)) == [False, False, True], "short ones share theirs"
+
+
 @pytest.mark.slow
 def test_results_do_not_depend_on_kernels_being_general() -> None:
     rng = np.random.default_rng(0)
