@@ -36,6 +36,7 @@ LINE = 64  # bytes that memory gives at a time
 TURNED = 4  # rows, at most, for which the right factor is turned each time it is read
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
 FEW_COLUMNS = 16  # columns, fewer than rows, which are better rows
+FEW_ROWS = 4  # rows of a block whose places registers hold on any processor
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
@@ -204,7 +205,10 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     lanes, choice = fits.lanes, fits.choice
     high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
-    pack_left = not (columns <= FEW_PANELS * wide or _is_small(product.left, rows * depth))
+    few_panels = columns <= FEW_PANELS * wide and _is_plain(product.left)
+    pack_left = not (few_panels or _is_small(product.left, rows * depth))
+    if fits.vector_bytes > NARROW and lanes > 1 and high > FEW_ROWS and rows % high:
+        pack_left = True  # places of many rows that may be any would fill the registers
     few, small = rows <= high, _is_small(product.right, columns * depth)
     aligned = lanes == 1 or runs_along(product.right, product.column[0])
     pack_right = lanes > 1 and not (aligned and (few or small))
@@ -252,8 +256,12 @@ def _balanced(extent: int, most: int, step: int) -> int:
 
 def _is_small(x: Value, elements: int) -> bool:
     """Whether a factor may be read again and again where it lies: small, and no work to compute."""
-    plain = all(p.dtype.kind in "iu" or p.op in ("load", "cast", "const") for p in walk(x))
-    return plain and elements * x.dtype.itemsize <= SMALL
+    return _is_plain(x) and elements * x.dtype.itemsize <= SMALL
+
+
+def _is_plain(x: Value) -> bool:
+    """Whether a factor is no work to compute."""
+    return all(p.dtype.kind in "iu" or p.op in ("load", "cast", "const") for p in walk(x))
 
 
 @dataclass(frozen=True)

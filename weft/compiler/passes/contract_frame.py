@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.contract_blocks import UNROLL, Block
+from weft.compiler.passes.contract_blocks import UNROLL, Block, runs_along
 from weft.compiler.passes.contract_match import Product
 from weft.compiler.passes.contract_quads import dot4
 from weft.compiler.polynomial import add, divide, known, multiply, number, polynomial, subtract
@@ -167,10 +167,13 @@ class Frame:
         packed = b.tile_columns if b.pack_right else b.columns
         self.is_shared = shared is not None  # whether both factors were packed for all tasks
         if shared is None:
-            left = local("left", self.dtype, 1, b.rows * b.depth if b.pack_left else 1)
+            high = b.rows  # or whole vectors, if they can be packed
+            if any(runs_along(product.left, v) for v in (product.row[0], product.depth[0])):
+                high = -(-b.rows // b.lanes) * b.lanes
+            left = local("left", self.dtype, 1, high * b.depth if b.pack_left else 1)
             right = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
             shared = (
-                Packed(left, self.dtype, b.rows, b.rows),
+                Packed(left, self.dtype, high, b.rows),
                 Packed(right, self.dtype, b.columns, b.columns),
             )
         self.left, self.right = shared
