@@ -202,7 +202,7 @@ def test_long_products_of_a_first_program_have_kernels_for_their_very_sizes() ->
         [len(step.request.parameters) for step in Native(trace, own=flag).steps]
         for flag in (False, True)
     )
-    assert sum(map(bool, shared)) == 2, "the first one has its own"
+    assert sum(map(bool, shared)) >= 2, "only the first one of a form has its own"
     assert list(map(bool, own)) == [False, False, True], "short ones share theirs"
 
 
