@@ -2,8 +2,8 @@
 
 Where the steps of a loop may run side by side but the loops inside it must keep their order, as for
 sums down columns, the outer loop is run at every statement instead: each of its steps keeps its
-running values in an element of an array. Rows are taken four at a time, so that running values are
-read and written once for all four.
+running values in an element of an array. Rows are taken some at a time, so that running values are
+read and written once for all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from weft.compiler.rebuild import (
     with_body,
 )
 
-ROWS = 4  # rows that are taken together
+ROWS = 4  # rows that are taken together,
+FEWER = 2  # and those whose running values are
+MANY = 5600  # more than these: with four rows beside them they crowd the nearest cache
 LONG = 512  # columns of a row that is taken alone, if the next one follows it
 LONGEST = 4096  # columns of such a row: running values of more crowd out what is read
 MOST = 8192  # steps of a loop that may be moved: its running values fit a near cache
@@ -133,16 +135,17 @@ class _Sunk:
         return fits and all(step in (0, self.length) for step in steps)
 
     def rows(self, loop: Loop) -> Statements:
-        """An ordered loop of plain statements, ROWS of its steps at a time."""
+        """An ordered loop of plain statements, some of its steps at a time."""
         if self._is_stream(loop):
             return (with_body(loop, self.strip(loop.body)),)
+        some = ROWS if self.length <= MANY else FEWER
         group = self.scope.variable("rows")
-        count = divide(subtract(loop.stop, loop.start), ROWS)
-        first = add(loop.start, multiply(group, ROWS))
+        count = divide(subtract(loop.stop, loop.start), some)
+        first = add(loop.start, multiply(group, some))
         together: Statements = ()
-        for k in range(ROWS):
+        for k in range(some):
             together += substitute(loop.body, {loop.variable: add(first, k)})
-        rest = replace(loop, start=add(loop.start, multiply(count, ROWS)))
+        rest = replace(loop, start=add(loop.start, multiply(count, some)))
         return (
             Loop(group, integer(0), count, self.strip(together, loop.body)),
             with_body(rest, self.strip(loop.body)),
