@@ -31,7 +31,7 @@ PAIR = 1_500_000  # products for which even such a tile is cut in two, so that a
 LONG = 4096  # points of the depth where nothing is packed
 SHALLOW = 4  # points of the depth that few rows take at a time, so that memory is read along
 WIDE = 16_384  # bytes of a row of sums for few rows
-SLIM = 128  # columns of a tile for few rows and a right factor that is turned
+SLIM = 128  # columns of a tile for few rows and a right factor that is turned, if not deep
 LINE = 64  # bytes that memory gives at a time
 TURNED = 4  # rows, at most, for which the right factor is turned each time it is read
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
@@ -243,7 +243,9 @@ def _turning(rows: int, columns: int, depth: int, lanes: int) -> Block:
     """The cut for a few rows and a right factor that is turned in registers."""
     high = max(min(rows, TURNED), 1)
     tile_rows = _balanced(max(rows, 1), SHORT, high)
-    tile_columns = _balanced(max(columns, 1), max(SLIM // lanes * lanes, lanes), lanes)
+    # One piece of the depth after another: columns of a deep product are read from end to end.
+    most = lanes if depth > PIECE else max(SLIM // lanes * lanes, lanes)
+    tile_columns = _balanced(max(columns, 1), most, lanes)
     deep = _balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
     return Block(high, 1, lanes, tile_rows, tile_columns, deep, False, False, turns=True)
 
