@@ -206,6 +206,13 @@ def test_long_products_of_a_first_program_have_kernels_for_their_very_sizes() ->
     assert list(map(bool, own)) == [False, False, True], "short ones share theirs"
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(128, 512), (512, 128), (128, 128)])
+def test_long_products_have_tasks_for_all_threads(rows: int, columns: int) -> None:
+    trace = wf.trace(lambda x, y: x.T @ y, ones(2048, rows), ones(2048, columns))
+    call = Native(trace, own=True).steps[-1]
+    assert isinstance(call, Call) and call.request.tasks(call.number) >= 8
+
+
 @pytest.mark.slow
 def test_results_do_not_depend_on_kernels_being_general() -> None:
     rng = np.random.default_rng(0)

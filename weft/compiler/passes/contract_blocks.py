@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import TypeAlias
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import PIECE, Value, walk
@@ -48,6 +49,8 @@ HELD = 1 << 18  # bytes of the factor that a tile then holds in the second cache
 WAITING = 1 << 13  # bytes of sums of a tile, there, for each byte of a vector
 NARROW = 16  # bytes of vectors with which blocks are so narrow that rows of a tile go first
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
+
+Pair: TypeAlias = tuple[int, int]  # of rows and columns
 
 # Ways to compute a product, each of which serves every size: what `using_path` takes.
 PATHS = ("shared", "packed", "pieces", "direct", "turned", "scalar")
@@ -192,11 +195,24 @@ def choose_shared(product: Product, vector_bytes: int, registers: int, choice: C
     most = choice.sums or WAITING * vector_bytes
     most = max(most // (held * size) // far * far, far)
     passed = _balanced(columns if by_columns else rows, most, far)
-    tile_rows, tile_columns = (held, passed) if by_columns else (passed, held)
+    tile = (held, passed) if by_columns else (passed, held)
+    tile_rows, tile_columns = _enough((rows, columns), tile, (high, wide))
     block = Block(
         high, vectors, lanes, tile_rows, tile_columns, deep, True, True, by_columns=by_columns
     )
     return _in_pieces(product, block)
+
+
+def _enough(extents: Pair, tile: Pair, block: Pair) -> Pair:
+    """Tiles cut in halves until there are enough for all threads, each of two blocks at least."""
+    cut = list(tile)
+    while prod(ceil(n / t) for n, t in zip(extents, cut, strict=True)) < TASKS:
+        axis = 0 if cut[0] * block[1] >= cut[1] * block[0] else 1  # the one with more blocks
+        step = block[axis]
+        if cut[axis] < 2 * step:
+            break
+        cut[axis] = _balanced(extents[axis], max(cut[axis] // 2 // step, 1) * step, step)
+    return cut[0], cut[1]
 
 
 def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) -> Block:
