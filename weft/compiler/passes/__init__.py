@@ -16,6 +16,7 @@
 | `shown` | steps of a reduction that a mask hides |
 | `positions` | masks that compare positions |
 | `accumulate` | running values of reductions, and the tree that joins them |
+| `chains` | long sums of products in pieces, and their sums added up |
 | `contract` | products of matrices in blocks, and the plain form of others |
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |

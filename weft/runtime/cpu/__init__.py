@@ -9,6 +9,7 @@
 | `code_cache` | `cached`: compiled code is kept in memory and on disk |
 | `fingerprint` | a hash of the sources that made cached code |
 | `code_folder` | `CodeFolder`: authenticated entries, shared by processes, bounded |
+| `code_image` | `mapped`: object code brought into memory without LLVM |
 | `code_workers` | `compile_many`: several modules at once, in processes of their own |
 | `executor` | `executor`: the native routine that runs programs, as functions |
 | `executor_layout` | frames, instructions and steps, as words in memory |
@@ -19,6 +20,7 @@
 | `jit` | `compile_text`, `load_object`: LLVM IR to machine code to addresses |
 | `pool` | `pool`: threads that share the work of a region |
 | `pool_text` | the pool in LLVM IR, and what differs between systems |
+| `processor` | what LLVM calls this processor, kept on disk |
 | `profile` | `Profile`: when each kernel ran, and on which thread |
 | `program` | `Program`: a compiled graph, run by one native call |
 | `program_builder` | `ProgramBuilder`, `Step`: regions, loops, branches, calls of Python |
