@@ -273,6 +273,7 @@ def test_fresh_random_programs_keep_the_laws(check, fresh_seed) -> None:
     run_all(check, [fresh_seed + i for i in range(FRESH)])
 
 
+@pytest.mark.slow
 def test_programs_are_drawn_from_many_functions() -> None:
     assert COUNT >= 60
     texts = {

@@ -138,6 +138,7 @@ def test_pipelines_beside_each_other_are_one_dense_network_and_meet_once(schedul
     np.testing.assert_allclose(gradient["bias"].numpy(), jax_slopes["bias"], rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_compiled_pipeline_has_the_bits_of_the_plain_one(schedule) -> None:
     arguments = (split(LINE), wf.asarray(XS), wf.asarray(TARGETS))
