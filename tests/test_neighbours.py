@@ -52,6 +52,7 @@ def test_scikit_learn_fits_tensors_and_gives_tensors_with_the_right_values(name,
     assert answers[name] == ["Tensor", True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCORES)
 def test_a_scikit_learn_score_of_tensors_is_a_number_with_the_right_value(name, answers):
     assert answers[name] == ["float", True]
@@ -102,6 +103,7 @@ def test_diff_takes_its_count_by_position_as_numpy_does():
     assert wf.diff(wf.asarray([1, 4, 9, 16]), 2).tolist() == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["import einops, weft as wf", "import weft as wf, einops"])
 def test_einops_knows_tensors_whichever_library_loads_first(order):
     program = f"{order}\nprint(einops.rearrange(wf.ones((2, 3)), 'a b -> b a').shape)"

@@ -261,6 +261,7 @@ def test_large_binomials_have_the_right_moments():
     fits(z, stats.norm())
 
 
+@pytest.mark.slow
 def test_counts_mix_small_and_large_parameters_in_one_draw():
     lam = np.array([0.0, 3.0, 30.0, 3000.0])
     sample = random.poisson(KEY, lam, (5000, 4)).numpy()

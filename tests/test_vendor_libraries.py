@@ -91,6 +91,7 @@ print(*heavy)
 """
 
 
+@pytest.mark.slow
 def test_everything_heavy_runs_on_kernels_of_our_own() -> None:
     done = subprocess.run([sys.executable, "-c", _HEAVY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

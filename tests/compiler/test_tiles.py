@@ -96,6 +96,7 @@ def check(dtype: Any, size: tuple[int, int, int], left: str, right: str, path: s
         assert found.tobytes() == want.tobytes(), (size, left, right, each is made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
 def test_products_of_bfloat16_are_summed_as_tiles_sum(left: str, right: str) -> None:

@@ -59,6 +59,7 @@ def check_same_curve(out: Path, finished: Path) -> None:
     np.testing.assert_array_equal(found["validation"], wanted["validation"])
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_curve_a_profile_and_checkpoints(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {"loss.png", "profile.json", "checkpoints"} <= names

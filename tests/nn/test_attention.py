@@ -32,6 +32,7 @@ def test_grouped_heads_are_heads_whose_keys_repeat():
     close(attention(x).numpy(), full(x).numpy(), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "rope": 1e4}], ids=str)
 def test_decoding_from_a_cache_is_attention_over_the_whole_sequence(options):
     attention = nn.MultiHeadAttention(8, 4, is_causal=True, key=KEY, **options)

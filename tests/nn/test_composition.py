@@ -97,6 +97,7 @@ def test_compiled_is_eager_bit_for_bit_and_compiled_once(case):
     assert step.stats.traces == 1
 
 
+@pytest.mark.slow
 def test_gradients_of_each_example_add_up(case):
     model, x = case
     if isinstance(model, nn.Sequential) and isinstance(model.layers[0], nn.Conv2d):

@@ -53,6 +53,7 @@ def test_muon_falls_back_for_tensors_that_are_no_matrices():
     assert not np.allclose(moved["w"].numpy(), plain["w"].numpy())
 
 
+@pytest.mark.slow
 def test_a_mask_says_what_decays():
     params = start()
     whole, part = (

@@ -141,6 +141,7 @@ print(float(f(wf.arange(10.0))), "llvmlite.binding" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_program_on_disk_runs_without_llvm(tmp_path: Path) -> None:
     variables = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path / "code")}
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]

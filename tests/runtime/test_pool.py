@@ -134,6 +134,7 @@ def test_more_threads_than_cores_give_the_same_result_and_do_not_spin():
     assert time.process_time() - began < 0.15
 
 
+@pytest.mark.slow
 def test_idle_workers_go_to_sleep():
     out = run_python(
         """

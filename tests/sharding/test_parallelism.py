@@ -262,6 +262,7 @@ def test_experts_on_different_devices_are_reached_by_all_to_all() -> None:
     assert found[1][0]["up"].sharding.axes[0] == ("x",)
 
 
+@pytest.mark.slow
 def test_a_training_step_can_be_compiled_and_mapped_over_a_mesh() -> None:
     way = WAYS["data and tensor"]
     lay = {k: laid_out(a, GRID, way.parameters.get(k, P())) for k, a in PARAMETERS.items()}
