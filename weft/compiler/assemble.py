@@ -70,6 +70,7 @@ class Assembler:
         entries = [self._entry(fusion, group, memory) for group in fusion.groups]
         steps = with_panels(fusion, entries, memory)
         self._exchange([step for entry in entries for step in entry.steps], steps)
+        STORE.begin(self.requests, self.clock)
         reserved, self._reserved = self._reserved, []
         return (*reserved, *steps)
 

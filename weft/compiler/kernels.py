@@ -31,7 +31,7 @@ from weft.compiler.polynomial import known, subtract
 from weft.compiler.statistics import Clock
 from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
-from weft.runtime.cpu.code_ahead import Job, begin, finish
+from weft.runtime.cpu.code_ahead import Job, begin, finish, is_idle
 from weft.runtime.cpu.code_cache import key_of, link
 from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
@@ -53,6 +53,11 @@ class Compiled:
     code: Loaded | None = None
     module: str = ""  # the key under which the code is kept
     addresses: tuple[int, ...] = ()
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a product of matrices, whose code is long: a module of its own."""
+        return any("contract" in kernel.notes for kernel in self.kernels)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class KernelStore:
         self._versions: OrderedDict[Any, Versions] = OrderedDict()
         self._made: OrderedDict[Any, Compiled] = OrderedDict()
         self._next: list[Compiled] = []  # what will be compiled as one module
+        self._waiting: list[Compiled] = []  # products that may be compiled, or may be not
         self._begun = 0  # modules of the graph that is being put together
         self.compilations = 0
 
@@ -168,8 +174,27 @@ class KernelStore:
             return (product,)
         return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)
 
+    def begin(self, requests: Sequence[Request], clock: Clock) -> None:
+        """Have the products of a graph compiled, now that it is known how each of them is cut."""
+        with self._lock, clock("emit"):
+            self._waiting = []
+            for each in dict.fromkeys(r.compiled for r in requests):
+                if each.is_product and each.code is None and each.job is None:
+                    _write([each], begin)
+
     def _put_down(self, new: Compiled, clock: Clock) -> None:
-        """Remember a new kernel; enough of them are begun to be compiled."""
+        """Remember a new kernel; enough of them are begun to be compiled.
+
+        A product may be cut otherwise when all of the graph is known: it waits until then, or
+        until there is nothing else to compile.
+        """
+        if new.is_product:
+            self._waiting.append(new)
+        if self._waiting and is_idle():
+            with clock("emit"):
+                _write([self._waiting.pop(0)], begin)
+        if new.is_product:
+            return
         self._next.append(new)
         if (self._next[0].target, self._next[0].checks) != (new.target, new.checks):
             self._next = [new]

@@ -16,6 +16,7 @@ from weft.runtime.cpu.code_workers import compile_many, cores
 from weft.runtime.cpu.jit import Target, compile_text
 
 _compilers: list[ThreadPoolExecutor] = []  # one thread, since LLVM runs in one at a time
+_latest: list[Future[bytes]] = []  # what it was asked for last
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,13 @@ def begin(text: str, target: Target) -> Job:
     if not _compilers:
         _compilers.append(ThreadPoolExecutor(1, "weft-compiler"))
     code = _compilers[0].submit(cached, text, target, lambda: compile_text(text, target))
+    _latest[:] = [code]
     return Job(text, target, code)
+
+
+def is_idle() -> bool:
+    """Whether a module that is begun now is compiled at once."""
+    return cores() > 1 and all(code.done() for code in _latest)
 
 
 def finish(jobs: Sequence[Job]) -> list[bytes]:
@@ -60,3 +67,4 @@ def finish(jobs: Sequence[Job]) -> list[bytes]:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_compilers.clear)  # threads do not live through a fork
+    os.register_at_fork(after_in_child=_latest.clear)
