@@ -17,6 +17,25 @@ def combine(c: Code, native: frozenset[str], how: str, x: str, y: str, dtype: DT
     return instruction(c, native, _INSTRUCTION.get(how, how), [x, y], dtype, dtype)
 
 
+def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:
+    """As many vectors as they have lanes, turned; equal ones are one lane each in all lanes."""
+    lanes = len(texts)
+    if len(set(texts)) == 1:
+        spread = f"shufflevector {kind} {texts[0]}, {kind} poison, <{lanes} x i32> splat (i32 %d)"
+        return [writer.let(spread % lane) for lane in range(lanes)]
+    masks, order = turning(lanes, size)
+    for bit, both in enumerate(masks):
+        made = list(texts)
+        for k in range(lanes):
+            first, second = texts[k & ~(1 << bit)], texts[k | 1 << bit]
+            mask = ", ".join(f"i32 {lane}" for lane in both[k >> bit & 1])
+            made[k] = writer.let(
+                f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> <{mask}>"
+            )
+        texts = made
+    return [texts[k] for k in order]
+
+
 def turning(lanes: int, size: int) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
     """How vectors of elements of so many bytes are turned, in instructions processors have.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from weft.compiler import affine
 from weft.compiler.emit_bounds import Guard
-from weft.compiler.emit_lanes import combine_lanes, turning
+from weft.compiler.emit_lanes import combine_lanes, turn
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
 from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
@@ -528,28 +528,9 @@ class Values:
         """Each bit of a lane's number trades places with one of the vectors' own."""
         parts = [self.value(a, VECTOR) for a in x.args]
         texts, lanes = [self.spread(part, self.lanes) for part in parts], self.lanes
-        kind = vector(type_of(x.dtype), lanes)
-        if len(set(texts)) == 1:  # each lane of a vector in all lanes
-            return [self._in_all_lanes(x, texts[0], k) for k in range(lanes)]
-        masks, order = turning(lanes, x.dtype.itemsize)
-        for bit, both in enumerate(masks):
-            made = list(texts)
-            for k in range(lanes):
-                first, second = texts[k & ~(1 << bit)], texts[k | 1 << bit]
-                mask = ", ".join(f"i32 {lane}" for lane in both[k >> bit & 1])
-                made[k] = self.writer.let(
-                    f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> <{mask}>"
-                )
-            texts = made
+        found = turn(self.writer, vector(type_of(x.dtype), lanes), texts, x.dtype.itemsize)
         reads = reads_of(x)
-        return [Operand(texts[k], x.dtype, lanes, self.scopes.top, reads, True) for k in order]
-
-    def _in_all_lanes(self, x: Value, text: str, lane: int) -> Operand:
-        """One lane of a vector, in every lane of another."""
-        lanes = self.lanes
-        kind, mask = vector(type_of(x.dtype), lanes), f"<{lanes} x i32> splat (i32 {lane})"
-        spread = self.writer.let(f"shufflevector {kind} {text}, {kind} poison, {mask}")
-        return Operand(spread, x.dtype, lanes, self.scopes.top, reads_of(x), True)
+        return [Operand(text, x.dtype, lanes, self.scopes.top, reads, True) for text in found]
 
     def _across(self, x: Value, lane: int) -> None:
         """Combine lanes: each with the one half the lanes away, until one is left."""

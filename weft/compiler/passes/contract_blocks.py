@@ -45,9 +45,10 @@ EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 LARGE = 1 << 24  # products of numbers from which on factors are packed once for all tasks
 MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
-HELD = 1 << 18  # bytes of the factor that a tile then holds in the second cache
-WAITING = 1 << 13  # bytes of sums of a tile, there, for each byte of a vector
-NARROW = 16  # bytes of vectors with which blocks are so narrow that rows of a tile go first
+HELD = 1 << 18  # bytes of the right factor that a tile then holds in the second cache
+WAITING = 1 << 17  # bytes of sums of a tile, there
+WIDEST = 64  # bytes of vectors of processors whose second cache holds twice as much
+NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
 Pair: TypeAlias = tuple[int, int]  # of rows and columns
@@ -95,7 +96,6 @@ class Block:
     turns: bool = False  # whether the right factor, read along the depth, is turned in registers
     per_piece: int = 0  # how many depths make up a piece of the sums; 0 for one chain of all
     by_lane: bool = False  # whether packed rows are read as vectors, whose lanes are multiplied by
-    by_columns: bool = False  # whether a panel of columns meets all rows of a tile, then the next
 
     @property
     def columns(self) -> int:
@@ -188,19 +188,13 @@ def choose_shared(product: Product, vector_bytes: int, registers: int, choice: C
         deep = min(deep, PIECE)
     else:
         deep = ceil(_balanced(depth, deep, UNROLL) / 8) * 8
-    by_columns = vector_bytes > NARROW
-    near, far = (high, wide) if by_columns else (wide, high)
-    most = max((choice.right or HELD) // (deep * size) // near * near, near)
-    held = _balanced(rows if by_columns else columns, most, near)
-    most = choice.sums or WAITING * vector_bytes
-    most = max(most // (held * size) // far * far, far)
-    passed = _balanced(columns if by_columns else rows, most, far)
-    tile = (held, passed) if by_columns else (passed, held)
-    tile_rows, tile_columns = _enough((rows, columns), tile, (high, wide))
-    block = Block(
-        high, vectors, lanes, tile_rows, tile_columns, deep, True, True, by_columns=by_columns
-    )
-    return _in_pieces(product, block)
+    times = 2 if vector_bytes == WIDEST else 1
+    most = choice.right or HELD * times
+    tile_columns = _balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
+    most = choice.sums or WAITING * times
+    tile_rows = _balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
+    tile = _enough((rows, columns), (tile_rows, tile_columns), (high, wide))
+    return _in_pieces(product, Block(high, vectors, lanes, *tile, deep, True, True))
 
 
 def _enough(extents: Pair, tile: Pair, block: Pair) -> Pair:

@@ -1,8 +1,8 @@
 """Products whose factors are packed once, for all tasks: a kernel that packs, and one that sums.
 
 The packed factors lie in one buffer, panel by panel as blocks read them, so that tasks copy nothing
-and the caches meet memory in order. A tile's panels of the left factor stay in the second cache
-while one panel of the right factor after another passes through the first.
+and the caches meet memory in order. A tile's panels of the right factor stay in the second cache
+while one panel of the left factor after another passes through the first.
 """
 
 from __future__ import annotations

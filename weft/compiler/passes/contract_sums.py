@@ -69,15 +69,7 @@ class Blocks:
         at = [add(row, i) for i in range(b.rows)]
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
             at = [f.let("place", smaller(i, most), made) for i in at]
-        panel = None
-        if packed is not None:
-            panel = multiply(packed, b.columns * b.depth)
-            if f.is_shared:
-                panel = f.right.panel(column, self.depth.start, b.depth)
-            panel = f.let("panel", panel, made)
-        left: Value = ZERO
-        if f.is_shared:
-            left = f.let("left", f.left.panel(row, self.depth.start, b.depth), made)
+        left, panel = self.panels(row, column, packed, made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
@@ -117,6 +109,18 @@ class Blocks:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             made += when(self.part.last, crooked)
         return tuple(made)
+
+    def panels(
+        self, row: Value, column: Value, packed: Value | None, into: list[Statement]
+    ) -> tuple[Value, Value | None]:
+        """Where the packed panels of a block begin; None for a right one that is not packed."""
+        f, b = self.frame, self.frame.block
+        if f.is_shared:
+            left = f.let("left", f.left.panel(row, self.depth.start, b.depth), into)
+            return left, f.let("panel", f.right.panel(column, self.depth.start, b.depth), into)
+        if packed is None:
+            return ZERO, None
+        return ZERO, f.let("panel", multiply(packed, b.columns * b.depth), into)
 
     def begin(self, slot: Value, lane: Value) -> Statements:
         """Sums start at zero, or where the same piece left them."""

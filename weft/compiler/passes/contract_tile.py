@@ -70,10 +70,6 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     rows, columns, depth = blocks.rows, blocks.columns, blocks.depth
     if frame.is_shared:
         high, wide = ceiling(rows.count, b.rows), ceiling(columns.count, b.columns)
-        if b.by_columns:
-            return frame.loop(
-                "panel", wide, lambda q: frame.loop("panel", high, lambda p: blocks.block(p, q, q))
-            )
         return frame.loop(
             "panel", high, lambda p: frame.loop("panel", wide, lambda q: blocks.block(p, q, q))
         )
