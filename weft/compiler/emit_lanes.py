@@ -21,8 +21,8 @@ def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:
     """As many vectors as they have lanes, turned; equal ones are one lane each in all lanes."""
     lanes = len(texts)
     if len(set(texts)) == 1:
-        spread = f"shufflevector {kind} {texts[0]}, {kind} poison, <{lanes} x i32> splat (i32 %d)"
-        return [writer.let(spread % lane) for lane in range(lanes)]
+        alike = f"shufflevector {kind} {texts[0]}, {kind} poison, <{lanes} x i32> splat"
+        return [writer.let(f"{alike} (i32 {lane})") for lane in range(lanes)]
     masks, order = turning(lanes, size)
     for bit, both in enumerate(masks):
         made = list(texts)
