@@ -27,7 +27,7 @@ LIBRARIES = ("weft", "numpy", "jax", "torch")
 MARKS = {True: "ok", False: "MISS", None: "no peer"}
 LONG = 0.1  # seconds of a call from which one before it is not needed to warm caches up
 PATIENCE = 1.5  # seconds of a call that is made once, and counts for all rounds
-SETTLE = 0.05  # seconds after which no library's threads wait actively for more work
+NAP, MOST_NAPS = 0.01, 50  # seconds of sleep in which idle threads show, and how often to try
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,22 @@ def once(function: Callable[[], Any], seconds: float, warm: bool = True) -> floa
     return spent / calls
 
 
+def settle() -> None:
+    """Wait until the threads of the library before are asleep; many wait actively for a while."""
+    for _ in range(MOST_NAPS):
+        start = time.process_time()
+        time.sleep(NAP)
+        if time.process_time() - start < NAP / 10:
+            return
+
+
 def measure(workload: Workload, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Several rounds in which the libraries take turns, so that all see the same machine."""
     times: dict[str, list[float]] = {name: [] for name in workload}
     for _ in range(rounds):
         for name, function in workload.items():
             last = times[name][-1] if times[name] else 0.0
-            time.sleep(SETTLE)
+            settle()
             times[name].append(last if last > PATIENCE else once(function, seconds, last < LONG))
     return times
 

@@ -47,7 +47,7 @@ MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 HELD = 1 << 18  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 17  # bytes of sums of a tile, there
-WIDEST = 64  # bytes of vectors of processors whose second cache holds twice as much
+WIDEST = 64  # bytes of vectors of processors whose second cache holds far more
 NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
@@ -188,10 +188,10 @@ def choose_shared(product: Product, vector_bytes: int, registers: int, choice: C
         deep = min(deep, PIECE)
     else:
         deep = ceil(_balanced(depth, deep, UNROLL) / 8) * 8
-    times = 2 if vector_bytes == WIDEST else 1
-    most = choice.right or HELD * times
+    large = vector_bytes == WIDEST
+    most = choice.right or HELD << large
     tile_columns = _balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
-    most = choice.sums or WAITING * times
+    most = choice.sums or WAITING << 2 * large
     tile_rows = _balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
     tile = _enough((rows, columns), (tile_rows, tile_columns), (high, wide))
     return _in_pieces(product, Block(high, vectors, lanes, *tile, deep, True, True))
