@@ -166,6 +166,26 @@ def test_a_loop_reads_what_its_last_turn_wrote():
     assert np.array_equal(out, np.cumsum(data))
 
 
+def test_an_index_moves_with_the_register_it_is_made_of():
+    """What an index was when its register held a literal is not what it is in a loop after that."""
+    place = get(0, INDEX)
+    x = load(0, builder.add(place, v), FLOAT)
+    total = get(1, FLOAT)
+    take = Assign(1, builder.add(total, x))
+    on = Assign(0, builder.add(place, integer(4)))
+    body = (
+        Assign(1, builder.const(0, FLOAT)),
+        Assign(0, integer(0)),
+        *(take, on),
+        Loop(k, integer(0), integer(3), (take, on)),
+        Store(1, v, total),
+    )
+    loop = Loop(v, integer(0), integer(4), body, "vector", 4)
+    data, out = np.arange(16, dtype=np.float32), np.zeros(4, np.float32)
+    run(kernel_of([FLOAT] * 2, [loop], [Local("at", INDEX), Local("sum", FLOAT, 4)]), data, out)
+    assert np.array_equal(out, data.reshape(4, 4).sum(0))
+
+
 def test_a_result_may_take_the_place_of_an_operand_it_does_not_need():
     x, y = load(0, i, FLOAT), load(1, i, FLOAT)
     body = (Store(2, i, builder.add(x, x)), Store(3, i, builder.neg(y)))

@@ -572,15 +572,16 @@ def _fold(op: str, args: list[Operand]) -> Operand | None:
     if op not in ("add", "sub", "mul") or not (args[0].literal or args[1].literal):
         return None
     x, y = args
-    # A literal may be an unrolled variable, which is one for a turn, or a lane of a vector's.
-    depth, varies = max(x.depth, y.depth), x.varies or y.varies
+    # A literal may be an unrolled variable, which is one for a turn, or a lane of a vector's; or
+    # what a register holds now, which is no longer known when the register changes.
+    depth, varies, reads = max(x.depth, y.depth), x.varies or y.varies, x.reads | y.reads
     if x.literal and y.literal:
         a, b = int(x.text), int(y.text)
         number = affine.wrapped(a + b if op == "add" else a - b if op == "sub" else a * b)
-        return Operand(str(number), INDEX, 1, depth, NOTHING, varies, True, number >= 0)
+        return Operand(str(number), INDEX, 1, depth, reads, varies, True, number >= 0)
     unit = "1" if op == "mul" else "0"
     if y.literal and y.text == unit:
-        return x._replace(depth=depth, varies=varies)
+        return x._replace(depth=depth, varies=varies, reads=reads)
     if x.literal and x.text == unit and op != "sub":
-        return y._replace(depth=depth, varies=varies)
+        return y._replace(depth=depth, varies=varies, reads=reads)
     return None
