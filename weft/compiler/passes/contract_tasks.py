@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from weft.compiler.loops import Loop, Statement, integer
+from collections.abc import Callable
+from typing import TypeAlias
+
+from weft.compiler.loops import Loop, Statement, Value, integer
 from weft.compiler.passes.contract_frame import Frame, Span, ceiling
 from weft.compiler.passes.contract_tile import tile
 from weft.compiler.polynomial import divide, larger, multiply, remainder, smaller, subtract
-from weft.compiler.rebuild import substitute
+from weft.compiler.rebuild import Statements, substitute
+
+Tile: TypeAlias = Callable[[Span, Span, Value | None], Statements]
 
 
-def tasks(frame: Frame) -> Loop:
-    """A loop over all tiles of all batches; over the pieces of the depth too, if sums wait."""
+def tasks(frame: Frame, write: Tile | None = None) -> Loop:
+    """A loop over all tiles of all batches; over the pieces of the depth too, if sums wait.
+
+    `write` gives the statements for some rows and columns, and a piece; as `tile` does, if None.
+    """
+    write = write or (lambda rows, columns, piece: tile(frame, rows, columns, piece))
     product, block = frame.product, frame.block
     task = frame.scope.variable("task")
     (_, height), (_, width) = product.row, product.column
@@ -32,5 +41,5 @@ def tasks(frame: Frame) -> Loop:
     rows = Span(row, frame.let("rows", smaller(subtract(height, row), block.tile_rows), made))
     count = smaller(subtract(width, column), block.tile_columns)
     columns = Span(column, frame.let("columns", count, made))
-    body = substitute(tile(frame, rows, columns, piece), names)
+    body = substitute(write(rows, columns, piece), names)
     return Loop(task, integer(0), total, (*made, *body), "parallel")

@@ -24,6 +24,7 @@ from weft.compiler.narrow import has_narrow_product, widened
 from weft.compiler.passes.contract_blocks import Block, forced_path, runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, there_are, words_of
 from weft.compiler.polynomial import (
     add,
@@ -32,11 +33,10 @@ from weft.compiler.polynomial import (
     known,
     larger,
     multiply,
-    remainder,
     smaller,
     subtract,
 )
-from weft.compiler.rebuild import Scope, Statements, assigned_locals, substitute
+from weft.compiler.rebuild import Scope, Statements, assigned_locals
 from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 
@@ -80,7 +80,8 @@ def in_tiles(
     block = _cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
     if tall and tall % block.rows == 0:
         block = replace(block, tile_rows=tall)
-    loop = _tasks(_Task(scope, product, block, dtype))
+    task = _Task(scope, product, block, dtype)
+    loop = tasks(task, lambda rows, columns, _: _tile(task, rows, columns))
     whole = product.row is given.row and product.in_order
     rows = product.row[1] if whole else None
     notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": 0}
@@ -169,27 +170,6 @@ class _Task(Frame):
             number: local(scope.locals[number].name, scope.locals[number].dtype, b.lanes)
             for number in sorted(assigned_locals(product.epilogue))
         }
-
-
-def _tasks(task: _Task) -> Loop:
-    """A loop over all tiles of all batches."""
-    number, b, product = task.scope.variable("task"), task.block, task.product
-    (_, height), (_, width) = product.row, product.column
-    high, wide = ceiling(height, b.tile_rows), ceiling(width, b.tile_columns)
-    made: list[Statement] = []
-    column = task.let("tile_column", multiply(remainder(number, wide), b.tile_columns), made)
-    rest = divide(number, wide)
-    row = task.let("tile_row", multiply(remainder(rest, high), b.tile_rows), made)
-    rest, total = divide(rest, high), multiply(high, wide)
-    names = {}
-    for variable, extent in reversed(product.batch):
-        names[variable] = task.let("batch", remainder(rest, extent), made)
-        rest, total = divide(rest, extent), multiply(total, extent)
-    rows = Span(row, task.let("rows", smaller(subtract(height, row), b.tile_rows), made))
-    count = smaller(subtract(width, column), b.tile_columns)
-    columns = Span(column, task.let("columns", count, made))
-    body = substitute(_tile(task, rows, columns), names)
-    return Loop(number, ZERO, total, (*made, *body), "parallel")
 
 
 def _tile(task: _Task, rows: Span, columns: Span) -> Statements:
