@@ -187,12 +187,12 @@ def choose_shared(product: Product, vector_bytes: int, registers: int, choice: C
     if product.is_pieced:
         deep = min(deep, PIECE)
     else:
-        deep = ceil(_balanced(depth, deep, UNROLL) / 8) * 8
+        deep = ceil(balanced(depth, deep, UNROLL) / 8) * 8
     large = vector_bytes == WIDEST
     most = choice.right or HELD << large
-    tile_columns = _balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
+    tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
     most = choice.sums or WAITING << 2 * large
-    tile_rows = _balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
+    tile_rows = balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
     tile = _enough((rows, columns), (tile_rows, tile_columns), (high, wide))
     return _in_pieces(product, Block(high, vectors, lanes, *tile, deep, True, True))
 
@@ -205,7 +205,7 @@ def _enough(extents: Pair, tile: Pair, block: Pair) -> Pair:
         step = block[axis]
         if cut[axis] < 2 * step:
             break
-        cut[axis] = _balanced(extents[axis], max(cut[axis] // 2 // step, 1) * step, step)
+        cut[axis] = balanced(extents[axis], max(cut[axis] // 2 // step, 1) * step, step)
     return cut[0], cut[1]
 
 
@@ -229,9 +229,9 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     if product.is_pieced:
         wanted = min(wanted, PIECE)
     else:
-        deep = _balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
+        deep = balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
     most = WIDE // size if narrow else (choice.right or RIGHT) // (wanted * size)
-    tile_columns = _balanced(max(columns, 1), max(most // wide * wide, wide), wide)
+    tile_columns = balanced(max(columns, 1), max(most // wide * wide, wide), wide)
     large = depth > deep and not product.batch and UNKNOWN not in extents
     most = choice.tall or (TALL if large else BRIEF)
     if depth > deep:
@@ -239,7 +239,7 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
     short = SHORT if rows * tiles > SHORT or rows * columns * depth < PAIR else ceil(rows / 2)
     most = min(most, max(ceil(rows * tiles / TASKS), short))
-    tile_rows = _balanced(max(rows, 1), max(most // high * high, high), high)
+    tile_rows = balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 
 
@@ -252,15 +252,15 @@ def _is_turned(product: Product) -> bool:
 def _turning(rows: int, columns: int, depth: int, lanes: int) -> Block:
     """The cut for a few rows and a right factor that is turned in registers."""
     high = max(min(rows, TURNED), 1)
-    tile_rows = _balanced(max(rows, 1), SHORT, high)
+    tile_rows = balanced(max(rows, 1), SHORT, high)
     # One piece of the depth after another: columns of a deep product are read from end to end.
     most = lanes if depth > PIECE else max(SLIM // lanes * lanes, lanes)
-    tile_columns = _balanced(max(columns, 1), most, lanes)
-    deep = _balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
+    tile_columns = balanced(max(columns, 1), most, lanes)
+    deep = balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
     return Block(high, 1, lanes, tile_rows, tile_columns, deep, False, False, turns=True)
 
 
-def _balanced(extent: int, most: int, step: int) -> int:
+def balanced(extent: int, most: int, step: int) -> int:
     """A size of pieces, at most `most`, that cuts an extent evenly; a multiple of `step`."""
     pieces = ceil(extent / most)
     return ceil(extent / pieces / step) * step

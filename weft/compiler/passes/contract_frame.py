@@ -28,7 +28,17 @@ from weft.compiler.loops import (
 from weft.compiler.passes.contract_blocks import UNROLL, Block, runs_along
 from weft.compiler.passes.contract_match import Product
 from weft.compiler.passes.contract_quads import dot4
-from weft.compiler.polynomial import add, divide, known, multiply, number, polynomial, subtract
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    is_multiple,
+    known,
+    multiply,
+    number,
+    polynomial,
+    smaller,
+    subtract,
+)
 from weft.compiler.rebuild import (
     Scope,
     Statements,
@@ -268,6 +278,33 @@ class Frame:
 
         made = revise(product.epilogue if given is None else given, changer(change))
         return made if lanes == 1 else rename_locals(made, self.in_lanes)
+
+    def each(
+        self, row: Value, column: Value, at: Callable[[Value, Value, int], Statements]
+    ) -> Statements:
+        """Statements for those rows and columns of the block that there are."""
+        b, product = self.block, self.product
+        made: list[Statement] = []
+        rows = self.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
+        columns = smaller(subtract(product.column[1], column), b.columns)
+        columns = self.let("columns", columns, made)
+        whole, size = columns, known(product.column[1])
+        if b.lanes == 1 or (size is not None and size < b.lanes):
+            whole = ZERO
+        elif not is_multiple(product.column[1], b.lanes):  # blocks begin at multiples
+            whole = self.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
+
+        def body(i: Value) -> Statements:
+            found: list[Statement] = []
+            if whole is not ZERO:
+                lane = self.scope.variable("lane")
+                found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
+            if whole is columns:
+                return tuple(found)
+            j = self.scope.variable("column")
+            return (*found, Loop(j, whole, columns, at(i, j, 1)))
+
+        return (*made, *self.loop("row", rows, body))
 
     def is_whole(self, start: Value, width: int, extent: Value) -> Value | bool:
         """Whether `width` points from `start` on, a multiple of it, are all inside an extent."""

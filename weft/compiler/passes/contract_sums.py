@@ -6,13 +6,11 @@ columns that there are; other blocks are finished from registers if the epilogue
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.compiler.loops import (
     INDEX,
     Assign,
-    Loop,
     Statement,
     Store,
     Value,
@@ -26,7 +24,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes.contract_blocks import LINE, UNROLL
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, negated, when
 from weft.compiler.passes.contract_hidden import Hidden
-from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 
@@ -294,7 +292,7 @@ class Blocks:
             kept = get(f.tile, f.dtype, add(slot, add(multiply(i, b.columns), j)))
             return f.epilogue(add(row, i), add(column, j), kept, lanes, given)
 
-        return self.each(row, column, at)
+        return self.frame.each(row, column, at)
 
     def fetch(self, waits: Store, row: Value, column: Value) -> Statements:
         """Sums that wait in memory, in the tile."""
@@ -307,34 +305,7 @@ class Blocks:
             place = add(multiply(i, b.columns), j)
             return (Assign(f.tile, load(waits.buffer, index, f.dtype), place),)
 
-        return self.each(row, column, at)
-
-    def each(
-        self, row: Value, column: Value, at: Callable[[Value, Value, int], Statements]
-    ) -> Statements:
-        """Statements for those rows and columns of the block that there are."""
-        f, b, product = self.frame, self.frame.block, self.frame.product
-        made: list[Statement] = []
-        rows = f.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
-        columns = smaller(subtract(product.column[1], column), b.columns)
-        columns = f.let("columns", columns, made)
-        whole = columns
-        if not is_multiple(product.column[1], b.lanes):  # blocks begin at multiples
-            whole = f.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
-        elif b.lanes == 1:
-            whole = ZERO
-
-        def body(i: Value) -> Statements:
-            found: list[Statement] = []
-            if b.lanes > 1:
-                lane = f.scope.variable("lane")
-                found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
-            if whole is columns:
-                return tuple(found)
-            j = f.scope.variable("column")
-            return (*found, Loop(j, whole, columns, at(i, j, 1)))
-
-        return (*made, *f.loop("row", rows, body))
+        return self.frame.each(row, column, at)
 
 
 def _folded(x: Value) -> Value:

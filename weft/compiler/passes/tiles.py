@@ -19,17 +19,15 @@ import numpy as np
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.emit_tiles import feature_of
-from weft.compiler.loops import Kernel, Loop, Statement, Tiles, Value, get, integer
+from weft.compiler.loops import Kernel, Statement, Tiles, Value, get, integer
 from weft.compiler.narrow import has_narrow_product, widened
-from weft.compiler.passes.contract_blocks import Block, forced_path, runs_along
+from weft.compiler.passes.contract_blocks import UNKNOWN, Block, balanced, forced_path, runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, there_are, words_of
 from weft.compiler.polynomial import (
     add,
-    divide,
-    is_multiple,
     known,
     larger,
     multiply,
@@ -46,7 +44,6 @@ WIDE = 512  # columns of a task, at most
 TASKS = 8  # tasks, at least, if rows are many enough
 SHORT = 64  # rows of a task that is not made shorter
 FEW = 16  # rows, columns or words of depth, below which bytes are multiplied otherwise
-UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 _SUMS = {bfloat16: np.dtype(np.float32), int8: np.dtype(np.int32)}
 
 
@@ -130,21 +127,15 @@ def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
     group = BYTES // dtype.itemsize
     high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
     most = choice.deep or DEEP // dtype.itemsize
-    deep = _balanced(depth, max(most // group * group, group), group)
-    tile_columns = _balanced(columns, WIDE, wide)
+    deep = balanced(depth, max(most // group * group, group), group)
+    tile_columns = balanced(columns, WIDE, wide)
     tiles = ceil(columns / tile_columns)
     tall = min(choice.tall or TALL, max(ceil(rows * tiles / TASKS), SHORT))
-    tile_rows = _balanced(rows, max(tall // high * high, high), high)
+    tile_rows = balanced(rows, max(tall // high * high, high), high)
     if forced_path() == "pieces":
         tile_rows, tile_columns, deep = 2 * high, 2 * wide, group
     lanes = min(lanes, wide)
     return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
-
-
-def _balanced(extent: int, most: int, step: int) -> int:
-    """A size of pieces, at most `most`, that cuts an extent evenly; a multiple of `step`."""
-    pieces = ceil(extent / most)
-    return ceil(extent / pieces / step) * step
 
 
 class _Task(Frame):
@@ -222,32 +213,15 @@ class _Piece:
 
     def finish(self, p: Value, q: Value, slot: Value) -> Statements:
         """What is made of the sums of a block, for those rows and columns that there are."""
-        t, b, product, made = self.task, self.task.block, self.task.product, list[Statement]()
+        t, b, made = self.task, self.task.block, list[Statement]()
         row = t.let("row", add(self.rows.start, multiply(p, b.rows)), made)
         column = t.let("column", add(self.columns.start, multiply(q, b.columns)), made)
-        rows = t.let("rows", there_are(row, product.row[1], b.rows), made)
-        columns = t.let("columns", there_are(column, product.column[1], b.columns), made)
-        whole, size = columns, known(product.column[1])
-        if size is not None and size < b.lanes:
-            whole = ZERO
-        elif not is_multiple(product.column[1], b.lanes):
-            whole = t.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
 
         def at(i: Value, j: Value, lanes: int) -> Statements:
             kept = get(t.tile, t.dtype, add(slot, add(multiply(i, b.columns), j)))
             return t.epilogue(add(row, i), add(column, j), kept, lanes)
 
-        def body(i: Value) -> Statements:
-            found: list[Statement] = []
-            if whole is not ZERO:
-                lane = t.scope.variable("lane")
-                found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
-            if whole is columns:
-                return tuple(found)
-            j = t.scope.variable("column")
-            return (*found, Loop(j, whole, columns, at(i, j, 1)))
-
-        return (*made, *t.loop("row", rows, body))
+        return (*made, *t.each(row, column, at))
 
 
 def _piece(piece: _Piece) -> Statements:
