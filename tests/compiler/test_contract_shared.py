@@ -9,12 +9,14 @@ import pytest
 
 import weft as wf
 from tests.compiler.test_contract import Case, arrays, product
+from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
 from weft.compiler.passes.contract_shared import contract_shared
 from weft.compiler.steps import Call
 from weft.compiler.verify import verify
+from weft.runtime.cpu.jit import Target, emit_assembly
 from weft.testing.ir import run_kernel
 
 RANDOM = np.random.default_rng(5)
@@ -95,3 +97,14 @@ def test_every_vector_width_and_order_of_tasks_gives_the_bits_of_plain_loops(
     *got, _ = run_kernel(verify(sums, True), given, numbers, backward)
     for x, y in zip(run_kernel(kernel, arrays(case), numbers), got, strict=True):
         assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("processor, fetches", [("x86-64-v4", True), ("x86-64-v3", False)])
+def test_wide_vectors_have_panels_fetched_before_they_are_read(
+    processor: str, fetches: bool
+) -> None:
+    wide = 64 if fetches else 32
+    _, sums = contract_shared(product(Case(300, 300, 300)), wide, 32 if fetches else 16)
+    target = Target("x86_64-unknown-linux-gnu", processor, "+avx512f" if fetches else "+avx2,+fma")
+    text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
+    assert ("prefetcht0" in text) == fetches

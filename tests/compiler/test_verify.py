@@ -9,6 +9,7 @@ from tests.compiler.example_kernels import EXAMPLES, F, add, op
 from weft.compiler.loops import (
     BOOL,
     INDEX,
+    Ahead,
     Assign,
     Buffer,
     Kernel,
@@ -81,6 +82,7 @@ WRONG = {
     "a: arrays alone have positions": over(Store(0, i, get(2, F))),
     "no parameter 2": over(Store(2, i, parameter(2))),
     "a condition is a bool": over(When(x, (copy,))),
+    "ahead is what memory holds": over(Ahead(i), copy),
     "no such kind of loop": over(copy, kind="sideways"),
     "only vector loops have steps": over(copy, step=4),
     "a vector loop of one lane": over(copy, kind="vector"),

@@ -17,6 +17,7 @@ from weft.compiler.emit_tiles import configure, multiply, release
 from weft.compiler.emit_values import VECTOR, Place, Values, reads_of
 from weft.compiler.loops import (
     INDEX,
+    Ahead,
     Assign,
     Kernel,
     Loop,
@@ -153,6 +154,8 @@ class _Function:
         elif isinstance(statement, Tiles):
             multiply(self.values, self.dialect.native, statement)
             self.scopes.forget(frozenset({("local", statement.sums)}))
+        elif isinstance(statement, Ahead):
+            self.values.ahead(statement.source)
         elif isinstance(statement, Reduce):
             raise AssertionError("a reduction reached the emitter: it was not scheduled")
         else:

@@ -32,6 +32,7 @@ from weft.core.common.types import DType
 
 VECTOR = -1  # all lanes, where a lane's number is asked for
 ASKING = -2  # the lane that a loop over lanes has come to
+_PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 _GROWS = frozenset({"add", "mul", "floordiv", "rem", "min", "shift_right", "bit_and"})
 
 
@@ -249,6 +250,13 @@ class Values:
         name = vector(stored_type(place.dtype), lanes)
         align = align or place.dtype.itemsize
         self.writer.do(f"store {name} {text}, {place.kind} {pointer}, align {align}")
+
+    def ahead(self, source: Value) -> None:
+        """Have a cache fetch what will be read, in this processor's first one."""
+        place = self.place_of(("buffer" if source.op == "load" else "local", source.data))
+        pointer = self.locate(place, source.args[0]).pointer
+        self.writer.declarations[_PREFETCH] = None
+        self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     def _has_lanes(self, index: Value) -> bool:
         wide = self._wide

@@ -12,6 +12,7 @@ from __future__ import annotations
 from weft.compiler.loops import (
     BOOL,
     INDEX,
+    Ahead,
     Assign,
     Kernel,
     Loop,
@@ -96,7 +97,7 @@ class _Shader:
                 self.nested(f"if ({self.value(statement.condition, depth)})", statement.body, depth)
             elif isinstance(statement, Tiles):
                 raise UnsupportedError(f"kernel {self.kernel.name}: tiles, in a shader")
-            else:
+            elif not isinstance(statement, Ahead):
                 assert isinstance(statement, Loop), "a reduction that was not scheduled"
                 self.loop(statement, depth)
                 if statement.kind == "thread" and statement is not body[-1]:

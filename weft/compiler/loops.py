@@ -4,7 +4,7 @@
     buffer    := name dtype mode                  memory given by the caller: read, write or update
     local     := name dtype lanes length          a register, a vector of lanes, or a small array;
                                                   or an array that the threads of a block share
-    statement := loop | reduce | store | assign | when | tiles
+    statement := loop | reduce | store | assign | when | tiles | ahead
     loop      := for variable in start .. stop by step, kind: statements
     kind      := serial | parallel | vector | unroll | block | thread
     reduce    := over (variable < extent)…, lanes: statements, then local = combine(value)…
@@ -12,6 +12,7 @@
     assign    := local[position] = value
     when      := if value: statements
     tiles     := sums[…] += left[…] · right[…]    blocks of local arrays, multiplied as matrices
+    ahead     := load or get                      read soon: a cache may fetch it by now
     value     := instruction(values…) of a dtype  a point of a hash-consed graph
     index     := a value of dtype int64           counted in elements from the buffer's first
 
@@ -279,7 +280,15 @@ class Tiles:
     body: ClassVar[tuple[Statement, ...]] = ()
 
 
-Statement: TypeAlias = Loop | Reduce | Store | Assign | When | Tiles
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Something in memory will be read soon: it changes nothing, and any index does."""
+
+    source: Value  # a `load`, or a `get` of an array
+    body: ClassVar[tuple[Statement, ...]] = ()
+
+
+Statement: TypeAlias = Loop | Reduce | Store | Assign | When | Tiles | Ahead
 
 
 @dataclass(frozen=True)
@@ -349,6 +358,8 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
         return (statement.value, *(() if statement.position is None else (statement.position,)))
     if isinstance(statement, Tiles):
         return (*statement.places, statement.groups)
+    if isinstance(statement, Ahead):
+        return (statement.source,)
     return (statement.condition,)
 
 

@@ -12,6 +12,7 @@ from operator import is_
 from typing import Any, TypeAlias
 
 from weft.compiler.loops import (
+    Ahead,
     Assign,
     Kernel,
     Local,
@@ -112,7 +113,7 @@ def with_body(statement: Statement, body: Statements) -> Statement:
     same = len(old) == len(body) and all(map(is_, old, body))
     if same:
         return statement
-    assert not isinstance(statement, Tiles)
+    assert not isinstance(statement, Tiles | Ahead)
     return replace(statement, body=body)
 
 
@@ -142,6 +143,8 @@ def revise_one(statement: Statement, change: Change) -> Statement:
     if isinstance(statement, Tiles):
         sums, left, right = _all(statement.places, change)
         return replace(statement, places=(sums, left, right), groups=change(statement.groups))
+    if isinstance(statement, Ahead):
+        return Ahead(change(statement.source))
     return replace(statement, condition=change(statement.condition))
 
 

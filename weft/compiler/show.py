@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from weft.compiler.loops import (
     INDEX,
+    Ahead,
     Assign,
     Kernel,
     Loop,
@@ -92,6 +93,8 @@ class _Text:
             )
             sign, size = "=" if statement.fresh else "+=", f"{statement.rows}x{statement.columns}"
             return f"tiles {size} {sums} {sign} {left} . {right}, {self.text(statement.groups)}"
+        if isinstance(statement, Ahead):
+            return f"ahead {self.text(statement.source)}"
         return f"when {self.text(statement.condition)}:"
 
     def parts(self, reduce: Reduce) -> Iterator[str]:
@@ -194,4 +197,4 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
     if isinstance(statement, Tiles):
         s = statement
         return f"tiles {s.sums} {s.left} {s.right} {s.rows} {s.columns} {s.fresh} {own}"
-    return f"when {own}"
+    return f"ahead {own}" if isinstance(statement, Ahead) else f"when {own}"

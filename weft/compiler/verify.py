@@ -20,6 +20,7 @@ from weft.compiler.loops import (
     LANES,
     PRODUCTS,
     UNARY,
+    Ahead,
     Assign,
     Kernel,
     Local,
@@ -103,6 +104,8 @@ class _Checker:
                 self.assign(statement)
             elif isinstance(statement, Tiles):
                 self.tiles(statement)
+            elif isinstance(statement, Ahead):
+                self.ensure(statement.source.op in ("load", "get"), "ahead is what memory holds")
             else:
                 self.when(statement, scope)
 

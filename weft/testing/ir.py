@@ -82,7 +82,7 @@ class _Machine:
                 self.assign(statement)
             elif isinstance(statement, Tiles):
                 self.tiles(statement)
-            else:
+            elif isinstance(statement, When):
                 self.when(statement)
 
     def loop(self, loop: Loop) -> None:

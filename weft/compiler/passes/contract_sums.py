@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import (
     INDEX,
+    Ahead,
     Assign,
     Statement,
     Store,
@@ -21,11 +22,13 @@ from weft.compiler.loops import (
     turned,
     value,
 )
-from weft.compiler.passes.contract_blocks import LINE, UNROLL
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, negated, when
+from weft.compiler.passes.contract_blocks import LINE, UNROLL, WIDEST
+from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, both, negated, when
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
+
+AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
 
 
 @dataclass(frozen=True)
@@ -205,13 +208,16 @@ class Blocks:
         f, b = self.frame, self.frame.block
         left, right = (f.scope.local(name, INDEX) for name in ("left_at", "right_at"))
         here, there = get(left, INDEX), get(right, INDEX)
+        fetches = b.lanes * f.dtype.itemsize == WIDEST
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
             for k in range(points):
-                at = [add(lane, k * b.columns + j * b.lanes) for j in range(b.vectors)]
+                ats = [add(lane, k * b.columns + j * b.lanes) for j in range(b.vectors)]
                 lefts = self.lefts(add(here, k * f.left.width), lane)
-                made += self.products(lefts, [f.right.at(add(there, x)) for x in at])
+                made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
+                if fetches and points == UNROLL:
+                    made += (*_soon(f.left, here, k), *_soon(f.right, there, k))
             made.append(Assign(left, add(here, points * f.left.width)))
             made.append(Assign(right, add(there, points * b.columns)))
             return tuple(made)
@@ -306,6 +312,13 @@ class Blocks:
             return (Assign(f.tile, load(waits.buffer, index, f.dtype), place),)
 
         return self.frame.each(row, column, at)
+
+
+def _soon(array: Packed, at: Value, point: int) -> Statements:
+    """The lines of a packed factor that a later point of the depth takes, or the next block."""
+    start = (AHEAD + point) * array.width
+    lines = range(start, start + array.width, LINE // array.dtype.itemsize)
+    return tuple(Ahead(array.at(add(at, k))) for k in lines)
 
 
 def _folded(x: Value) -> Value:
