@@ -9,6 +9,7 @@ from tests.compiler import example_kernels
 from tests.compiler.example_kernels import EXAMPLES, TAILS, Example, add, mul, op
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import (
+    Ahead,
     Assign,
     Buffer,
     Kernel,
@@ -19,6 +20,7 @@ from weft.compiler.loops import (
     every,
     get,
     integer,
+    literal,
     load,
     parameter,
     variable,
@@ -286,3 +288,19 @@ def test_the_same_kernel_is_scheduled_the_same_way_each_time():
             "".join(show(kernel) for kernel in schedule(EXAMPLES[name]().kernel)) for _ in range(3)
         }
         assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    "example, wide, fetched",
+    [
+        (example_kernels.row_sum(20, 4096), 64, [2048, 2560, 3072, 3584]),  # four runs of a row
+        (example_kernels.row_sum(4, 4096), 32, []),
+        (example_kernels.row_sum(4, 256), 64, []),  # rows end before it
+        (example_kernels.transpose(64, 64), 64, []),
+    ],
+    ids=["long rows", "narrow vectors", "short rows", "tiles"],
+)
+def test_long_reductions_have_caches_fetch_what_they_will_read(example, wide, fetched):
+    kernels = prove(example, vector_bytes=wide, threads_wanted=False)
+    soon = [s.source.args[0] for k in kernels for s in every(k.body) if isinstance(s, Ahead)]
+    assert [literal(x.args[1]) for x in soon] == fetched

@@ -254,7 +254,7 @@ class Values:
     def ahead(self, source: Value) -> None:
         """Have a cache fetch what will be read, in this processor's first one."""
         place = self.place_of(("buffer" if source.op == "load" else "local", source.data))
-        pointer = self.locate(place, source.args[0]).pointer
+        pointer = self.locate(place, source.args[0], 0).pointer
         self.writer.declarations[_PREFETCH] = None
         self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 

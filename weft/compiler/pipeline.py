@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from weft.compiler.loops import Kernel
+from weft.compiler.passes.ahead import ahead
 from weft.compiler.passes.collapse import collapse
 from weft.compiler.passes.pair import pair
 from weft.compiler.passes.parallelize import parallelize
@@ -48,6 +49,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("simplify at last", simplify),
         ("pair", pair),
         ("unroll", unroll),
+        ("ahead", lambda kernel: ahead(kernel, vector_bytes)),
     ]
 
 

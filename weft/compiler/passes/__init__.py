@@ -37,4 +37,5 @@
 | `vectorize` | steps of loops run as lanes of vectors |
 | `pair` | two rows at a time where each is a chain of steps |
 | `unroll` | short loops are written out |
+| `ahead` | caches fetch what long loops will read |
 """
