@@ -1,4 +1,4 @@
-"""Products by instructions on tiles: their schedule, their meaning, and the code made of them."""
+"""Products by instructions on tiles or pairs: their schedule, their meaning, and their code."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ BFLOAT = np.dtype(ml_dtypes.bfloat16)
 FEATURES = "+avx,+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512vl,+avx512dq"
 PLAIN = Target("x86_64-unknown-linux-gnu", "x86-64-v4", FEATURES)
 TILES = Target(PLAIN.triple, "sapphirerapids", f"{FEATURES},+amx-tile,+amx-bf16,+amx-int8")
+PAIRS = Target(PLAIN.triple, "znver4", f"{FEATURES},+avx512bf16")
 SMALL = 3000  # products of which the kernel is also run as it was lowered
 LAYOUTS = ["plain", "transposed"]
 
@@ -54,9 +55,9 @@ def product(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
     return wf.astype(x, wf.int32) @ wf.astype(y, wf.int32)
 
 
-def scheduled(kernel: Kernel, path: str = "") -> Kernel:
-    """The kernel as it runs on a processor with tiles."""
-    with using_target(TILES):
+def scheduled(kernel: Kernel, path: str = "", target: Target = TILES) -> Kernel:
+    """The kernel as it runs on a processor, one with tiles unless told otherwise."""
+    with using_target(target):
         if path:
             with using_path(path):
                 (made,) = KernelStore.scheduled(kernel)
@@ -73,7 +74,14 @@ def assembly(kernel: Kernel, target: Target = TILES) -> str:
     return emit_assembly(emit([kernel], target), target.triple, target.cpu, target.features)
 
 
-def check(dtype: Any, size: tuple[int, int, int], left: str, right: str, path: str = "") -> None:
+def check(
+    dtype: Any,
+    size: tuple[int, int, int],
+    left: str,
+    right: str,
+    path: str = "",
+    target: Target = TILES,
+) -> None:
     rows, columns, depth = size
     a, b = random((rows, depth), dtype, 1), random((depth, columns), dtype, 2)
     turned = [layout == "transposed" for layout in (left, right)]
@@ -85,11 +93,11 @@ def check(dtype: Any, size: tuple[int, int, int], left: str, right: str, path: s
         pairs = zip(factors, turned, strict=True)
         return product(*(wf.permute_dims(x, (1, 0)) if turn else x for x, turn in pairs))
 
-    with using_target(TILES):
+    with using_target(target):
         kernel = verify(kernel_of(function, *given))
-    made = scheduled(kernel, path)
+    made = scheduled(kernel, path, target)
     assert has_tiles(made)
-    want = multiply(a, b).astype(BFLOAT if dtype == BFLOAT else np.int32)
+    want = multiply(a, b, pairs=target is PAIRS).astype(BFLOAT if dtype == BFLOAT else np.int32)
     for each in (kernel, made) if rows * columns * depth < SMALL else (made,):
         empty = np.zeros(rows * columns, want.dtype)
         (*_, found) = run_kernel(each, [*(x.ravel() for x in given), empty])
@@ -104,9 +112,19 @@ def test_products_of_bfloat16_are_summed_as_tiles_sum(left: str, right: str) -> 
         check(BFLOAT, size, left, right)
 
 
-def test_blocks_pieces_and_edges_change_no_bit() -> None:
-    check(BFLOAT, (17, 33, 70), "plain", "transposed", "pieces")
-    check(BFLOAT, (33, 65, 40), "transposed", "plain", "pieces")
+@pytest.mark.parametrize("target", [TILES, PAIRS], ids=["tiles", "pairs"])
+def test_blocks_pieces_and_edges_change_no_bit(target: Target) -> None:
+    check(BFLOAT, (17, 33, 70), "plain", "transposed", "pieces", target)
+    check(BFLOAT, (33, 65, 40), "transposed", "plain", "pieces", target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_products_of_bfloat16_are_summed_pair_by_pair(left: str, right: str) -> None:
+    for size in [(1, 1, 1), (20, 18, 33), (1, 19, 40), (19, 2, 33), (5, 0, 4), (4, 5, 0)]:
+        check(BFLOAT, size, left, right, "", PAIRS)
+    check(BFLOAT, (3, 2, 270), left, right, "", PAIRS)
 
 
 @pytest.mark.parametrize("left", LAYOUTS)
@@ -138,6 +156,26 @@ def test_the_code_has_the_instructions_and_gives_the_tiles_back(dtype: Any, name
     text = assembly(scheduled(kernel))
     assert text.count(name) == 4
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+@pytest.mark.parametrize("rows", [1, 8, 256])
+def test_pairs_have_their_instruction_and_no_tiles(rows: int) -> None:
+    with using_target(PAIRS):
+        kernel = kernel_of(product, np.zeros((rows, 256), BFLOAT), np.zeros((256, 256), BFLOAT))
+    text = assembly(scheduled(kernel, target=PAIRS), PAIRS)
+    assert text.count("vdpbf16ps") == 16 * 2 * min(rows, 8)
+    assert "tile" not in text
+    with pytest.raises(UnsupportedError, match="no pairs of bfloat16"):
+        emit([scheduled(kernel, target=PAIRS)], PLAIN)
+
+
+def test_tiles_go_before_pairs() -> None:
+    x = np.zeros((64, 64), BFLOAT)
+    both = Target(TILES.triple, TILES.cpu, f"{TILES.features},+avx512bf16")
+    for target, pairs in ((both, False), (both.without("amx"), True)):
+        with using_target(target):
+            made = scheduled(kernel_of(product, x, x), target=target)
+        assert {s.pairs for s in every(made.body) if isinstance(s, Tiles)} == {pairs}
 
 
 def test_a_processor_without_tiles_widens_and_refuses_them() -> None:
@@ -205,3 +243,16 @@ def test_every_second_product_is_added_apart_and_small_numbers_are_none() -> Non
     assert multiply(ones[:, :1], column[4:])[0, 0] == 0
     third = np.array([[2.0**24]], np.float32)
     assert multiply(ones[:, 1:2], column[1:2], third)[0, 0] == 2.0**24
+
+
+def test_of_a_pair_the_second_product_is_added_first_and_pieces_are_added_up() -> None:
+    ones = np.ones((1, 514), BFLOAT)
+    column = np.zeros((514, 1), BFLOAT)
+    column[1:4, 0] = 2.0**24, -(2.0**24), 1
+    assert multiply(ones, column, pairs=True)[0, 0] == 0
+    column[1:4, 0] = 2.0**24, 1, -(2.0**24)
+    assert multiply(ones, column, pairs=True)[0, 0] == 1
+    column[2:4, 0] = 0
+    column[256:, 0] = 1
+    assert multiply(ones, column, pairs=True)[0, 0] == 2.0**24 + 258
+    assert multiply(ones[:, :1], np.full((1, 1), 2.0**-130, BFLOAT), pairs=True)[0, 0] == 0

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_llvm import Frame, emit_kernel
+from weft.compiler.emit_pairs import FEATURE
 from weft.compiler.emit_text import Writer
 from weft.compiler.emit_tiles import feature_of
 from weft.compiler.loops import Kernel, Loop
@@ -48,6 +49,8 @@ def native_to(target: Target) -> frozenset[str]:
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()
+    if target.has("avx512bf16") and target.vector_bytes == 64:
+        found |= {FEATURE}
     return frozenset(found)
 
 

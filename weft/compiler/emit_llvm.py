@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
+from weft.compiler.emit_pairs import multiply as multiply_pairs
 from weft.compiler.emit_scope import Memory, Operand, Scope
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
@@ -70,7 +71,7 @@ def emit_kernel(kernel: Kernel, dialect: Dialect, writer: Writer) -> None:
     """Write one kernel as a function of its name."""
     writer.block = "entry"
     frame = dialect.open(kernel, writer)
-    tiled = any(isinstance(s, Tiles) for s in every(kernel.body))
+    tiled = any(isinstance(s, Tiles) and not s.pairs for s in every(kernel.body))
     if tiled:
         configure(writer)
     _Function(kernel, dialect, writer, frame).statements(kernel.body)
@@ -152,7 +153,8 @@ class _Function:
         elif isinstance(statement, When):
             self._when(statement)
         elif isinstance(statement, Tiles):
-            multiply(self.values, self.dialect.native, statement)
+            write = multiply_pairs if statement.pairs else multiply
+            write(self.values, self.dialect.native, statement)
             self.scopes.forget(frozenset({("local", statement.sums)}))
         elif isinstance(statement, Ahead):
             self.values.ahead(statement.source)

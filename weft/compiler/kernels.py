@@ -278,7 +278,7 @@ def products_of(statements: Sequence[Statement]) -> int:
         if isinstance(statement, Loop):
             extent = known(subtract(statement.stop, statement.start))
             total += (extent or 0) * products_of(statement.body)
-        elif isinstance(statement, Reduce) and statement.parts[0].combine == "dot":
+        elif isinstance(statement, Reduce) and statement.parts[0].combine in ("dot", "pairs"):
             total += prod(known(extent) or 0 for _, extent in statement.axes)
     return total
 

@@ -25,8 +25,8 @@ Buffers and locals are named by position. A `reduce` over n points has one meani
 it: see `weft.compiler.passes.reduce`. `chain` is the combination of products: target = fma(x, y,
 target) for each point in order, from 0; integers wrap. `dot` is a chain of each PIECE of the
 points, and the sums of all pieces added up in order: errors grow far less than along one chain.
-A `dot` of bfloat16 factors into float32 is summed as `Tiles` sums: such a `dot` is made only for
-processors that have the instruction.
+A `dot` of bfloat16 factors into float32 is summed as `Tiles` sums, and so are `pairs`: each is made
+only for processors that have the instruction.
 
 A `block` loop runs its turns on groups of threads, in any order; a `thread` loop inside it runs one
 turn on each thread, and everything it wrote is there for what follows the loop. What stands beside
@@ -72,7 +72,7 @@ BINARY = frozenset(
     ]
 )
 CONVERSIONS = frozenset({"cast", "bitcast"})
-PRODUCTS = frozenset({"dot", "chain"})
+PRODUCTS = frozenset({"dot", "chain", "pairs"})
 COMBINES = PRODUCTS | {"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last"}
 KINDS = frozenset({"serial", "parallel", "vector", "unroll", "block", "thread"})
 
@@ -266,17 +266,20 @@ class Tiles:
 
     Integers wrap. Of bfloat16, each group adds one number to a sum: its products at even places of
     the depth, added up in order from 0, plus those at odd places; one rounding for each addition,
-    and numbers below the smallest normal float32 count as 0, as factors and as results.
+    and numbers below the smallest normal float32 count as 0, as factors and as results. If they are
+    taken by `pairs`, all groups, up to PIECE products, together add one number: products are added
+    up in order from 0, but each one at an odd place before its neighbour at an even one.
     """
 
     sums: int
     left: int
     right: int
     places: tuple[Value, Value, Value]  # where the block of each array begins
-    rows: int  # a multiple of 16, 32 at most; so is `columns`
+    rows: int  # a multiple of 16, 32 at most; so is `columns`; of pairs also fewer
     columns: int
     groups: Value
     fresh: bool  # whether sums start at 0
+    pairs: bool = False
     body: ClassVar[tuple[Statement, ...]] = ()
 
 

@@ -36,7 +36,7 @@ from weft.compiler.loops import (
     integer,
     load,
 )
-from weft.compiler.narrow import goes_by_tiles
+from weft.compiler.narrow import narrow_combine
 from weft.compiler.point import Point, Pull, reduced_axes, reduced_size, weight
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
@@ -450,10 +450,11 @@ def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     pull = Pull(frame.source)
     a, b = pull.at(node.inputs[0], (*lead, m, k)), pull.at(node.inputs[1], (*lead, k, n))
     wide = _FLOAT if dtypes.is_narrow(a.dtype) else a.dtype
-    if wide != a.dtype and not goes_by_tiles(a.dtype):
+    combine = narrow_combine(a.dtype)
+    if wide != a.dtype and not combine:
         a, b = pull.cast(a, wide), pull.cast(b, wide)
     total = frame.local(wide)
-    part = Part((total,), "dot", (a, b))
+    part = Part((total,), combine or "dot", (a, b))
     frame.registers[node] = pull.fit(get(total, wide), node.types[0].dtype)
     here = flat(point, shape)
     after = Pull(frame.source)

@@ -92,7 +92,8 @@ class _Text:
                 f"t{n}[{self.text(at)}]" for n, at in zip(names, statement.places, strict=True)
             )
             sign, size = "=" if statement.fresh else "+=", f"{statement.rows}x{statement.columns}"
-            return f"tiles {size} {sums} {sign} {left} . {right}, {self.text(statement.groups)}"
+            kind = "pairs" if statement.pairs else "tiles"
+            return f"{kind} {size} {sums} {sign} {left} . {right}, {self.text(statement.groups)}"
         if isinstance(statement, Ahead):
             return f"ahead {self.text(statement.source)}"
         return f"when {self.text(statement.condition)}:"
@@ -196,5 +197,6 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
         return f"assign {statement.local} {own}"
     if isinstance(statement, Tiles):
         s = statement
-        return f"tiles {s.sums} {s.left} {s.right} {s.rows} {s.columns} {s.fresh} {own}"
+        names = f"{s.sums} {s.left} {s.right}"
+        return f"tiles {names} {s.rows} {s.columns} {s.fresh} {s.pairs} {own}"
     return f"ahead {own}" if isinstance(statement, Ahead) else f"when {own}"

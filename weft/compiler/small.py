@@ -29,7 +29,7 @@ from weft.compiler.loops import (
     load,
 )
 from weft.compiler.lower import Lowered
-from weft.compiler.narrow import goes_by_tiles
+from weft.compiler.narrow import narrow_combine
 from weft.compiler.point import Point, Pull, kind_of, nothing, reduced_axes, weight
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
@@ -53,7 +53,7 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
         if kind not in _KINDS or hasattr(node.op, "better") or node.op.name in _SEARCHES:
             return False
         size = prod(node.types[0].shape)
-        if kind == "dot" and goes_by_tiles(node.types[0].dtype):
+        if kind == "dot" and narrow_combine(node.types[0].dtype):
             return False
         if kind in ("reduce", "dot"):
             size = max(size, *(prod(s.types[slot].shape) for s, slot in node.inputs))

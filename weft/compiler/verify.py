@@ -217,7 +217,9 @@ class _Checker:
         dtypes = tuple(self.local(n).dtype for n in (tiles.left, tiles.sums))
         fits = dtypes in TILED and self.local(tiles.right).dtype == _WORD
         self.ensure(fits, f"tiles of {dtypes[0]} summed in {dtypes[1]}", tiles)
-        sizes = tiles.rows in (16, 32) and tiles.columns in (16, 32)
+        self.ensure(not tiles.pairs or dtypes == _NARROW, f"pairs of {dtypes[0]}", tiles)
+        few = tiles.pairs and 0 < tiles.rows * tiles.columns <= 256
+        sizes = (tiles.rows in (16, 32) or few) and tiles.columns in (16, 32)
         self.ensure(sizes, f"tiles of {tiles.rows} rows and {tiles.columns} columns", tiles)
         for x in expressions(tiles):
             self.ensure(x.dtype == INDEX, "places and numbers of groups are int64", x)

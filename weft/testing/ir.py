@@ -161,7 +161,7 @@ class _Machine:
         points = words.reshape(-1, wide, group * WORD // BYTES).transpose(0, 2, 1)
         columns = points.reshape(-1, wide)
         before = self.taken(tiles.sums, sums, high * wide).reshape(high, wide)
-        found = multiply(rows, columns, None if tiles.fresh else before)
+        found = multiply(rows, columns, None if tiles.fresh else before, tiles.pairs)
         held = self.locals[tiles.sums]
         held.update((sums + k, x) for k, x in enumerate(found.ravel()))
 
@@ -258,7 +258,7 @@ def _first_extreme(part: Part, points: list[tuple[Any, ...]]) -> tuple[Any, Any]
 def _products(part: Part, points: list[tuple[Any, ...]]) -> Any:
     if part.values[0].dtype == bfloat16:
         left, right = (np.array([p[i] for p in points], bfloat16) for i in (0, 1))
-        return multiply(left[None], right[:, None])[0, 0]
+        return multiply(left[None], right[:, None], pairs=part.combine == "pairs")[0, 0]
     zero = part.values[0].dtype.type(0)
     size = PIECE if part.combine == "dot" else max(len(points), 1)
     sums = []

@@ -7,7 +7,8 @@
             for each panel of columns: Tiles, and after the last piece what is made of the sums
 
 Products of bfloat16 all go this way, where a processor has tiles: whatever their shape, a sum takes
-groups of 32 points of the depth in order, so no cut shows. Those of int8 go where it pays.
+groups of 32 points of the depth in order, so no cut shows. Those of int8 go where it pays. Where it
+has pairs of bfloat16 instead, pieces of the depth are those of any other sum of products.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from math import ceil
 import numpy as np
 
 from weft.compiler.choice import USUAL, Choice
+from weft.compiler.emit_pairs import HELD
 from weft.compiler.emit_tiles import feature_of
-from weft.compiler.loops import Kernel, Statement, Tiles, Value, get, integer
+from weft.compiler.loops import PIECE, Kernel, Statement, Tiles, Value, get, integer
 from weft.compiler.narrow import has_narrow_product, widened
 from weft.compiler.passes.contract_blocks import UNKNOWN, Block, balanced, forced_path, runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
@@ -60,24 +62,26 @@ def in_tiles(
 
     The arguments are those of `contract`. No product here waits for others, so `pieces` cut none.
     """
-    if not any(feature_of(dtype) in native for dtype in _SUMS):
-        return None
     narrow = has_narrow_product(kernel)
+    if not narrow and feature_of(int8) not in native:
+        return None
     if not narrow and (pieces or forced_path() in ("direct", "turned", "scalar")):
         return None
     scope = Scope(widened(kernel))
     product = match(scope)
-    dtype = None if product is None else _factors(product, native)
+    dtype = None if product is None else _factors(product)
     if narrow:
         assert dtype == bfloat16, f"{kernel.name}: no product for tiles"
     if product is None or dtype is None or not (narrow or (dtype == int8 and _is_worth(product))):
         return None
+    pairs = dtype == bfloat16 and feature_of(dtype) not in native
     given, product = product, _oriented(product)
     product = replace(product, left=product.left.args[0], right=product.right.args[0])
-    block = _cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
+    cut = _cut_for_pairs if pairs else _cut
+    block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
     if tall and tall % block.rows == 0:
         block = replace(block, tile_rows=tall)
-    task = _Task(scope, product, block, dtype)
+    task = _Task(scope, product, block, dtype, pairs)
     loop = tasks(task, lambda rows, columns, _: _tile(task, rows, columns))
     whole = product.row is given.row and product.in_order
     rows = product.row[1] if whole else None
@@ -85,14 +89,14 @@ def in_tiles(
     return scope.kernel_with((loop,), **notes)
 
 
-def _factors(product: Product, native: frozenset[str]) -> DType | None:
-    """The dtype of both factors before they were widened, if there are tiles of it."""
+def _factors(product: Product) -> DType | None:
+    """The dtype of both factors before they were widened, if tiles may hold it."""
     left, right = product.left, product.right
     if left.op != "cast" or right.op != "cast":
         return None
     found = left.args[0].dtype
     same = found == right.args[0].dtype and _SUMS.get(found) == left.dtype
-    return found if same and feature_of(found) in native else None
+    return found if same else None
 
 
 def _sizes(product: Product) -> tuple[int, int, int]:
@@ -138,11 +142,23 @@ def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
     return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
 
 
+def _cut_for_pairs(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
+    """The same for pairs: each piece of the depth is one of the sum, few rows are not filled up."""
+    block = _cut(product, dtype, lanes, choice)
+    rows, _, depth = _sizes(product)
+    if 0 < rows <= HELD * EDGE // block.columns:
+        block = replace(block, rows=rows, tile_rows=rows)
+    group = BYTES // dtype.itemsize
+    return replace(block, depth=min(ceil(max(depth, 1) / group) * group, PIECE))
+
+
 class _Task(Frame):
     """The arrays of a task."""
 
-    def __init__(self, scope: Scope, product: Product, block: Block, dtype: DType) -> None:
-        self.scope, self.product, self.block = scope, product, block
+    def __init__(
+        self, scope: Scope, product: Product, block: Block, dtype: DType, pairs: bool
+    ) -> None:
+        self.scope, self.product, self.block, self.pairs = scope, product, block, pairs
         self.dtype = _SUMS[dtype]
         depth = known(product.depth[1])
         self.pieces = depth is None or depth > block.depth
@@ -204,8 +220,9 @@ class _Piece:
         panel = t.let("panel", multiply(q, t.panel), made)
         groups = t.let("groups", ceiling(self.depth.count, t.group), made)
         places = (slot, ZERO, panel)
+        arrays = (t.tile, t.left_array, t.right_array)
         fresh, more = (
-            Tiles(t.tile, t.left_array, t.right_array, places, b.rows, b.columns, groups, each)
+            Tiles(*arrays, places, b.rows, b.columns, groups, each, t.pairs)
             for each in (True, False)
         )
         made += when(self.first, (fresh,), (more,))
