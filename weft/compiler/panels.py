@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import lcm, prod
+from math import gcd, lcm, prod
 
 import numpy as np
 
@@ -32,6 +32,7 @@ LARGE = 1 << 25  # bytes from which few panels are better than none
 FEW = 2  # panels of each core that leave some of them idle
 SMALL = 1 << 10  # bytes of keys
 HIGH = 256  # rows of a panel, if tiles can be cut otherwise
+BLOCKS = range(6, 17)  # rows of blocks that tiles may be cut into for the sake of panels
 _BYTE = np.dtype(np.uint8)
 
 
@@ -92,7 +93,7 @@ class _Chain:
             return
         waits = bool(entry.reads & self.late or entry.other & self.made)
         wanted = bool(entry.local & self.made) or _is_large_product(entry) or _is_drawn(entry)
-        if not waits and wanted and _share(entry, self.rows) is not None:
+        if not waits and wanted and _may_share(entry, self.rows):
             self.members.append(entry)
             self.made |= results
         elif waits or entry.local & self.made:
@@ -319,8 +320,10 @@ def _panels(
     ]
     inner = [m for m in inner if m.role == "temporary" and m.kind.size % chain.rows.count == 0]
     members = _as_tall_as_each_other(chain)
-    shares = [_share(e, chain.rows) for e in members if e not in chain.sums]
-    height = min(lcm(*(share.rows for share in shares if share)), chain.rows.rows)
+    shares = [share for e in members if e not in chain.sums and (share := _share(e, chain.rows))]
+    if len(shares) + len(chain.sums) < len(members):
+        return None  # tiles that cannot end where batches do
+    height = min(lcm(*(share.rows for share in shares)), chain.rows.rows)
     if chain.sums and chain.rows.rows > PIECE and height % PIECE:
         return None  # sums of pieces would be cut elsewhere than they must be
     count = chain.rows.batches * -(-chain.rows.rows // height)
@@ -353,10 +356,7 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
     """The members of a chain, with products cut again so that all tiles have one height."""
     products = [e for e in chain.members if e.group.kind == "dot" and e not in chain.sums]
     tiles = {e: found for e in products if (found := _tiled(e))}
-    step = lcm(*(found.step for found in tiles.values()))
-    tall = min(HIGH, *(found.height for found in tiles.values())) // step * step
-    if chain.sums and chain.rows.rows > PIECE:
-        tall = PIECE
+    tall = _height(chain, list(tiles.values()))
     made: list[Entry] = []
     for entry in chain.members:
         again = entry
@@ -365,6 +365,31 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
             again = entry if call is None else replace(entry, steps=(call,))
         made.append(again if again is entry or _share(again, chain.rows) else entry)
     return made
+
+
+def _height(chain: _Chain, tiles: Sequence[_Tiled]) -> int:
+    """The rows of all tiles of a chain: many, made up of whole blocks if they can be.
+
+    They are also made up of whole tasks of the other members, and end where batches end; blocks can
+    have other rows for that.
+    """
+    rows = chain.rows.rows
+    if chain.sums and rows > PIECE:
+        return PIECE
+    shares = (_share(e, chain.rows) for e in chain.members if e.group.kind != "dot")
+    each = lcm(*(share.rows for share in shares if share))
+    ends = gcd(*(_common(t, chain.rows) for t in tiles if t.batches != chain.rows.batches))
+    step, most = lcm(*(t.step for t in tiles)), min(HIGH, *(t.height for t in tiles))
+    usual = most // step * step
+    for tall in (*range(usual, 0, -step), *range(most, 0, -1)):
+        if ends % tall == 0 and (tall % each == 0 or tall >= rows) and _has_blocks(tall):
+            return tall
+    return usual
+
+
+def _has_blocks(tall: int) -> bool:
+    """Whether tiles of so many rows can be made up of blocks that are not too flat."""
+    return any(tall % rows == 0 for rows in BLOCKS)
 
 
 def _laid_out(calls: Sequence[Call], sizes: dict[Memory, int]) -> tuple[dict[Memory, int], int]:
@@ -474,6 +499,21 @@ def _share_of_product(entry: Entry, rows: Rows) -> _Share | None:
         return None
     tiles = -(-rows.rows // found.height)
     return _Share(tiles * found.wide, found.height, found.wide)
+
+
+def _may_share(entry: Entry, rows: Rows) -> bool:
+    """Whether the tasks of an entry's kernel go with rows, perhaps once its tiles are cut again."""
+    if _share(entry, rows) is not None:
+        return True
+    found = _tiled(entry) if entry.group.kind == "dot" else None
+    if found is None or found.batches * found.rows != rows.count:
+        return False
+    return _has_blocks(_common(found, rows))
+
+
+def _common(tiles: _Tiled, rows: Rows) -> int:
+    """What the rows of a product's batches and those of others have in common."""
+    return gcd(tiles.rows, rows.rows)
 
 
 def _in_order(call: Call, tasks: int, rows: Rows) -> _Share | None:
