@@ -21,6 +21,10 @@ from weft.core.common.dtypes import bfloat16, int8
 from weft.errors import UnsupportedError
 from weft.runtime.cpu.jit import Target
 
+# Processors that multiply pairs of bfloat16 faster than floats: others that can do so at all take
+# as long for it as for what it replaces.
+_PAIRING = ("znver", "cooperlake")
+
 
 def emit(kernels: Sequence[Kernel], target: Target, checks: bool = False) -> str:
     """A module of these kernels, each a function of its name, in LLVM IR.
@@ -49,7 +53,7 @@ def native_to(target: Target) -> frozenset[str]:
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()
-    if target.has("avx512bf16") and target.vector_bytes == 64:
+    if target.has("avx512bf16") and target.vector_bytes == 64 and target.cpu.startswith(_PAIRING):
         found |= {FEATURE}
     return frozenset(found)
 

@@ -379,9 +379,9 @@ def _height(chain: _Chain, tiles: Sequence[_Tiled]) -> int:
     shares = (_share(e, chain.rows) for e in chain.members if e.group.kind != "dot")
     each = lcm(*(share.rows for share in shares if share))
     ends = gcd(*(_common(t, chain.rows) for t in tiles if t.batches != chain.rows.batches))
-    step, most = lcm(*(t.step for t in tiles)), min(HIGH, *(t.height for t in tiles))
+    step, most = lcm(*(t.step for t in tiles)), min([HIGH, *(t.height for t in tiles)])
     usual = most // step * step
-    for tall in (*range(usual, 0, -step), *range(most, 0, -1)):
+    for tall in [*range(usual, 0, -step), *range(most, 0, -1)]:
         if ends % tall == 0 and (tall % each == 0 or tall >= rows) and _has_blocks(tall):
             return tall
     return usual

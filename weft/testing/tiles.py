@@ -20,9 +20,7 @@ _SMALLEST = np.float32(2.0**-126)  # normal
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def multiply(
-    left: Array, right: Array, sums: Array | None = None, pairs: bool = False
-) -> Array:
+def multiply(left: Array, right: Array, sums: Array | None = None, pairs: bool = False) -> Array:
     """`sums` (0 if there are none) and left · right: bfloat16 in float32, integers in int32.
 
     With `pairs`, products of bfloat16 are added two by two.

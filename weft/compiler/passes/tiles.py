@@ -75,7 +75,7 @@ def in_tiles(
     if product is None or dtype is None or not (narrow or (dtype == int8 and _is_worth(product))):
         return None
     pairs = dtype == bfloat16 and feature_of(dtype) not in native
-    given, product = product, _oriented(product)
+    given, product = product, _flat(product) if pairs else _oriented(product)
     product = replace(product, left=product.left.args[0], right=product.right.args[0])
     cut = _cut_for_pairs if pairs else _cut
     block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
@@ -123,6 +123,12 @@ def _oriented(product: Product) -> Product:
     is_left = rows > columns
     large = product.left if is_left else product.right
     return product if runs_along(large, product.depth[0]) == is_left else product.swapped()
+
+
+def _flat(product: Product) -> Product:
+    """The product or its transpose: pairs take any number of rows, but columns by the vector."""
+    rows, columns, _ = _sizes(product)
+    return product.swapped() if columns < min(rows, EDGE) else product
 
 
 def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
