@@ -381,7 +381,8 @@ def _height(chain: _Chain, tiles: Sequence[_Tiled]) -> int:
     ends = gcd(*(_common(t, chain.rows) for t in tiles if t.batches != chain.rows.batches))
     step, most = lcm(*(t.step for t in tiles)), min([HIGH, *(t.height for t in tiles)])
     usual = most // step * step
-    for tall in [*range(usual, 0, -step), *range(most, 0, -1)]:
+    wanted: list[int] = [*range(usual, 0, -step), *range(most, 0, -1)]
+    for tall in wanted:
         if ends % tall == 0 and (tall % each == 0 or tall >= rows) and _has_blocks(tall):
             return tall
     return usual
