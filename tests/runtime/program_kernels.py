@@ -11,6 +11,12 @@ from weft.runtime.cpu.program_builder import Step
 
 MULTIPLIER = 6364136223846793005
 INDEX = np.dtype(np.int64)
+LARGE = 1e9  # a cost that makes a region parallel
+
+
+def array(*values: int) -> np.ndarray:
+    """Integers as kernels take them."""
+    return np.array(values, INDEX)
 
 
 def kernel_text(name: str, buffers: int, parameters: int, body: str) -> str:

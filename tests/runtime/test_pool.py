@@ -227,7 +227,7 @@ def test_the_interpreter_exits_at_once_while_workers_wait_or_work():
     began = time.perf_counter()
     run_python("check(parallel_program(), threads=4)")
     run_python("""
-        from tests.runtime.test_program import LARGE, step
+        from tests.runtime.program_kernels import LARGE, step
         from weft.runtime.cpu.program_builder import ProgramBuilder
         builder = ProgramBuilder(arguments=1)
         slot = builder.argument(0)
