@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,16 @@ import compiler_steps as steps  # noqa: E402  what stands above must come first
 import numpy as np  # noqa: E402
 import peers  # noqa: E402
 from harness import Row, Workload  # noqa: E402
-from peers import against_jax, functions, gelu, gradients, jitted, libraries, normal, torched  # noqa: E402
+from peers import (  # noqa: E402
+    against_jax,
+    functions,
+    gelu,
+    gradients,
+    jitted,
+    libraries,
+    normal,
+    torched,
+)
 
 import weft as wf  # noqa: E402
 
@@ -89,11 +99,8 @@ def elementwise() -> Iterator[Row]:
     yield Row(f"layer norm {shape}, gradient", lambda: gradients(weighted, (*norm, target)), 1.5)
     flat = normal(large(4_000_000, 1_000_000))
     for how, goal in ((True, 1.2), (False, 1.0)):
-        yield Row(
-            f"gelu {'tanh' if how else 'erf'} {flat.size // 1_000_000}M",
-            lambda how=how: libraries(lambda xp, x: gelu(xp, x, how), (flat,)),  # type: ignore[misc]
-            goal,
-        )
+        made = partial(libraries, lambda xp, x, how=how: gelu(xp, x, how), (flat,))
+        yield Row(f"gelu {'tanh' if how else 'erf'} {flat.size // 1_000_000}M", made, goal)
 
 
 # -- reductions and movement -------------------------------------------------------------------

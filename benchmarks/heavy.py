@@ -216,8 +216,10 @@ def nabla_step(xp: Any, value_and_grad: Any) -> Callable[..., Any]:
 
 def training() -> Iterator[Row]:
     """Whole steps of training."""
-    # Its torch is imported when a row asks for it.
-    own = lambda name: lambda *given: getattr(importlib.import_module("heavy_torch"), name)(*given)  # noqa: E731
+
+    def own(name: str) -> Callable[..., Any]:  # torch is imported when a row asks for it
+        return lambda *given: getattr(importlib.import_module("heavy_torch"), name)(*given)
+
     yield Row(
         "MLP 784-512-512-10 step",
         lambda: step_of(steps.mlp_step, steps.mlp_data(), own("mlp_step")),
