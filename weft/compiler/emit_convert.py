@@ -6,6 +6,8 @@ else by integer arithmetic too: nothing here calls a library.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from weft.compiler.emit_text import NARROW, Code, float_constant, type_of
@@ -144,10 +146,7 @@ def _narrow_bfloat(c: Code, x: str) -> str:
 
 def _widen_byte(c: Code, x: str, dtype: DType) -> str:
     """Put exponent and digits where a float has them; a product moves the exponent, exactly."""
-
-    def of(bits: int) -> str:
-        return c.number(bits, "i32")
-
+    of = partial(c.number, name="i32")
     digits, bias, _, infinite = _BYTES[dtype]
     wide = c.convert("zext", x, "i8", "i32")
     size = c.op("and", "i32", wide, of(0x7F))
@@ -165,10 +164,7 @@ def _widen_byte(c: Code, x: str, dtype: DType) -> str:
 
 def _narrow_byte(c: Code, x: str, dtype: DType) -> str:
     """Like `_narrow_half`: round the digits, or add a number whose last digit is the result's."""
-
-    def of(bits: int) -> str:
-        return c.number(bits, "i32")
-
+    of = partial(c.number, name="i32")
     digits, bias, largest, infinite = _BYTES[dtype]
     drop = 23 - digits
     bits = c.convert("bitcast", x, "float", "i32")
@@ -197,10 +193,7 @@ def _narrow_byte(c: Code, x: str, dtype: DType) -> str:
 
 def _widen_half(c: Code, x: str) -> str:
     """Move the exponent; denormals become normal by subtracting the digit they lack."""
-
-    def of(bits: int) -> str:
-        return c.number(bits, "i32")
-
+    of = partial(c.number, name="i32")
     wide = c.convert("zext", x, "i16", "i32")
     bits = c.op("shl", "i32", c.op("and", "i32", wide, of(0x7FFF)), of(13))
     exponent = c.op("and", "i32", bits, of(0x7C00 << 13))
@@ -217,10 +210,7 @@ def _widen_half(c: Code, x: str) -> str:
 
 def _narrow_half(c: Code, x: str) -> str:
     """Round the significand; denormals are rounded by adding a number of their last digit."""
-
-    def of(bits: int) -> str:
-        return c.number(bits, "i32")
-
+    of = partial(c.number, name="i32")
     bits = c.convert("bitcast", x, "float", "i32")
     size = c.op("and", "i32", bits, of(0x7FFFFFFF))
     odd = c.op("and", "i32", c.op("lshr", "i32", size, of(13)), of(1))

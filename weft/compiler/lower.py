@@ -278,6 +278,14 @@ def _rows(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     return nest(row, outer, tuple(body))
 
 
+def _held(frame: Frame, node: OutputRefs, here: Index) -> Assign:
+    """Compute one element, and keep it in a register from then on."""
+    x = Pull(frame.source).compute(node, unflat(here, node.types[0].shape))
+    register = frame.local(x.dtype)
+    frame.registers[node] = get(register, x.dtype)
+    return Assign(register, x)
+
+
 def _row_members(
     frame: Frame, stages: _Stages, stage: int, here: Index, stored: list[OutputRefs]
 ) -> list[Statement]:
@@ -287,10 +295,7 @@ def _row_members(
         if node not in frame.group.rows or stages.level[node] != stage:
             continue
         if not _reduces(frame, node):
-            x = Pull(frame.source).compute(node, unflat(here, node.types[0].shape))
-            register = frame.local(x.dtype)
-            made.append(Assign(register, x))
-            frame.registers[node] = get(register, x.dtype)
+            made.append(_held(frame, node, here))
         if node in stored:
             made.append(frame.store(node, here, frame.registers[node]))
     return made
@@ -420,10 +425,7 @@ def _columns(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     here = flat(row, outer)
     for member in group.members:
         if member is not node:
-            value = Pull(frame.source).compute(member, unflat(here, member.types[0].shape))
-            target = frame.local(value.dtype)
-            made.append(Assign(target, value))
-            frame.registers[member] = get(target, value.dtype)
+            made.append(_held(frame, member, here))
         if member in stored:
             made.append(frame.store(member, here, frame.registers[member]))
     return nest(row, outer, tuple(made))

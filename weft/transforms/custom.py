@@ -170,13 +170,17 @@ class Custom:
         run.__name__ = getattr(self.function, "__name__", "function")
         return run
 
-    def _no_captures(self, trace: Any, name: str) -> None:
-        if any(x.owner is not None for x in trace.captures):
+    def _captured(self, args: tuple[Any, ...], rest: list[Any]) -> Any:
+        """The function of what can be differentiated, its operands, its result's structure."""
+        name = type(self).__name__
+        found = capture(self._of_rest(args), tuple(rest), {}, constants=False, label=name)
+        if any(x.owner is not None for x in found[0].captures):
             raise DifferentiationError(
                 f"{name}: the function uses a tensor of an enclosing transform that is not among"
                 " its arguments, so the rule cannot give its derivative"
                 "\nhint: pass it as an argument"
             )
+        return found
 
 
 class custom_jvp(Custom):
@@ -209,10 +213,7 @@ class custom_jvp(Custom):
             )
         args = self._positional(args, keywords)
         given, rest = self._split(args)
-        trace, operands, shape = capture(
-            self._of_rest(args), tuple(rest), {}, constants=False, label="custom_jvp"
-        )
-        self._no_captures(trace, "custom_jvp")
+        trace, operands, shape = self._captured(args, rest)
         leaves, structure = tree_flatten(tuple(rest))
         rule = self.rule
 
@@ -260,10 +261,7 @@ class custom_vjp(Custom):
             raise MissingRuleError("custom_vjp: no rules were given\nhint: call f.defvjp(fwd, bwd)")
         args = self._positional(args, keywords)
         given, rest = self._split(args)
-        trace, operands, shape = capture(
-            self._of_rest(args), tuple(rest), {}, constants=False, label="custom_vjp"
-        )
-        self._no_captures(trace, "custom_vjp")
+        trace, operands, shape = self._captured(args, rest)
         leaves, structure = tree_flatten(tuple(rest))
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())

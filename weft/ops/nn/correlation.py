@@ -174,15 +174,8 @@ class Conv(Operation):
         if 0 in x.shape[-rank:]:
             nothing: Tensor = FUNCTIONS["zeros_like"](x)
             return nothing
-        sizes = zip(
-            x.shape[-rank:],
-            kernel.shape[-rank:],
-            ct.shape[-rank:],
-            strides,
-            dilation,
-            low,
-            strict=True,
-        )
+        shapes = (t.shape[-rank:] for t in (x, kernel, ct))
+        sizes = zip(*shapes, strides, dilation, low, strict=True)
         before, after = [], []
         for size, window, count, step, d, below in sizes:
             before.append((window - 1) * d - below)
@@ -202,15 +195,8 @@ class Conv(Operation):
             for t in (x, ct)
         )  # lead c batch (space) and lead o batch (result)
         image = moveaxis(image, -rank - 2, 0)  # c leads: a batch axis that the pattern lacks
-        sizes = zip(
-            x.shape[-rank:],
-            kernel.shape[-rank:],
-            ct.shape[-rank:],
-            strides,
-            dilation,
-            low,
-            strict=True,
-        )
+        shapes = (t.shape[-rank:] for t in (x, kernel, ct))
+        sizes = zip(*shapes, strides, dilation, low, strict=True)
         high = tuple(
             (window - 1) * d + (count - 1) * step + 1 - size - below
             for size, window, count, step, d, below in sizes
