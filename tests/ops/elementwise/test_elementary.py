@@ -121,6 +121,16 @@ def test_special_values_of_the_standard_hold():
     same(wf.sqrt([-0.0, inf]), np.float32([-0.0, inf]))
 
 
+@pytest.mark.parametrize("dtype", [name for name in FLOATS if name != "float8_e4m3"])
+@pytest.mark.parametrize("count", [1, 40_000])
+def test_a_hypotenuse_is_infinite_if_one_side_is_whatever_the_other_is(dtype, count):
+    inf, nan = np.inf, np.nan
+    sides = np.array([[inf, nan], [nan, inf], [-inf, nan], [nan, -inf], [inf, 1]] * count)
+    x, y = (wf.asarray(side).astype(dtype) for side in sides.T)
+    for found in (wf.hypot(x, y), wf.compile(wf.hypot)(x, y)):
+        assert wf.all(found.astype("float32") == inf)
+
+
 def test_log_sigmoid_is_precise_in_both_tails():
     same(wf.log_sigmoid([-1000.0, 0.0, 1000.0]), np.float32([-1000, -np.log(2), -0.0]), 1e-7)
     agrees_with_jax(wf.log_sigmoid, jax.nn.log_sigmoid, np.array([-50.0, -1, 0, 2, 50]))
