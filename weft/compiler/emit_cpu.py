@@ -21,8 +21,8 @@ from weft.core.common.dtypes import bfloat16, int8
 from weft.errors import UnsupportedError
 from weft.runtime.cpu.jit import Target
 
-# Processors that multiply pairs of bfloat16 twice as fast as floats. Those of Intel that have tiles,
-# if nobody may use these, take twice as long for it.
+# Processors that multiply pairs of bfloat16 twice as fast as floats. Intel's that have tiles take
+# twice as long for pairs instead, so these widen where the tiles are not granted.
 _PAIRING = ("znver", "cooperlake")
 
 
