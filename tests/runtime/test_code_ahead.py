@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from weft.runtime.cpu import code_ahead
+from weft.config import settings
+from weft.runtime.cpu import code_ahead, jit
 from weft.runtime.cpu.code_ahead import begin, finish
+from weft.runtime.cpu.code_cache import code_cache
 from weft.runtime.cpu.jit import compile_text, host_target, load_object
 
+pytestmark = pytest.mark.skipif(not jit.available(), reason="llvmlite is not installed")
 
-def text(number: int) -> str:
-    return f"define i64 @f() {{\n  ret i64 {number}\n}}\n"
+
+def text(number: int, steps: int = 1) -> str:
+    rows = ["define i64 @f(i64 %x0) {"]
+    rows += [f"  %x{i + 1} = add i64 %x{i}, {number}" for i in range(steps)]
+    return "\n".join([*rows, f"  ret i64 %x{steps}", "}", ""])
 
 
 @pytest.fixture(autouse=True)
-def _two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(code_ahead, "cores", lambda: 2)
-    monkeypatch.setattr(code_ahead, "cached", lambda text, target, make: make())
-    monkeypatch.setattr(code_ahead, "cached_many", lambda texts, target, make: make(texts))
+    monkeypatch.setattr(settings, "cache_dir", str(tmp_path / "code"))
     yield
+    for each in code_ahead._threads:  # the next test may have another number of them
+        each.shutdown()
+    code_ahead._threads.clear()
 
 
 def test_every_module_comes_back_in_order() -> None:
@@ -34,39 +45,106 @@ def test_every_module_comes_back_in_order() -> None:
     assert finish(jobs[2:3]) == found[2:3]
 
 
-def test_what_was_not_begun_is_compiled_by_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, here = threading.Event(), []
-    monkeypatch.setattr(code_ahead, "compile_text", lambda text, target: held.wait(60) and b"there")
+def test_what_was_not_begun_is_compiled_by_who_waits_the_longest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, here, there = threading.Event(), [], []
+    mine = threading.get_ident()
 
-    def compile_many(texts: list[str], target: object) -> list[bytes]:
-        here.append(len(texts))
-        held.set()
-        return [b"here" for _ in texts]
+    def compile_text(text: str, target: object) -> bytes:
+        if threading.get_ident() != mine:
+            there.append(text)
+            held.wait(60)
+            return b"there"
+        here.append(len(text))
+        if len(here) == 3:
+            held.set()
+        return b"here"
 
-    monkeypatch.setattr(code_ahead, "compile_many", compile_many)
+    monkeypatch.setattr(code_ahead, "compile_text", compile_text)
     first = begin(text(0), host_target())
-    while not first.code.running():
+    while not there:
         pass
-    jobs = [first, *(begin(text(n), host_target()) for n in range(1, 4))]
+    jobs = [first, *(begin(text(n, steps), host_target()) for n, steps in ((1, 2), (2, 9), (3, 5)))]
     assert finish(jobs) == [b"there", b"here", b"here", b"here"]
-    assert here == [3]
+    assert here == sorted(here, reverse=True)
 
 
 def test_on_one_core_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_ahead, "cores", lambda: 1)
     job = begin(text(7), host_target())
-    assert job.code is None
+    assert job.is_left and not code_ahead._threads
     assert finish([job]) == [compile_text(text(7), host_target())]
 
 
-def test_an_error_reaches_who_waits() -> None:
+def test_one_text_asked_for_twice_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(code_ahead, "compile_text", lambda text, target: made.append(1) or b"code")
+    monkeypatch.setattr(code_ahead, "cores", lambda: 1)
+    jobs = [begin(text(1), host_target()), begin(text(1), host_target())]
+    assert finish(jobs) == [b"code", b"code"] and len(made) == 1
+    assert finish([begin(text(1), host_target())]) == [b"code"] and len(made) == 1
+
+
+def test_code_is_on_disk_for_the_next_process() -> None:
+    job = begin(text(5), host_target())
+    (code,) = finish([job])
+    assert code_cache().folder.read(job.key) == code
+
+
+def test_an_error_reaches_who_waits_and_the_next_compiles() -> None:
     with pytest.raises(RuntimeError, match="expected"):
         finish([begin("this is no module", host_target())])
+    assert finish([begin(text(6), host_target())])
+
+
+def test_an_interrupt_leaves_a_module_to_whoever_waits_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(text: str, target: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(code_ahead, "cores", lambda: 1)
+    job = begin(text(9), host_target())
+    with monkeypatch.context() as inside:
+        inside.setattr(code_ahead, "compile_text", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            finish([job])
+    assert job.is_left
+    assert finish([job]) == finish([begin(text(9), host_target())])
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_an_interrupt_while_llvm_runs_leaves_llvm_usable() -> None:
+    code = compile_text(text(3, 40), host_target())
+    for number in range(20):
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 * (number + 1))
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                while True:
+                    finish([begin(text(number, 60), host_target())])
+                    code_cache()._recent.clear()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+        assert finish([begin(text(3, 40), host_target())]) == [code]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork")  # there are other threads, on purpose
 def test_a_child_compiles_what_its_parent_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_ahead, "compile_many", lambda texts, target: [b"here" for _ in texts])
-    job = begin(text(8), host_target())
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert finish([job]) == [b"here"]
+    monkeypatch.setattr(code_ahead, "cores", lambda: 3)
+    expected = [compile_text(text(n, 300), host_target()) for n in range(6)]
+    jobs = [begin(text(n, 300), host_target()) for n in range(6)]
+    time.sleep(0.002)  # two threads are in the midst of it
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(30)
+            status = 0 if finish(jobs) == expected else 2
+        finally:
+            os._exit(status)
+    assert finish(jobs) == expected
+    assert os.waitpid(child, 0)[1] == 0

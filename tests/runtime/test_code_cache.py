@@ -19,7 +19,7 @@ import pytest
 from weft.config import settings
 from weft.runtime.cpu import code_cache as module
 from weft.runtime.cpu import code_folder, fingerprint
-from weft.runtime.cpu.code_cache import CodeCache, cached, cached_many, compiler_fingerprint, key_of
+from weft.runtime.cpu.code_cache import CodeCache, cached, compiler_fingerprint, key_of
 from weft.runtime.cpu.code_folder import CodeFolder, default_folder
 from weft.runtime.cpu.jit import Target
 
@@ -80,19 +80,6 @@ def test_what_was_compiled_is_found_again_by_this_process_and_by_the_next(chosen
     module._made.clear()  # as a new process
     assert cached("text", HERE, never) == CODE
     assert module.code_cache().counters.loaded == 1
-
-
-def test_only_missing_texts_are_compiled_and_each_once(chosen):
-    cached("b", HERE, lambda: b"B")
-    asked = []
-
-    def compile(texts):
-        asked.append(texts)
-        return [text.upper().encode() for text in texts]
-
-    assert cached_many(["a", "b", "c", "a"], HERE, compile) == [b"A", b"B", b"C", b"A"]
-    assert asked == [["a", "c"]]
-    assert cached_many(["c", "b"], HERE, compile) == [b"C", b"B"] and len(asked) == 1
 
 
 def test_a_compilation_that_fails_leaves_nothing_behind(chosen):

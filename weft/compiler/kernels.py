@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -32,7 +32,7 @@ from weft.compiler.statistics import Clock
 from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_ahead import Job, begin, finish, is_idle
-from weft.runtime.cpu.code_cache import key_of, link
+from weft.runtime.cpu.code_cache import link
 from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
@@ -180,7 +180,7 @@ class KernelStore:
             self._waiting = []
             for each in dict.fromkeys(r.compiled for r in requests):
                 if each.is_product and each.code is None and each.job is None:
-                    _write([each], begin)
+                    _write([each])
 
     def _put_down(self, new: Compiled, clock: Clock) -> None:
         """Remember a new kernel; enough of them are begun to be compiled.
@@ -192,7 +192,7 @@ class KernelStore:
             self._waiting.append(new)
         if self._waiting and is_idle():
             with clock("emit"):
-                _write([self._waiting.pop(0)], begin)
+                _write([self._waiting.pop(0)])
         if new.is_product:
             return
         self._next.append(new)
@@ -200,7 +200,7 @@ class KernelStore:
             self._next = [new]
         if len(self._next) == (*_FIRST, BATCH)[min(self._begun, len(_FIRST))]:
             with clock("emit"):
-                _write(self._next, begin)
+                _write(self._next)
             self._next = []
             self._begun += 1
 
@@ -222,7 +222,7 @@ class KernelStore:
             left = [c for c in new if c.job is None]
             with clock("emit"):
                 for i in range(0, len(left), BATCH):
-                    _write(left[i : i + BATCH], Job)  # nothing else is left to do meanwhile
+                    _write(left[i : i + BATCH])
             jobs = list({c.job: None for c in new if c.job is not None})
             try:
                 with clock("compile"), _told(len(new)):
@@ -234,7 +234,7 @@ class KernelStore:
             with clock("link"):
                 for each, job in begun:
                     assert job is not None
-                    each.module = key_of(job.text, each.target)
+                    each.module = job.key
                     each.code = loaded = link(each.module, codes[job])
                     each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
             return sum(len(c.kernels) for c in new)
@@ -259,7 +259,7 @@ def _told(count: int) -> Iterator[None]:
         ) from error
 
 
-def _write(batch: Sequence[Compiled], begin: Callable[[str, Target], Job]) -> None:
+def _write(batch: Sequence[Compiled]) -> None:
     """One module; names are by position, so that the same graph finds its code on disk again."""
     numbers = itertools.count()
     for each in batch:

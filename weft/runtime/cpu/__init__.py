@@ -10,7 +10,6 @@
 | `fingerprint` | a hash of the sources that made cached code |
 | `code_folder` | `CodeFolder`: authenticated entries, shared by processes, bounded |
 | `code_image` | `mapped`: object code brought into memory without LLVM |
-| `code_workers` | `compile_many`: several modules at once, in processes of their own |
 | `executor` | `executor`: the native routine that runs programs, as functions |
 | `executor_layout` | frames, instructions and steps, as words in memory |
 | `executor_text` | the routine in LLVM IR: regions of steps |
@@ -18,6 +17,7 @@
 | `handles` | `array_maker`, `tensor_maker`: what a compiled call gives back |
 | `instruction_text` | its other instructions: loops, branches, registers, slots |
 | `jit` | `compile_text`, `load_object`: LLVM IR to machine code to addresses |
+| `llvm_calls` | `calls`: LLVM's functions for several threads at once |
 | `pool` | `pool`: threads that share the work of a region |
 | `pool_text` | the pool in LLVM IR, and what differs between systems |
 | `processor` | what LLVM calls this processor, kept on disk |

@@ -1,70 +1,156 @@
-"""Compile modules while the next ones are being written.
+"""Compile modules while the next ones are being written, on as many cores as there are.
 
-LLVM lets go of Python's lock, so one thread compiles what is written while another writes on. What
-it has not begun when all is written is compiled by those who wait for it, with workers' help.
+LLVM lets go of Python's lock, so other threads compile what is written while one writes on. When
+all is written, the one that wrote compiles too: everybody takes the longest module that is left, so
+that nobody is late with a long one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 
-from weft.runtime.cpu.code_cache import cached, cached_many
-from weft.runtime.cpu.code_workers import compile_many, cores
+from weft.errors import WeftError
+from weft.runtime.cpu.code_cache import CodeCache, code_cache, key_of
 from weft.runtime.cpu.jit import Target, compile_text
 
-_compilers: list[ThreadPoolExecutor] = []  # one thread, since LLVM runs in one at a time
-_latest: list[Future[bytes]] = []  # what it was asked for last
+_MOST_THREADS = 16  # each takes memory, and few graphs have more modules
+_changed = threading.Condition()  # held by who changes what follows, or a job
+_unfinished: dict[str, Job] = {}  # by key
+_threads: list[ThreadPoolExecutor] = []  # one, once it is needed
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Job:
     """A module whose code is being made, or will be."""
 
     text: str
     target: Target
-    code: Future[bytes] | None = None  # None: nobody has been asked to make it
-    process: int = field(default_factory=os.getpid)
+    key: str  # under which the code is kept
+    cache: CodeCache
+    code: bytes | None = None
+    error: Exception | None = None
+    maker: tuple[int, int] | None = None  # the process and the thread that make it
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the code is there, or cannot be made."""
+        return self.code is not None or self.error is not None
+
+    @property
     def is_left(self) -> bool:
-        """Whether nobody makes the code in this process; from now on nobody will."""
-        return self.code is None or self.process != os.getpid() or self.code.cancel()
+        """Whether this thread may make it: nobody does, or who did is not there any more."""
+        if self.is_done or self.maker is None:
+            return not self.is_done
+        return self.maker[0] != os.getpid() or self.maker[1] == threading.get_ident()
 
 
 def begin(text: str, target: Target) -> Job:
-    """Have a module compiled in the background, if there is a core for it."""
-    if cores() < 2:
-        return Job(text, target)
-    if not _compilers:
-        _compilers.append(ThreadPoolExecutor(1, "weft-compiler"))
-    code = _compilers[0].submit(cached, text, target, lambda: compile_text(text, target))
-    _latest[:] = [code]
-    return Job(text, target, code)
+    """Have a module compiled, unless it was before: at once, if there is a core for it."""
+    key, cache = key_of(text, target), code_cache()
+    known = cache.get(key)
+    with _changed:
+        job = _unfinished.get(key) if known is None else None
+        if job is None:
+            job = Job(text, target, key, cache, known)
+            if known is None:
+                _unfinished[key] = job
+                _ask_a_thread()
+    return job
 
 
 def is_idle() -> bool:
     """Whether a module that is begun now is compiled at once."""
-    return cores() > 1 and all(code.done() for code in _latest)
+    with _changed:
+        return len(_unfinished) < _extra_threads()
 
 
 def finish(jobs: Sequence[Job]) -> list[bytes]:
-    """The object code of each module; they are all for one target."""
-    left = [job for job in jobs if job.is_left()]
-    made: dict[Job, bytes] = {}
-    if left:
-        target = left[0].target
-        texts = [job.text for job in left]
-        codes = cached_many(texts, target, lambda missing: compile_many(missing, target))
-        made.update(zip(left, codes, strict=True))
+    """The object code of each module, in whose making this thread takes part."""
+    while (job := _next_of(jobs)) is not None:
+        _make(job)
     for job in jobs:
-        if job not in made:
-            assert job.code is not None
-            made[job] = job.code.result()
-    return [made[job] for job in jobs]
+        if job.error is not None:
+            raise job.error
+    return [job.code for job in jobs if job.code is not None]
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _extra_threads() -> int:
+    return min(cores() - 1, _MOST_THREADS)
+
+
+def _ask_a_thread() -> None:
+    """Have another thread make one of the jobs, if there is a core for it."""
+    if _extra_threads() < 1:
+        return
+    if not _threads:
+        _threads.append(ThreadPoolExecutor(_extra_threads(), "weft-compiler"))
+    with suppress(RuntimeError):  # no thread can be started: who waits makes all
+        _threads[0].submit(_make_one)
+
+
+def _next_of(jobs: Iterable[Job]) -> Job | None:
+    """A job that nobody makes, for this thread; None when all are done, which it waits for."""
+    with _changed:
+        while not all(job.is_done for job in jobs):
+            found = _longest_left(jobs)
+            if found is not None:
+                return found
+            _changed.wait()
+    return None
+
+
+def _longest_left(jobs: Iterable[Job]) -> Job | None:
+    """The longest of those that nobody makes, which is now for this thread to make."""
+    found = max((job for job in jobs if job.is_left), key=lambda job: len(job.text), default=None)
+    if found is not None:
+        found.maker = os.getpid(), threading.get_ident()
+    return found
+
+
+def _make_one() -> None:
+    """What another thread does for each job, if it is not too late."""
+    with _changed:
+        job = _longest_left(_unfinished.values())
+    if job is not None:
+        _make(job)
+
+
+def _make(job: Job) -> None:
+    """Compile one module; who waits for it gets the code, or the error."""
+    code: bytes | None = None
+    error: Exception | None = None
+    try:
+        made = compile_text(job.text, job.target)
+        job.cache.put(job.key, made)
+        code = made
+    except (RuntimeError, MemoryError, WeftError) as raised:
+        error = raised
+    finally:
+        with _changed:
+            job.code, job.error, job.maker = code, error, None  # left to others, if interrupted
+            if job.is_done:
+                _unfinished.pop(job.key, None)
+            _changed.notify_all()
+
+
+def _reset_after_fork() -> None:
+    """Start a child without threads, which do not live through a fork, and with a free lock."""
+    global _changed
+    _changed = threading.Condition()
+    _threads.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_compilers.clear)  # threads do not live through a fork
-    os.register_at_fork(after_in_child=_latest.clear)
+    os.register_at_fork(after_in_child=_reset_after_fork)

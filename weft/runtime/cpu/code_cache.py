@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from weakref import WeakValueDictionary
 
@@ -84,24 +84,12 @@ def code_cache() -> CodeCache:
 
 def cached(text: str, target: Target, compile: Callable[[], bytes]) -> bytes:
     """The code of `text` for `target`: kept from before, or made by `compile` and kept."""
-    return cached_many([text], target, lambda missing: [compile()])[0]
-
-
-def cached_many(
-    texts: Sequence[str],
-    target: Target,
-    compile: Callable[[list[str]], list[bytes]],
-) -> list[bytes]:
-    """The code of each text; `compile` is called once, with those that are not kept, if any."""
-    store = code_cache()
-    keys = {text: key_of(text, target) for text in texts}
-    found = {text: code for text, key in keys.items() if (code := store.get(key)) is not None}
-    missing = [text for text in keys if text not in found]
-    if missing:
-        for text, code in zip(missing, compile(missing), strict=True):
-            store.put(keys[text], code)
-            found[text] = code
-    return [found[text] for text in texts]
+    store, key = code_cache(), key_of(text, target)
+    code = store.get(key)
+    if code is None:
+        code = compile()
+        store.put(key, code)
+    return code
 
 
 def key_of(text: str, target: Target) -> str:

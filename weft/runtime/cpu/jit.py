@@ -1,8 +1,8 @@
 """Turn LLVM IR text into machine code, and machine code into addresses.
 
 `compile_text` gives object code, which may be kept on disk; `load_object` maps it into this
-process. LLVM comes from llvmlite, which is imported when code is first compiled. One lock stands
-around LLVM, and every module has a context of its own, so nothing grows with use.
+process. LLVM comes from llvmlite, which is imported when code is first compiled. Threads compile at
+the same time, each with a target machine; every module has a context of its own, so nothing grows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 import platform
 import sys
 import threading
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from weft.runtime.cpu.code_image import Image
 
 _llvm = LazyModule("llvmlite.binding")
+_calls = LazyModule("weft.runtime.cpu.llvm_calls")
 _image = LazyModule("weft.runtime.cpu.code_image")
 _processor = LazyModule("weft.runtime.cpu.processor")
 _lock = threading.RLock()
@@ -37,6 +39,8 @@ _PASSES = ("sroa",)
 _HWCAP, _BYTE_PRODUCTS = 16, 1 << 20  # of Linux: the word of features, and one of them
 _ARCH_PRCTL, _REQUEST_STATE, _TILE_STATE = 158, 0x1023, 18  # the call of Linux on x86-64
 _NEWEST_KNOWN = 22  # the LLVM whose options were last looked at
+_MOST_TARGETS = 8
+_machines: dict[Target, list[Any]] = {}  # that nobody uses now
 _forced: ContextVar[Target | None] = ContextVar("weft_target", default=None)
 
 
@@ -160,15 +164,17 @@ def using_target(target: Target) -> Iterator[None]:
 def compile_text(text: str, target: Target) -> bytes:
     """The object code of a module in LLVM IR."""
     _initialize()
-    with _lock:
+    library = _calls.calls()
+    if library is None:
         return bytes(_compiled(text, target, "emit_object"))
+    with _tuned(target), _machine(target) as machine:
+        return bytes(library.object_code(text, machine))
 
 
 def emit_assembly(text: str, triple: str, cpu: str = "", features: str = "") -> str:
     """A module in LLVM IR as assembly for any processor LLVM knows; for reading and for tests."""
     _initialize_all()
-    with _lock:
-        return str(_compiled(text, Target(triple, cpu, features), "emit_assembly"))
+    return str(_compiled(text, Target(triple, cpu, features), "emit_assembly"))
 
 
 def load_object(code: bytes) -> Loaded:
@@ -183,44 +189,90 @@ def load_object(code: bytes) -> Loaded:
 
 
 def _compiled(text: str, target: Target, how: str) -> Any:
-    context = _llvm.create_context()
-    module = _llvm.parse_assembly(text, context)
-    try:
-        module.verify()
-        machine = _machine(target)
-        if "alloca" in text:
-            _optimize(module, machine)
-        with _tuned(target):
+    """What a machine of llvmlite makes of a module, one at a time."""
+    with _lock, _tuned(target), _machine(target) as machine:
+        context = _llvm.create_context()
+        module = _llvm.parse_assembly(text, context)
+        try:
+            module.verify()
+            if "alloca" in text:
+                _optimize(module, machine)
             return getattr(machine, how)(module)
-    finally:
-        module.close()
-        context.close()
+        finally:
+            module.close()
+            context.close()
 
 
-@contextmanager
-def _tuned(target: Target) -> Iterator[None]:
-    """Keep LLVM from what costs more than it gains.
+class _Tuning:
+    """Keeps LLVM from what costs more than it gains, while anything is compiled.
 
     Its search for better addresses takes up to half its time. Constants moved out of loops fill the
     registers of a long polynomial, where instructions of x86 take them from memory for nothing. On
     ARM, where vectors are short and many, counting the registers in use takes a quarter of the
-    time and makes slower code. Options are those of the whole process, so they hold only while the
-    lock does.
+    time and makes slower code. Options are those of the whole process: who comes first sets them,
+    who leaves last sets them back, and who wants others waits until nobody is left.
     """
-    options = {"disable-lsr": True}
-    if target.architecture == "x86_64":
-        options["disable-machine-licm"] = True
-    elif target.architecture == "aarch64":
-        options["misched-regpressure"] = False
-    if _llvm.llvm_version_info[0] > _NEWEST_KNOWN:  # an unknown option would end the process
-        options = {}
-    for option, here in options.items():
-        _llvm.set_option("", f"-{option}={here}".lower())
-    try:
-        yield
-    finally:
-        for option, here in options.items():
-            _llvm.set_option("", f"-{option}={not here}".lower())
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._inside: list[int] = []  # threads
+        self._options: dict[str, bool] = {}
+
+    @contextmanager
+    def __call__(self, target: Target) -> Iterator[None]:
+        options = self._options_for(target)
+        thread = threading.get_ident()
+        with self.changed:
+            self.changed.wait_for(lambda: self._options == options or self._is_free())
+            if self._is_free() and self._options != options:
+                self._set(options)
+            self._inside.append(thread)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._inside.remove(thread)
+                if not self._inside:
+                    self._set({})
+                    self.changed.notify_all()
+
+    def _is_free(self) -> bool:
+        """Whether no other thread compiles."""
+        return all(thread == threading.get_ident() for thread in self._inside)
+
+    @staticmethod
+    def _options_for(target: Target) -> dict[str, bool]:
+        if _llvm.llvm_version_info[0] > _NEWEST_KNOWN:  # an unknown option would end the process
+            return {}
+        options = {"disable-lsr": True}
+        if target.architecture == "x86_64":
+            options["disable-machine-licm"] = True
+        elif target.architecture == "aarch64":
+            options["misched-regpressure"] = False
+        return options
+
+    def _set(self, options: dict[str, bool]) -> None:
+        library = _calls.calls()
+        wanted = {name: not here for name, here in self._options.items()} | options
+        for name, here in wanted.items():
+            text = f"-{name}={here}".lower()
+            if library is None:
+                _llvm.set_option("", text)
+            else:
+                library.set_option(text)
+        self._options = options
+
+    def before_fork(self) -> None:
+        """Wait until no other thread compiles: a child would wait forever for what LLVM locks."""
+        self.changed.acquire()
+        self.changed.wait_for(self._is_free)
+
+    def after_fork(self) -> None:
+        """Let compilations begin again."""
+        self.changed.release()
+
+
+_tuned = _Tuning()
 
 
 def _optimize(module: Any, machine: Any) -> None:
@@ -231,8 +283,24 @@ def _optimize(module: Any, machine: Any) -> None:
     passes.run(module, builder)
 
 
-@functools.lru_cache(maxsize=8)
-def _machine(target: Target) -> Any:
+@contextmanager
+def _machine(target: Target) -> Iterator[Any]:
+    """A machine that makes code for `target`, which nobody else uses inside."""
+    free = _machines.setdefault(target, [])
+    try:
+        machine = free.pop()
+    except IndexError:
+        machine = _new_machine(target)
+    try:
+        yield machine
+    finally:
+        if len(_machines) <= _MOST_TARGETS:
+            free.append(machine)
+        else:
+            _machines.clear()
+
+
+def _new_machine(target: Target) -> Any:
     # Position independent, so that one object needs nothing outside its own pages.
     family = _llvm.Target.from_triple(target.triple)
     return family.create_target_machine(
@@ -267,9 +335,17 @@ def _engine() -> Any:
     with _lock:
         try:
             _llvm.check_jit_execution()
-            return _llvm.create_lljit_compiler(_machine(host_target()), use_jit_link=True)
+            return _llvm.create_lljit_compiler(_new_machine(host_target()), use_jit_link=True)
         except (OSError, RuntimeError) as error:
             raise UnsupportedError(
                 f"jit: this system refuses memory for machine code ({error})\n"
                 "hint: its security settings must allow executable memory"
             ) from error
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_tuned.before_fork,
+        after_in_parent=_tuned.after_fork,
+        after_in_child=_tuned.after_fork,
+    )
