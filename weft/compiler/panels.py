@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import gcd, lcm, prod
 
 import numpy as np
@@ -56,6 +57,14 @@ class Entry:
     def reads(self) -> frozenset[OutputRefs]:
         """Everything that is read."""
         return self.local | self.other
+
+    @cached_property
+    def alone(self) -> tuple[Step, ...]:
+        """The steps in a panel: a product that packs first is one kernel that packs as it goes."""
+        if self.group.kind != "dot" or len(self.steps) == 1:
+            return self.steps
+        call = self.cut(0, 0)
+        return self.steps if call is None else (call,)
 
 
 @dataclass(frozen=True)
@@ -192,33 +201,21 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
     """The steps of all entries, chains of them panel by panel."""
     made: list[Step] = []
     left = _drawn_late(entries)
-    single: dict[Entry, Entry] = {}  # each with one step, where that can be
     while left:
         first, *rest = left
         found = panels = None
         read = any(entry.reads.intersection(first.group.members) for entry in rest)
         if read and _is_large_product(first):
-            single.update((entry, _in_one(entry)) for entry in left if entry not in single)
-            inside = [single[entry] for entry in left]
-            found = _chain(fusion, inside[0], inside[1:])
-            panels = None if found is None else _panels(fusion, found, inside, places)
+            found = _chain(fusion, first, rest)
+            panels = None if found is None else _panels(fusion, found, left, places)
         if found is None or panels is None:
             made += first.steps
             left = rest
             continue
-        given = {one: entry for entry, one in single.items()}
-        made += [step for entry in found.before for step in given[entry].steps]
+        made += [step for entry in found.before for step in entry.steps]
         made.append(panels)
-        left = [given[entry] for entry in found.after]
+        left = found.after
     return made
-
-
-def _in_one(entry: Entry) -> Entry:
-    """A product that packs first with the one kernel that packs as it goes; others as they are."""
-    if entry.group.kind != "dot" or len(entry.steps) == 1:
-        return entry
-    call = entry.cut(0, 0)
-    return entry if call is None else replace(entry, steps=(call,))
 
 
 def _drawn_late(entries: Sequence[Entry]) -> list[Entry]:
@@ -319,6 +316,9 @@ def _panels(
         if node not in outside and node not in fusion.kept
     ]
     inner = [m for m in inner if m.role == "temporary" and m.kind.size % chain.rows.count == 0]
+    saved = sum(m.nbytes for m in inner)
+    if saved < WORTH or len(chain.members) < 2:
+        return None
     members = _as_tall_as_each_other(chain)
     shares = [share for e in members if e not in chain.sums and (share := _share(e, chain.rows))]
     if len(shares) + len(chain.sums) < len(members):
@@ -329,13 +329,12 @@ def _panels(
     count = chain.rows.batches * -(-chain.rows.rows // height)
     found = [_call_and_share(entry, chain, height) for entry in members]
     calls = tuple(call for call, _ in found)
-    if count == 1 or len(calls) < 2:
+    if count == 1:
         return None
     row_bytes = {m: m.nbytes // chain.rows.count for m in inner}
     offsets, nbytes = _laid_out(calls, {m: n * height for m, n in row_bytes.items()})
     workers = min(pool.cores, chain.rows.batches if chain.sums else count)
-    saved = sum(m.nbytes for m in inner)
-    if saved < max(WORTH, 2 * nbytes * workers) or (saved < LARGE and count < FEW * pool.cores):
+    if saved < 2 * nbytes * workers or (saved < LARGE and count < FEW * pool.cores):
         return None
     for each in inner:
         each.role = "panel"
@@ -427,7 +426,7 @@ class _Share:
 def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, _Share]:
     """A member's call, and how its tasks go with the rows of a panel."""
     if entry not in chain.sums:
-        (call,), share = entry.steps, _share(entry, chain.rows)
+        (call,), share = entry.alone, _share(entry, chain.rows)
         assert isinstance(call, Call) and share is not None
         return call, share
     pieces = _part_of(height, chain.rows.rows)
@@ -446,9 +445,9 @@ def _part_of(height: int, rows: int) -> int:
 
 def _share(entry: Entry, rows: Rows) -> _Share | None:
     """How the tasks of an entry's kernel go with rows; None if they do not."""
-    if len(entry.steps) != 1:
+    if len(entry.alone) != 1:
         return None
-    (call,) = entry.steps
+    (call,) = entry.alone
     if not isinstance(call, Call) or len(call.request.compiled.kernels) != 1:
         return None
     if entry.group.kind == "dot":
@@ -475,8 +474,8 @@ class _Tiled:
 
 def _tiled(entry: Entry) -> _Tiled | None:
     """How the kernel of a product is cut; it may have fewer batches than the call, of more rows."""
-    call = entry.steps[0]
-    if len(entry.steps) != 1 or not isinstance(call, Call):
+    call = entry.alone[0]
+    if len(entry.alone) != 1 or not isinstance(call, Call):
         return None
     notes, parameters = call.request.compiled.kernels[0].notes, call.request.parameters
     if notes.get("rows") is None:
