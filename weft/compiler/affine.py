@@ -6,7 +6,7 @@ whether a value reads a variable at all. `add`, `sub` and `mul` build such indic
 
 from __future__ import annotations
 
-from weft.compiler.loops import Value, integer, integer_of, value, values_in
+from weft.compiler.loops import Value, integer, integer_of, leaves_of, value
 
 _ZERO, _ONE = integer(0), integer(1)
 
@@ -64,7 +64,7 @@ def wrapped(number: int) -> int:
 
 def depends(x: Value, variable: Value) -> bool:
     """Whether a value reads the variable; what a local was assigned earlier does not count."""
-    return variable in values_in(x)
+    return variable in leaves_of(x)
 
 
 def stride(

@@ -155,7 +155,7 @@ class _Function:
         elif isinstance(statement, Tiles):
             write = multiply_pairs if statement.pairs else multiply
             write(self.values, self.dialect.native, statement)
-            self.scopes.forget(frozenset({("local", statement.sums)}))
+            self.scopes.forget_one(("local", statement.sums))
         elif isinstance(statement, Ahead):
             self.values.ahead(statement.source)
         elif isinstance(statement, Reduce):
@@ -228,7 +228,7 @@ class _Function:
                 old, new = values.read(place, pointer, 1), self._in_lane(value, lane)
                 made = self._combine(store, old, new, 1)
                 values.write(place, pointer, made, 1)
-        self.scopes.forget(frozenset({("buffer", store.buffer)}))
+        self.scopes.forget_one(("buffer", store.buffer))
 
     def _combine(self, store: Store, old: str, new: str, lanes: int) -> str:
         dtype = self.kernel.buffers[store.buffer].dtype
@@ -241,9 +241,9 @@ class _Function:
         value = values.value(statement.value)
         if statement.position is not None:
             self._put(values.place_of(memory), statement.position, value)
-            self.scopes.forget(frozenset({memory}))
+            self.scopes.forget_one(memory)
         else:
-            name = vector(type_of(local.dtype), local.lanes)
+            name = values.registers[statement.local]
             pointer = values.locals[statement.local]
             if local.lanes > 1 and values.lane != VECTOR:
                 old = self.writer.let(f"load {name}, ptr {pointer}")
@@ -252,7 +252,7 @@ class _Function:
             else:
                 text = values.spread(value, local.lanes)
             self.writer.do(f"store {name} {text}, ptr {pointer}")
-            self.scopes.forget(frozenset({memory}))
+            self.scopes.forget_one(memory)
             values.hold(statement.local, text, value)
 
     def _when(self, statement: When) -> None:

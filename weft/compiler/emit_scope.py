@@ -7,6 +7,7 @@ forgotten when it is written.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -59,7 +60,7 @@ class Scopes:
         self.top = 0  # the depth of the innermost scope
         self.known: dict[Any, Made] = {}  # in any scope
         self._branches = [0]  # depths of branches
-        self._readers: dict[Memory, list[tuple[Any, Made]]] = {}
+        self._readers: defaultdict[Memory, list[tuple[Any, Made]]] = defaultdict(list)
 
     def push(self, scope: Scope) -> Scope:
         """Enter a scope."""
@@ -83,7 +84,7 @@ class Scopes:
         entry = (key, made)
         self.stack[depth].made.append(entry)
         for memory in made.reads if isinstance(made, Operand) else _reads(made):
-            self._readers.setdefault(memory, []).append(entry)
+            self._readers[memory].append(entry)
 
     def floor(self, depth: int) -> int:
         """`depth`, or that of the innermost branch if it is deeper: values stay in branches."""
@@ -120,7 +121,12 @@ class Scopes:
     def forget(self, written: frozenset[Memory]) -> None:
         """Drop every value that reads memory which has been, or will be, written."""
         for memory in written:
-            self._drop(self._readers.pop(memory, ()))
+            self.forget_one(memory)
+
+    def forget_one(self, memory: Memory) -> None:
+        """Drop every value that reads this memory."""
+        if memory in self._readers:
+            self._drop(self._readers.pop(memory))
 
     def _drop(self, made: Iterable[tuple[Any, Made]]) -> None:
         """Forget these, but not what has come in their place since."""

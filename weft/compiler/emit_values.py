@@ -24,8 +24,8 @@ from weft.compiler.loops import (
     get,
     integer,
     integer_of,
+    leaves_of,
     literal,
-    values_in,
 )
 from weft.compiler.polynomial import Polynomial, polynomial, without
 from weft.core.common.types import DType
@@ -44,6 +44,7 @@ class Place(NamedTuple):
     kind: str  # the pointer's type
     dtype: DType
     lanes: int  # of one element
+    reads: frozenset[Memory]  # the array itself
 
 
 class Located(NamedTuple):
@@ -86,6 +87,9 @@ class Values:
         self._strides: dict[Value, Value | None] = {}  # the same for what indices consist of
         self._wide = {number for number, local in enumerate(kernel.locals) if local.lanes > 1}
         self._codes: dict[int, Code] = {}
+        self._places: dict[Memory, Place] = {}
+        self.registers = [vector(type_of(x.dtype), x.lanes) for x in kernel.locals]  # their types
+        self._own = [frozenset({("local", number)}) for number in range(len(kernel.locals))]
 
     def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
         """Enter a vector loop, or leave it."""
@@ -105,12 +109,13 @@ class Values:
                 x, ready = stack.pop()
                 if find(x, lane) is not None:
                     continue
-                missing = [] if ready else [a for a in _needs(x) if find(a, lane) is None]
-                if missing:
-                    stack.append((x, True))
-                    stack.extend([(a, False) for a in reversed(missing)])
-                else:
-                    self._make(x, lane)
+                if not ready and x.args and x.op not in _ASKING:
+                    missing = [(a, False) for a in _needs(x) if find(a, lane) is None]
+                    if missing:
+                        stack.append((x, True))
+                        stack += reversed(missing)
+                        continue
+                self._make(x, lane)
             found = find(root, lane)
         assert isinstance(found, Operand), root
         return found
@@ -144,8 +149,7 @@ class Values:
     def hold(self, local: int, text: str, x: Operand) -> None:
         """A register was given `x`, which is written as `text` there: no need to read it again."""
         kind, depth = self.kernel.locals[local], self.scopes.top
-        literal = x.literal and kind.lanes == 1
-        reads = frozenset({("local", local)})
+        literal, reads = x.literal and kind.lanes == 1, self._own[local]
         made = Operand(text, kind.dtype, kind.lanes, depth, reads, False, literal, x.natural)
         self.scopes.keep(get(local, kind.dtype), made, depth)
 
@@ -162,13 +166,20 @@ class Values:
 
     def place_of(self, memory: Memory) -> Place:
         """A buffer or an array among the locals."""
+        found = self._places.get(memory)
+        if found is None:
+            found = self._places[memory] = self._place_of(memory)
+        return found
+
+    def _place_of(self, memory: Memory) -> Place:
         kind, position = memory
         if kind == "buffer":
             dtype = self.kernel.buffers[position].dtype
-            return Place(memory, self.buffers[position], self.kind, dtype, 1)
+            return Place(memory, self.buffers[position], self.kind, dtype, 1, frozenset({memory}))
         local = self.kernel.locals[position]
         pointer = "ptr addrspace(3)" if local.shared else "ptr"
-        return Place(memory, self.locals[position], pointer, local.dtype, local.lanes)
+        own = self._own[position]
+        return Place(memory, self.locals[position], pointer, local.dtype, local.lanes, own)
 
     def alignment(self, place: Place, index: Value) -> int:
         """The bytes that the address of a vector, adjacent elements from `index`, divides by."""
@@ -260,20 +271,20 @@ class Values:
 
     def _has_lanes(self, index: Value) -> bool:
         wide = self._wide
-        return bool(wide) and any(x.op == "get" and x.data in wide for x in values_in(index))
+        return bool(wide) and any(x.op == "get" and x.data in wide for x in leaves_of(index))
 
     def _differs(self, x: Value) -> bool:
         """Whether a value may differ between the lanes of the vector loop around this point."""
         return self.variable is not None and any(
             part is self.variable or (part.op == "get" and part.data in self._wide)
-            for part in values_in(x)
+            for part in leaves_of(x)
         )
 
     def _find(self, x: Value, lane: int) -> Operand | list[Operand] | None:
         found = self._known.get(x)
-        if found is None and x.op == "const":
-            return self._literal(x)
-        if lane == VECTOR or x.op == "const":
+        if x.op == "const":
+            return self._literal(x) if found is None else found
+        if lane == VECTOR:
             return found
         special = self._known.get((x, lane))
         if special is not None:
@@ -372,8 +383,8 @@ class Values:
             if a.depth > depth:
                 depth = a.depth
             varies = varies or a.varies
-            if a.reads and a.reads is not reads:
-                reads = reads | a.reads
+            if a.reads is not reads:
+                reads = reads | a.reads if reads else a.reads
         natural = False
         if x.dtype == INDEX and operands[0].dtype == INDEX:
             folded = _fold(x.op, operands) if lanes == 1 else None
@@ -424,7 +435,7 @@ class Values:
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         text = self.read(place, pointer, lanes, align)
         self.writer.lines = lines
-        made = Operand(text, x.dtype, lanes, depth, reads | {place.memory}, varies)
+        made = Operand(text, x.dtype, lanes, depth, reads | place.reads, varies)
         if place.lanes > 1 and lane != VECTOR:
             return self._extract(made, lane)
         return made
@@ -445,11 +456,10 @@ class Values:
         if x.args:
             return self._load(x, lane, self.place_of(memory))
         depth = self.scopes.anchor(0, memory)
-        name = vector(type_of(local.dtype), local.lanes)
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
-        text = self.writer.let(f"load {name}, ptr {self.locals[x.data]}")
+        text = self.writer.let(f"load {self.registers[x.data]}, ptr {self.locals[x.data]}")
         self.writer.lines = lines
-        made = Operand(text, x.dtype, local.lanes, depth, frozenset({memory}))
+        made = Operand(text, x.dtype, local.lanes, depth, self._own[x.data])
         if local.lanes == 1 or lane == VECTOR:
             return made
         return self._extract(made, lane)
@@ -556,18 +566,17 @@ class Values:
         self._keep(x, lane, made if len(made) > 1 else made[0])
 
 
+_ASKING = frozenset({"load", "get", "across", "turned"})  # what asks for operands by lane
 _MEMORY = {"load": "buffer", "get": "local"}
 
 
 def reads_of(x: Value) -> frozenset[Memory]:
     """The memory that a value needs."""
-    return frozenset((_MEMORY[a.op], a.data) for a in values_in(x) if a.op in _MEMORY)
+    return frozenset((_MEMORY[a.op], a.data) for a in leaves_of(x) if a.op in _MEMORY)
 
 
 def _needs(x: Value) -> tuple[Value, ...]:
-    """Operands that are written before a value; memory is asked for by lane, branches inside."""
-    if x.op in ("load", "get", "across", "turned"):
-        return ()
+    """Operands that are written before a value: those of branches are written inside."""
     return (x.args[0], *x.args[1 + x.data :]) if x.op == "rarely" else x.args
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.fuse import Fusion
-from weft.compiler.loops import Kernel, Statement, Store, Value, children, const, load
+from weft.compiler.loops import Kernel, Statement, Store, Value, const, load
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
 from weft.compiler.rebuild import Statements, changer, revise, with_body
@@ -168,6 +168,6 @@ def _renumbered(statements: Statements, new: dict[int, int]) -> Statements:
         if isinstance(s, Store):
             made.append(replace(s, buffer=new[s.buffer]))
         else:
-            inner = children(s)
+            inner = s.body
             made.append(with_body(s, _renumbered(inner, new)) if inner else s)
     return tuple(made)

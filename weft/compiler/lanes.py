@@ -27,8 +27,7 @@ from weft.compiler.loops import (
     When,
     every,
     expressions,
-    values_in,
-    walk,
+    leaves_of,
 )
 from weft.compiler.polynomial import hides, known, number, polynomial, stride
 from weft.compiler.prices import APART, UNIT, indices, points_of, price, weight
@@ -37,20 +36,22 @@ from weft.compiler.rebuild import (
     Statements,
     assigned_locals,
     bound,
+    leaves_in,
     rename_locals,
-    values_of,
 )
 
 _S = TypeVar("_S", bound=Statement)
 
 FEWEST = 4  # lanes that pay
+_NOTHING: frozenset[Value] = frozenset()
 
 
 def touches(statements: Statements) -> Counter[int]:
     """How often statements read or assign each local."""
     found: Counter[int] = Counter()
     for statement in every(statements):
-        found.update({x.data for x in values_in(*expressions(statement)) if x.op == "get"})
+        read = _NOTHING.union(*map(leaves_of, expressions(statement)))
+        found.update({x.data for x in read if x.op == "get"})
         if isinstance(statement, Assign):
             found[statement.local] += 1
         elif isinstance(statement, Reduce):
@@ -100,7 +101,7 @@ class Lanes:
             slope = number(stride(next(iter(positions)), variable))
             if len(positions) > 1 or not slope or self.kernel.locals[local].lanes > 1:
                 return None
-            reads = [x for x in values_of(body) if x.op == "get" and x.data == local]
+            reads = [x for x in leaves_in(body) if x.op == "get" and x.data == local]
             if any(x.args[0] not in positions for x in reads):
                 return None
             if any(
@@ -115,7 +116,7 @@ class Lanes:
         for local in assigned_locals(body) - exempt:
             if inside[local] != self.total[local] or self.kernel.locals[local].lanes > 1:
                 return False
-        for x in values_of(body):
+        for x in leaves_in(body):
             if x.op == "get" and self.kernel.locals[x.data].lanes > 1:
                 return False
         return True
@@ -189,7 +190,7 @@ def _differing(variable: Value, body: Statements, spread: set[int]) -> set[int]:
 
 def depends(x: Value, variable: Value, differing: set[int]) -> bool:
     """Whether a value is another one in each lane."""
-    return any(p is variable or (p.op == "get" and p.data in differing) for p in values_in(x))
+    return any(p is variable or (p.op == "get" and p.data in differing) for p in leaves_of(x))
 
 
 def _control_fits(variable: Value, body: Statements, differing: set[int]) -> bool:
@@ -206,7 +207,7 @@ def _control_fits(variable: Value, body: Statements, differing: set[int]) -> boo
         if any(depends(x, variable, differing) for x in own):
             return False
     positions = [
-        x.args[0] for x in values_of(body) if x.op == "get" and x.args and x.data in differing
+        x.args[0] for x in leaves_in(body) if x.op == "get" and x.args and x.data in differing
     ]
     return not any(depends(x, variable, differing) for x in positions)
 
@@ -215,10 +216,10 @@ def stores_fit(variable: Value, body: Statements) -> bool:
     """Whether no step stores what another one stores or loads."""
     inner = {v for s in every(body) for v in bound(s)}
     stores = [s for s in every(body) if isinstance(s, Store)]
-    loads = [x for x in values_of(body) if x.op == "load"]
+    loads = [x for x in leaves_in(body) if x.op == "load"]
     assigned = assigned_locals(body)
     for store in stores:
-        if any(x.op == "get" and x.data in assigned for x in values_in(store.index)):
+        if any(x.op == "get" and x.data in assigned for x in leaves_of(store.index)):
             return False
         step = stride(store.index, variable)
         if not step and (step is not None or store.combine or _is_loaded(store.index)):
@@ -233,7 +234,7 @@ def stores_fit(variable: Value, body: Statements) -> bool:
 
 
 def _is_loaded(index: Value) -> bool:
-    return any(x.op in ("load", "get") for x in values_in(index))
+    return any(x.op in ("load", "get") for x in leaves_of(index))
 
 
 def _is_own(stored: Value, other: Value, variable: Value, inner: set[Value]) -> bool:
@@ -273,7 +274,7 @@ def widest(variable: Value, statements: Statements) -> int:
     """Bytes of the widest element that is computed in lanes, indices aside."""
     sizes = [s.value.dtype.itemsize for s in every(statements) if isinstance(s, Store)]
     for s in every(statements):
-        loads = [x for x in walk(*expressions(s)) if x.op == "load"]
+        loads = [x for v in expressions(s) for x in leaves_of(v) if x.op == "load"]
         sizes += [x.dtype.itemsize for x in loads if hides(x.args[0], variable)]
         if isinstance(s, Assign) and s.value.dtype != INDEX:
             sizes.append(s.value.dtype.itemsize)

@@ -18,7 +18,6 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
-    children,
     expressions,
     integer_of,
     parameter,
@@ -87,7 +86,7 @@ def _text(
         for x in expressions(statement):
             yield from _spell(x, numbers, literals)
         yield "{"
-        yield from _text(children(statement), numbers, literals)
+        yield from _text(statement.body, numbers, literals)
         yield "}"
 
 

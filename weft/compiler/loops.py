@@ -76,13 +76,16 @@ PRODUCTS = frozenset({"dot", "chain", "pairs"})
 COMBINES = PRODUCTS | {"add", "mul", "min", "max", "and", "or", "argmax", "argmin", "last"}
 KINDS = frozenset({"serial", "parallel", "vector", "unroll", "block", "thread"})
 
+_LEAVES = frozenset({"variable", "load", "get"})
+
 _values: dict[Any, _Reference] = {}
+_NOTHING: frozenset[Value] = frozenset()
 
 
 class Value:
     """One point of an expression; equal expressions are one object."""
 
-    __slots__ = ("__weakref__", "args", "data", "dtype", "extent", "op", "terms")
+    __slots__ = ("__weakref__", "args", "data", "dtype", "extent", "inside", "op", "terms")
 
     def __init__(self, op: str, args: tuple[Value, ...], dtype: DType, data: Any) -> None:
         self.op = op
@@ -91,6 +94,7 @@ class Value:
         self.data = data  # a literal, or the number of a variable, parameter, buffer or local
         self.terms: Any = None  # an index as a polynomial, once somebody has asked for it
         self.extent: int | None = None  # of a variable whose name says how far it runs
+        self.inside: frozenset[Value] | None = None if args else _NOTHING  # see `leaves_of`
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"
@@ -234,6 +238,7 @@ class Store:
     index: Value
     value: Value
     combine: str = ""
+    body: ClassVar[tuple[Statement, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +248,7 @@ class Assign:
     local: int
     value: Value
     position: Value | None = None
+    body: ClassVar[tuple[Statement, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,22 +349,47 @@ def values_in(*roots: Value) -> set[Value]:
     return seen
 
 
-def children(statement: Statement) -> tuple[Statement, ...]:
-    """The statements directly inside one."""
-    return () if isinstance(statement, Store | Assign) else statement.body
+def leaves_of(x: Value) -> frozenset[Value]:
+    """The variables, loads and locals among the values that `x` needs, itself included."""
+    found = _inside(x) if x.inside is None else x.inside
+    return found | {x} if x.op in _LEAVES else found
+
+
+def _inside(x: Value) -> frozenset[Value]:
+    """The leaves of a value's operands, which are found once for each value."""
+    stack = [x]
+    while stack:
+        point = stack[-1]
+        missing = [a for a in point.args if a.inside is None]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        found = _NOTHING
+        for a in point.args:
+            more = a.inside
+            assert more is not None
+            if a.op in _LEAVES:
+                more = more | {a}
+            if more and more is not found:
+                found = found | more if found else more
+        point.inside = found
+    assert x.inside is not None
+    return x.inside
 
 
 def expressions(statement: Statement) -> tuple[Value, ...]:
     """The values a statement itself names; not those of statements inside it."""
+    if isinstance(statement, Assign):
+        position = statement.position
+        return (statement.value,) if position is None else (statement.value, position)
+    if isinstance(statement, Store):
+        return (statement.index, statement.value)
     if isinstance(statement, Loop):
         return (statement.start, statement.stop)
     if isinstance(statement, Reduce):
         extents = tuple(extent for _, extent in statement.axes)
         return extents + tuple(v for part in statement.parts for v in part.values)
-    if isinstance(statement, Store):
-        return (statement.index, statement.value)
-    if isinstance(statement, Assign):
-        return (statement.value, *(() if statement.position is None else (statement.position,)))
     if isinstance(statement, Tiles):
         return (*statement.places, statement.groups)
     if isinstance(statement, Ahead):
@@ -371,7 +402,7 @@ def every(statements: tuple[Statement, ...]) -> list[Statement]:
     found: list[Statement] = []
     for statement in statements:
         found.append(statement)
-        if not isinstance(statement, Store | Assign):
+        if statement.body:
             found += every(statement.body)
     return found
 

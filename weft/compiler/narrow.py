@@ -14,7 +14,7 @@ import numpy as np
 from weft.compiler.emit_cpu import native_to
 from weft.compiler.emit_pairs import FEATURE
 from weft.compiler.emit_tiles import feature_of
-from weft.compiler.loops import Kernel, Part, Reduce, Statement, children, every, value
+from weft.compiler.loops import Kernel, Part, Reduce, Statement, every, value
 from weft.compiler.rebuild import Statements, with_body
 from weft.core.common.dtypes import bfloat16
 from weft.core.common.types import DType
@@ -56,6 +56,6 @@ def _widened(statements: Statements) -> Statements:
                 for p in statement.parts
             )
             statement = replace(statement, parts=parts)
-        inner = children(statement)
+        inner = statement.body
         made.append(with_body(statement, _widened(inner)) if inner else statement)
     return tuple(made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from weft.compiler.loops import INDEX, Value, integer, integer_of, value
+from weft.compiler.loops import INDEX, Value, integer, integer_of, leaves_of, value
 
 Monomial: TypeAlias = tuple[Value, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
@@ -131,6 +131,8 @@ def hides(x: Value, atom: Value) -> bool:
     """Whether an atom is somewhere inside a value."""
     if x is atom:
         return True
+    if atom.op == "variable":
+        return atom in leaves_of(x)
     seen: set[Value] = set()
     stack = [x]
     while stack:

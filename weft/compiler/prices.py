@@ -12,7 +12,6 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
-    children,
     every,
     expressions,
     walk,
@@ -86,7 +85,7 @@ def _price(variable: Value, statements: Statements, by_rows: bool) -> tuple[int,
         else:
             total += APART
     for s in statements:
-        inner, some = _price(variable, children(s), by_rows)
+        inner, some = _price(variable, s.body, by_rows)
         total, adjacent = total + weight(s) * inner, adjacent or some
         if isinstance(s, Reduce) and s.axes:
             inner, some = _price(variable, (replace(s, axes=(), body=()),), by_rows)

@@ -23,9 +23,9 @@ from weft.compiler.loops import (
     Store,
     Tiles,
     Value,
-    children,
     every,
     expressions,
+    leaves_of,
     value,
     values_in,
     variable,
@@ -108,12 +108,10 @@ def changer(change: Change) -> Change:
 
 def with_body(statement: Statement, body: Statements) -> Statement:
     """The same loop, reduction or condition around other statements."""
-    assert not isinstance(statement, Store | Assign)
     old = statement.body
-    same = len(old) == len(body) and all(map(is_, old, body))
-    if same:
+    if old is body or (len(old) == len(body) and all(map(is_, old, body))):
         return statement
-    assert not isinstance(statement, Tiles | Ahead)
+    assert not isinstance(statement, Store | Assign | Tiles | Ahead)
     return replace(statement, body=body)
 
 
@@ -128,7 +126,8 @@ def revise_one(statement: Statement, change: Change) -> Statement:
     if isinstance(statement, Reduce):
         axes = tuple((change(v), change(extent)) for v, extent in statement.axes)
         parts = tuple(Part(p.targets, p.combine, _all(p.values, change)) for p in statement.parts)
-        return replace(statement, axes=axes, parts=parts)
+        same = axes == statement.axes and parts == statement.parts
+        return statement if same else replace(statement, axes=axes, parts=parts)
     if isinstance(statement, Store):
         index, given = change(statement.index), change(statement.value)
         if index is statement.index and given is statement.value:
@@ -157,7 +156,7 @@ def revise(statements: Statements, change: Change) -> Statements:
     made: list[Statement] = []
     for statement in statements:
         changed = revise_one(statement, change)
-        if not isinstance(changed, Store | Assign):
+        if changed.body:
             changed = with_body(changed, revise(changed.body, change))
         made.append(changed)
     return tuple(made)
@@ -165,6 +164,8 @@ def revise(statements: Statements, change: Change) -> Statements:
 
 def substitute(statements: Statements, values: Mapping[Value, Value]) -> Statements:
     """Statements where some values, such as variables, are others."""
+    if not values:
+        return statements
     memo = dict(values)
     return revise(statements, lambda x: rebuild(x, _same, memo))
 
@@ -204,7 +205,7 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
             named = (statement.sums, statement.left, statement.right)
             sums, left, right = (numbers.get(n, n) for n in named)
             statement = replace(statement, sums=sums, left=left, right=right)
-        inner = children(statement)
+        inner = statement.body
         made.append(with_body(statement, _renamed(inner, numbers)) if inner else statement)
     return tuple(made)
 
@@ -212,6 +213,15 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
 def values_of(statements: Iterable[Statement]) -> set[Value]:
     """Every point of every expression in statements and in those inside them."""
     return values_in(*(x for s in every(tuple(statements)) for x in expressions(s)))
+
+
+def leaves_in(statements: Iterable[Statement]) -> set[Value]:
+    """The variables, loads and locals that statements, and those inside them, are made of."""
+    found: set[Value] = set()
+    for statement in every(tuple(statements)):
+        for x in expressions(statement):
+            found |= leaves_of(x)
+    return found
 
 
 def assigned_locals(statements: Iterable[Statement]) -> set[int]:
@@ -230,7 +240,7 @@ def assigned_locals(statements: Iterable[Statement]) -> set[int]:
 def read_locals(statements: Iterable[Statement]) -> set[int]:
     """The locals that statements read."""
     inside = tuple(statements)
-    found = {x.data for x in values_of(inside) if x.op == "get"}
+    found = {x.data for x in leaves_in(inside) if x.op == "get"}
     tiles = [s for s in every(inside) if isinstance(s, Tiles)]
     return found.union(*((s.sums, s.left, s.right) for s in tiles))
 

@@ -21,7 +21,6 @@ from weft.compiler.loops import (
     Store,
     Tiles,
     Value,
-    children,
     expressions,
     literal,
     walk,
@@ -64,7 +63,7 @@ class _Text:
             if not isinstance(statement, Reduce):
                 yield from (indent + line for line in self.shared(expressions(statement)))
             yield indent + self.head(statement)
-            yield from self.block(children(statement), depth + 1)
+            yield from self.block(statement.body, depth + 1)
             if isinstance(statement, Reduce):
                 self.names = {}
                 values = tuple(x for part in statement.parts for x in part.values)
@@ -180,7 +179,7 @@ def _canonical(statements: tuple[Statement, ...], numbers: dict[Value, int]) -> 
                 data = x.data.hex() if isinstance(x.data, bytes) else x.data
                 yield f"{numbers[x]} = {x.op} {x.dtype} {data} {args}"
         yield _structure(statement, numbers)
-        yield from _canonical(children(statement), numbers)
+        yield from _canonical(statement.body, numbers)
         yield "end"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.compiler.loops import Assign, Kernel, Loop, Store, Value, expressions, integer, walk
+from weft.compiler.loops import Assign, Kernel, Loop, Store, Value, expressions, integer, leaves_of
 from weft.compiler.polynomial import add, hides, known, multiply
 from weft.compiler.rebuild import Scope, Statements, assigned_locals, rename_locals, substitute
 
@@ -73,7 +73,7 @@ def _hands_on(body: Statements) -> bool:
     """Whether a step reads a register before it assigns it."""
     later, assigned = assigned_locals(body), set[int]()
     for statement in body:
-        reads = {x.data for x in walk(*expressions(statement)) if x.op == "get"}
+        reads = {x.data for v in expressions(statement) for x in leaves_of(v) if x.op == "get"}
         if reads & later - assigned:
             return True
         if isinstance(statement, Assign):

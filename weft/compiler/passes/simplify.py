@@ -34,6 +34,7 @@ from weft.compiler.polynomial import (
     to_value,
 )
 from weft.compiler.rebuild import (
+    Change,
     Statements,
     assigned_locals,
     changer,
@@ -62,9 +63,8 @@ def fold(statements: Statements) -> Statements:
     return tuple(_fold_one(s, change) for s in statements)
 
 
-def _fold_one(statement: Statement, change: object) -> Statement:
-    assert callable(change)
-    changed = revise_one(statement, lambda x: change(x))
+def _fold_one(statement: Statement, change: Change) -> Statement:
+    changed = revise_one(statement, change)
     if isinstance(changed, Store):
         index = plain(changed.index)
         return changed if index is changed.index else replace(changed, index=index)
@@ -76,7 +76,8 @@ def _fold_one(statement: Statement, change: object) -> Statement:
         if start is not changed.start or stop is not changed.stop:
             changed = replace(changed, start=start, stop=stop)
     elif isinstance(changed, Reduce):
-        changed = replace(changed, axes=tuple((v, plain(extent)) for v, extent in changed.axes))
+        axes = tuple((v, plain(extent)) for v, extent in changed.axes)
+        changed = changed if axes == changed.axes else replace(changed, axes=axes)
     return with_body(changed, tuple(_fold_one(s, change) for s in changed.body))
 
 
@@ -158,13 +159,14 @@ def _loop(loop: Loop) -> Statements:
     once = start is not None and stop is not None and stop - start == 1
     if once and loop.kind in ("serial", "unroll"):
         return substitute(body, {loop.variable: loop.start})
-    return (replace(loop, body=body),)
+    return (with_body(loop, body),)
 
 
 def _reduce(reduce: Reduce) -> Statements:
     """A reduction without axes of one point; one that gives nothing is loops around its body."""
     single = {v: integer(0) for v, extent in reduce.axes if known(extent) == 1}
-    inner = replace(reduce, body=_without_steps(reduce.body))
+    inner = with_body(reduce, _without_steps(reduce.body))
+    assert isinstance(inner, Reduce)
     if single:
         kept = tuple(axis for axis in inner.axes if axis[0] not in single)
         (changed,) = substitute((replace(inner, axes=kept),), single)

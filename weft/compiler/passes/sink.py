@@ -22,8 +22,8 @@ from weft.compiler.loops import (
     expressions,
     get,
     integer,
+    leaves_of,
     value,
-    walk,
 )
 from weft.compiler.passes.vectorize import width
 from weft.compiler.polynomial import add, divide, known, most_of, multiply, number, stride, subtract
@@ -205,7 +205,7 @@ def _live(run: Statements) -> tuple[set[int], set[int]]:
     before: set[int] = set()
     after: set[int] = set()
     for statement in run:
-        read = {x.data for x in walk(*expressions(statement)) if x.op == "get"}
+        read = {x.data for v in expressions(statement) for x in leaves_of(v) if x.op == "get"}
         before |= read - after
         if isinstance(statement, Assign):
             after.add(statement.local)
