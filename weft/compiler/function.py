@@ -7,8 +7,10 @@ transform's handler, so compiled functions compose with everything and their Pyt
 from __future__ import annotations
 
 import builtins
+import gc
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import update_wrapper
 from threading import RLock, get_ident
 from types import MethodType
@@ -25,6 +27,18 @@ from weft.errors import ArgumentError
 
 _MOST_REASONS = 100
 _tracing = RLock()  # one for all functions: they may call each other while they are traced
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Inside, nobody searches for cycles: what compiling makes is a lot, and nearly has none."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class CompiledFunction:
@@ -125,7 +139,7 @@ class CompiledFunction:
         self._running.add(mark)
         try:
             leaves = [(leaf.kind, leaf.device, leaf.spec) for leaf in call.signature.leaves]
-            with self._counting.timed("trace"):
+            with _undisturbed(), self._counting.timed("trace"):
                 program = capture(self._function, self.name, leaves, call.build)
         finally:
             self._running.discard(mark)
@@ -157,7 +171,7 @@ class CompiledFunction:
         """Build the executable, and the code that enters and leaves it."""
         if found.is_ready:
             return
-        with _tracing:
+        with _tracing, _undisturbed():
             if not found.is_ready:
                 arguments = (args, keywords)
                 is_first = self._counting.numbers["compilations"] == 0
