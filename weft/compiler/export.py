@@ -154,8 +154,10 @@ class LoadedFunction:
         self._check(call, args, keywords)
         if not compiled.runs_plainly(call):
             return compiled.replay(call, self._exhausted)
-        if not compiled.is_ready:
-            compiled.build(Counting(), call, (args, keywords))
+        if compiled.is_ready:
+            compiled.ease(call, (args, keywords))
+        else:
+            compiled.build(Counting())
         arrays = compiled.gather(call)
         return self._exhausted() if arrays is None else compiled.leave(compiled.run(arrays))
 

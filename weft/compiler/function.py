@@ -91,7 +91,10 @@ class CompiledFunction:
         found = self._specialization(call, args, keywords)
         if not found.runs_plainly(call):
             return found.replay(call, lambda: self._function(*args, **keywords))
-        self._prepare(found, call, args, keywords)
+        if found.is_ready:
+            found.ease(call, (args, keywords))
+        else:
+            self._prepare(found)
         if current() is None:
             self._ready = found
         arrays = found.gather(call)
@@ -165,17 +168,12 @@ class CompiledFunction:
             self._gone_hits += gone.hits
             self._counting.add(evictions=1)
 
-    def _prepare(
-        self, found: Specialization, call: Call, args: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> None:
-        """Build the executable, and the code that enters and leaves it."""
-        if found.is_ready:
-            return
+    def _prepare(self, found: Specialization) -> None:
+        """Build the executable, if it is not there."""
         with _tracing, _undisturbed():
             if not found.is_ready:
-                arguments = (args, keywords)
                 is_first = self._counting.numbers["compilations"] == 0
-                found.build(self._counting, call, arguments, self._general_kernels, is_first)
+                found.build(self._counting, self._general_kernels, is_first)
 
     @property
     def stats(self) -> CompilationStats:
@@ -228,5 +226,5 @@ class CompiledFunction:
         """What is traced and compiled for these arguments; nothing runs."""
         call = self._parameters.call(args, keywords)
         found = self._specialization(call, args, keywords)
-        self._prepare(found, call, args, keywords)
+        self._prepare(found)
         return found

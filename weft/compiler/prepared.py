@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.emit_bounds import BOUNDS, LOCALS
 from weft.compiler.executable import Executable
 from weft.core.common.events import watchers
+from weft.core.common.lazy import LazyModule
 from weft.core.common.types import DType, Shape, TensorType
 from weft.errors import CompilationError, WeftError
 from weft.runtime.cpu.allocator import CachingAllocator
@@ -26,6 +26,7 @@ from weft.runtime.cpu.handles import array_maker
 from weft.runtime.cpu.program import Program, address_of, knows_arrays
 from weft.runtime.registry import client
 
+_bounds = LazyModule("weft.compiler.emit_bounds")
 _CACHED_BYTES = 1 << 16  # results from which memory is worth a search in the allocator
 _BYTE = np.dtype(np.uint8)
 
@@ -170,8 +171,9 @@ def failure_of(name: str) -> Callable[[int, int], WeftError]:
     """What makes the error for a status that a kernel of `name` reports."""
 
     def failure(code: int, detail: int) -> WeftError:
-        if code == BOUNDS:
-            kind, number = ("local", detail - LOCALS) if detail >= LOCALS else ("buffer", detail)
+        if code == _bounds.BOUNDS:
+            inside = detail - _bounds.LOCALS
+            kind, number = ("local", inside) if inside >= 0 else ("buffer", detail)
             return CompilationError(
                 f"{name}: a kernel reaches outside of its {kind} {number}"
                 "\nhint: this is a mistake of weft; nothing was written there"

@@ -54,6 +54,7 @@ class Specialization:
         self.donated = donated
         self.hits = 0
         self.is_ready = False
+        self._is_eased = False
         self.parts = None
         self._generation = generation()
 
@@ -91,15 +92,8 @@ class Specialization:
         tensors += [each.current() for each in self.program.captures]
         return all(_is_plain(x, constant) for x in tensors)
 
-    def build(
-        self,
-        counting: Counting,
-        call: Call,
-        arguments: Any,
-        general: bool = False,
-        own: bool = True,
-    ) -> None:
-        """Make the executable, and the code around it; see `build_executable.build`."""
+    def build(self, counting: Counting, general: bool = False, own: bool = True) -> None:
+        """Make the executable, and the code that leaves it; see `build_executable.build`."""
         trace = self.program.trace
         specs = self._specs()
         self.parts = None
@@ -111,10 +105,15 @@ class Specialization:
             self.leave, self.enter = self.parts.leave, _refuse
             self.is_ready = True
             return
-        self.leave = make_leave(trace, self.program.structure)
-        made = make_enter(call, arguments, self.program, self.kept, self._donations())
-        self.enter = _refuse if made is None else made
+        self.leave, self.enter = make_leave(trace, self.program.structure), _refuse
         self.is_ready = True
+
+    def ease(self, call: Call, arguments: Any) -> None:
+        """Write the quick way in, once: for a function that is called again like that."""
+        if not self._is_eased and self.parts is None:
+            self._is_eased = True
+            made = make_enter(call, arguments, self.program, self.kept, self._donations())
+            self.enter = _refuse if made is None else made
 
     def build_anew(self, counting: Counting, general: bool) -> None:
         """Make the executable once more, by the choices that hold now; calls go on meanwhile."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import hmac
-import json
-import logging
 import os
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+from weft.core.common.lazy import LazyModule
 
 _FORMAT = 1
 _SUFFIX = ".code"
@@ -30,7 +30,7 @@ _HAS_OWNERS = hasattr(os, "geteuid")  # where files have none to check, nothing 
 # A link or a pipe in the folder is no entry.
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK if _HAS_OWNERS else 0
 
-_log = logging.getLogger("weft")
+_logging = LazyModule("logging")
 
 
 @dataclass(slots=True)
@@ -98,7 +98,8 @@ class CodeFolder:
         if not self._warned:
             self._warned = True
             reason = error.strerror or str(error)
-            _log.warning("compiled code is not kept on disk: %s: %s", self.path, reason)
+            log = _logging.getLogger("weft")
+            log.warning("compiled code is not kept on disk: %s: %s", self.path, reason)
 
     def _read(self, folder: int, key: str) -> bytes | None:
         secret = _secret(folder)
@@ -260,7 +261,7 @@ def _secret(folder: int) -> bytes:
 
 def _header(secret: bytes, key: str, code: bytes) -> bytes:
     """The line before the code."""
-    fields = {"format": _FORMAT, "key": key, "bytes": len(code)}
-    told = json.dumps(fields).encode()
-    mac = hmac.new(secret, told + b"\n" + code, hashlib.sha256).hexdigest()
-    return json.dumps({**fields, "mac": mac}).encode()
+    fields = f'"format": {_FORMAT}, "key": "{key}", "bytes": {len(code)}'
+    told = f"{{{fields}}}\n".encode()
+    mac = hmac.new(secret, told + code, hashlib.sha256).hexdigest()
+    return f'{{{fields}, "mac": "{mac}"}}'.encode()
