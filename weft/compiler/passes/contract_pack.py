@@ -159,10 +159,11 @@ class Copy:
 
     def held(self, start: Value, into: list[Statement]) -> list[Value]:
         """The places of a panel, held inside the axis."""
+        f, places = self.frame, [add(start, i) for i in range(self.width)]
+        if self.width == self.array.points and f.is_whole(start, self.width, self.axis[1]) is True:
+            return places
         last = subtract(self.axis[1], 1)
-        return [
-            self.frame.let("place", smaller(add(start, i), last), into) for i in range(self.width)
-        ]
+        return [f.let("place", smaller(place, last), into) for place in places]
 
     def edge(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel one element at a time, its places held inside the axis."""
@@ -173,7 +174,10 @@ class Copy:
     def copies(
         self, at: Callable[[int], Value], depth: Span, place: Value, step: int
     ) -> Statements:
-        """Copy points 0, step, 2 · step, … of a panel, which lie `at` places of the axis."""
+        """Copy points 0, step, 2 · step, … of a panel, which lie `at` places of the axis.
+
+        Vectors of a few points of the depth are written out; single elements are too many.
+        """
 
         def body(k: Value) -> Statements:
             names = {self.frame.product.depth[0]: add(depth.start, k)}
@@ -185,6 +189,6 @@ class Copy:
                 for i in range(0, self.width, step)
             )
 
-        if known(depth.count) == FEW:
+        if known(depth.count) == FEW and step > 1:
             return tuple(s for k in range(FEW) for s in body(integer(k)))
         return self.frame.loop("depth", depth.count, body)
