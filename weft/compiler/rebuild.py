@@ -167,20 +167,42 @@ def substitute(statements: Statements, values: Mapping[Value, Value]) -> Stateme
     if not values:
         return statements
     memo = dict(values)
-    return revise(statements, lambda x: rebuild(x, _same, memo))
+    return revise(statements, lambda x: _replaced(x, memo))
 
 
 def substitute_value(x: Value, values: Mapping[Value, Value]) -> Value:
     """An expression where some values are others."""
-    return rebuild(x, _same, dict(values))
+    return _replaced(x, dict(values))
 
 
-def _same(x: Value) -> Value:
-    return x
+def _replaced(x: Value, memo: dict[Value, Value], depth: int = 0) -> Value:
+    """`rebuild` where nothing changes but what `memo` knows from the start."""
+    found = memo.get(x)
+    if found is not None:
+        return found
+    args = x.args
+    if not args:
+        return x
+    if depth == _DEEPEST:
+        for point in walk(x):
+            _replaced(point, memo, _DEEPEST - 1)
+        return memo.get(x, x)
+    made = []
+    changed = False
+    for a in args:
+        b = memo.get(a)
+        if b is None:
+            b = _replaced(a, memo, depth + 1) if a.args else a
+        made.append(b)
+        changed = changed or b is not a
+    memo[x] = found = value(x.op, tuple(made), x.dtype, x.data) if changed else x
+    return found
 
 
 def rename_locals(statements: Statements, numbers: Mapping[int, int]) -> Statements:
     """Statements that read and assign other locals in the place of some."""
+    if not numbers:
+        return statements
 
     def change(x: Value) -> Value:
         if x.op == "get" and x.data in numbers:

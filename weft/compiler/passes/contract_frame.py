@@ -43,9 +43,8 @@ from weft.compiler.rebuild import (
     Scope,
     Statements,
     assigned_locals,
-    changer,
     rename_locals,
-    revise,
+    substitute,
 )
 from weft.core.common.types import DType
 
@@ -271,12 +270,9 @@ class Frame:
     ) -> Statements:
         """The epilogue, or what is `given`, at one point, or at one vector of points."""
         product = self.product
-        names = {product.row[0]: row, product.column[0]: column}
-
-        def change(x: Value) -> Value:
-            return total if x.op == "get" and x.data == product.target else names.get(x, x)
-
-        made = revise(product.epilogue if given is None else given, changer(change))
+        sums = get(product.target, self.scope.locals[product.target].dtype)
+        names = {product.row[0]: row, product.column[0]: column, sums: total}
+        made = substitute(product.epilogue if given is None else given, names)
         return made if lanes == 1 else rename_locals(made, self.in_lanes)
 
     def each(
