@@ -138,8 +138,9 @@ class _Function:
             if isinstance(statement, Store) and not statement.combine:
                 stores.append(statement)
                 continue
-            self._stores(stores)
-            stores = []
+            if stores:
+                self._stores(stores)
+                stores = []
             self._statement(statement)
             if statement is not body[-1] and _is_shared_out(statement):
                 self.dialect.barrier(self.writer)
@@ -238,11 +239,12 @@ class _Function:
     def _assign(self, statement: Assign) -> None:
         values, memory = self.values, ("local", statement.local)
         local = self.kernel.locals[statement.local]
-        value = values.value(statement.value)
         if statement.position is not None:
+            value = values.value(statement.value)
             self._put(values.place_of(memory), statement.position, value)
             self.scopes.forget_one(memory)
         else:
+            value = values.next_of(statement.local, statement.value)
             name = values.registers[statement.local]
             pointer = values.locals[statement.local]
             if local.lanes > 1 and values.lane != VECTOR:

@@ -44,6 +44,7 @@ class Place(NamedTuple):
     kind: str  # the pointer's type
     dtype: DType
     lanes: int  # of one element
+    element: str  # the type of one in memory
     reads: frozenset[Memory]  # the array itself
 
 
@@ -90,6 +91,7 @@ class Values:
         self._places: dict[Memory, Place] = {}
         self.registers = [vector(type_of(x.dtype), x.lanes) for x in kernel.locals]  # their types
         self._own = [frozenset({("local", number)}) for number in range(len(kernel.locals))]
+        self._held = [get(number, x.dtype) for number, x in enumerate(kernel.locals)]
 
     def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
         """Enter a vector loop, or leave it."""
@@ -119,6 +121,14 @@ class Values:
             found = find(root, lane)
         assert isinstance(found, Operand), root
         return found
+
+    def next_of(self, local: int, root: Value) -> Operand:
+        """The value that a register is given: if it is made of its old one, nobody asks again."""
+        if self._held[local] not in root.args or root.op in _OTHERWISE:
+            return self.value(root)
+        for a in root.args:
+            self.value(a)
+        return self._instruction(root, self.lane)
 
     def scalar(self, root: Value) -> Operand:
         """A value that is the same in all lanes."""
@@ -151,7 +161,7 @@ class Values:
         kind, depth = self.kernel.locals[local], self.scopes.top
         literal, reads = x.literal and kind.lanes == 1, self._own[local]
         made = Operand(text, kind.dtype, kind.lanes, depth, reads, False, literal, x.natural)
-        self.scopes.keep(get(local, kind.dtype), made, depth)
+        self.scopes.keep(self._held[local], made, depth)
 
     def slope(self, index: Value) -> int | Value | None:
         """How an index moves from lane to lane: 0, 1, another step, or None if it is not even."""
@@ -175,11 +185,12 @@ class Values:
         kind, position = memory
         if kind == "buffer":
             dtype = self.kernel.buffers[position].dtype
-            return Place(memory, self.buffers[position], self.kind, dtype, 1, frozenset({memory}))
+            pointer, own = self.buffers[position], frozenset({memory})
+            return Place(memory, pointer, self.kind, dtype, 1, stored_type(dtype), own)
         local = self.kernel.locals[position]
-        pointer = "ptr addrspace(3)" if local.shared else "ptr"
-        own = self._own[position]
-        return Place(memory, self.locals[position], pointer, local.dtype, local.lanes, own)
+        kind = "ptr addrspace(3)" if local.shared else "ptr"
+        pointer, element, own = self.locals[position], stored_type(local.dtype), self._own[position]
+        return Place(memory, pointer, kind, local.dtype, local.lanes, element, own)
 
     def alignment(self, place: Place, index: Value) -> int:
         """The bytes that the address of a vector, adjacent elements from `index`, divides by."""
@@ -198,9 +209,8 @@ class Values:
             start, moved = place.pointer, index.text
             if step:
                 (start, _), moved = self.address(place, index), str(step)
-            element = vector(stored_type(place.dtype), place.lanes)
-            how = f"getelementptr {element}, {place.kind}"
-            text = self._let(f"{how} {start}, i64 {moved}", depth)
+            element = vector(place.element, place.lanes)
+            text = self._let(f"getelementptr {element}, {place.kind} {start}, i64 {moved}", depth)
             found = Operand(text, INDEX, 1, depth, index.reads)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
@@ -243,7 +253,7 @@ class Values:
         """The elements at a pointer; a bool is a byte that is not 0."""
         if self.guard is not None:
             pointer = self.guard.pointer(place, pointer, lanes)
-        name = vector(stored_type(place.dtype), lanes)
+        name = vector(place.element, lanes)
         align = align or place.dtype.itemsize
         text = self.writer.let(f"load {name}, {place.kind} {pointer}, align {align}")
         if place.dtype != BOOL:
@@ -258,7 +268,7 @@ class Values:
             text = Code(self.writer, lanes).convert("zext", text, "i1", "i8")
         if self.guard is not None:
             pointer = self.guard.pointer(place, pointer, lanes)
-        name = vector(stored_type(place.dtype), lanes)
+        name = vector(place.element, lanes)
         align = align or place.dtype.itemsize
         self.writer.do(f"store {name} {text}, {place.kind} {pointer}, align {align}")
 
@@ -374,8 +384,11 @@ class Values:
     def _instruction(self, x: Value, lane: int) -> Operand:
         operands: list[Operand] = []
         lanes, depth, varies, reads = 1, 0, False, NOTHING
+        known = self._known
         for arg in x.args:
-            a = self._find(arg, lane)
+            a = known.get(arg) if lane == VECTOR else None
+            if a is None:
+                a = self._find(arg, lane)
             assert isinstance(a, Operand), x
             operands.append(a)
             if a.lanes > lanes:
@@ -567,6 +580,7 @@ class Values:
 
 
 _ASKING = frozenset({"load", "get", "across", "turned"})  # what asks for operands by lane
+_OTHERWISE = _ASKING | {"rarely", "item", "variable", "parameter"}  # what is no instruction
 _MEMORY = {"load": "buffer", "get": "local"}
 
 
