@@ -85,7 +85,18 @@ _NOTHING: frozenset[Value] = frozenset()
 class Value:
     """One point of an expression; equal expressions are one object."""
 
-    __slots__ = ("__weakref__", "args", "data", "dtype", "extent", "inside", "op", "terms")
+    __slots__ = (
+        "__weakref__",
+        "args",
+        "data",
+        "dtype",
+        "extent",
+        "inside",
+        "is_folded",
+        "is_plain",
+        "op",
+        "terms",
+    )
 
     def __init__(self, op: str, args: tuple[Value, ...], dtype: DType, data: Any) -> None:
         self.op = op
@@ -95,6 +106,8 @@ class Value:
         self.terms: Any = None  # an index as a polynomial, once somebody has asked for it
         self.extent: int | None = None  # of a variable whose name says how far it runs
         self.inside: frozenset[Value] | None = None if args else _NOTHING  # see `leaves_of`
+        self.is_folded = not args  # whether `simplify` leaves it as it is,
+        self.is_plain = not args  # and as an index
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"

@@ -35,7 +35,7 @@ from weft.core.common.types import DType
 
 Change: TypeAlias = Callable[[Value], Value]
 Statements: TypeAlias = tuple[Statement, ...]
-_DEEPEST = 200  # calls inside calls, which Python does not take without end
+DEEPEST = 200  # calls inside calls, which Python does not take without end
 
 
 class Scope:
@@ -88,9 +88,9 @@ def rebuild(x: Value, change: Change, memo: dict[Value, Value], depth: int = 0) 
         return found
     args = x.args
     if args:
-        if depth == _DEEPEST:
+        if depth == DEEPEST:
             for point in walk(x):
-                rebuild(point, change, memo, _DEEPEST - 1)
+                rebuild(point, change, memo, DEEPEST - 1)
             return memo[x]
         depth += 1
         made = tuple([memo[a] if a in memo else rebuild(a, change, memo, depth) for a in args])
@@ -183,9 +183,9 @@ def _replaced(x: Value, memo: dict[Value, Value], depth: int = 0) -> Value:
     args = x.args
     if not args:
         return x
-    if depth == _DEEPEST:
+    if depth == DEEPEST:
         for point in walk(x):
-            _replaced(point, memo, _DEEPEST - 1)
+            _replaced(point, memo, DEEPEST - 1)
         return memo.get(x, x)
     made = []
     changed = False

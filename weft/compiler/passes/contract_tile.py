@@ -12,7 +12,9 @@ not make a whole panel, are packed. What a mask hides is left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from weft.compiler.loops import Statement, Value, integer
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, either, less, when
@@ -87,17 +89,16 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     def of_right(factor: Value) -> Statements:
         return () if b.turns else pack_right(frame, factor, columns, direct, wide, depth)
 
-    packed = when(unused, (), when(shown, of_right(hidden.right_shown), of_right(product.right)))
+    packed = when(unused, (), _packed(of_right, shown, hidden.right_shown, product.right))
     rests = hidden.rests(rows, columns, depth) if none is not False else ()
     made += when(none, rests, packed)
 
     def body(p: Value) -> Statements:
         found: list[Statement] = []
         if b.pack_left:
-            plain, whole = (
-                pack_left(frame, left, rows, p, depth) for left in (hidden.left_shown, product.left)
-            )
-            found += when(none, (), when(unused, (), when(shown, plain, whole)))
+            left = partial(pack_left, frame, rows=rows, panel=p, depth=depth)
+            packed = _packed(left, shown, hidden.left_shown, product.left)
+            found += when(none, (), when(unused, (), packed))
         if known(direct) != 0:
             found += frame.loop("panel", direct, lambda q: blocks.block(p, q, None))
         if not b.turns and known(subtract(wide, direct)) != 0:
@@ -107,3 +108,12 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
         return tuple(found)
 
     return (*made, *frame.loop("panel", ceiling(rows.count, b.rows), body))
+
+
+def _packed(
+    pack: Callable[[Value], Statements], shown: Value | bool, plain: Value, whole: Value
+) -> Statements:
+    """Pack a factor: the `plain` one where a mask shows all of it, else the `whole` one."""
+    if plain is whole or shown is False:
+        return pack(whole)
+    return pack(plain) if shown is True else when(shown, pack(plain), pack(whole))

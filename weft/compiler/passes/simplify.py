@@ -20,6 +20,7 @@ from weft.compiler.loops import (
     integer,
     literal,
     value,
+    walk,
 )
 from weft.compiler.polynomial import (
     Polynomial,
@@ -34,10 +35,10 @@ from weft.compiler.polynomial import (
     to_value,
 )
 from weft.compiler.rebuild import (
+    DEEPEST,
     Change,
     Statements,
     assigned_locals,
-    changer,
     read_locals,
     rename_locals,
     revise_one,
@@ -59,8 +60,27 @@ def simplify(kernel: Kernel) -> Kernel:
 
 def fold(statements: Statements) -> Statements:
     """Statements whose index arithmetic is in its plainest form."""
-    change = changer(_point)
-    return tuple(_fold_one(s, change) for s in statements)
+    memo: dict[Value, Value] = {}
+    return tuple(_fold_one(s, lambda x: _folded(x, memo)) for s in statements)
+
+
+def _folded(x: Value, memo: dict[Value, Value], depth: int = 0) -> Value:
+    """`rebuild` by `_point`, for those values of which it is not known that they stay."""
+    if x.is_folded:
+        return x
+    found = memo.get(x)
+    if found is not None:
+        return found
+    if depth == DEEPEST:
+        for point in walk(x):
+            _folded(point, memo, DEEPEST - 1)
+        return memo.get(x, x)
+    made = tuple([a if a.is_folded else _folded(a, memo, depth + 1) for a in x.args])
+    found = _point(x if made == x.args else value(x.op, made, x.dtype, x.data))
+    if found is x:
+        x.is_folded = all([a.is_folded for a in made])
+    memo[x] = found
+    return found
 
 
 def _fold_one(statement: Statement, change: Change) -> Statement:
@@ -83,7 +103,11 @@ def _fold_one(statement: Statement, change: Change) -> Statement:
 
 def plain(index: Value) -> Value:
     """An index as a sum of products, its quotients and remainders put together again."""
-    return to_value(rejoined(polynomial(index))) if is_sum(index) else index
+    if index.is_plain or not is_sum(index):
+        return index
+    found = to_value(rejoined(polynomial(index)))
+    found.is_plain = True
+    return found
 
 
 def rejoined(p: Polynomial) -> Polynomial:
