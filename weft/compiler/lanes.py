@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from math import inf
 from typing import TypeVar
 
@@ -64,8 +65,12 @@ class Lanes:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.total = touches(kernel.body)
         self._costs: dict[tuple[str, int], tuple[float, Statement]] = {}
+
+    @cached_property
+    def total(self) -> Counter[int]:
+        """How often each local is touched anywhere."""
+        return touches(self.kernel.body)
 
     def varying(
         self, variable: Value, body: Statements, results: frozenset[int] = frozenset()

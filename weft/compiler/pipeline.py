@@ -17,7 +17,7 @@ from weft.compiler.passes.parallelize import parallelize
 from weft.compiler.passes.ranges import ranges
 from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.search import search
-from weft.compiler.passes.simplify import simplify
+from weft.compiler.passes.simplify import shorten, simplify
 from weft.compiler.passes.sink import sink
 from weft.compiler.passes.split import split
 from weft.compiler.passes.tally import tally
@@ -33,7 +33,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
     """The passes that every kernel goes through, by name."""
     return [
         ("unfold", unfold),
-        ("simplify", simplify),
+        ("simplify", shorten),
         ("collapse", collapse),
         ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
         ("tally", lambda kernel: tally(kernel) if threads_wanted else kernel),
@@ -42,9 +42,9 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("search", lambda kernel: search(kernel, vector_bytes)),
         ("parallelize", lambda kernel: parallelize(kernel, threads_wanted)),
         ("reduce", lambda kernel: reduce(kernel, vector_bytes=vector_bytes)),
-        ("simplify again", simplify),
+        ("simplify again", shorten),
         ("sink", lambda kernel: sink(kernel, vector_bytes)),
-        ("simplify once more", simplify),
+        ("simplify once more", shorten),
         ("vectorize", lambda kernel: vectorize(kernel, vector_bytes)),
         ("simplify at last", simplify),
         ("pair", pair),

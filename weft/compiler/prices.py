@@ -14,7 +14,7 @@ from weft.compiler.loops import (
     Value,
     every,
     expressions,
-    walk,
+    leaves_of,
 )
 from weft.compiler.polynomial import hides, known, number, stride, subtract
 from weft.compiler.rebuild import Statements, rebuild, values_of
@@ -50,8 +50,8 @@ def weight(statement: Statement) -> int:
 
 
 def indices(statements: Statements) -> list[Value]:
-    """Where statements themselves, not those inside them, read and write memory and arrays."""
-    roots: list[Value] = []
+    """Where statements themselves, not those inside them, use memory and arrays, in any order."""
+    leaves: set[Value] = set()
     found: list[Value] = []
     for s in statements:
         if isinstance(s, Store):
@@ -59,8 +59,8 @@ def indices(statements: Statements) -> list[Value]:
         elif isinstance(s, Assign) and s.position is not None:
             found.append(s.position)
         if isinstance(s, Store | Assign) or (isinstance(s, Reduce) and not s.axes):
-            roots += expressions(s)
-    return found + [x.args[0] for x in walk(*roots) if x.op in ("load", "get") and x.args]
+            leaves.update(*map(leaves_of, expressions(s)))
+    return found + [x.args[0] for x in leaves if x.args]
 
 
 def price(variable: Value, statements: Statements, by_rows: bool = False) -> float:

@@ -21,6 +21,7 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    every,
     get,
     identity_of,
     integer,
@@ -38,9 +39,18 @@ _WIDEST = 64  # bytes of vectors of which four are compared together
 
 def search(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
     """The kernel with long searches for extreme places in two runs."""
+    if not any(map(_is_search, every(kernel.body))):
+        return kernel
     scope = Scope(kernel)
     size = BLOCK * max(_MANY * vector_bytes // _WIDEST, 1)
     return scope.kernel_with(_Searcher(scope, Lanes(kernel), size).statements(kernel.body))
+
+
+def _is_search(statement: Statement) -> bool:
+    """Whether a statement is a reduction that finds one extreme place."""
+    if not isinstance(statement, Reduce) or len(statement.parts) != 1:
+        return False
+    return statement.parts[0].combine in ("argmax", "argmin")
 
 
 class _Searcher:
@@ -67,10 +77,10 @@ class _Searcher:
 
     def is_worth(self, reduce: Reduce) -> bool:
         """Whether a reduction is a search of a long row, for the place alone."""
-        if len(reduce.parts) != 1 or len(reduce.axes) != 1 or reduce.body:
+        if not _is_search(reduce) or len(reduce.axes) != 1 or reduce.body:
             return False
         (part,), ((_, extent),) = reduce.parts, reduce.axes
-        if part.combine not in ("argmax", "argmin") or self.touches[part.targets[0]] > 1:
+        if self.touches[part.targets[0]] > 1:
             return False
         long = (known(extent) or 0) >= _MANY * self.size
         return long and self.judge.runs_as_lanes(reduce)

@@ -49,13 +49,18 @@ from weft.compiler.rebuild import (
 
 def simplify(kernel: Kernel) -> Kernel:
     """The same kernel in fewer and plainer words."""
+    return _without_locals(shorten(kernel))
+
+
+def shorten(kernel: Kernel) -> Kernel:
+    """`simplify` between passes: locals keep their numbers, whether they are used or not."""
     body = fold(kernel.body)
     while True:
         smaller_body = _used(_without_steps(body), kernel)
         if smaller_body == body:
             break
         body = fold(smaller_body)
-    return _without_locals(replace(kernel, body=body))
+    return kernel if body is kernel.body else replace(kernel, body=body)
 
 
 def fold(statements: Statements) -> Statements:
