@@ -34,14 +34,19 @@ class Work:
 
 def work_of(call: Call) -> Work:
     """What one call does; a buffer counts as read once, or as far as the loops can reach."""
+    flops = sum(map(_operations, call.members)) if call.members else call.points
+    return Work(flops, *_bytes_of(call))
+
+
+def _bytes_of(call: Call) -> tuple[int, int]:
+    """How many bytes a call reads and writes."""
     most = call.points * call.work  # elements that can be asked for
     read = sum(
         min(place.nbytes, most * place.kind.dtype.itemsize)
         for place in dict.fromkeys(call.memory)
         if place not in call.written and place.role != "status"
     )
-    flops = sum(map(_operations, call.members)) if call.members else call.points
-    return Work(flops, read, sum(place.nbytes for place in call.written))
+    return read, sum(place.nbytes for place in call.written)
 
 
 def _operations(node: OutputRefs) -> int:
@@ -54,14 +59,14 @@ def _operations(node: OutputRefs) -> int:
 
 def estimate(call: Call) -> float:
     """About how many nanoseconds a call takes on one thread."""
-    done, r = work_of(call), rates()
+    moved, r = sum(_bytes_of(call)), rates()
     steps = call.points * call.work
     if lanes(call.request.compiled.kernels[call.number]) > 1:
         widest = max((place.kind.dtype.itemsize for place in call.written), default=4)
         computing = steps * r.vector * max(widest, 4) / host_target().vector_bytes
     else:
         computing = steps * r.scalar
-    moving = done.moved * (r.cached if done.moved <= CACHE_BYTES else r.memory)
+    moving = moved * (r.cached if moved <= CACHE_BYTES else r.memory)
     return r.call + max(computing, moving)
 
 

@@ -52,6 +52,7 @@ class Entry:
     other: frozenset[OutputRefs]
     summed: frozenset[OutputRefs]
     cut: Callable[[int, int], Call | None]
+    shares: dict[Rows, _Share | None] = field(default_factory=dict)
 
     @property
     def reads(self) -> frozenset[OutputRefs]:
@@ -361,7 +362,7 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
         again = entry
         if tall and entry in tiles and tiles[entry].height != tall:
             call = entry.cut(0, tall)
-            again = entry if call is None else replace(entry, steps=(call,))
+            again = entry if call is None else replace(entry, steps=(call,), shares={})
         made.append(again if again is entry or _share(again, chain.rows) else entry)
     return made
 
@@ -445,6 +446,12 @@ def _part_of(height: int, rows: int) -> int:
 
 def _share(entry: Entry, rows: Rows) -> _Share | None:
     """How the tasks of an entry's kernel go with rows; None if they do not."""
+    if rows not in entry.shares:
+        entry.shares[rows] = _share_of(entry, rows)
+    return entry.shares[rows]
+
+
+def _share_of(entry: Entry, rows: Rows) -> _Share | None:
     if len(entry.alone) != 1:
         return None
     (call,) = entry.alone

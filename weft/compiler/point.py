@@ -202,6 +202,12 @@ def inside(i: Part, size: int) -> Index:
 
 def kind_of(node: OutputRefs) -> str:
     """How a call is compiled: view, map, reduce, ordered, scatter, dot, conv, order, or host."""
+    if not node.kind:
+        node.kind = _kind_of(node)
+    return node.kind
+
+
+def _kind_of(node: OutputRefs) -> str:
     op = node.op
     types = tuple(source.types[slot] for source, slot in node.inputs)
     if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:

@@ -35,6 +35,8 @@ Part: TypeAlias = tuple[int, bool]  # how many uses came before; whether it is t
 def recompute(trace: Trace) -> Trace:
     """A trace of the same bits that keeps no square, or only those with uses of other kinds."""
     trace = behind_masks(trace)
+    if all(node.types[0].nbytes < LARGE for node in trace.nodes if node.types):
+        return trace
     kept: frozenset[OutputRefs] = frozenset()
     while True:
         squares = _Squares(trace, kept)

@@ -29,6 +29,7 @@ class OutputRefs:
         "device",
         "inputs",
         "key",
+        "kind",
         "op",
         "outputs",
         "params",
@@ -57,6 +58,7 @@ class OutputRefs:
         self.outputs: list[Any] = []  # weak references to the impls handed out for this node
         self.specs: tuple[Any, ...] | None = None  # how each result lies on a mesh, if on one
         self.key: Hashable = None
+        self.kind = ""  # how the compiler takes it, once that was asked
         self.counted = False  # whether a graph counts the results among the bytes it holds
 
     @classmethod
