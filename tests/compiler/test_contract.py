@@ -239,6 +239,16 @@ def test_a_deep_product_is_summed_piece_by_piece_in_one_order() -> None:
     check([Case(*shape, lifted=lifted) for shape in shapes for lifted in (False, True)])
 
 
+def test_lanes_may_read_columns_that_lie_far_apart() -> None:
+    shapes = [(64, 1, 300), (96, 2, 40), (3, 32, 9), (1, 64, 600), (48, 1, 8)]
+    cases = [Case(*shape, fused=fused) for shape in shapes for fused in (False, True)]
+    cases = [c.transposed(False, True) for c in cases]
+    with contract_blocks.using_path("turned"):
+        check([*cases, Case(48, 1, 30, batch=((3, 1440, 30, 48),)).transposed(False, True)])
+        after = contract(product(cases[0]), 16)
+    assert (after.notes["contract"].tile_columns, evaluate(after.notes["tasks"], ())) == (4, 16)
+
+
 def test_batches_share_a_factor_where_its_stride_is_zero() -> None:
     size = (9, 10, 11)
     check(

@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.chains import in_chains
-from weft.compiler.passes.contract_blocks import choose, forced_path, orient
+from weft.compiler.passes.contract_blocks import choose, dealt, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame, multiplied
 from weft.compiler.passes.contract_hidden import masked
 from weft.compiler.passes.contract_match import Product, match
@@ -63,7 +63,10 @@ def contract(
     if quads and not pieces and forced_path() != "scalar":
         product = in_quads(scope, product)
     registers = registers or (16 if vector_bytes == 32 else 32)
-    given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
+    lanes = vector_bytes // product.dtype.itemsize
+    given, product = product, orient(product, lanes)
+    if not (pieces or tall):
+        product = dealt(scope, product, lanes)
     block = choose(product, vector_bytes, registers, choice, tall)
     if masked(product, product.left) or masked(product, product.right):
         block = replace(block, depth=min(block.depth, FINE))

@@ -14,9 +14,10 @@ from math import ceil, prod
 from typing import TypeAlias
 
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.loops import PIECE, Value, walk
+from weft.compiler.loops import PIECE, Value, integer, walk
 from weft.compiler.passes.contract_match import Product
-from weft.compiler.polynomial import known, number, stride
+from weft.compiler.polynomial import add, known, multiply, number, stride
+from weft.compiler.rebuild import Scope, substitute, substitute_value
 from weft.errors import ArgumentError
 
 PANELS = 65_536  # bytes of one panel of each factor; the first cache holds the left one
@@ -35,6 +36,7 @@ WIDE = 16_384  # bytes of a row of sums for few rows
 SLIM = 128  # columns of a tile for few rows and a right factor that is turned, if not deep
 LINE = 64  # bytes that memory gives at a time
 TURNED = 4  # rows, at most, for which the right factor is turned each time it is read
+FAR = 1 << 20  # bytes of such a factor from which on the lanes' columns lie far apart
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
 FEW_COLUMNS = 16  # columns, fewer than rows, which are better rows
 FEW_ROWS = 4  # rows of a block whose places registers hold on any processor
@@ -111,6 +113,31 @@ def orient(product: Product, lanes: int) -> Product:
     rows, columns = UNKNOWN if rows is None else rows, UNKNOWN if columns is None else columns
     few_columns = 0 < columns <= max(lanes, FEW_COLUMNS) and columns < rows
     return product.swapped() if few_columns else product
+
+
+def dealt(scope: Scope, product: Product, lanes: int) -> Product:
+    """The product whose lanes are columns far apart, where a large right factor is turned.
+
+    Column `lane` · n + i is column `lane` of batch i: so each lane reads memory in one run from one
+    task to the next, and not in runs as short as a column.
+    """
+    extents = (product.row[1], product.column[1], product.depth[1])
+    rows, columns, depth = (known(e) or 0 for e in extents)
+    large = columns * depth * product.dtype.itemsize >= FAR or forced_path() == "turned"
+    fits = 0 < rows <= TURNED and columns > lanes > 1 and columns % lanes == 0
+    if forced_path() not in ("", "turned") or not (large and fits and _is_turned(product)):
+        return product
+    count = integer(columns // lanes)
+    lane, batch = scope.variable("column"), scope.variable("batch")
+    names = {product.column[0]: add(multiply(lane, count), batch)}
+    return replace(
+        product,
+        batch=(*product.batch, (batch, count)),
+        column=(lane, integer(lanes)),
+        right=substitute_value(product.right, names),
+        epilogue=substitute(product.epilogue, names),
+        in_order=False,
+    )
 
 
 def runs_along(x: Value, variable: Value) -> bool:

@@ -251,11 +251,11 @@ class Blocks:
 
         def right(here: Value, k: Value) -> Value:
             names = {product.column[0]: here, product.depth[0]: add(self.depth.start, k)}
-            return substitute_value(product.right, names)
+            return rebuild(product.right, _folded, names)
 
         def products(k: Value, x: Value) -> Statements:
             names = {product.depth[0]: add(self.depth.start, k)}
-            lefts = [substitute_value(product.left, {**names, product.row[0]: row}) for row in rows]
+            lefts = [rebuild(product.left, _folded, {**names, product.row[0]: r}) for r in rows]
             return tuple(
                 Assign(s, f.multiplied(left, x, get(s, f.dtype)))
                 for (s,), left in zip(f.sums, lefts, strict=True)
