@@ -209,7 +209,7 @@ class Assembler:
                 memories,
                 (*written, *partials) if number == 0 else tuple(written),
                 points if number == 0 else between,
-                work,
+                1 if number and "contract" in first.notes else work,
                 node,
             )
             for number in range(len(request.compiled.kernels))

@@ -23,6 +23,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
+from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import contract_shared, is_shared
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.passes.tiles import in_tiles
@@ -105,10 +106,11 @@ class KernelStore:
         """
         form = form_of(kernel)
         shared, (pieces, tall) = cut is None and is_shared(kernel), cut or (0, 0)
-        form = replace(form, key=(form.key, pieces, tall, shared))
+        parted = cut is None and is_parted(kernel)
+        form = replace(form, key=(form.key, pieces, tall, shared, parted))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
-            if is_worth(kernel):
+            if parted or is_worth(kernel):
                 lifted = frozenset()  # its schedule follows from its sizes
             elif not general:
                 lifted = self._versions_of(form).choose(form.literals)
@@ -124,7 +126,7 @@ class KernelStore:
             if found is None:
                 with clock("lower"):
                     made, checks = (
-                        self.scheduled(lifting, choice, pieces, tall, shared),
+                        self.scheduled(lifting, choice, pieces, tall, shared, parted),
                         settings.check_bounds > 0,
                     )
                     found = Compiled(made, chosen_target(), choice, checks)
@@ -143,6 +145,7 @@ class KernelStore:
         pieces: int = 0,
         tall: int = 0,
         shared: bool = False,
+        parted: bool = False,
     ) -> tuple[Kernel, ...]:
         """The kernels to run, one after another, for a lowered one."""
         if kernel.parallel is not None:  # lowering has said how it runs
@@ -159,6 +162,11 @@ class KernelStore:
         if tiled is not None:
             return (tiled,)
         has = {"quads": "dot4" in native, "by_lane": "lane" in native}
+        if parted:
+            by_lane = has["by_lane"]
+            width = target.vector_bytes
+            first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
+            return (first, *schedule(last, vector_bytes=width))
         if shared:
             return contract_shared(kernel, target.vector_bytes, registers, choice, **has)
         product = contract(

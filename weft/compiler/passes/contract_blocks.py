@@ -56,7 +56,7 @@ UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 Pair: TypeAlias = tuple[int, int]  # of rows and columns
 
 # Ways to compute a product, each of which serves every size: what `using_path` takes.
-PATHS = ("shared", "packed", "pieces", "direct", "turned", "scalar")
+PATHS = ("shared", "parted", "packed", "pieces", "direct", "turned", "scalar")
 _forced: ContextVar[str] = ContextVar("weft_product_path", default="")
 
 
@@ -64,7 +64,8 @@ _forced: ContextVar[str] = ContextVar("weft_product_path", default="")
 def using_path(path: str) -> Iterator[None]:
     """Inside, products are cut this way, whatever their sizes: all ways give the same bits.
 
-    `shared` copies both factors once, where there are no batches; `packed` does so in each task,
+    `shared` copies both factors once, where there are no batches; `parted` adds up the pieces of a
+    long sum in a kernel of its own, where rows are few; `packed` copies factors in each task,
     `pieces` also sums few points at a time in small tiles; `direct`
     copies no factor that lanes can read where it is, `turned` turns the right one in registers if
     it lies along the depth, and `scalar` has no lanes.

@@ -1,0 +1,67 @@
+"""Few rows by a large factor: pieces are summed by one kernel, added up by another, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.compiler.test_contract import Case, arrays, product
+from tests.compiler.test_contract_shared import kernels_of, normal
+from weft.compiler.native import Native
+from weft.compiler.passes.contract_blocks import using_path
+from weft.compiler.passes.contract_parted import contract_parted, is_parted
+from weft.compiler.pipeline import schedule
+from weft.compiler.verify import verify
+from weft.testing.ir import run_kernel
+
+
+def both_ways(function: Any, *arrays: Any) -> None:
+    """Pieces added up on their own have the bits of sums of one kernel."""
+    trace = wf.trace(function, *map(wf.tensor, arrays))
+    with using_path("parted"):
+        parted = Native(trace)
+    with using_path("packed"):
+        other = Native(trace)
+    assert (kernels_of(parted), kernels_of(other)) == (2, 1)
+    want = other.run(list(arrays), 1)[0]
+    for threads in (1, 2):
+        assert parted.run(list(arrays), threads)[0].tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("columns", [9, 37, 128])
+def test_pieces_added_up_on_their_own_have_the_bits_of_one_kernel(rows: int, columns: int) -> None:
+    both_ways(lambda x, y: x @ y, normal(rows, 1024), normal(1024, columns))
+
+
+def test_a_transposed_matrix_by_a_vector_is_a_row_by_a_matrix() -> None:
+    both_ways(lambda x, y: x.T @ y, normal(1280, 50, dtype=np.float64), normal(1280).astype(float))
+
+
+def test_what_follows_the_sum_is_computed_once_for_every_result() -> None:
+    x, y, b = normal(3, 2048), normal(2048, 70), normal(70)
+    both_ways(lambda x, y, b: wf.maximum(x @ y + b, 0), x, y, b)
+
+
+@pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
+def test_both_kernels_mean_the_plain_loops(vector_bytes: int, registers: int) -> None:
+    case = Case(1, 5, 1024, fused=True)
+    kernel = product(case)
+    with using_path("parted"):
+        assert is_parted(kernel)
+        first, last = contract_parted(kernel, vector_bytes, registers)
+    dtype, size = first.notes["partials"]
+    given = [*arrays(case), np.full(size, np.nan, dtype)]
+    for made in (first, *schedule(last, vector_bytes=vector_bytes)):
+        given = list(run_kernel(verify(made, True), given, (), True))
+    for x, y in zip(run_kernel(kernel, arrays(case), ()), given[:-1], strict=True):
+        assert x.tobytes() == y.tobytes()
+
+
+def test_a_small_factor_or_an_uneven_depth_takes_one_kernel() -> None:
+    assert is_parted(product(Case(1, 512, 1024)))
+    for case in (Case(1, 64, 1024), Case(1, 512, 1025), Case(9, 512, 1024), Case(1, 4096, 512)):
+        assert not is_parted(product(case))
