@@ -286,6 +286,17 @@ def test_no_instruction_calls_a_library_on_any_processor(name):
     assert ("ymm" in assembly) == (name in ("avx2", "avx512"))
 
 
+@pytest.mark.parametrize(("name", "is_read"), [("avx2", False), ("graviton", True)])
+def test_a_literal_addend_is_read_where_the_sum_would_overwrite_it(name, is_read):
+    x, y = operands(FLOAT, FLOAT)
+    made = builder.fma(builder.fma(x, y, const(0.5, FLOAT)), x, y)
+    target = PROCESSORS[name]
+    text = emit([elementwise(made, [FLOAT, FLOAT], 64, 16, "kernel")], target)
+    assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
+    assert text.count("load volatile") == is_read
+    assert not is_read or not re.search(r"\smovi?\s+v", assembly)
+
+
 def test_object_code_needs_no_symbol_from_outside():
     code = jit.compile_text(emit(list(everything(8)), jit.host_target()), jit.host_target())
     assert undefined_symbols(code) == []

@@ -40,7 +40,7 @@ def emit(kernels: Sequence[Kernel], target: Target, checks: bool = False) -> str
 def native_to(target: Target) -> frozenset[str]:
     """The instructions a processor has that others must spell in several."""
     if target.architecture != "x86_64":
-        found = {"half", "round", "fma", "saturate", "lane"}
+        found = {"half", "round", "fma", "saturate", "lane", "overwrites"}
         return frozenset(found | {"dot4", "sdot"} if target.has("dotprod") else found)
     has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
     found = {name for name, any_of in has.items() if any(map(target.has, any_of))}

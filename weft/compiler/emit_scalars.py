@@ -32,7 +32,8 @@ def instruction(
 ) -> str:
     """One instruction on operands of dtype `source`; the result is of dtype `target`.
 
-    `native` names what the target does itself: `half` (conversions), `round`, `fma`.
+    `native` names what the target does itself: `half` (conversions), `round`, `fma`; and
+    `overwrites` if sums of products go where the addend was.
     """
     if op == "cast":
         return cast(c, native, args[0], source, target)
@@ -77,6 +78,8 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
     if op in _ROUNDING:
         return _whole(c, native, op, name, args[0])
     if op == "fma":
+        if "overwrites" in native:
+            args = [*args[:2], _from_memory(c, args[2], name)]
         return c.intrinsic("fma", name, *args) if "fma" in native else fused(c, args, name)
     if op == "rem":
         return remainder(c, args[0], args[1], name)
@@ -84,6 +87,18 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
         whole = partial(_whole, c, native, "floor", name)
         return floor_divide(c, args[0], args[1], name, whole)
     raise _refuse(op, dtype)
+
+
+def _from_memory(c: Code, addend: str, name: str) -> str:
+    """A vector that a multiplication overwrites with its sum: if it is a literal, read each time.
+
+    It would be copied from register to register each time, by those units that multiply.
+    """
+    if not addend.startswith("splat"):
+        return addend
+    kind, place = c.type(name), f"@weft.{name}{c.lanes}.{addend[:-1].rpartition(' ')[2]}"
+    c.writer.declarations[f"{place} = internal constant {kind} {addend}, align 16"] = None
+    return c.writer.let(f"load volatile {kind}, ptr {place}, align 16")
 
 
 def _whole(c: Code, native: frozenset[str], op: str, name: str, x: str) -> str:
