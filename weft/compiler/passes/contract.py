@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.chains import in_chains
-from weft.compiler.passes.contract_blocks import choose, dealt, forced_path, orient
+from weft.compiler.passes.contract_blocks import by_lanes, choose, dealt, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame, multiplied
 from weft.compiler.passes.contract_hidden import masked
 from weft.compiler.passes.contract_match import Product, match
@@ -70,7 +70,7 @@ def contract(
     block = choose(product, vector_bytes, registers, choice, tall)
     if masked(product, product.left) or masked(product, product.right):
         block = replace(block, depth=min(block.depth, FINE))
-    block = replace(block, by_lane=by_lane and block.lanes > 1 and block.rows % block.lanes == 0)
+    block = by_lanes(product, block) if by_lane else block
     if tall and tall % block.rows == 0:  # a path that is forced may have other rows
         block = replace(block, tile_rows=tall)
     waits = _waits(product, scope.kernel) if pieces else None

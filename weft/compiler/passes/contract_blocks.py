@@ -41,6 +41,7 @@ SMALL = 32_768  # bytes of a factor that is read where it is: the first cache ho
 FEW_COLUMNS = 16  # columns, fewer than rows, which are better rows
 FEW_ROWS = 4  # rows of a block whose places registers hold on any processor
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
+SOME_PANELS = 4  # the same if it is small
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
@@ -247,7 +248,7 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     pack_left = not (few_panels or _is_small(product.left, rows * depth))
     if fits.vector_bytes > NARROW and lanes > 1 and high > FEW_ROWS and rows % high:
         pack_left = True  # places of many rows that may be any would fill the registers
-    few, small = rows <= high, _is_small(product.right, columns * depth)
+    few, small = rows <= high, _is_near(product, columns, depth)
     aligned = lanes == 1 or runs_along(product.right, product.column[0])
     pack_right = lanes > 1 and not (aligned and (few or small))
     most = choice.deep or (DEEP if rows >= FEW_TILES else FLAT)
@@ -269,6 +270,15 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     most = min(most, max(ceil(rows * tiles / TASKS), short))
     tile_rows = balanced(max(rows, 1), max(most // high * high, high), high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
+
+
+def by_lanes(product: Product, block: Block) -> Block:
+    """The block that multiplies by lanes of packed rows: even a small left factor is packed."""
+    if block.lanes == 1 or block.turns or block.rows % block.lanes:
+        return block
+    columns = known(product.column[1])
+    many = columns is not None and columns > SOME_PANELS * block.columns and not forced_path()
+    return replace(block, by_lane=True, pack_left=block.pack_left or many)
 
 
 def _is_turned(product: Product) -> bool:
@@ -297,6 +307,19 @@ def balanced(extent: int, most: int, step: int) -> int:
 def _is_small(x: Value, elements: int) -> bool:
     """Whether a factor may be read again and again where it lies: small, and no work to compute."""
     return _is_plain(x) and elements * x.dtype.itemsize <= SMALL
+
+
+def _is_near(product: Product, columns: int, depth: int) -> bool:
+    """Whether the right factor is small, and lies in few lines of the first cache."""
+    if not _is_small(product.right, columns * depth):
+        return False
+    axes = (product.column[0], columns), (product.depth[0], depth)
+    for x in (x for x in walk(product.right) if x.op == "load"):
+        steps = [(number(stride(x.args[0], name)), extent) for name, extent in axes]
+        apart = sum(SMALL if step is None else abs(step) * (n - 1) for step, n in steps)
+        if apart * x.dtype.itemsize >= SMALL:
+            return False
+    return True
 
 
 def _is_plain(x: Value) -> bool:

@@ -14,6 +14,7 @@ from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value
 from weft.compiler.passes.contract_blocks import (
     Block,
+    by_lanes,
     choose_shared,
     is_large,
     orient,
@@ -65,9 +66,7 @@ def contract_shared(
         product = in_quads(scope, product) if quads else product
         product = orient(product, vector_bytes // product.dtype.itemsize)
         block = choose_shared(product, vector_bytes, registers, choice)
-        block = replace(
-            block, by_lane=by_lane and block.lanes > 1 and block.rows % block.lanes == 0
-        )
+        block = by_lanes(product, block) if by_lane else block
         left, right, size = _packed(product, block, len(kernel.buffers))
         buffer = Buffer("packed", product.dtype, mode)
         scope.kernel = replace(kernel, buffers=(*kernel.buffers, buffer))
