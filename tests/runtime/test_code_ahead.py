@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -78,12 +79,36 @@ def test_on_one_core_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_text_asked_for_twice_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(code_ahead, "compile_text", lambda text, target: made.append(1) or b"code")
-    monkeypatch.setattr(code_ahead, "cores", lambda: 1)
+    held, made = threading.Event(), []
+
+    def compile_text(text: str, target: object) -> bytes:
+        held.wait(60)
+        made.append(text)
+        return b"code"
+
+    monkeypatch.setattr(code_ahead, "compile_text", compile_text)
     jobs = [begin(text(1), host_target()), begin(text(1), host_target())]
+    held.set()
     assert finish(jobs) == [b"code", b"code"] and len(made) == 1
     assert finish([begin(text(1), host_target())]) == [b"code"] and len(made) == 1
+
+
+@pytest.mark.parametrize("own", [None, 0.5, 1e-6])
+def test_pythons_lock_goes_around_as_before_when_all_is_made(
+    monkeypatch: pytest.MonkeyPatch, own: float | None
+) -> None:
+    held, before = threading.Event(), sys.getswitchinterval()
+    monkeypatch.setattr(code_ahead, "compile_text", lambda text, target: held.wait(60) and b"code")
+    try:
+        jobs = [begin(text(n), host_target()) for n in range(3)]
+        assert sys.getswitchinterval() < before
+        if own is not None:  # who sets it meanwhile is not overruled
+            sys.setswitchinterval(own)
+        held.set()
+        finish(jobs)
+        assert sys.getswitchinterval() == pytest.approx(own or before)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_code_is_on_disk_for_the_next_process() -> None:
@@ -115,20 +140,22 @@ def test_an_interrupt_leaves_a_module_to_whoever_waits_next(
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a destructor
 def test_an_interrupt_while_llvm_runs_leaves_llvm_usable() -> None:
     code = compile_text(text(3, 40), host_target())
-    for number in range(20):
-        signal.setitimer(signal.ITIMER_REAL, 0.0005 * (number + 1))
-        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-        try:
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(20):
             with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 * (number + 1), 0.05)
                 while True:
                     finish([begin(text(number, 60), host_target())])
                     code_cache()._recent.clear()
-        finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
-        assert finish([begin(text(3, 40), host_target())]) == [code]
+            assert finish([begin(text(3, 40), host_target())]) == [code]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -2,12 +2,14 @@
 
 LLVM lets go of Python's lock, so other threads compile what is written while one writes on. When
 all is written, the one that wrote compiles too: everybody takes the longest module that is left, so
-that nobody is late with a long one.
+that nobody is late with a long one. Until then threads get Python's lock sooner than they usually
+do, since one that has to wait for it compiles nothing.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +21,12 @@ from weft.runtime.cpu.code_cache import CodeCache, code_cache, key_of
 from weft.runtime.cpu.jit import Target, compile_text
 
 _MOST_THREADS = 16  # each takes memory, and few graphs have more modules
-_changed = threading.Condition()  # held by who changes what follows, or a job
-_unfinished: dict[str, Job] = {}  # by key
+_lock = threading.RLock()  # held by who changes what follows, or a job
+_changed = threading.Condition(_lock)
+_unfinished: dict[str, Job] = {}  # what other threads were asked for, by key
 _threads: list[ThreadPoolExecutor] = []  # one, once it is needed
+_HURRY = 1e-4  # seconds after which a thread is made to let go of Python's lock
+_usual: list[float] = []  # what it was before, while it is that
 
 
 @dataclass(eq=False)
@@ -53,19 +58,20 @@ def begin(text: str, target: Target) -> Job:
     """Have a module compiled, unless it was before: at once, if there is a core for it."""
     key, cache = key_of(text, target), code_cache()
     known = cache.get(key)
-    with _changed:
-        job = _unfinished.get(key) if known is None else None
-        if job is None:
-            job = Job(text, target, key, cache, known)
-            if known is None:
-                _unfinished[key] = job
-                _ask_a_thread()
+    with _lock:
+        if known is None and key in _unfinished:
+            return _unfinished[key]
+        job = Job(text, target, key, cache, known)
+        if known is None and _extra_threads() > 0:
+            _unfinished[key] = job
+            _ask_a_thread()
+            _set_pace()
     return job
 
 
 def is_idle() -> bool:
     """Whether a module that is begun now is compiled at once."""
-    with _changed:
+    with _lock:
         return len(_unfinished) < _extra_threads()
 
 
@@ -91,18 +97,27 @@ def _extra_threads() -> int:
 
 
 def _ask_a_thread() -> None:
-    """Have another thread make one of the jobs, if there is a core for it."""
-    if _extra_threads() < 1:
-        return
+    """Have another thread make one of the jobs."""
     if not _threads:
         _threads.append(ThreadPoolExecutor(_extra_threads(), "weft-compiler"))
     with suppress(RuntimeError):  # no thread can be started: who waits makes all
         _threads[0].submit(_make_one)
 
 
+def _set_pace() -> None:
+    """Hand Python's lock around sooner while there are jobs, unless somebody else has set that."""
+    if _unfinished and not _usual and sys.getswitchinterval() > _HURRY:
+        _usual.append(sys.getswitchinterval())
+        sys.setswitchinterval(_HURRY)
+    elif not _unfinished and _usual:
+        usual = _usual.pop()
+        if round(sys.getswitchinterval() / _HURRY, 3) == 1.0:
+            sys.setswitchinterval(usual)
+
+
 def _next_of(jobs: Iterable[Job]) -> Job | None:
     """A job that nobody makes, for this thread; None when all are done, which it waits for."""
-    with _changed:
+    with _lock:
         while not all(job.is_done for job in jobs):
             found = _longest_left(jobs)
             if found is not None:
@@ -121,7 +136,7 @@ def _longest_left(jobs: Iterable[Job]) -> Job | None:
 
 def _make_one() -> None:
     """What another thread does for each job, if it is not too late."""
-    with _changed:
+    with _lock:
         job = _longest_left(_unfinished.values())
     if job is not None:
         _make(job)
@@ -138,18 +153,21 @@ def _make(job: Job) -> None:
     except (RuntimeError, MemoryError, WeftError) as raised:
         error = raised
     finally:
-        with _changed:
+        with _lock:
             job.code, job.error, job.maker = code, error, None  # left to others, if interrupted
-            if job.is_done:
-                _unfinished.pop(job.key, None)
+            _unfinished.pop(job.key, None)
+            _set_pace()
             _changed.notify_all()
 
 
 def _reset_after_fork() -> None:
     """Start a child without threads, which do not live through a fork, and with a free lock."""
-    global _changed
-    _changed = threading.Condition()
+    global _lock, _changed
+    _lock = threading.RLock()
+    _changed = threading.Condition(_lock)
     _threads.clear()
+    _unfinished.clear()
+    _set_pace()
 
 
 if hasattr(os, "register_at_fork"):

@@ -214,7 +214,9 @@ class _Tuning:
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        # Its own `with` keeps it when an interrupt comes just then; a condition's does not.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inside: list[int] = []  # threads
         self._options: dict[str, bool] = {}
 
@@ -222,19 +224,19 @@ class _Tuning:
     def __call__(self, target: Target) -> Iterator[None]:
         options = self._options_for(target)
         thread = threading.get_ident()
-        with self.changed:
-            self.changed.wait_for(lambda: self._options == options or self._is_free())
+        with self._lock:
+            self._changed.wait_for(lambda: self._options == options or self._is_free())
             if self._is_free() and self._options != options:
                 self._set(options)
             self._inside.append(thread)
         try:
             yield
         finally:
-            with self.changed:
+            with self._lock:
                 self._inside.remove(thread)
                 if not self._inside:
                     self._set({})
-                    self.changed.notify_all()
+                    self._changed.notify_all()
 
     def _is_free(self) -> bool:
         """Whether no other thread compiles."""
@@ -264,12 +266,12 @@ class _Tuning:
 
     def before_fork(self) -> None:
         """Wait until no other thread compiles: a child would wait forever for what LLVM locks."""
-        self.changed.acquire()
-        self.changed.wait_for(self._is_free)
+        self._lock.acquire()
+        self._changed.wait_for(self._is_free)
 
     def after_fork(self) -> None:
         """Let compilations begin again."""
-        self.changed.release()
+        self._lock.release()
 
 
 _tuned = _Tuning()

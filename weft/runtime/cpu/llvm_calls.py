@@ -45,7 +45,7 @@ class Calls:
     def __init__(self, library: Any) -> None:
         name, handle = library._name, library._handle
         free, kept = ctypes.CDLL(name, handle=handle), ctypes.PyDLL(name, handle=handle)
-        self._lock = library._lock
+        self._lock = library._lock._lock  # whose `with` no interrupt can leave locked
         self._call: dict[str, Any] = {}
         for each, count in (_LONG | _SHORT).items():
             known = getattr(library, f"LLVMPY_{each}")
