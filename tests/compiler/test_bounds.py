@@ -110,7 +110,7 @@ def test_checked_kernels_are_kernels_of_their_own(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(settings, "check_bounds", 1)
     checked = Native(trace)
     assert plain.code[0] is not checked.code[0]
-    assert plain.code[0].module != checked.code[0].module
+    assert plain.code[0].modules != checked.code[0].modules
     np.testing.assert_array_equal(plain.run([VECTOR])[0], checked.run([VECTOR])[0])
 
 

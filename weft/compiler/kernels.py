@@ -50,9 +50,9 @@ class Compiled:
     target: Target
     choice: Choice = USUAL
     checks: bool = False  # whether it looks where it reads and writes
-    job: Job | None = None  # what makes the code, once it was begun
-    code: Loaded | None = None
-    module: str = ""  # the key under which the code is kept
+    jobs: tuple[Job, ...] = ()  # what makes the code of each kernel, once it was begun
+    code: tuple[Loaded, ...] = ()  # of each kernel; one module may hold several
+    modules: tuple[str, ...] = ()  # the keys under which the code is kept
     addresses: tuple[int, ...] = ()
 
     @property
@@ -187,7 +187,7 @@ class KernelStore:
         with self._lock, clock("emit"):
             self._waiting = []
             for each in dict.fromkeys(r.compiled for r in requests):
-                if each.is_product and each.code is None and each.job is None:
+                if each.is_product and not each.code and not each.jobs:
                     _write([each])
 
     def _put_down(self, new: Compiled, clock: Clock) -> None:
@@ -222,29 +222,29 @@ class KernelStore:
     def ready(self, requests: Sequence[Request], clock: Clock) -> int:
         """Compile what has no code yet; gives the number of new functions."""
         with self._lock:
-            new = list({r.compiled: None for r in requests if r.compiled.code is None})
+            new = list({r.compiled: None for r in requests if not r.compiled.code})
             if not new:
                 return 0
             self.compilations += 1
             self._next, self._begun = [], 0
-            left = [c for c in new if c.job is None]
+            left = [c for c in new if not c.jobs]
             with clock("emit"):
                 for i in range(0, len(left), BATCH):
                     _write(left[i : i + BATCH])
-            jobs = list({c.job: None for c in new if c.job is not None})
+            begun = {each: each.jobs for each in new}
+            jobs = list({job: None for each in new for job in each.jobs})
             try:
                 with clock("compile"), _told(len(new)):
                     codes = dict(zip(jobs, finish(jobs), strict=True))
             finally:
-                begun = [(each, each.job) for each in new]
                 for each in new:
-                    each.job = None
+                    each.jobs = ()
             with clock("link"):
-                for each, job in begun:
-                    assert job is not None
-                    each.module = job.key
-                    each.code = loaded = link(each.module, codes[job])
-                    each.addresses = tuple(loaded.address(k.name) for k in each.kernels)
+                for each, made in begun.items():
+                    each.modules = tuple(job.key for job in made)
+                    each.code = tuple(link(job.key, codes[job]) for job in made)
+                    places = zip(each.kernels, each.code, strict=True)
+                    each.addresses = tuple(loaded.address(k.name) for k, loaded in places)
             return sum(len(c.kernels) for c in new)
 
 
@@ -268,15 +268,21 @@ def _told(count: int) -> Iterator[None]:
 
 
 def _write(batch: Sequence[Compiled]) -> None:
-    """One module; names are by position, so that the same graph finds its code on disk again."""
+    """Have kernels compiled: those of one form at once, each in its module; several forms in one.
+
+    Names are by position, so that the same graph finds its code on disk again.
+    """
     numbers = itertools.count()
     for each in batch:
         each.kernels = tuple(replace(k, name=f"kernel{next(numbers)}") for k in each.kernels)
     target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
+    if len(batch) == 1:
+        batch[0].jobs = tuple(begin(emit([k], target, checks), target) for k in batch[0].kernels)
+        return
     job = begin(emit([k for each in batch for k in each.kernels], target, checks), target)
     for each in batch:
-        each.job = job
+        each.jobs = (job,) * len(each.kernels)
 
 
 def products_of(statements: Sequence[Statement]) -> int:

@@ -170,11 +170,11 @@ def keep(
         return
     encoder = Encoder(lowered.name)
     encoded = made.program.encoded
-    modules = list(dict.fromkeys(each.module for each in made.code))
+    modules = list(dict.fromkeys(module for each in made.code for module in each.modules))
     kernels = {
-        address: (modules.index(each.module), kernel.name)
+        address: (modules.index(module), kernel.name)
         for each in made.code
-        for kernel, address in zip(each.kernels, each.addresses, strict=True)
+        for kernel, module, address in zip(each.kernels, each.modules, each.addresses, strict=True)
     }
     numbers = {address: number for number, address in enumerate(kernels)}
     places = {array.ctypes.data: number for number, array in enumerate(made.held)}
@@ -218,7 +218,7 @@ def keep(
 
 def _is_whole(origin: Origin, made: Native, lowered: Trace) -> bool:
     """Whether the name says all that made the program: functions it does not are only called."""
-    if not all(each.module for each in made.code):
+    if not all(each.modules for each in made.code):
         return False
     if not origin.opaque:
         return True
