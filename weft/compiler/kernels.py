@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -27,7 +27,7 @@ from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import contract_shared, is_shared
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.passes.tiles import in_tiles
-from weft.compiler.pipeline import schedule
+from weft.compiler.pipeline import one_by_one, passes, schedule
 from weft.compiler.polynomial import known, subtract
 from weft.compiler.statistics import Clock
 from weft.config import settings
@@ -125,11 +125,8 @@ class KernelStore:
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    made, checks = (
-                        self.scheduled(lifting, choice, pieces, tall, shared, parted),
-                        settings.check_bounds > 0,
-                    )
-                    found = Compiled(made, chosen_target(), choice, checks)
+                    kernels = self.scheduled(lifting, choice, pieces, tall, shared, parted)
+                found = self._new(iter(kernels), choice, clock)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
@@ -146,8 +143,8 @@ class KernelStore:
         tall: int = 0,
         shared: bool = False,
         parted: bool = False,
-    ) -> tuple[Kernel, ...]:
-        """The kernels to run, one after another, for a lowered one."""
+    ) -> Iterable[Kernel]:
+        """The kernels to run, one after another, for a lowered one; made when asked for."""
         if kernel.parallel is not None:  # lowering has said how it runs
             notes = {**kernel.notes, "tasks": kernel.parallel.stop}
             return (replace(kernel, notes=notes),)
@@ -180,7 +177,24 @@ class KernelStore:
         )
         if product is not kernel:
             return (product,)
-        return schedule(plain(kernel), vector_bytes=target.vector_bytes * choice.step)
+        return one_by_one(plain(kernel), passes(target.vector_bytes * choice.step, True))
+
+    def _new(self, kernels: Iterator[Kernel], choice: Choice, clock: Clock) -> Compiled:
+        """A form; the first ones of a graph are compiled as their kernels come."""
+        found = Compiled((), chosen_target(), choice, settings.check_bounds > 0)
+        while True:
+            with clock("lower"):
+                kernel = next(kernels, None)
+            if kernel is None:
+                return found
+            found.kernels += (kernel,)
+            if self._wanted() == 1 and not found.is_product:
+                with clock("emit"):
+                    _write([found])
+
+    def _wanted(self) -> int:
+        """How many forms the next module has."""
+        return (*_FIRST, BATCH)[min(self._begun, len(_FIRST))]
 
     def begin(self, requests: Sequence[Request], clock: Clock) -> None:
         """Have the products of a graph compiled, now that it is known how each of them is cut."""
@@ -196,17 +210,20 @@ class KernelStore:
         A product may be cut otherwise when all of the graph is known: it waits until then, or
         until there is nothing else to compile.
         """
-        if new.is_product:
+        if new.is_product and not new.jobs:
             self._waiting.append(new)
         if self._waiting and is_idle():
             with clock("emit"):
                 _write([self._waiting.pop(0)])
+        if new.jobs:
+            self._begun += 1
+            return
         if new.is_product:
             return
         self._next.append(new)
         if (self._next[0].target, self._next[0].checks) != (new.target, new.checks):
             self._next = [new]
-        if len(self._next) == (*_FIRST, BATCH)[min(self._begun, len(_FIRST))]:
+        if len(self._next) >= self._wanted():
             with clock("emit"):
                 _write(self._next)
             self._next = []
@@ -272,13 +289,14 @@ def _write(batch: Sequence[Compiled]) -> None:
 
     Names are by position, so that the same graph finds its code on disk again.
     """
-    numbers = itertools.count()
+    names = (f"kernel{number}" for number in itertools.count())
     for each in batch:
-        each.kernels = tuple(replace(k, name=f"kernel{next(numbers)}") for k in each.kernels)
+        each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
     target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
     if len(batch) == 1:
-        batch[0].jobs = tuple(begin(emit([k], target, checks), target) for k in batch[0].kernels)
+        for kernel in batch[0].kernels[len(batch[0].jobs) :]:
+            batch[0].jobs += (begin(emit([kernel], target, checks), target),)
         return
     job = begin(emit([k for each in batch for k in each.kernels], target, checks), target)
     for each in batch:

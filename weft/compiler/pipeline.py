@@ -6,7 +6,7 @@ between any two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from weft.compiler.loops import Kernel
@@ -72,5 +72,16 @@ def schedule(
     Each notes its number of `tasks`. If there are two, the first has one buffer more, its last
     one, which the second reads last; the first notes it as `partials`: (dtype, elements).
     """
-    *_, (_, kernels) = stages(kernel, vector_bytes=vector_bytes, threads_wanted=threads_wanted)
-    return kernels
+    return tuple(one_by_one(kernel, passes(vector_bytes, threads_wanted)))
+
+
+def one_by_one(kernel: Kernel, rest: Sequence[tuple[str, Pass]]) -> Iterator[Kernel]:
+    """The kernels that these passes make of one, each as soon as it is ready."""
+    for number, (_, run) in enumerate(rest):
+        made = run(kernel)
+        if not isinstance(made, Kernel):
+            for each in made:
+                yield from one_by_one(each, rest[number + 1 :])
+            return
+        kernel = made
+    yield kernel

@@ -93,7 +93,7 @@ def text_of(name: str) -> str:
     parts: list[str] = []
     for kernel in lowered(name):
         with using_target(TARGET):
-            scheduled = KernelStore.scheduled(kernel)
+            scheduled = tuple(KernelStore.scheduled(kernel))
         parts += ["-- lowered", show(kernel).rstrip(), "-- scheduled"]
         parts += [show(each).rstrip() for each in scheduled]
     return "\n".join(parts) + "\n"
