@@ -175,3 +175,10 @@ def test_a_child_compiles_what_its_parent_had_begun(monkeypatch: pytest.MonkeyPa
             os._exit(status)
     assert finish(jobs) == expected
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_options_of_llvm_are_set_back_when_all_is_made() -> None:
+    jobs = [begin(text(n, 40), host_target()) for n in range(4)]
+    assert jit.tuned._stays
+    finish(jobs)
+    assert not jit.tuned._stays and jit.tuned._options == {}

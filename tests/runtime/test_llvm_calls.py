@@ -77,7 +77,7 @@ def test_threads_compile_at_once_and_get_the_same_code(slow: Any) -> None:
     for thread in threads:
         thread.join()
     assert found == dict.fromkeys(range(6), True)
-    assert jit._tuned._inside == []
+    assert jit.tuned._inside == []
 
 
 def test_processors_with_other_options_do_not_meet() -> None:

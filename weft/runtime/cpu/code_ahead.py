@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from weft.errors import WeftError
 from weft.runtime.cpu.code_cache import CodeCache, code_cache, key_of
-from weft.runtime.cpu.jit import Target, compile_text
+from weft.runtime.cpu.jit import Target, compile_text, tuned
 
 _MOST_THREADS = 16  # each takes memory, and few graphs have more modules
 _lock = threading.RLock()  # held by who changes what follows, or a job
@@ -105,13 +105,14 @@ def _ask_a_thread() -> None:
 
 
 def _set_pace() -> None:
-    """Hand Python's lock around sooner while there are jobs, unless somebody else has set that."""
+    """While there are jobs, hand Python's lock around sooner, and leave the options of LLVM set."""
+    tuned.stay(bool(_unfinished))
     if _unfinished and not _usual and sys.getswitchinterval() > _HURRY:
         _usual.append(sys.getswitchinterval())
         sys.setswitchinterval(_HURRY)
     elif not _unfinished and _usual:
         usual = _usual.pop()
-        if round(sys.getswitchinterval() / _HURRY, 3) == 1.0:
+        if round(sys.getswitchinterval() / _HURRY, 3) == 1.0:  # nobody else has set it
             sys.setswitchinterval(usual)
 
 

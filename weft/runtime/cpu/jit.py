@@ -167,7 +167,7 @@ def compile_text(text: str, target: Target) -> bytes:
     library = _calls.calls()
     if library is None:
         return bytes(_compiled(text, target, "emit_object"))
-    with _tuned(target), _machine(target) as machine:
+    with tuned(target), _machine(target) as machine:
         return bytes(library.object_code(text, machine))
 
 
@@ -190,7 +190,7 @@ def load_object(code: bytes) -> Loaded:
 
 def _compiled(text: str, target: Target, how: str) -> Any:
     """What a machine of llvmlite makes of a module, one at a time."""
-    with _lock, _tuned(target), _machine(target) as machine:
+    with _lock, tuned(target), _machine(target) as machine:
         context = _llvm.create_context()
         module = _llvm.parse_assembly(text, context)
         try:
@@ -212,7 +212,8 @@ class _Tuning:
     time and makes slower code; to prepare the blocks once more, when the emitter has put each value
     where it belongs, takes a twentieth and changes nothing. Options are those of the whole process:
     who comes first sets them, who leaves last sets them back, and who wants others waits until
-    nobody is left.
+    nobody is left. To set one takes as long as a few instructions take to compile, so who is about
+    to compile many modules can have them stay.
     """
 
     def __init__(self) -> None:
@@ -221,6 +222,7 @@ class _Tuning:
         self._changed = threading.Condition(self._lock)
         self._inside: list[int] = []  # threads
         self._options: dict[str, bool] = {}
+        self._stays = False
 
     @contextmanager
     def __call__(self, target: Target) -> Iterator[None]:
@@ -237,8 +239,15 @@ class _Tuning:
             with self._lock:
                 self._inside.remove(thread)
                 if not self._inside:
-                    self._set({})
+                    self.stay(self._stays)
                     self._changed.notify_all()
+
+    def stay(self, stays: bool) -> None:
+        """Whether options are left as they are when nothing is compiled."""
+        with self._lock:
+            self._stays = stays
+            if not stays and not self._inside:
+                self._set({})
 
     def _is_free(self) -> bool:
         """Whether no other thread compiles."""
@@ -279,7 +288,7 @@ class _Tuning:
         self._lock.release()
 
 
-_tuned = _Tuning()
+tuned = _Tuning()
 
 
 def _optimize(module: Any, machine: Any) -> None:
@@ -352,7 +361,7 @@ def _engine() -> Any:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_tuned.before_fork,
-        after_in_parent=_tuned.after_fork,
-        after_in_child=_tuned.after_fork,
+        before=tuned.before_fork,
+        after_in_parent=tuned.after_fork,
+        after_in_child=tuned.after_fork,
     )
