@@ -34,6 +34,7 @@ class Settings:
     threads: int = _setting(0, "threads that compiled programs use; 0 is one for each core")
     cache_dir: str = _setting("", "folder of compiled code; empty is weft in the user's cache")
     cache_bytes: int = _setting(1 << 30, "bytes of compiled code kept on disk; 0 keeps none")
+    kept_bytes: int = _setting(1 << 32, "bytes of packed weights that a compiled program may keep")
     calibrate: int = _setting(1, "0 compiles by fixed costs, whatever this machine can do")
     check_bounds: int = _setting(0, "1 makes kernels check where they read and write: slow")
     rank_timeout: int = _setting(600, "seconds a collective waits for the other processes", 1)

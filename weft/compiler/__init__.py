@@ -13,6 +13,7 @@
 | `build_executable` | `build`: a trace made ready to run, or found on disk |
 | `stored`, `program_key` | whole programs on disk; the name of a traced function |
 | `prepared`, `host` | programs run on arrays; their calls of Python |
+| `packs` | what programs keep of inputs that last: packed weights |
 | `statistics` | `CompilationStats` |
 | `export`, `encoding` | compiled functions in files |
 | `rewrite` | `rewrite`: fewer calls, the same bits; `RewriteCounts` |

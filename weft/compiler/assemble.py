@@ -9,7 +9,7 @@ from typing import TypeAlias
 from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
-from weft.compiler.kernels import STORE, Cut, Request, evaluate
+from weft.compiler.kernels import STORE, Compiled, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.order.lower import lower_order
@@ -29,6 +29,7 @@ from weft.compiler.steps import (
     ScanLoop,
     Step,
 )
+from weft.config import settings
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
@@ -38,6 +39,8 @@ from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
 
 Environment: TypeAlias = dict[Ref, Memory]
+_Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
+_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int]]  # a kernel, cut so, of what lasts
 
 
 @dataclass
@@ -50,9 +53,10 @@ class Assembler:
     requests: list[Request] = field(default_factory=list)
     status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
     groups: int = 0
+    kept: dict[_Lasting, Call] = field(default_factory=dict)  # calls that pack what lasts
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
-    _asked: dict[tuple[int, Cut | None], tuple[Request, Kernel]] = field(default_factory=dict)
+    _asked: dict[_Asked, tuple[Request, Kernel]] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
 
     def block(
@@ -184,9 +188,9 @@ class Assembler:
         cut: Cut | None = None,
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
-        request = self._request(lowered.kernel, cut)
-        self.requests.append(request)
         places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
+        request = self._request(lowered.kernel, cut, self._lasting(places))
+        self.requests.append(request)
         written = [memory[ref] for ref in lowered.written]
         if lowered.reports:
             places.append(self.status)
@@ -198,6 +202,8 @@ class Assembler:
             partials = [Memory(TensorType((elements,), dtype))]
         name, between = lowered.kernel.name, sum(m.kind.size for m in partials)
         memories = (*places, *partials)
+        if "kept" in request.compiled.kernels[-1].notes:
+            memories = self._keep(request, name, memories, node)
         if first.notes.get("packs"):
             pack = Call(f"{name}_pack", request, 0, memories, tuple(partials), between, 1, node)
             return [pack, Call(name, request, 1, memories, tuple(written), points, work, node)]
@@ -212,14 +218,41 @@ class Assembler:
                 1 if number and "contract" in first.notes else work,
                 node,
             )
-            for number in range(len(request.compiled.kernels))
+            for number in range(request.compiled.functions)
         ]
 
-    def _request(self, kernel: Kernel, cut: Cut | None) -> Request:
+    def _lasting(self, places: Sequence[Memory]) -> frozenset[int]:
+        """Buffers whose values last, as far as there is room to keep what is packed of them."""
+        found = [i for i, m in enumerate(places) if m.lasts or m.role == "constant"]
+        kept = sum(m.nbytes for call in self.kept.values() for m in call.written)
+        more = sum(places[i].nbytes for i in found)
+        return frozenset(found if kept + more <= settings.kept_bytes else ())
+
+    def _keep(
+        self, request: Request, name: str, places: tuple[Memory, ...], node: OutputRefs
+    ) -> tuple[Memory, ...]:
+        """The memory of a product's kernels, one of which packs what lasts: it is called apart."""
+        last = request.compiled.functions
+        notes, spared = (request.compiled.kernels[n].notes for n in (last, last - 1))
+        reads: frozenset[int] = notes["reads"]
+        key = (request.compiled, request.parameters, tuple(places[i] for i in sorted(reads)))
+        if key not in self.kept:
+            dtype, count = notes["kept"]
+            elements = evaluate(count, request.parameters)
+            kept = Memory(TensorType((elements,), dtype), "kept")
+            # Buffers that a kernel does not touch may be any memory.
+            given = (*(m if i in reads else kept for i, m in enumerate(places)), kept)
+            self.kept[key] = Call(f"{name}_keep", request, last, given, (kept,), elements, 1, node)
+        (kept,) = self.kept[key].written
+        return (*(kept if i in spared["spared"] else m for i, m in enumerate(places)), kept)
+
+    def _request(self, kernel: Kernel, cut: Cut | None, lasting: frozenset[int]) -> Request:
         """What runs a kernel, asked for once."""
-        key = (id(kernel), cut)
+        key = (id(kernel), cut, lasting)
         if key not in self._asked:
-            found = STORE.request(kernel, self.clock, self.general, cut, own=self.own)
+            found = STORE.request(
+                kernel, self.clock, self.general, cut, own=self.own, lasting=lasting
+            )
             self._asked[key] = found, kernel
         return self._asked[key][0]
 

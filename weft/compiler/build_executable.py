@@ -36,17 +36,19 @@ def build(
     *,
     own: bool = False,
     recalls: bool = True,
+    lasting: tuple[bool, ...] = (),
 ) -> Built:
     """Make a trace ready to run; memory of `donated` inputs may be used for results.
 
     Kernels of a `general` one serve every size from the start; with `own`, long products have
-    kernels for their very sizes. Without `recalls` what lies on disk is made again.
+    kernels for their very sizes. Without `recalls` what lies on disk is made again. Inputs that are
+    `lasting` are the same arrays in most runs, so what is packed of them is kept.
     """
     native = all(node.device.kind == "cpu" for node in trace.nodes) and jit.available()
     origin = None
     if native:
         with clock("recall"):
-            origin = _stored.origin_of(trace, donated, general, own)
+            origin = _stored.origin_of(trace, donated, general, own, lasting)
             found = _stored.recall(origin) if origin is not None and recalls else None
         if found is not None:
             lower = lambda: origin.lowered  # noqa: E731
@@ -58,7 +60,7 @@ def build(
     rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
     if not native:
         return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
-    made = _native.Native(lowered, donated, general=general, own=own)
+    made = _native.Native(lowered, donated, general=general, own=own, lasting=lasting)
     if origin is not None:
         _stored.keep(origin, made, lowered, rewritten, kept)
     return Built(made, lambda: lowered, kept, rewritten)

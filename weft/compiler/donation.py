@@ -16,6 +16,7 @@ from weft.core.common.device import CPU
 from weft.core.common.handler import Handler
 from weft.core.common.source import Position, describe, user_position
 from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.lasting import forget
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.storage import Lease
 from weft.core.tensor.tensor import Tensor
@@ -55,6 +56,7 @@ def give(arrays: list[Any], donations: Sequence[tuple[int, Any, str]]) -> None:
             continue
         if not _is_exclusive(arrays, place, argument):
             arrays[place] = np.array(arrays[place])
+        forget(arrays[place])
         impl = argument._impl
         argument._impl = TensorImpl.owned(impl.type, impl.device, Donated(label, line), None)
 

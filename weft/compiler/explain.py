@@ -47,7 +47,11 @@ class Totals:
 
 
 def describe(
-    name: str, steps: Sequence[Step], calls: Mapping[str, Call], placement: Placement
+    name: str,
+    steps: Sequence[Step],
+    calls: Mapping[str, Call],
+    placement: Placement,
+    kept: Sequence[Call] = (),
 ) -> str:
     """The program as text."""
     made = _Explanation(calls, placement)
@@ -61,6 +65,7 @@ def describe(
             *rows,
             f"memory: arena of {show_bytes(placement.arena)}, results in the memory of others:"
             f" {reused}",
+            *_kept(kept),
             f"work: {show_count(total.work.flops)}FLOP, {show_bytes(total.work.read)} read,"
             f" {show_bytes(total.work.written)} written",
             f"time: at least {show_time(total.alone_ns)} on 1 thread,"
@@ -69,6 +74,13 @@ def describe(
             *([f"peaks: {made.all}"] if made.all.threads > 1 else []),
         ]
     )
+
+
+def _kept(calls: Sequence[Call]) -> Iterator[str]:
+    """A row about what was packed of weights that last."""
+    if calls:
+        nbytes = sum(m.nbytes for call in calls for m in call.written)
+        yield f"packed once for all calls: factors {len(calls)}, {show_bytes(nbytes)}"
 
 
 def all_loops(calls: Mapping[str, Call]) -> str:

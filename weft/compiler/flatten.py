@@ -91,10 +91,12 @@ def make_enter(
     program: Program,
     kept: frozenset[int],
     donations: Sequence[tuple[int, str]],
+    lasting: frozenset[int] = frozenset(),
 ) -> Enter | None:
     """The function that gives a call's arrays, or None if it differs from `call`.
 
     Memory of the `kept` inputs may become part of a result; `donations` are leaves, with names.
+    Of `lasting` inputs the executable keeps what it makes: arrays it knows must have their values.
     """
     if len(call.leaves) > _MOST_LEAVES:
         return None
@@ -117,6 +119,8 @@ def make_enter(
         handle = _write_capture(text, capture.variable, capture.handle)
         leaf = Leaf(capture.type, capture.handle.device, capture.handle._impl.spec)
         held.append(_write_tensor(text, handle, leaf, position in kept, False))
+        if position in lasting:  # a new array is one that nobody has seen
+            text.add(f"if i{held[-1][1:]}.shared: {held[-1]} = {held[-1]}.view()")
     for slot in program.slots:
         arrays += _write_draws(text, slot)
     text.add(f"found = [{', '.join((*arrays, *held))}]")

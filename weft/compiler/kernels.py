@@ -24,7 +24,7 @@ from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
-from weft.compiler.passes.contract_shared import contract_shared, is_shared
+from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
 from weft.compiler.passes.convolve import convolve, is_worth
 from weft.compiler.passes.tiles import in_tiles
 from weft.compiler.pipeline import one_by_one, passes, schedule
@@ -54,6 +54,11 @@ class Compiled:
     code: tuple[Loaded, ...] = ()  # of each kernel; one module may hold several
     modules: tuple[str, ...] = ()  # the keys under which the code is kept
     addresses: tuple[int, ...] = ()
+
+    @property
+    def functions(self) -> int:
+        """How many functions each run calls; one more may pack what lasts."""
+        return len(self.kernels) - ("kept" in self.kernels[-1].notes)
 
     @property
     def is_product(self) -> bool:
@@ -97,17 +102,20 @@ class KernelStore:
         cut: Cut | None = None,
         *,
         own: bool = False,
+        lasting: frozenset[int] = frozenset(),
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
         With `own` a long product has a kernel for its very sizes, whatever came before. With a
         `cut` a product is one kernel, whose tasks take so many points of the depth and so many rows
-        each, see `contract`; 0 is as many as suits it.
+        each, see `contract`; 0 is as many as suits it. Values of the buffers `lasting` last from
+        run to run: factors made of them may be packed by a kernel that runs once.
         """
         form = form_of(kernel)
-        shared, (pieces, tall) = cut is None and is_shared(kernel), cut or (0, 0)
-        parted = cut is None and is_parted(kernel)
-        form = replace(form, key=(form.key, pieces, tall, shared, parted))
+        packing = packing_of(kernel, lasting) if cut is None else None
+        pieces, tall = cut or (0, 0)
+        parted = cut is None and packing is None and is_parted(kernel)
+        form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if parted or is_worth(kernel):
@@ -125,7 +133,7 @@ class KernelStore:
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    kernels = self.scheduled(lifting, choice, pieces, tall, shared, parted)
+                    kernels = self.scheduled(lifting, choice, pieces, tall, packing, parted)
                 found = self._new(iter(kernels), choice, clock)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
@@ -141,7 +149,7 @@ class KernelStore:
         choice: Choice = USUAL,
         pieces: int = 0,
         tall: int = 0,
-        shared: bool = False,
+        packing: Packing | None = None,
         parted: bool = False,
     ) -> Iterable[Kernel]:
         """The kernels to run, one after another, for a lowered one; made when asked for."""
@@ -164,8 +172,8 @@ class KernelStore:
             width = target.vector_bytes
             first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
             return (first, *schedule(last, vector_bytes=width))
-        if shared:
-            return contract_shared(kernel, target.vector_bytes, registers, choice, **has)
+        if packing is not None:
+            return contract_shared(kernel, target.vector_bytes, registers, choice, packing, **has)
         product = contract(
             kernel,
             target.vector_bytes,

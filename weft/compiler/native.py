@@ -16,16 +16,18 @@ from weft.compiler.assemble import Assembler, Environment, constant, leaves
 from weft.compiler.executable import Interpreted
 from weft.compiler.fuse import PACKED
 from weft.compiler.kernels import STORE
+from weft.compiler.memory import ALIGNMENT
+from weft.compiler.packs import Packs
 from weft.compiler.place import place
 from weft.compiler.point import kind_of
 from weft.compiler.prepared import Interface, Prepared, failure_of
 from weft.compiler.rates import calibrate_for, rates
 from weft.compiler.small import is_small
 from weft.compiler.statistics import BuildCounts
-from weft.compiler.steps import Memory, Step
-from weft.compiler.translate import Translator
+from weft.compiler.steps import Call, Memory, Step
+from weft.compiler.translate import Translator, touched
 from weft.compiler.watched import Watched
-from weft.core.common.types import Array
+from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu.program_builder import ProgramBuilder
@@ -45,12 +47,18 @@ class Native(Prepared):
         own: bool = False,
         strides: dict[Ref, tuple[int, ...]] | None = None,
         retells: bool = True,
+        lasting: Sequence[bool] = (),
     ) -> None:
         calibrate_for(trace)
         self._trace = trace
         self._retells = retells  # whether references say what a kernel reports
         self._assembler = assembler = Assembler(general, own, usable(strides or {}, trace))
         self._inputs = [Memory(node.types[0], "input", i) for i, node in enumerate(trace.inputs)]
+        constants = [not x._impl.shared for x in trace.captures]
+        given = [*lasting[: len(self._inputs) - len(constants)]]
+        given += [False] * (len(self._inputs) - len(constants) - len(given)) + constants
+        for each, lasts in zip(self._inputs, given, strict=True):
+            each.lasts = lasts
         memory: Environment = {
             (node, 0): place for node, place in zip(trace.inputs, self._inputs, strict=True)
         }
@@ -64,23 +72,60 @@ class Native(Prepared):
                 self._outputs.append(memory[ref])
             self._given.append(memory[ref])
         self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
+        self._kept = self._place_kept()
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)
         self._prepare()
+
+    def _place_kept(self) -> list[Call]:
+        """The calls that pack what lasts: all they write is one more input."""
+        used = {m for step in self.steps for m in touched(step)}
+        calls = [c for c in self._assembler.kept.values() if c.written[0] in used]
+        total = 0
+        for call in calls:
+            (made,) = call.written
+            made.position = total
+            total += -(-made.nbytes // ALIGNMENT) * ALIGNMENT
+        if calls:
+            kind = TensorType((total,), np.dtype(np.uint8))
+            self._inputs.append(Memory(kind, "input", len(self._inputs)))
+        return calls
+
+    def _packs(self, kept: dict[Memory, Array]) -> Packs | None:
+        """The program that packs what lasts; `kept` has constants."""
+        if not self._kept:
+            return None
+        read = [m for m in self._inputs if any(m in call.memory for call in self._kept)]
+        builder, slots = ProgramBuilder(len(read) + 1, rates().parallel), dict[Memory, int]()
+        for each in dict.fromkeys(m for call in self._kept for m in call.memory):
+            if each.role == "kept":
+                slots[each] = builder.argument(len(read), each.position)
+            elif each.role == "constant":
+                slots[each] = builder.constant(kept[each].ctypes.data)
+            else:
+                slots[each] = builder.argument(read.index(each))
+        translator = Translator(builder, slots, self._ranges())
+        translator.write(self._kept)
+        name = f"{self._trace.name}, packing"
+        program = builder.build(failure_of(name), (list(kept.values()), self.code))
+        return Packs(program, [m.position for m in read], self._inputs[-1].nbytes)
 
     def _prepare(self) -> None:
         large = self.placement.arena > _OWN_BYTES
         count = len(self._inputs) + len(self._outputs) + large
         builder = ProgramBuilder(count, rates().parallel)
         slots: dict[Memory, int] = {}
-        kept: list[Array] = []
+        kept: dict[Memory, Array] = {}
         slots[self._assembler.status] = 0
         for number, each in enumerate((*self._inputs, *self._outputs)):
             slots[each] = builder.argument(number)
-        for each in self.placement.memories:
+        constants = (m for call in self._kept for m in call.memory if m.role == "constant")
+        for each in dict.fromkeys((*self.placement.memories, *constants)):
             if each.role == "constant":
-                kept.append(np.array(each.data, order="C"))
-                slots[each] = builder.constant(kept[-1].ctypes.data)
+                kept[each] = np.array(each.data, order="C")
+                slots[each] = builder.constant(kept[each].ctypes.data)
+            elif each.role == "kept":
+                slots[each] = builder.argument(len(self._inputs) - 1, each.position)
             elif each.role in ("slice", "panel", "shared"):
                 slots[each] = builder.pointer()
             elif each in self.placement.homes:
@@ -96,19 +141,20 @@ class Native(Prepared):
         translator.write(self.steps)
         self.calls = translator.calls
         self.hosts = translator.hosts
-        self.held = tuple(kept)
+        self.held = tuple(kept.values())
         self.code = [r.compiled for r in self._assembler.requests]
-        program = builder.build(failure_of(self._trace.name), (kept, self.code))
+        program = builder.build(failure_of(self._trace.name), (self.held, self.code))
         self._watched = Watched(self._trace.name, program, self.calls)
         self.counts = BuildCounts(
             kernels=self._assembler.groups,
             regions=translator.regions,
             bytes_planned=self.placement.arena,
+            bytes_kept=self._inputs[-1].nbytes if self._kept else 0,
             native_compilations=int(self._new_kernels > 0),
             milliseconds=self._assembler.clock.milliseconds,
         )
-        constants = [x.data() for x in self._trace.captures]
-        self._connect(program, self._interface(large), constants)
+        captured = [x.data() for x in self._trace.captures]
+        self._connect(program, self._interface(large), captured, self._packs(kept))
 
     def _ranges(self) -> dict[Memory, tuple[int, int]]:
         """Where the elements of inputs lie that are read however they are strided."""
@@ -123,7 +169,8 @@ class Native(Prepared):
         homes = self.placement.homes.items()
         count, strides = len(self._inputs), self._assembler.strides
         return Interface(
-            strided=tuple((node, 0) in strides for node in self._trace.inputs),
+            strided=tuple((node, 0) in strides for node in self._trace.inputs)
+            + (False,) * bool(self._kept),
             outputs=tuple(m.kind for m in self._outputs),
             reused={m.position: home.position for m, home in homes if m.role == "output"},
             places=tuple(m.position + count * (m.role == "output") for m in self._given),
@@ -143,14 +190,16 @@ class Native(Prepared):
             for timing in self._watched.timings(pointers, threads):
                 spent[timing.name] += timing.end_ns - timing.start_ns
 
-        return self._run_by_address([*arrays, *self._constants], threads, run), spent
+        return self._run_by_address(self._with_constants(arrays, threads), threads, run), spent
 
     def _retell(self, arrays: Sequence[Any]) -> None:
         if self._retells:
             Interpreted(self._trace).run(arrays)
 
     def explain(self, *, loops: bool = False) -> str:
-        text = explain.describe(self._trace.name, self.steps, self.calls, self.placement)
+        text = explain.describe(
+            self._trace.name, self.steps, self.calls, self.placement, self._kept
+        )
         return text + explain.all_loops(self.calls) if loops else text
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.executable import Executable
+from weft.compiler.packs import Packs
 from weft.core.common.events import watchers
 from weft.core.common.lazy import LazyModule
 from weft.core.common.types import DType, Shape, TensorType
@@ -37,7 +38,10 @@ class KernelFailure(WeftError):
 
 @dataclass(frozen=True)
 class Interface:
-    """How arrays belong to the arguments of a program: inputs, constants, outputs, the arena."""
+    """How arrays belong to the arguments of a program: inputs, constants, outputs, the arena.
+
+    The last input may be what `Packs` makes of others.
+    """
 
     strided: tuple[bool, ...]  # for each input: whether it is read however it lies
     outputs: tuple[TensorType, ...]
@@ -49,10 +53,17 @@ class Interface:
 class Prepared(Executable):
     """Runs a program; what an error says and what watchers see is for subclasses to know."""
 
-    def _connect(self, program: Program, interface: Interface, constants: Sequence[Any]) -> None:
-        """Make ready to run; `constants` are the last inputs."""
+    def _connect(
+        self,
+        program: Program,
+        interface: Interface,
+        constants: Sequence[Any],
+        packs: Packs | None = None,
+    ) -> None:
+        """Make ready to run; `constants` are the last inputs, before what `packs` makes."""
         self.program = program
         self.interface = interface
+        self.packs = packs
         self._constants = tuple(constants)
         self._chosen = _chooser(interface.places)
         self._arena = interface.arena
@@ -81,8 +92,15 @@ class Prepared(Executable):
     def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
         """Run on inputs, constants included, and tell watchers."""
 
-    def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
+    def _with_constants(self, arrays: Sequence[Any], threads: int) -> list[Any]:
+        """All inputs: those of a call, constants, and what is made of inputs that last."""
         inputs = [*arrays, *self._constants]
+        if self.packs is not None:
+            inputs.append(self.packs.of(inputs, threads))
+        return inputs
+
+    def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
+        inputs = self._with_constants(arrays, threads)
         if watchers:
             return self._run_watched(inputs, threads)
         if not self._is_direct:
@@ -105,7 +123,7 @@ class Prepared(Executable):
     def as_function(self) -> Callable[..., Any]:
         """The program as a function of arrays that gives its only result, None if it failed."""
         call, new = self._call, self._new
-        if call is None or self._constants:
+        if call is None or self._constants or self.packs is not None:
             return self._only
 
         def one(x: Any) -> Any:
@@ -155,7 +173,8 @@ class Prepared(Executable):
         try:
             run([*map(address_of, given)], threads)
         except KernelFailure:
-            self._retell(arrays[: len(arrays) - len(self._constants)])
+            added = len(self._constants) + (self.packs is not None)
+            self._retell(arrays[: len(arrays) - added])
             raise
         return self._chosen(given)
 

@@ -27,7 +27,7 @@ from weft.runtime.cpu.code_cache import package_fingerprint
 from weft.runtime.cpu.jit import chosen_target, host_target
 
 MOST_CONSTANT_BYTES = 1 << 24  # more would take longer to hash than most graphs to compile
-_FORMAT = "program 1"
+_FORMAT = "program 2"
 _NO_REFERENCES = 2  # the version of `marshal` that writes equal values alike, shared or not
 _PLAIN = frozenset({int, str, bool, bytes, type(None)})  # whose `repr` says type and value
 
@@ -150,7 +150,11 @@ def _dtype(dtype: Any) -> str:
 
 
 def program_key(
-    trace: Trace, donated: Sequence[bool], general: bool, own: bool = False
+    trace: Trace,
+    donated: Sequence[bool],
+    general: bool,
+    own: bool = False,
+    lasting: Sequence[bool] = (),
 ) -> tuple[str | None, dict[OutputRefs, None]]:
     """The name of what compiles `trace`, or None if it has none; and calls of unnamed functions."""
     namer = Namer()
@@ -161,7 +165,8 @@ def program_key(
     targets = [
         (t.triple, t.cpu, t.features, t.vector_bytes) for t in (chosen_target(), host_target())
     ]
-    made = (tuple(donated), general, own, settings.check_bounds > 0)
+    limits = settings.check_bounds > 0, settings.kept_bytes
+    made = (tuple(donated), general, own, tuple(lasting), limits)
     whole = (_FORMAT, package_fingerprint(), targets, made, graph)
     return hashlib.sha256(_spelled(whole)).hexdigest(), namer.opaque
 

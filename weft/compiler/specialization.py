@@ -44,6 +44,7 @@ class Specialization:
     run: Callable[[Sequence[Any]], tuple[Any, ...]]
     lower: Callable[[], Trace]
     parts: Partition | None  # over a mesh: the pieces that are compiled
+    lasting: frozenset[int]  # inputs of which packed forms may be kept
 
     def __init__(
         self, signature: Signature, program: Program, paths: list[str], donated: tuple[bool, ...]
@@ -112,7 +113,9 @@ class Specialization:
         """Write the quick way in, once: for a function that is called again like that."""
         if not self._is_eased and self.parts is None:
             self._is_eased = True
-            made = make_enter(call, arguments, self.program, self.kept, self._donations())
+            made = make_enter(
+                call, arguments, self.program, self.kept, self._donations(), self.lasting
+            )
             self.enter = _refuse if made is None else made
 
     def build_anew(self, counting: Counting, general: bool) -> None:
@@ -128,7 +131,16 @@ class Specialization:
         ]
         rest = len(trace.inputs) - len(trace.captures) - len(given)
         donated = (*given, *(False,) * rest)
-        built = build(trace, donated, general, counting.timed, own=own, recalls=recalls)
+        self.lasting = frozenset() if self.parts is not None else self._lasting()
+        built = build(
+            trace,
+            donated,
+            general,
+            counting.timed,
+            own=own,
+            recalls=recalls,
+            lasting=tuple(i in self.lasting for i in range(len(donated))) if self.lasting else (),
+        )
         GRAPH.counters.compilations += 1
         self.lower = built.lower
         self.executable = built.executable
@@ -180,6 +192,17 @@ class Specialization:
             *(each.spec for each in self.program.captures),
         ]
 
+    def _lasting(self) -> frozenset[int]:
+        """Inputs that are the same arrays in most calls: captured, and ours alone."""
+        first = len(self.signature.leaves) + 2 * len(self.program.slots)
+        found = []
+        for place, each in enumerate(self.program.captures, first):
+            tensor = _opened(each.current())
+            data = tensor.data()
+            if isinstance(data, np.ndarray) and not (tensor._impl.shared or is_shared(data)):
+                found.append(place)
+        return frozenset(found)
+
     def _counts(self) -> list[int]:
         """How many pieces each leaf has."""
         return [
@@ -199,6 +222,8 @@ class Specialization:
         data = opened.data()
         if position in self.kept and (opened._impl.shared or is_shared(data)):
             return np.array(data)
+        if position in self.lasting and opened._impl.shared:
+            return data.view()  # nobody has seen this array before
         return data
 
     def replay(self, call: Call, again: Callable[[], Any]) -> Any:

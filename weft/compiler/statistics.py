@@ -35,6 +35,7 @@ class CompilationStats:
     kernels: int = 0
     regions: int = 0  # groups of calls that were fused
     bytes_planned: int = 0
+    bytes_kept: int = 0  # of weights that are packed once for all calls
     milliseconds: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -54,6 +55,7 @@ class BuildCounts:
     kernels: int = 0
     regions: int = 0
     bytes_planned: int = 0
+    bytes_kept: int = 0
     native_compilations: int = 0
     from_disk: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Counting:
     def add_build(self, counts: BuildCounts) -> None:
         """Add what one executable counted."""
         self.add(kernels=counts.kernels, regions=counts.regions, bytes_planned=counts.bytes_planned)
+        self.add(bytes_kept=counts.bytes_kept)
         self.add(native_compilations=counts.native_compilations, from_disk=counts.from_disk)
         self.timed.add(counts.milliseconds)
 

@@ -16,12 +16,16 @@ from weft.core.graph.node import OutputRefs
 
 @dataclass(eq=False)
 class Memory:
-    """One piece of memory: an input, an output, a constant, or a temporary of the program."""
+    """One piece of memory: an input, an output, a constant, or a temporary of the program.
+
+    What is `kept` is made of values that last, before the program runs, see `packs`.
+    """
 
     kind: TensorType
     role: str = "temporary"
-    position: int = 0  # among inputs or outputs
+    position: int = 0  # among inputs or outputs; bytes before it, of what is kept
     data: Any = None  # of a constant
+    lasts: bool = False  # whether an input has the same values in most runs
 
     @property
     def nbytes(self) -> int:

@@ -7,9 +7,9 @@ an error message or a listing needs is made from the trace, when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from weft.compiler.encoding import Decoder, Encoder, pack, unpack
 from weft.compiler.executable import Interpreted
 from weft.compiler.host import HostCalls
+from weft.compiler.packs import Packs
 from weft.compiler.prepared import Interface, Prepared, failure_of
 from weft.compiler.program_key import Namer, program_key
 from weft.compiler.statistics import BuildCounts
@@ -43,6 +44,7 @@ class Origin:
     donated: tuple[bool, ...]
     general: bool
     own: bool
+    lasting: tuple[bool, ...]
     key: str
     opaque: int  # calls of Python functions, which no name holds
 
@@ -53,18 +55,31 @@ class Origin:
         return found
 
 
-def origin_of(trace: Trace, donated: tuple[bool, ...], general: bool, own: bool) -> Origin | None:
+def origin_of(
+    trace: Trace,
+    donated: tuple[bool, ...],
+    general: bool,
+    own: bool,
+    lasting: tuple[bool, ...] = (),
+) -> Origin | None:
     """The name of a program, if it can be kept at all."""
     if not code_cache().folder.is_used:
         return None
-    key, opaque = program_key(trace, donated, general, own)
-    return None if key is None else Origin(trace, donated, general, own, key, len(opaque))
+    key, opaque = program_key(trace, donated, general, own, lasting)
+    return None if key is None else Origin(trace, donated, general, own, lasting, key, len(opaque))
 
 
 class Stored(Prepared):
     """A program that an earlier compilation left."""
 
-    def __init__(self, origin: Origin, program: Program, data: dict[str, Any], new: bool) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        program: Program,
+        packs: Packs | None,
+        data: dict[str, Any],
+        new: bool,
+    ) -> None:
         self._origin = origin
         decoder: Decoder = data["decoder"]
         interface = Interface(
@@ -79,7 +94,7 @@ class Stored(Prepared):
             captures[each].data() if type(each) is int else decoder.array(each)
             for each in data["captures"]
         ]
-        self._connect(program, interface, constants)
+        self._connect(program, interface, constants, packs)
         self.counts = BuildCounts(**data["counts"], native_compilations=int(new), from_disk=1)
         self.rewritten: dict[str, int] = data["rewritten"]
         self.passed_through = frozenset(data["passed_through"])
@@ -89,7 +104,11 @@ class Stored(Prepared):
         """The same compiled here, with all that can be told about it."""
         origin = self._origin
         made: Native = _native.Native(
-            origin.lowered, origin.donated, general=origin.general, own=origin.own
+            origin.lowered,
+            origin.donated,
+            general=origin.general,
+            own=origin.own,
+            lasting=origin.lasting,
         )
         return made
 
@@ -120,28 +139,50 @@ def recall(origin: Origin) -> Stored | None:
     addresses = [modules[number].address(symbol) for number, symbol in data["kernels"]]
     decoder = data["decoder"] = Decoder(blobs)
     constants = [decoder.array(each) for each in data["constants"]]
-    words = np.frombuffer(blobs[data["code"]], np.int64)
-    code = aligned_words(len(words))
-    code[:] = words
-    for word, number in data["kernel_words"]:
-        code[word] = addresses[number]
-    for word, number in data["constant_words"]:
-        code[word] = constants[number].ctypes.data
-    program = Program(
-        Encoded(
-            code=code,
-            **data["sizes_of_frame"],
-            hosts=tuple(_hosts(origin, data["hosts"], decoder)),
-            names=tuple(data["names"]),
-            chunks=tuple(data["chunks"]),
-            kernels=tuple(word for word, _ in data["kernel_words"]),
-            constants=tuple(word for word, _ in data["constant_words"]),
-            is_brief=data["is_brief"],
-            failure=failure_of(origin.trace.name),
-            keep_alive=(constants, modules),
-        )
+    parts = _Parts(addresses, constants, blobs, (constants, modules))
+    program = parts.program(
+        origin.trace.name, data["program"], _hosts(origin, data["hosts"], decoder)
     )
-    return Stored(origin, program, data, new)
+    packs = None
+    if data["packs"] is not None:
+        told = data["packs"]
+        name = f"{origin.trace.name}, packing"
+        packs = Packs(parts.program(name, told["program"]), told["sources"], told["nbytes"])
+    return Stored(origin, program, packs, data, new)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What programs are put together from: kernels, constants, code, and what keeps them alive."""
+
+    addresses: list[int]
+    constants: list[Any]
+    blobs: Sequence[bytes]
+    keep_alive: Any
+
+    def program(self, name: str, data: dict[str, Any], hosts: Iterable[HostCall] = ()) -> Program:
+        """A program as `_told_program` wrote it down."""
+        words = np.frombuffer(self.blobs[data["code"]], np.int64)
+        code = aligned_words(len(words))
+        code[:] = words
+        for word, number in data["kernel_words"]:
+            code[word] = self.addresses[number]
+        for word, number in data["constant_words"]:
+            code[word] = self.constants[number].ctypes.data
+        return Program(
+            Encoded(
+                code=code,
+                **data["sizes_of_frame"],
+                hosts=tuple(hosts),
+                names=tuple(data["names"]),
+                chunks=tuple(data["chunks"]),
+                kernels=tuple(word for word, _ in data["kernel_words"]),
+                constants=tuple(word for word, _ in data["constant_words"]),
+                is_brief=data["is_brief"],
+                failure=failure_of(name),
+                keep_alive=self.keep_alive,
+            )
+        )
 
 
 def _hosts(origin: Origin, data: Sequence[Any], decoder: Decoder) -> Iterator[HostCall]:
@@ -169,7 +210,6 @@ def keep(
     if not _is_whole(origin, made, lowered):
         return
     encoder = Encoder(lowered.name)
-    encoded = made.program.encoded
     modules = list(dict.fromkeys(module for each in made.code for module in each.modules))
     kernels = {
         address: (modules.index(module), kernel.name)
@@ -178,28 +218,26 @@ def keep(
     }
     numbers = {address: number for number, address in enumerate(kernels)}
     places = {array.ctypes.data: number for number, array in enumerate(made.held)}
-    code = encoded.code.copy()
-    kernel_words = [(word, numbers[int(code[word])]) for word in encoded.kernels]
-    constant_words = [(word, places[int(code[word])]) for word in encoded.constants]
-    code[[word for word, _ in (*kernel_words, *constant_words)]] = 0
-    encoder.blobs.append(code.tobytes())
+    told = partial(_told_program, encoder, numbers, places)
+    packs = made.packs
     known = {id(tensor): number for number, tensor in enumerate(origin.trace.captures)}
     interface = made.interface
     header = {
-        "code": 0,
+        "program": told(made.program.encoded),
+        "packs": None
+        if packs is None
+        else {
+            "program": told(packs.program.encoded),
+            "sources": packs.sources,
+            "nbytes": packs.nbytes,
+        },
         "modules": modules,
         "kernels": list(kernels.values()),
-        "kernel_words": kernel_words,
-        "constant_words": constant_words,
         "constants": [encoder.array(array) for array in made.held],
         "captures": [
             known[id(x)] if id(x) in known else encoder.array(x.host()) for x in lowered.captures
         ],
         "hosts": list(_told_hosts(made, lowered, encoder)),
-        "names": encoded.names,
-        "chunks": encoded.chunks,
-        "is_brief": encoded.is_brief,
-        "sizes_of_frame": {name: getattr(encoded, name) for name in _FRAME},
         "strided": interface.strided,
         "outputs": [encoder.type(kind) for kind in interface.outputs],
         "reused": list(interface.reused.items()),
@@ -209,11 +247,32 @@ def keep(
             "kernels": made.counts.kernels,
             "regions": made.counts.regions,
             "bytes_planned": made.counts.bytes_planned,
+            "bytes_kept": made.counts.bytes_kept,
         },
         "rewritten": rewritten,
         "passed_through": sorted(passed_through),
     }
     code_cache().folder.write(origin.key, pack(header, encoder.blobs))
+
+
+def _told_program(
+    encoder: Encoder, numbers: dict[int, int], places: dict[int, int], encoded: Encoded
+) -> dict[str, Any]:
+    """A program whose addresses of kernels and constants are written as numbers of them."""
+    code = encoded.code.copy()
+    kernel_words = [(word, numbers[int(code[word])]) for word in encoded.kernels]
+    constant_words = [(word, places[int(code[word])]) for word in encoded.constants]
+    code[[word for word, _ in (*kernel_words, *constant_words)]] = 0
+    encoder.blobs.append(code.tobytes())
+    return {
+        "code": len(encoder.blobs) - 1,
+        "kernel_words": kernel_words,
+        "constant_words": constant_words,
+        "names": encoded.names,
+        "chunks": encoded.chunks,
+        "is_brief": encoded.is_brief,
+        "sizes_of_frame": {name: getattr(encoded, name) for name in _FRAME},
+    }
 
 
 def _is_whole(origin: Origin, made: Native, lowered: Trace) -> bool:

@@ -48,6 +48,7 @@ EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 LARGE = 1 << 24  # products of numbers from which on factors are packed once for all tasks
 MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
+KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once for all runs
 HELD = 1 << 18  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 17  # bytes of sums of a tile, there
 WIDEST = 64  # bytes of vectors of processors whose second cache holds far more
@@ -200,6 +201,20 @@ def is_large(product: Product) -> bool:
     nbytes = (rows + columns) * depth * product.dtype.itemsize
     few = min(rows, columns) < FEW_TILES
     return rows * columns * depth >= LARGE and nbytes <= MOST_SHARED and not few
+
+
+def is_worth_keeping(product: Product, left: bool, right: bool) -> bool:
+    """Whether one of these factors, which last, is better packed once than read in each run.
+
+    Any number of rows gains by it, but tasks then pack the other factor: it should be the smaller.
+    """
+    if forced_path():
+        return forced_path() == "shared"
+    rows, columns, depth = (known(e) or 0 for _, e in (product.row, product.column, product.depth))
+    lasting = max(rows * left, columns * right)
+    others = max(rows * (not left), columns * (not right))
+    nbytes = lasting * depth * product.dtype.itemsize
+    return KEPT <= nbytes <= MOST_SHARED and (lasting >= others or is_large(product))
 
 
 def choose_shared(product: Product, vector_bytes: int, registers: int, choice: Choice) -> Block:

@@ -159,7 +159,7 @@ class Frame:
         product: Product,
         block: Block,
         waits: Store | None = None,
-        shared: tuple[Packed, Packed] | None = None,
+        ready: tuple[Packed | None, Packed | None] = (None, None),
     ) -> None:
         self.scope, self.product, self.block = scope, product, block
         self.waits = waits  # where sums wait for the task that has the next piece of the depth
@@ -174,18 +174,18 @@ class Frame:
         size = b.rows * b.columns
         local = scope.local
         packed = b.tile_columns if b.pack_right else b.columns
-        self.is_shared = shared is not None  # whether both factors were packed for all tasks
-        if shared is None:
+        self.left_ready, self.right_ready = (x is not None for x in ready)  # packed before
+        left, right = ready
+        if left is None:
             high = b.rows  # or whole vectors, if they can be packed
             if any(runs_along(product.left, v) for v in (product.row[0], product.depth[0])):
                 high = -(-b.rows // b.lanes) * b.lanes
-            left = local("left", self.dtype, 1, high * b.depth if b.pack_left else 1)
-            right = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
-            shared = (
-                Packed(left, self.dtype, high, b.rows),
-                Packed(right, self.dtype, b.columns, b.columns),
-            )
-        self.left, self.right = shared
+            array = local("left", self.dtype, 1, high * b.depth if b.pack_left else 1)
+            left = Packed(array, self.dtype, high, b.rows)
+        if right is None:
+            array = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
+            right = Packed(array, self.dtype, b.columns, b.columns)
+        self.left, self.right = left, right
         blocks = self.high * self.wide if self.pieces else 1
         self.tile = local("tile", self.dtype, 1, size * blocks)
         # Sums of a piece that goes on wait beside those of the pieces before it.
@@ -258,7 +258,7 @@ class Frame:
         That is if it is short, and comes after few products.
         """
         depth = known(self.product.depth[1])
-        if depth is None or (depth > SHALLOW and not self.is_shared):
+        if depth is None or (depth > SHALLOW and not self.right_ready):
             return False
         epilogue = self.product.epilogue if given is None else given
         points = {x for s in epilogue for x in walk(*expressions(s))}

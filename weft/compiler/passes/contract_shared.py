@@ -1,22 +1,25 @@
-"""Products whose factors are packed once, for all tasks: a kernel that packs, and one that sums.
+"""Products whose factors are packed before their tasks run: kernels that pack, and one that sums.
 
-The packed factors lie in one buffer, panel by panel as blocks read them, so that tasks copy nothing
+The packed factors lie in a buffer, panel by panel as blocks read them, so that tasks copy nothing
 and the caches meet memory in order. A tile's panels of the right factor stay in the second cache
-while one panel of the left factor after another passes through the first.
+while one panel of the left factor after another passes through the first. Factors whose values
+last, such as the weights of a model, are packed once for all runs, into a buffer of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value
+from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value, expressions, walk
 from weft.compiler.passes.contract_blocks import (
     Block,
     by_lanes,
     choose_shared,
     is_large,
+    is_worth_keeping,
     orient,
     runs_along,
 )
@@ -38,10 +41,35 @@ from weft.compiler.polynomial import add, divide, multiply, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements
 
 
-def is_shared(kernel: Kernel) -> bool:
-    """Whether a kernel with known sizes is a product that `contract_shared` is good for."""
+@dataclass(frozen=True)
+class Packing:
+    """Which factors of a product are packed before its tasks run.
+
+    A factor that reads nothing but the buffers `lasting`, whose values last from run to run, is
+    packed once for all of them. Others are packed in each run if they are `shared` by its tasks.
+    """
+
+    shared: bool
+    lasting: frozenset[int] = frozenset()
+
+    def lasts(self, factor: Value) -> bool:
+        """Whether a factor is the same in all runs."""
+        return bool(self.lasting) and _read_by(factor) <= self.lasting
+
+
+_SHARED = Packing(True)
+
+
+def packing_of(kernel: Kernel, lasting: frozenset[int] = frozenset()) -> Packing | None:
+    """What is packed of a kernel with known sizes before its tasks run; None if nothing is."""
     product = match(Scope(kernel))
-    return product is not None and not product.batch and is_large(product) and _is_bare(product)
+    if product is None or product.batch or not _is_bare(product):
+        return None
+    found = Packing(is_large(product), lasting)
+    lasts = [found.lasts(x) for x in _factors(product)]
+    if not (any(lasts) and is_worth_keeping(product, *lasts)):
+        found = replace(found, lasting=frozenset())
+    return found if found.shared or found.lasting else None
 
 
 def contract_shared(
@@ -49,17 +77,19 @@ def contract_shared(
     vector_bytes: int,
     registers: int,
     choice: Choice = USUAL,
+    packing: Packing = _SHARED,
     *,
     quads: bool = False,
     by_lane: bool = False,
-) -> tuple[Kernel, Kernel]:
-    """The kernel that packs both factors of a product, and the one that sums.
+) -> tuple[Kernel, ...]:
+    """The kernel that packs what each run must, if there is such, the one that sums, and the last
+    one, which packs what lasts.
 
-    The first has one buffer more than the kernel, its last one, which the second reads. Flags are
-    those of `contract`.
+    They have one buffer more than the kernel for what is packed in each run, and then one for what
+    lasts. Flags are those of `contract`.
     """
     made: list[Kernel] = []
-    for mode, loop_of in (("write", _packing), ("read", tasks)):
+    for stage in ("packs", "sums", "keeps"):
         scope = Scope(kernel)
         product = match(scope)
         assert product is not None and not product.batch, "it was looked at before"
@@ -67,15 +97,77 @@ def contract_shared(
         product = orient(product, vector_bytes // product.dtype.itemsize)
         block = choose_shared(product, vector_bytes, registers, choice)
         block = by_lanes(product, block) if by_lane else block
-        left, right, size = _packed(product, block, len(kernel.buffers))
-        buffer = Buffer("packed", product.dtype, mode)
-        scope.kernel = replace(kernel, buffers=(*kernel.buffers, buffer))
-        loop = loop_of(Frame(scope, product, block, shared=(left, right)))
-        notes = {"tasks": loop.stop, "contract": block}
-        if not made:
-            notes |= {"partials": (product.dtype, size), "packs": True}
-        made.append(scope.kernel_with((loop,), **notes))
-    return made[0], made[1]
+        places = _Places(product, block, packing, len(kernel.buffers))
+        if (stage == "packs" and not places.packed) or (stage == "keeps" and not places.kept):
+            continue
+        scope.kernel = replace(kernel, buffers=(*kernel.buffers, *places.buffers(stage)))
+        frame = Frame(scope, product, block, ready=(places.left, places.right))
+        loop = tasks(frame) if stage == "sums" else _packing(frame, places.of(stage))
+        made.append(scope.kernel_with((loop,), **places.notes(stage), tasks=loop.stop))
+    return tuple(made)
+
+
+class _Places:
+    """Where the panels of both factors lie: in the buffer of a run, or in the one that lasts."""
+
+    def __init__(self, product: Product, block: Block, packing: Packing, first: int) -> None:
+        self.product, self.block = product, block
+        self.lasting = packing.lasts(product.left), packing.lasts(product.right)
+        shared = [packing.shared and not lasts for lasts in self.lasting]
+        self.packed, self.kept = any(shared), any(self.lasting)
+        self._sizes = [ZERO, ZERO]  # of both buffers
+        self._first = first
+        high = ceil(block.rows / block.lanes) * block.lanes  # whole vectors
+        rows = high, block.rows, product.row[1]
+        columns = block.columns, block.columns, product.column[1]
+        self.left, self.right = (
+            self._place(lasts, *axis) if lasts or ready else None
+            for axis, lasts, ready in zip((rows, columns), self.lasting, shared, strict=True)
+        )
+
+    def _place(self, lasts: bool, width: int, points: int, extent: Value) -> Packed:
+        deep = multiply(ceiling(self.product.depth[1], self.block.depth), self.block.depth)
+        panels, start = ceiling(extent, points), self._sizes[lasts]
+        self._sizes[lasts] = add(start, multiply(multiply(panels, width), deep))
+        number = self._first + (lasts and self.packed)
+        return Packed(number, self.product.dtype, width, points, start, panels)
+
+    def buffers(self, stage: str) -> list[Buffer]:
+        """The buffers of packed factors, as a kernel uses them."""
+        named = [("packed", "packs")] * self.packed + [("kept", "keeps")] * self.kept
+        dtype = self.product.dtype
+        return [Buffer(n, dtype, "write" if own == stage else "read") for n, own in named]
+
+    def of(self, stage: str) -> tuple[bool, bool]:
+        """Whether a kernel packs the left factor, and whether the right one."""
+        left, right = (x is not None for x in (self.left, self.right))
+        if stage == "keeps":
+            return self.lasting
+        return left and not self.lasting[0], right and not self.lasting[1]
+
+    def notes(self, stage: str) -> dict[str, Any]:
+        """What callers must know of a kernel."""
+        dtype, product = self.product.dtype, self.product
+        lasting = [x for x, lasts in zip(_factors(product), self.lasting, strict=True) if lasts]
+        kept = frozenset[int]().union(*map(_read_by, lasting))
+        if stage == "keeps":
+            return {"contract": self.block, "kept": (dtype, self._sizes[1]), "reads": kept}
+        notes: dict[str, Any] = {"contract": self.block}
+        if stage == "packs":
+            notes |= {"partials": (dtype, self._sizes[0]), "packs": True}
+        others = [x for x in _factors(product) if x not in lasting]
+        others += [x for s in product.epilogue for x in expressions(s)]
+        notes["spared"] = kept - _read_by(*others)
+        return notes
+
+
+def _factors(product: Product) -> tuple[Value, Value]:
+    return product.left, product.right
+
+
+def _read_by(*values: Value) -> frozenset[int]:
+    """Buffers that values are read from."""
+    return frozenset(x.data for x in walk(*values) if x.op == "load")
 
 
 def _is_bare(product: Product) -> bool:
@@ -84,25 +176,22 @@ def _is_bare(product: Product) -> bool:
     return mask_of_sums(product) is None and not any(masked(product, x) for x in factors)
 
 
-def _packed(product: Product, block: Block, buffer: int) -> tuple[Packed, Packed, Value]:
-    """Where the panels of both factors lie, and how many elements that takes."""
-    deep = multiply(ceiling(product.depth[1], block.depth), block.depth)
-    high = ceil(block.rows / block.lanes) * block.lanes  # whole vectors
-    rows, columns = ceiling(product.row[1], block.rows), ceiling(product.column[1], block.columns)
-    size = multiply(multiply(rows, high), deep)
-    left = Packed(buffer, product.dtype, high, block.rows, ZERO, rows)
-    right = Packed(buffer, product.dtype, block.columns, block.columns, size, columns)
-    return left, right, add(size, multiply(multiply(columns, block.columns), deep))
-
-
-def _packing(frame: Frame) -> Loop:
+def _packing(frame: Frame, which: tuple[bool, bool]) -> Loop:
     """Tasks that pack: those for the left factor, then those for the right one."""
     task, product = frame.scope.variable("task"), frame.product
-    left = _Packer(Copy(frame, product.left, product.row, frame.left))
-    right = _Packer(Copy(frame, product.right, product.column, frame.right))
-    other = right.task(subtract(task, left.tasks))
-    body = when(less(task, left.tasks), left.task(task), other)
-    return Loop(task, ZERO, add(left.tasks, right.tasks), body, "parallel")
+    packers: list[_Packer] = []
+    for is_packed, factor, axis, array in (
+        (which[0], product.left, product.row, frame.left),
+        (which[1], product.right, product.column, frame.right),
+    ):
+        if is_packed:
+            packers.append(_Packer(Copy(frame, factor, axis, array)))
+    first, *rest = packers
+    body, total = first.task(task), first.tasks
+    for other in rest:
+        body = when(less(task, total), body, other.task(subtract(task, total)))
+        total = add(total, other.tasks)
+    return Loop(task, ZERO, total, body, "parallel")
 
 
 class _Packer:

@@ -116,12 +116,14 @@ class Blocks:
     ) -> tuple[Value, Value | None]:
         """Where the packed panels of a block begin; None for a right one that is not packed."""
         f, b = self.frame, self.frame.block
-        if f.is_shared:
+        left = ZERO
+        if f.left_ready:
             left = f.let("left", f.left.panel(row, self.depth.start, b.depth), into)
+        if f.right_ready:
             return left, f.let("panel", f.right.panel(column, self.depth.start, b.depth), into)
         if packed is None:
-            return ZERO, None
-        return ZERO, f.let("panel", multiply(packed, b.columns * b.depth), into)
+            return left, None
+        return left, f.let("panel", multiply(packed, b.columns * b.depth), into)
 
     def begin(self, slot: Value, lane: Value) -> Statements:
         """Sums start at zero, or where the same piece left them."""

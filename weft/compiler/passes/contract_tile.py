@@ -7,7 +7,8 @@
             for each panel of columns: a block           what the registers hold
 
 A factor that is small, or used only once, is read where it lies; but the last columns, if they do
-not make a whole panel, are packed. What a mask hides is left out.
+not make a whole panel, are packed. Nothing is packed that was packed before the tasks. What a mask
+hides is left out.
 """
 
 from __future__ import annotations
@@ -70,11 +71,6 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     """One piece of the depth."""
     b, product, made = frame.block, frame.product, list[Statement]()
     rows, columns, depth = blocks.rows, blocks.columns, blocks.depth
-    if frame.is_shared:
-        high, wide = ceiling(rows.count, b.rows), ceiling(columns.count, b.columns)
-        return frame.loop(
-            "panel", high, lambda p: frame.loop("panel", wide, lambda q: blocks.block(p, q, q))
-        )
     hidden = blocks.hidden
     none = frame.flag("none", hidden.no_product(rows, columns, depth), made)
     unused = frame.flag("unused", hidden.no_sum(rows, columns), made)
@@ -87,7 +83,9 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     shown = frame.flag("shown", hidden.is_shown(rows, columns, depth), made)
 
     def of_right(factor: Value) -> Statements:
-        return () if b.turns else pack_right(frame, factor, columns, direct, wide, depth)
+        if b.turns or frame.right_ready:
+            return ()
+        return pack_right(frame, factor, columns, direct, wide, depth)
 
     packed = when(unused, (), _packed(of_right, shown, hidden.right_shown, product.right))
     rests = hidden.rests(rows, columns, depth) if none is not False else ()
@@ -95,7 +93,7 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
 
     def body(p: Value) -> Statements:
         found: list[Statement] = []
-        if b.pack_left:
+        if b.pack_left and not frame.left_ready:
             left = partial(pack_left, frame, rows=rows, panel=p, depth=depth)
             packed = _packed(left, shown, hidden.left_shown, product.left)
             found += when(none, (), when(unused, (), packed))

@@ -168,7 +168,8 @@ class _Task(Frame):
         self.dtype = _SUMS[dtype]
         depth = known(product.depth[1])
         self.pieces = depth is None or depth > block.depth
-        self.is_shared, self.waits = False, None
+        self.left_ready = self.right_ready = False
+        self.waits = None
         b = block
         self.panel = words_of(b.depth, b.columns, dtype.itemsize)
         self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns

@@ -9,6 +9,7 @@
 | `number` | Python numbers whose value is not known yet |
 | `convert` | Python data and arrays into tensors |
 | `layout`, `storage` | strides and reference-counted memory |
+| `lasting` | arrays whose values have not changed since they were looked at |
 | `sharing` | memory that other libraries can write to |
 | `dlpack` | exchange of memory with other libraries |
 | `tracing` | functions run on shapes: `trace`, `eval_shape` |

@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.core.common.types import Array
 from weft.core.graph.graph import GRAPH
+from weft.core.tensor.lasting import forget_all_of
 from weft.core.tensor.storage import Lease
 
 _shared: dict[int, weakref.ref[Array]] = {}  # id of the array at the root of an allocation
@@ -26,6 +27,7 @@ def share(array: Array) -> None:
     if key not in _shared:
         GRAPH.flush()
         _shared[key] = weakref.ref(root, lambda _: _shared.pop(key, None))
+        forget_all_of(root)
 
 
 def is_shared(data: Any) -> bool:

@@ -1,0 +1,262 @@
+"""Weights that last are packed once: what is kept is as good as what is packed in each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.compiler.test_contract import Case, arrays, product
+from weft.compiler.kernels import evaluate
+from weft.compiler.packs import Packs
+from weft.compiler.passes.contract_blocks import using_path
+from weft.compiler.passes.contract_shared import Packing, contract_shared
+from weft.compiler.verify import verify
+from weft.config import settings
+from weft.testing.ir import run_kernel
+
+RANDOM = np.random.default_rng(11)
+
+
+def normal(*shape: int, dtype: Any = "float32") -> wf.Tensor:
+    return wf.tensor(RANDOM.standard_normal(shape).astype(dtype))
+
+
+def packs_of(function: Any, *args: Any) -> Packs | None:
+    found: Packs | None = function.prepared(args, {}).executable.packs
+    return found
+
+
+def runs_of(function: Any, *args: Any) -> int:
+    """How often the weights of a compiled function were packed."""
+    packs = packs_of(function, *args)
+    assert packs is not None
+    return packs.runs
+
+
+def plainly(function: Callable[..., Any], *args: Any) -> bytes:
+    """The bits of the same products with weights as arguments."""
+    return bytes(wf.compile(function)(*args).numpy().tobytes())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 33, 70, 300])
+@pytest.mark.parametrize("turned", [False, True])
+def test_any_number_of_rows_has_the_bits_of_weights_that_are_arguments(
+    rows: int, turned: bool
+) -> None:
+    weight = normal(301, 277) if turned else normal(277, 301)
+    bias, x = normal(301), normal(rows, 277)
+
+    def layer(x: wf.Tensor, weight: wf.Tensor, bias: wf.Tensor) -> wf.Tensor:
+        return wf.maximum(x @ (weight.T if turned else weight) + bias, 0)
+
+    compiled = wf.compile(lambda x: layer(x, weight, bias))
+    for _ in range(3):
+        assert compiled(x).numpy().tobytes() == plainly(layer, x, weight, bias)
+    assert runs_of(compiled, x) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int8", "bfloat16"])
+def test_other_dtypes_are_kept_too(dtype: str) -> None:
+    weight, x = ((normal(*shape) * 20).astype(dtype) for shape in ((700, 600), (9, 700)))
+    compiled = wf.compile(lambda x: x @ weight)
+    compiled(x)
+    assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+    assert runs_of(compiled, x) == 1
+
+
+def test_a_factor_on_the_left_is_kept_too() -> None:
+    weight, x = normal(500, 300), normal(300, 40)
+    compiled = wf.compile(lambda x: weight @ x)
+    assert compiled(x).numpy().tobytes() == plainly(lambda w, x: w @ x, weight, x)
+    compiled(x)
+    assert runs_of(compiled, x) == 1
+
+
+def test_weights_of_another_dtype_are_kept_as_factors() -> None:
+    weight, x = normal(400, 300).astype("bfloat16"), normal(5, 400)
+    compiled = wf.compile(lambda x: x @ weight.astype("float32"))
+    compiled(x)
+    wanted = plainly(lambda x, w: x @ w.astype("float32"), x, weight)
+    assert compiled(x).numpy().tobytes() == wanted
+    assert runs_of(compiled, x) == 1
+
+
+def test_a_model_packs_its_weights_at_the_first_call_alone() -> None:
+    class Model(wf.nn.Module):
+        first: wf.nn.Linear
+        second: wf.nn.Linear
+
+        def __call__(self, x: wf.Tensor) -> wf.Tensor:
+            return self.second(wf.relu(self.first(x)))
+
+    key = wf.random.key(3)
+    model = Model(wf.nn.Linear(256, 512, key=key), wf.nn.Linear(512, 256, key=key))
+    compiled, x = wf.compile(model), normal(12, 256)
+    for _ in range(3):
+        assert np.array_equal(compiled(x).numpy(), model(x).numpy())
+    assert runs_of(compiled, x) == 1
+    assert compiled.stats.bytes_kept >= 2 * 4 * 256 * 512
+    assert "packed once for all calls: factors 2" in compiled.explain(x)
+
+
+def test_a_tensor_that_was_assigned_to_is_packed_again() -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+    compiled = wf.compile(lambda x: x @ weight)
+    compiled(x)
+    weight[3] = 7.0
+    assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+    assert runs_of(compiled, x) == 2
+
+
+def test_a_variable_that_was_bound_to_another_tensor_is_packed_again() -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+
+    def function(x: wf.Tensor) -> wf.Tensor:
+        return x @ weight
+
+    compiled = wf.compile(function)
+    old = compiled(x).numpy().tobytes()
+    weight = normal(400, 300)
+    assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight) != old
+
+
+def test_memory_that_was_given_away_is_packed_again() -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+
+    def function(x: wf.Tensor) -> wf.Tensor:
+        return x @ weight
+
+    compiled = wf.compile(function)
+    old = compiled(x).numpy().tobytes()
+    step = wf.compile(lambda w: w * 2.0, donate_argnums=0)
+    for _ in range(2):  # the result is in the memory of the argument
+        weight = step(weight)
+    assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight) != old
+
+
+def test_memory_that_others_can_write_to_is_read_in_each_call() -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+    compiled = wf.compile(lambda x: x @ weight)
+    compiled(x)
+    handed_out = np.from_dlpack(weight)
+    for value in (2.0, 3.0):
+        handed_out[:] = value
+        assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+
+
+def test_memory_of_other_libraries_is_not_kept() -> None:
+    foreign = RANDOM.standard_normal((400, 300)).astype(np.float32)
+    weight, x = wf.from_numpy(foreign), normal(5, 400)
+
+    def function(x: wf.Tensor) -> wf.Tensor:
+        return x @ weight
+
+    compiled = wf.compile(function)
+    compiled(x)
+    assert packs_of(compiled, x) is None
+    weight = wf.tensor(foreign)  # ours, where the function was compiled for one that is not
+    assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+
+
+def test_a_variable_that_gets_memory_of_others_is_packed_in_each_call() -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+
+    def function(x: wf.Tensor) -> wf.Tensor:
+        return x @ weight
+
+    compiled = wf.compile(function)
+    compiled(x)
+    foreign = RANDOM.standard_normal((400, 300)).astype(np.float32)
+    weight = wf.from_numpy(foreign)
+    for value in (2.0, 3.0):
+        foreign[:] = value
+        assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, wf.tensor(foreign))
+
+
+def test_what_changes_in_most_calls_is_packed_in_each() -> None:
+    arguments = normal(5, 400), normal(400, 300)
+    compiled = wf.compile(lambda x, w: x @ w)
+    compiled(*arguments)
+    assert packs_of(compiled, *arguments) is None
+
+
+def test_an_exported_function_packs_its_weights_once(tmp_path: Path) -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+    compiled = wf.compile(lambda x: x @ weight)
+    wanted = compiled(x).numpy().tobytes()
+    compiled.export(tmp_path / "layer", x)
+    loaded = wf.load_compiled(tmp_path / "layer")
+    assert [loaded(x).numpy().tobytes() for _ in range(3)] == [wanted] * 3
+    packs: Any = loaded._compiled.executable
+    assert packs.packs.runs == 1
+
+
+def test_a_program_from_disk_packs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "cache_dir", str(tmp_path))
+    weight, x = normal(400, 300), normal(5, 400)
+    first, second = (wf.compile(lambda x: x @ weight) for _ in range(2))
+    assert first(x).numpy().tobytes() == second(x).numpy().tobytes()
+    assert second.stats.from_disk == 1
+    assert second.stats.bytes_kept == first.stats.bytes_kept > 0
+    assert runs_of(second, x) == 1
+
+
+def test_weights_inside_a_loop_are_packed_outside_of_it() -> None:
+    weight, x = normal(300, 300) * 0.05, normal(5, 300)
+
+    def repeated(x: wf.Tensor, weight: wf.Tensor) -> wf.Tensor:
+        return wf.scan(lambda h, _: (wf.tanh(h @ weight), None), x, None, length=4)[0]
+
+    compiled = wf.compile(lambda x: repeated(x, weight))
+    compiled(x)
+    assert compiled(x).numpy().tobytes() == plainly(repeated, x, weight)
+    assert runs_of(compiled, x) == 1
+
+
+def test_no_more_is_kept_than_the_setting_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, x = normal(512, 256), normal(256, 512), normal(5, 512)
+    room = 4 * 512 * 300  # for one of them, padded
+    for limit, most in ((0, 0), (room, room), (1 << 32, 2 * room)):
+        monkeypatch.setattr(settings, "kept_bytes", limit)
+        compiled = wf.compile(lambda x: x @ first @ second)
+        compiled(x)
+        assert most // 2 < compiled.stats.bytes_kept + (not most) <= most + (not most)
+
+
+def test_what_is_kept_is_in_the_report_of_memory() -> None:
+    weight, x = normal(900, 700), normal(5, 900)
+    before = wf.memory_report().nbytes
+    compiled = wf.compile(lambda x: x @ weight)
+    compiled(x)
+    assert wf.memory_report().nbytes - before >= compiled.stats.bytes_kept > 0
+
+
+@pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
+@pytest.mark.parametrize("lasting", [{0}, {1}, {0, 1}])
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_vector_width_gives_the_bits_of_plain_loops(
+    vector_bytes: int, registers: int, lasting: set[int], shared: bool
+) -> None:
+    case = Case(15, 17, 9, lifted=shared).transposed(shared, not shared)
+    kernel, numbers = product(case), case.parameters
+    packing = Packing(shared, frozenset(lasting))
+    with using_path("shared"):
+        made = contract_shared(kernel, vector_bytes, registers, packing=packing)
+    *runs, keeps = made
+    assert len(runs) == 1 + (shared and len(lasting) == 1)
+    dtype, count = keeps.notes["kept"]
+    given = arrays(case)
+    if len(runs) == 2:
+        count_packed = evaluate(runs[0].notes["partials"][1], numbers)
+        given = [*given, np.full(count_packed, np.nan, dtype)]
+    given = [*given, np.full(evaluate(count, numbers), np.nan, dtype)]
+    for each in (keeps, *runs):
+        given = run_kernel(verify(each, True), given, numbers, False)
+    wanted = run_kernel(kernel, arrays(case), numbers)
+    for x, y in zip(wanted, given, strict=False):
+        assert x.tobytes() == y.tobytes()
