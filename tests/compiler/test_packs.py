@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import weft as wf
 from tests.compiler.test_contract import Case, arrays, product
+from weft.compiler import panels
 from weft.compiler.kernels import evaluate
 from weft.compiler.packs import Packs
 from weft.compiler.passes.contract_blocks import using_path
@@ -20,6 +22,7 @@ from weft.config import settings
 from weft.testing.ir import run_kernel
 
 RANDOM = np.random.default_rng(11)
+OUT = wf.tensor(RANDOM.standard_normal((2048, 40)).astype(np.float32))
 
 
 def normal(*shape: int, dtype: Any = "float32") -> wf.Tensor:
@@ -260,3 +263,33 @@ def test_every_vector_width_gives_the_bits_of_plain_loops(
     wanted = run_kernel(kernel, arrays(case), numbers)
     for x, y in zip(wanted, given, strict=False):
         assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda y: wf.max(y, axis=-1),
+        lambda y: wf.argmax(y, axis=-1),
+        lambda y: wf.sum(y, axis=-1),
+        lambda y: wf.logsumexp(y, axis=-1),
+        lambda y: wf.relu(y) @ OUT,
+    ],
+    ids=["max", "argmax", "sum", "logsumexp", "product"],
+)
+def test_rows_of_a_kept_product_that_are_used_up_are_never_all_there(
+    after: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panels, "pool", SimpleNamespace(cores=2))
+    weight, bias, x = normal(128, 2048), normal(2048), normal(500, 128)
+
+    def function(x: wf.Tensor, weight: wf.Tensor, bias: wf.Tensor) -> wf.Tensor:
+        return after(x @ weight + bias)
+
+    compiled = wf.compile(lambda x: function(x, weight, bias))
+    got = compiled(x).numpy().tobytes()
+    with using_path("packed"):
+        assert got == plainly(function, x, weight, bias)
+    assert "panels of" in compiled.explain(x)
+    assert compiled.stats.bytes_planned < 4 * 500 * 2048 // 2
+    compiled(x)
+    assert runs_of(compiled, x) == 1

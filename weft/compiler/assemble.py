@@ -224,9 +224,9 @@ class Assembler:
     def _lasting(self, places: Sequence[Memory]) -> frozenset[int]:
         """Buffers whose values last, as far as there is room to keep what is packed of them."""
         found = [i for i, m in enumerate(places) if m.lasts or m.role == "constant"]
-        kept = sum(m.nbytes for call in self.kept.values() for m in call.written)
-        more = sum(places[i].nbytes for i in found)
-        return frozenset(found if kept + more <= settings.kept_bytes else ())
+        packed = {m for _, _, sources in self.kept for m in sources} | {places[i] for i in found}
+        total = sum(m.nbytes for m in packed)
+        return frozenset(found if total <= settings.kept_bytes else ())
 
     def _keep(
         self, request: Request, name: str, places: tuple[Memory, ...], node: OutputRefs

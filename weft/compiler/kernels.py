@@ -112,8 +112,8 @@ class KernelStore:
         run to run: factors made of them may be packed by a kernel that runs once.
         """
         form = form_of(kernel)
-        packing = packing_of(kernel, lasting) if cut is None else None
         pieces, tall = cut or (0, 0)
+        packing = None if pieces else packing_of(kernel, lasting, cut is not None)
         parted = cut is None and packing is None and is_parted(kernel)
         form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:
@@ -173,7 +173,9 @@ class KernelStore:
             first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
             return (first, *schedule(last, vector_bytes=width))
         if packing is not None:
-            return contract_shared(kernel, target.vector_bytes, registers, choice, packing, **has)
+            return contract_shared(
+                kernel, target.vector_bytes, registers, choice, packing, tall=tall, **has
+            )
         product = contract(
             kernel,
             target.vector_bytes,

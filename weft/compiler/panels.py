@@ -34,6 +34,7 @@ FEW = 2  # panels of each core that leave some of them idle
 SMALL = 1 << 10  # bytes of keys
 HIGH = 256  # rows of a panel, if tiles can be cut otherwise
 BLOCKS = range(6, 17)  # rows of blocks that tiles may be cut into for the sake of panels
+LOW = 64  # the same if products pack nothing but these rows
 _BYTE = np.dtype(np.uint8)
 
 
@@ -246,12 +247,25 @@ def _is_drawn(entry: Entry) -> bool:
 
 
 def _is_large_product(entry: Entry) -> bool:
-    """Whether a product is larger than its factors, and too large for a cache."""
+    """Whether a product is larger than its factors, and too large for a cache.
+
+    Its right factor may be any if it is packed already: then each panel only reads it.
+    """
     if entry.group.kind != "dot":
         return False
     node = entry.group.members[0]
-    nbytes = node.types[0].nbytes
-    return nbytes >= WORTH and all(_kind(ref).nbytes < nbytes for ref in node.inputs)
+    nbytes, factors = node.types[0].nbytes, node.inputs
+    read = factors[:1] if _is_kept(entry) else factors
+    return nbytes >= WORTH and all(_kind(ref).nbytes < nbytes for ref in read)
+
+
+def _is_kept(entry: Entry) -> bool:
+    """Whether the right factor of a product was packed once for all runs."""
+    call = entry.steps[0]
+    if not isinstance(call, Call):
+        return False
+    compiled = call.request.compiled
+    return compiled.functions < len(compiled.kernels)
 
 
 def _chain(fusion: Fusion, first: Entry, rest: Sequence[Entry]) -> _Chain | None:
@@ -356,7 +370,8 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
     """The members of a chain, with products cut again so that all tiles have one height."""
     products = [e for e in chain.members if e.group.kind == "dot" and e not in chain.sums]
     tiles = {e: found for e in products if (found := _tiled(e))}
-    tall = _height(chain, list(tiles.values()))
+    high = LOW if all(map(_is_kept, products)) else HIGH
+    tall = _height(chain, list(tiles.values()), high)
     made: list[Entry] = []
     for entry in chain.members:
         again = entry
@@ -367,8 +382,8 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
     return made
 
 
-def _height(chain: _Chain, tiles: Sequence[_Tiled]) -> int:
-    """The rows of all tiles of a chain: many, made up of whole blocks if they can be.
+def _height(chain: _Chain, tiles: Sequence[_Tiled], high: int) -> int:
+    """The rows of all tiles of a chain: up to `high`, made up of whole blocks if they can be.
 
     They are also made up of whole tasks of the other members, and end where batches end; blocks can
     have other rows for that.
@@ -379,7 +394,7 @@ def _height(chain: _Chain, tiles: Sequence[_Tiled]) -> int:
     shares = (_share(e, chain.rows) for e in chain.members if e.group.kind != "dot")
     each = lcm(*(share.rows for share in shares if share))
     ends = gcd(*(_common(t, chain.rows) for t in tiles if t.batches != chain.rows.batches))
-    step, most = lcm(*(t.step for t in tiles)), min([HIGH, *(t.height for t in tiles)])
+    step, most = lcm(*(t.step for t in tiles)), min([high, *(t.height for t in tiles)])
     usual = most // step * step
     wanted: list[int] = [*range(usual, 0, -step), *range(most, 0, -1)]
     for tall in wanted:
@@ -455,7 +470,7 @@ def _share_of(entry: Entry, rows: Rows) -> _Share | None:
     if len(entry.alone) != 1:
         return None
     (call,) = entry.alone
-    if not isinstance(call, Call) or len(call.request.compiled.kernels) != 1:
+    if not isinstance(call, Call) or call.request.compiled.functions != 1:
         return None
     if entry.group.kind == "dot":
         return _share_of_product(entry, rows)

@@ -217,12 +217,14 @@ def is_worth_keeping(product: Product, left: bool, right: bool) -> bool:
     return KEPT <= nbytes <= MOST_SHARED and (lasting >= others or is_large(product))
 
 
-def choose_shared(product: Product, vector_bytes: int, registers: int, choice: Choice) -> Block:
-    """The cut of a product whose factors are packed once for all tasks."""
+def choose_shared(
+    product: Product, vector_bytes: int, registers: int, choice: Choice, tall: int = 0
+) -> Block:
+    """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows."""
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
     lanes = vector_bytes // size
-    high, vectors = _Registers(lanes, registers, vector_bytes, choice, 0).block(rows, columns)
+    high, vectors = _Registers(lanes, registers, vector_bytes, choice, tall).block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)
     deep = max(min(deep, choice.deep or DEEP) // 8 * 8, 8)
@@ -238,6 +240,7 @@ def choose_shared(product: Product, vector_bytes: int, registers: int, choice: C
     most = choice.sums or WAITING << 2 * large
     tile_rows = balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
     tile = _enough((rows, columns), (tile_rows, tile_columns), (high, wide))
+    tile = (tall, tile_columns) if tall else tile
     return _in_pieces(product, Block(high, vectors, lanes, *tile, deep, True, True))
 
 

@@ -60,12 +60,17 @@ class Packing:
 _SHARED = Packing(True)
 
 
-def packing_of(kernel: Kernel, lasting: frozenset[int] = frozenset()) -> Packing | None:
-    """What is packed of a kernel with known sizes before its tasks run; None if nothing is."""
+def packing_of(
+    kernel: Kernel, lasting: frozenset[int] = frozenset(), alone: bool = False
+) -> Packing | None:
+    """What is packed of a kernel with known sizes before its tasks run; None if nothing is.
+
+    If it must be `alone`, no kernel may pack in each run.
+    """
     product = match(Scope(kernel))
     if product is None or product.batch or not _is_bare(product):
         return None
-    found = Packing(is_large(product), lasting)
+    found = Packing(is_large(product) and not alone, lasting)
     lasts = [found.lasts(x) for x in _factors(product)]
     if not (any(lasts) and is_worth_keeping(product, *lasts)):
         found = replace(found, lasting=frozenset())
@@ -79,6 +84,7 @@ def contract_shared(
     choice: Choice = USUAL,
     packing: Packing = _SHARED,
     *,
+    tall: int = 0,
     quads: bool = False,
     by_lane: bool = False,
 ) -> tuple[Kernel, ...]:
@@ -86,7 +92,7 @@ def contract_shared(
     one, which packs what lasts.
 
     They have one buffer more than the kernel for what is packed in each run, and then one for what
-    lasts. Flags are those of `contract`.
+    lasts. Tiles have `tall` rows, if that is not 0. Flags are those of `contract`.
     """
     made: list[Kernel] = []
     for stage in ("packs", "sums", "keeps"):
@@ -94,8 +100,8 @@ def contract_shared(
         product = match(scope)
         assert product is not None and not product.batch, "it was looked at before"
         product = in_quads(scope, product) if quads else product
-        product = orient(product, vector_bytes // product.dtype.itemsize)
-        block = choose_shared(product, vector_bytes, registers, choice)
+        given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
+        block = choose_shared(product, vector_bytes, registers, choice, tall)
         block = by_lanes(product, block) if by_lane else block
         places = _Places(product, block, packing, len(kernel.buffers))
         if (stage == "packs" and not places.packed) or (stage == "keeps" and not places.kept):
@@ -103,7 +109,9 @@ def contract_shared(
         scope.kernel = replace(kernel, buffers=(*kernel.buffers, *places.buffers(stage)))
         frame = Frame(scope, product, block, ready=(places.left, places.right))
         loop = tasks(frame) if stage == "sums" else _packing(frame, places.of(stage))
-        made.append(scope.kernel_with((loop,), **places.notes(stage), tasks=loop.stop))
+        whole = product is given and product.in_order  # rows follow each other, tile by tile
+        notes = places.notes(stage) | {"rows": product.row[1] if whole else None}
+        made.append(scope.kernel_with((loop,), **notes, tasks=loop.stop, pieces=0))
     return tuple(made)
 
 
