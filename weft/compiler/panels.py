@@ -30,6 +30,7 @@ from weft.runtime.cpu.pool import pool
 
 WORTH = 1 << 20  # bytes of results that need not be held whole for panels to pay
 LARGE = 1 << 25  # bytes from which few panels are better than none
+VAST = 32  # times a product is larger than its factors for which cores may be idle
 FEW = 2  # panels of each core that leave some of them idle
 SMALL = 1 << 10  # bytes of keys
 HIGH = 256  # rows of a panel, if tiles can be cut otherwise
@@ -114,9 +115,14 @@ class _Chain:
             self.before.append(entry)
 
     def _is_sum(self, entry: Entry) -> bool:
-        """Whether an entry is a product that sums over the rows, of which members make factors."""
+        """Whether an entry is a product that sums over the rows, of which members make factors.
+
+        Panels of a batch then follow each other.
+        """
         if entry.group.kind != "dot" or not entry.summed & self.made or entry.reads & self.late:
             return False
+        if self.rows.batches < pool.cores and not self._is_vast():
+            return False  # cores would be idle
         node = entry.group.members[0]
         *lead, depth, _ = _kind(node.inputs[1]).shape
         fits = depth == self.rows.rows and prod(lead) == prod(_lead(node)[:-1])
@@ -126,6 +132,11 @@ class _Chain:
             and not (entry.reads - entry.summed) & self.made
             and entry.cut(min(depth, PIECE), 0) is not None
         )
+
+    def _is_vast(self) -> bool:
+        """Whether the first product is so much larger than its factors that it must not be held."""
+        node = self.members[0].group.members[0]
+        return node.types[0].nbytes >= VAST * max(_kind(ref).nbytes for ref in node.inputs)
 
 
 def entry_of(

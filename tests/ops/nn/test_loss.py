@@ -1,9 +1,13 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import weft as wf
 from tests.torch_oracle import agrees, close, draw, torch
+from weft.compiler import panels
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
+from weft.ops.nn import loss
 
 F = torch.nn.functional
 REDUCTIONS = ["none", "sum", "mean"]
@@ -276,3 +280,51 @@ def test_likelihoods_are_torchs_with_their_gradients(full, reduction):
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call(np.ones((4, 3)))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"label_smoothing": 0.2}, {"axis": -1}, {"reduction": "none"}], ids=str
+)
+def test_scores_picked_in_their_rows_have_the_bits_of_those_that_are_gathered(options, monkeypatch):
+    logits = np.moveaxis(draw(6, 5, 4).astype(np.float32), 1, options.get("axis", 1))
+    classes = np.array([[0, 4, 2, -100], [1, 1, 3, 0]] * 3)
+
+    def both():
+        def mean(x):
+            found = wf.cross_entropy(x, classes, **options)
+            return wf.sum(found), found
+
+        (_, found), gradient = wf.value_and_grad(mean, has_aux=True)(wf.tensor(logits))
+        return found.numpy().tobytes(), gradient.numpy() + 0.0  # ±0 where a row is ignored
+
+    gathered = both()
+    monkeypatch.setattr(loss, "_MANY", 0)
+    picked = both()
+    assert gathered[0] == picked[0]
+    np.testing.assert_array_equal(gathered[1], picked[1])
+
+
+def test_a_class_that_there_is_not_is_an_error_in_rows_too(monkeypatch):
+    monkeypatch.setattr(loss, "_MANY", 0)
+    for compiled in (lambda f: f, wf.compile):
+        with pytest.raises(IndexingError):
+            compiled(wf.cross_entropy)(wf.zeros((2, 3)), wf.tensor([0, 3])).numpy()
+
+
+def test_losses_of_a_product_never_have_all_scores(monkeypatch):
+    monkeypatch.setattr(panels, "pool", SimpleNamespace(cores=2))
+    rows, depth, count = 2048, 64, 2048
+    x, weight = wf.zeros((rows, depth)), wf.zeros((depth, count))
+    classes = wf.zeros((rows,), dtype=wf.int32)
+    compiled = wf.compile(lambda x, w: wf.cross_entropy(x @ w, classes))
+    assert np.isclose(compiled(x, weight).item(), np.log(count))
+    assert compiled.stats.bytes_planned < 4 * rows * count / 2
+
+
+def test_the_gradient_of_losses_of_a_product_runs_on_all_cores(monkeypatch):
+    monkeypatch.setattr(panels, "pool", SimpleNamespace(cores=2))
+    arguments = wf.zeros((2048, 256)), wf.zeros((256, 8192))
+    classes = wf.zeros((2048,), dtype=wf.int32)
+    gradient = wf.value_and_grad(lambda x, w: wf.cross_entropy(x @ w, classes), argnums=(0, 1))
+    text = wf.compile(gradient).explain(*arguments)
+    assert "panels of" in text and "for 2 workers" in text

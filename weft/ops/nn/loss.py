@@ -27,6 +27,8 @@ from weft.ops.reduction import reduce, reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 
+_MANY = 1 << 18  # scores that are rather not all written, to read few of them
+
 
 def _reduced(op: str, losses: Tensor, reduction: str, count: Any = None) -> Tensor:
     """Losses as they are, their sum, or their mean (over `count` where it is not their number)."""
@@ -117,7 +119,10 @@ def cross_entropy(
     scores: Any = moveaxis(FUNCTIONS["log_softmax"](x, classes), classes, -1)
     y: Any = to_tensor(target, op=name)
     if dtypes.is_integer(y.dtype):
-        return _class_loss(name, scores, y, weight, ignore_index, label_smoothing, reduction)
+        in_rows = scores.size >= _MANY
+        return _class_loss(
+            name, scores, y, weight, ignore_index, label_smoothing, reduction, in_rows
+        )
     if y.shape != x.shape:
         raise ShapeError(f"{name}: target {y.shape} for logits {x.shape}")
     count = x.shape[classes]
@@ -144,8 +149,12 @@ def _class_loss(
     ignore_index: int | None,
     smoothing: float,
     reduction: str,
+    in_rows: bool = False,
 ) -> Tensor:
-    """Negative log-probabilities (… classes) picked by integer targets."""
+    """Negative log-probabilities (… classes) picked by integer targets.
+
+    They may be picked `in_rows`, as they are computed: then nobody needs all of them at once.
+    """
     if not dtypes.is_integer(target.dtype):
         raise DTypeError(f"{op}: target classes are integers, got {dtypes.name_of(target.dtype)}")
     if target.shape != scores.shape[:-1]:
@@ -154,7 +163,7 @@ def _class_loss(
         )
     kept = target == target if ignore_index is None else target != ignore_index
     safe = cast(where(kept, target, 0), dtypes.int64)
-    losses = -_picked(scores, safe)
+    losses = -(_picked_in_rows if in_rows else _picked)(scores, safe)
     rows = None
     if weight is not None:
         by_class = _class_weight(op, weight, scores.shape[-1])
@@ -178,6 +187,16 @@ def _picked(table: Any, classes: Any, shared: bool = False) -> Any:
     picks = classes.ndim if shared else 0
     params = {"indexed": 1, "rest": 0, "picks": picks, "mode": "raise"}
     return call(gather_op, (table, indices), params)
+
+
+def _picked_in_rows(table: Any, classes: Any) -> Any:
+    """The same entry of each row, as a sum over the row in which every other term is -0.0."""
+    count = table.shape[-1]
+    wide = dtypes.int32 if count < 1 << 31 else dtypes.int64
+    places: Any = FUNCTIONS["arange"](count, dtype=wide, device=table.device)
+    known = _picked(places, classes, shared=True)  # a class that there is not is an error
+    terms = where(reshape(known, (*known.shape, 1)) == places, table, -0.0)
+    return reduce(reduce_sum_op, terms, -1, False)
 
 
 @public
