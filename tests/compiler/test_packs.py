@@ -181,6 +181,45 @@ def test_a_variable_that_gets_memory_of_others_is_packed_in_each_call() -> None:
         assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, wf.tensor(foreign))
 
 
+def test_weights_that_turn_out_to_change_in_each_call_are_not_kept() -> None:
+    weight, x = normal(400, 300), normal(5, 400)
+
+    def function(x: wf.Tensor) -> wf.Tensor:
+        return x @ weight
+
+    compiled = wf.compile(function)
+    for _ in range(8):
+        weight = normal(400, 300)
+        assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+    assert runs_of(compiled, x) == 4
+    again = wf.compile(function)
+    for _ in range(8):
+        weight = normal(400, 300)
+        for _ in range(2):
+            assert again(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+    assert runs_of(again, x) == 8
+
+
+def test_batches_of_rows_share_what_is_kept() -> None:
+    weight, x = normal(400, 300), normal(3, 7, 400)
+    compiled = wf.compile(lambda x: x @ weight)
+    assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
+    assert runs_of(compiled, x) == 1
+
+
+def test_a_profile_of_a_program_from_disk_packs_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "cache_dir", str(tmp_path))
+    weight, x = normal(400, 300), normal(5, 400)
+    first, second = (wf.compile(lambda x: x @ weight) for _ in range(2))
+    wanted = first(x).numpy().tobytes()
+    assert second(x).numpy().tobytes() == wanted
+    with wf.profile():
+        assert second(x).numpy().tobytes() == wanted
+    assert second.stats.from_disk == 1
+
+
 def test_what_changes_in_most_calls_is_packed_in_each() -> None:
     arguments = normal(5, 400), normal(400, 300)
     compiled = wf.compile(lambda x, w: x @ w)

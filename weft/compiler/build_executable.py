@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.flatten import passed_through
@@ -46,11 +47,17 @@ def build(
     """
     native = all(node.device.kind == "cpu" for node in trace.nodes) and jit.available()
     origin = None
+
+    @cache
+    def otherwise() -> Executable:
+        return build(trace, donated, general, Clock(), own=own).executable
+
     if native:
         with clock("recall"):
             origin = _stored.origin_of(trace, donated, general, own, lasting)
             found = _stored.recall(origin) if origin is not None and recalls else None
         if found is not None:
+            found.without_packs = otherwise
             lower = lambda: origin.lowered  # noqa: E731
             return Built(found, lower, found.passed_through, found.rewritten)
     with clock("optimise"):
@@ -61,6 +68,7 @@ def build(
     if not native:
         return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
     made = _native.Native(lowered, donated, general=general, own=own, lasting=lasting)
+    made.without_packs = otherwise
     if origin is not None:
         _stored.keep(origin, made, lowered, rewritten, kept)
     return Built(made, lambda: lowered, kept, rewritten)

@@ -178,7 +178,8 @@ class Native(Prepared):
         )
 
     def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
-        return self._run_by_address(arrays, threads, self._watched.run)
+        inputs = self._with_constants(arrays, threads)
+        return self._run_by_address(inputs, threads, self._watched.run)
 
     def timed(
         self, arrays: Sequence[Any], threads: int = 0

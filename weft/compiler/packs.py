@@ -1,7 +1,8 @@
 """What programs make of inputs whose values last, such as the packed weights of a model.
 
 A program of its own makes it, before the first run and whenever one of these inputs is another
-array, or may have been written to. Runs are given the result as one more input.
+array, or may have been written to. Runs are given the result as one more input. If it is made again
+and again, another program that keeps nothing is better.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weft.runtime.cpu.program import Program, address_of
 from weft.runtime.registry import client
 
 _BYTE = np.dtype(np.uint8)
+_IN_VAIN = 3  # times that what was made was used by one run alone, one after another
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Packs:
         self.sources = tuple(sources)
         self.nbytes = nbytes
         self.runs = 0  # how often it was made
+        self._in_vain = 0
         self._made: _Made | None = None
         runs: Any = client("cpu")
         self._allocator: CachingAllocator = runs.allocator
@@ -51,9 +54,16 @@ class Packs:
         if made is not None:
             pairs = zip(self.sources, made.marks, strict=True)
             if all([is_watched(inputs[place], mark) for place, mark in pairs]):
+                self._in_vain = 0
                 found: Array = made.tensor.data()
                 return found
+        self._in_vain += 1
         return self._make([inputs[place] for place in self.sources], threads)
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether its sources change from run to run, so that nothing is gained by it."""
+        return self._in_vain > _IN_VAIN
 
     def _make(self, arrays: list[Any], threads: int) -> Array:
         # A new place each time: another thread may be running on the old one.
@@ -64,6 +74,6 @@ class Packs:
         given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
         self.program.run([address_of(a) for a in (*given, target)], threads)
         self.runs += 1
-        if lasting:
+        if lasting and not self.is_vain:
             self._made = _Made(wrap(target, CPU), marks)
         return target

@@ -51,7 +51,12 @@ class Interface:
 
 
 class Prepared(Executable):
-    """Runs a program; what an error says and what watchers see is for subclasses to know."""
+    """Runs a program; what an error says and what watchers see is for subclasses to know.
+
+    `without_packs` gives the executable that runs instead where inputs do not last.
+    """
+
+    without_packs: Callable[[], Executable] | None = None
 
     def _connect(
         self,
@@ -90,7 +95,7 @@ class Prepared(Executable):
 
     @abstractmethod
     def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
-        """Run on inputs, constants included, and tell watchers."""
+        """Run on inputs, and tell watchers."""
 
     def _with_constants(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """All inputs: those of a call, constants, and what is made of inputs that last."""
@@ -100,9 +105,11 @@ class Prepared(Executable):
         return inputs
 
     def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
-        inputs = self._with_constants(arrays, threads)
+        if self.packs is not None and self.packs.is_vain and self.without_packs is not None:
+            return self.without_packs().run(arrays, threads)
         if watchers:
-            return self._run_watched(inputs, threads)
+            return self._run_watched(arrays, threads)
+        inputs = self._with_constants(arrays, threads)
         if not self._is_direct:
             return self._run_by_address(inputs, threads, self.program.run)
         outputs = self._outputs_for(inputs)
