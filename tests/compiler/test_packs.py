@@ -12,7 +12,7 @@ import pytest
 
 import weft as wf
 from tests.compiler.test_contract import Case, arrays, product
-from weft.compiler import panels
+from weft.compiler import assemble, panels
 from weft.compiler.kernels import evaluate
 from weft.compiler.packs import Packs
 from weft.compiler.passes.contract_blocks import using_path
@@ -332,3 +332,37 @@ def test_rows_of_a_kept_product_that_are_used_up_are_never_all_there(
     assert compiled.stats.bytes_planned < 4 * 500 * 2048 // 2
     compiled(x)
     assert runs_of(compiled, x) == 1
+
+
+def recurrent(h: wf.Tensor, weight: wf.Tensor, xs: wf.Tensor) -> wf.Tensor:
+    return wf.scan(lambda h, x: (wf.tanh(h @ weight + x), None), h, xs)[0]
+
+
+def nested(h: wf.Tensor, weight: wf.Tensor, xs: wf.Tensor) -> wf.Tensor:
+    return wf.scan(lambda h, _: (recurrent(h, weight, xs), None), h, None, length=9)[0]
+
+
+@pytest.mark.parametrize("function", [recurrent, nested])
+@pytest.mark.parametrize("rows", [1, 30])
+def test_a_loop_packs_what_it_does_not_change_before_it_begins(
+    function: Any, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h, weight, xs = normal(rows, 300), normal(300, 300) * 0.05, normal(9, rows, 300)
+    gradient = wf.value_and_grad(lambda *args: function(*args).sum(), argnums=(0, 1))
+    made: list[list[bytes]] = []
+    for often in (assemble.OFTEN, 1 << 30):
+        monkeypatch.setattr(assemble, "OFTEN", often)
+        monkeypatch.setattr(settings, "cache_bytes", 0)
+        compiled = [wf.compile(f) for f in (function, gradient)]
+        found = wf.tree_leaves([f(h, weight, xs) for f in compiled])
+        made.append([x.numpy().tobytes() for x in found])
+        loop, text = "scan, 9 times", compiled[0].explain(h, weight, xs)
+        before, after = text.split(loop, 1)
+        assert ("_keep" in before) == (often < 1 << 30)
+        assert "_keep" not in after
+    assert made[0] == made[1]
+
+
+def test_short_loops_pack_nothing_beforehand() -> None:
+    arguments = normal(5, 300), normal(300, 300), normal(3, 5, 300)
+    assert "_keep" not in wf.compile(recurrent).explain(*arguments)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ from weft.compiler.steps import (
     ScanLoop,
     Step,
 )
+from weft.compiler.translate import touched
 from weft.config import settings
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
@@ -39,6 +41,7 @@ from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
 
 Environment: TypeAlias = dict[Ref, Memory]
+OFTEN = 8  # times of a loop for which it pays to pack what it reads beforehand
 _Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
 _Asked: TypeAlias = tuple[int, Cut | None, frozenset[int]]  # a kernel, cut so, of what lasts
 
@@ -53,7 +56,8 @@ class Assembler:
     requests: list[Request] = field(default_factory=list)
     status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
     groups: int = 0
-    kept: dict[_Lasting, Call] = field(default_factory=dict)  # calls that pack what lasts
+    # Calls that pack what lasts; those of a loop first, while its body is put together.
+    kept: ChainMap[_Lasting, Call] = field(default_factory=ChainMap)
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
     _asked: dict[_Asked, tuple[Request, Kernel]] = field(default_factory=dict)
@@ -309,13 +313,36 @@ class Assembler:
         ys = tuple((Memory(k, "slice"), y) for k, y in zip(made, outputs[count:], strict=True))
         arguments = (*fixed, *(now for now, _ in pairs), *(row for row, _ in rows))
         results = (*(then for _, then in pairs), *(row for row, _ in ys))
-        steps = self._within(body, arguments, results)
-        loop = ScanLoop(
-            node, node.params["length"], node.params["reverse"], pairs, rows + ys, tuple(steps)
+        length = node.params["length"]
+        before, steps = self._repeated(
+            length, fixed, lambda: self._within(body, arguments, results)
         )
+        loop = ScanLoop(node, length, node.params["reverse"], pairs, rows + ys, tuple(steps))
         start = [Copy(x, now) for x, (now, _) in zip(init, pairs, strict=True)]
         end = [Copy(now, y) for (now, _), y in zip(pairs, outputs[:count], strict=True)]
-        return [*start, loop, *end]
+        return [*start, *before, loop, *end]
+
+    def _repeated(
+        self, times: int, fixed: Sequence[Memory], assemble: Callable[[], list[Step]]
+    ) -> tuple[list[Step], list[Step]]:
+        """The steps of a loop's body that does not change what is `fixed`, and those before it."""
+        lasting = [m for m in fixed if not m.lasts] if times >= OFTEN else []
+        for each in lasting:
+            each.lasts = True
+        self.kept = self.kept.new_child()
+        steps = assemble()
+        packed, self.kept = self.kept.maps[0], self.kept.parents
+        used = {m for step in steps for m in touched(step)}
+        before: list[Step] = []
+        for key, call in packed.items():
+            if any(m in lasting for m in key[2]):
+                call.written[0].role = "temporary"
+                before += [call] if call.written[0] in used else []
+            else:
+                self.kept[key] = call
+        for each in lasting:
+            each.lasts = False
+        return before, steps
 
     def _while(
         self, node: OutputRefs, inputs: tuple[Memory, ...], outputs: tuple[Memory, ...]
