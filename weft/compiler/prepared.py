@@ -56,7 +56,7 @@ class Prepared(Executable):
     `without_packs` gives the executable that runs instead where inputs do not last.
     """
 
-    without_packs: Callable[[], Executable] | None = None
+    without_packs: Callable[[], Any] | None = None
 
     def _connect(
         self,
@@ -106,7 +106,8 @@ class Prepared(Executable):
 
     def run(self, arrays: Sequence[Any], threads: int = 0) -> tuple[Any, ...]:
         if self.packs is not None and self.packs.is_vain and self.without_packs is not None:
-            return self.without_packs().run(arrays, threads)
+            found: tuple[Any, ...] = self.without_packs().run(arrays, threads)
+            return found
         if watchers:
             return self._run_watched(arrays, threads)
         inputs = self._with_constants(arrays, threads)

@@ -239,8 +239,11 @@ def choose_shared(
     tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
     most = choice.sums or WAITING << 2 * large
     tile_rows = balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
-    tile = _enough((rows, columns), (tile_rows, tile_columns), (high, wide))
-    tile = (tall, tile_columns) if tall else tile
+    tile = (tall or tile_rows), tile_columns
+    if rows * columns * depth < PAIR:  # worth one thread
+        tile = tile[0], balanced(columns, columns, wide)
+    elif not tall:
+        tile = _enough((rows, columns), tile, (high, wide))
     return _in_pieces(product, Block(high, vectors, lanes, *tile, deep, True, True))
 
 
