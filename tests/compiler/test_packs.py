@@ -366,3 +366,41 @@ def test_a_loop_packs_what_it_does_not_change_before_it_begins(
 def test_short_loops_pack_nothing_beforehand() -> None:
     arguments = normal(5, 300), normal(300, 300), normal(3, 5, 300)
     assert "_keep" not in wf.compile(recurrent).explain(*arguments)
+
+
+class Layer(wf.nn.Module):
+    weight: wf.Tensor
+
+    def __call__(self, x: wf.Tensor) -> wf.Tensor:
+        return x @ self.weight
+
+
+def test_a_module_that_comes_again_and_again_is_packed_once() -> None:
+    layer, x = Layer(normal(400, 300)), normal(5, 400)
+    compiled = wf.compile(lambda layer, x: layer(x))
+    for _ in range(3):
+        assert compiled(layer, x).numpy().tobytes() == plainly(wf.matmul, x, layer.weight)
+    assert runs_of(compiled, layer, x) == 1
+    other = Layer(normal(400, 300))
+    assert compiled(other, x).numpy().tobytes() == plainly(wf.matmul, x, other.weight)
+    assert runs_of(compiled, layer, x) == 2
+
+
+def test_a_module_whose_arrays_others_write_to_is_read_in_each_call() -> None:
+    foreign, x = RANDOM.standard_normal((400, 300)).astype(np.float32), normal(5, 400)
+    compiled = wf.compile(lambda layer, x: layer(x))
+    for given in (wf.from_numpy, lambda array: array):
+        layer = Layer(given(foreign))
+        for _ in range(6):
+            foreign += 1
+            assert compiled(layer, x).numpy().tobytes() == plainly(wf.matmul, x, wf.tensor(foreign))
+
+
+def test_a_module_that_is_trained_is_not_kept() -> None:
+    layer, x = Layer(normal(400, 300)), normal(5, 400)
+    step = wf.compile(wf.value_and_grad(lambda layer, x: layer(x).sum()))
+    step(layer, x)
+    assert packs_of(step, layer, x) is None
+    each = wf.compile(wf.vmap(wf.grad(lambda layer, x: layer(x).sum()), in_axes=(None, 0)))
+    each(layer, x)
+    assert packs_of(each, layer, x) is None

@@ -112,15 +112,15 @@ def make_enter(
             arrays.append(_write_number(text, value, leaf.kind, limits))
         else:
             from_numpy = leaf.device is CPU
-            arrays.append(_write_tensor(text, value, leaf, position in kept, from_numpy))
+            watched = position in lasting
+            arrays.append(_write_tensor(text, value, leaf, position in kept, from_numpy, watched))
     first = len(values) + 2 * len(program.slots)
     held = []
     for position, capture in enumerate(program.captures, first):
         handle = _write_capture(text, capture.variable, capture.handle)
         leaf = Leaf(capture.type, capture.handle.device, capture.handle._impl.spec)
-        held.append(_write_tensor(text, handle, leaf, position in kept, False))
-        if position in lasting:  # a new array is one that nobody has seen
-            text.add(f"if i{held[-1][1:]}.shared: {held[-1]} = {held[-1]}.view()")
+        watched = position in lasting
+        held.append(_write_tensor(text, handle, leaf, position in kept, False, watched))
     for slot in program.slots:
         arrays += _write_draws(text, slot)
     text.add(f"found = [{', '.join((*arrays, *held))}]")
@@ -230,10 +230,13 @@ def _sortable(keys: dict[Any, Any]) -> bool:
     return len(set(map(type, keys))) < 2 and all(isinstance(k, str | int) for k in keys)
 
 
-def _write_tensor(text: _Text, name: str, leaf: Leaf, kept: bool, from_numpy: bool) -> str:
+def _write_tensor(
+    text: _Text, name: str, leaf: Leaf, kept: bool, from_numpy: bool, watched: bool
+) -> str:
     """Check one tensor (or NumPy array) and get its data.
 
-    `kept` data may become part of a result, so it must not be memory that others write to.
+    `kept` data may become part of a result, so it must not be memory that others write to; where
+    data is `watched`, that is a new array each time, which nobody has seen.
     """
     data = text.fresh("d")
     impl = f"i{data[1:]}"
@@ -250,10 +253,13 @@ def _write_tensor(text: _Text, name: str, leaf: Leaf, kept: bool, from_numpy: bo
     text.add(f"if {data} is None: {data} = {impl}.realize()", 2)
     if kept:
         text.add(f"if {impl}.shared or is_shared({data}): {data} = array({data})", 2)
+    elif watched:
+        text.add(f"if {impl}.shared: {data} = {data}.view()", 2)
     if from_numpy:
         text.add(f"elif type({name}) is ndarray:")
         text.refuse_if(f"{name}.shape != {shape} or {name}.dtype is not {dtype}", 2)
-        text.add(f"{data} = array({name})" if kept else f"{data} = {name}", 2)
+        seen = f"{name}.view()" if watched else name
+        text.add(f"{data} = array({name})" if kept else f"{data} = {seen}", 2)
     text.add("else: return None")
     return data
 

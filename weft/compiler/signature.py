@@ -70,6 +70,19 @@ class Call:
         return args, {**keywords, **named}
 
 
+def in_objects(structure: PyTreeDef) -> list[bool]:
+    """For each leaf of a tree, whether it belongs to an object of a class, such as a module."""
+    found: list[bool] = []
+    waiting = [(structure, False)]
+    while waiting:
+        each, inside = waiting.pop()
+        if each.kind.name == "LEAF":
+            found.append(inside)
+        inside = inside or each.kind.name == "CUSTOM"
+        waiting += [(child, inside) for child in reversed(each.children())]
+    return found
+
+
 class Parameters:
     """The parameters of the user's function, and which of them are static or donated."""
 

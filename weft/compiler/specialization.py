@@ -13,7 +13,7 @@ from weft.compiler.donation import give
 from weft.compiler.executable import Executable
 from weft.compiler.flatten import Enter, Leave, make_enter, make_leave
 from weft.compiler.partition import Partition, is_distributed, partition
-from weft.compiler.signature import Call, Signature
+from weft.compiler.signature import Call, Signature, in_objects
 from weft.compiler.statistics import Counting
 from weft.core.autograd.imperative import AMBIENT
 from weft.core.common.handler import Handler, current
@@ -193,9 +193,22 @@ class Specialization:
         ]
 
     def _lasting(self) -> frozenset[int]:
-        """Inputs that are the same arrays in most calls: captured, and ours alone."""
+        """Inputs that are the same arrays in most calls: weights, where they are not trained.
+
+        Those are captured tensors of ours alone, and leaves of modules among the arguments, unless
+        results have their shape, as gradients and new weights do.
+        """
+        made = [node.types[slot].shape for node, slot in self.program.trace.outputs]
+        inside = in_objects(self.signature.structure)
+        found = [
+            place
+            for place, (leaf, held) in enumerate(zip(self.signature.leaves, inside, strict=True))
+            if held
+            and not (isinstance(leaf.kind, type) or self.donated[place])
+            and leaf.device.kind == "cpu"
+            and not any(shape[-len(leaf.kind.shape) :] == leaf.kind.shape for shape in made)
+        ]
         first = len(self.signature.leaves) + 2 * len(self.program.slots)
-        found = []
         for place, each in enumerate(self.program.captures, first):
             tensor = _opened(each.current())
             data = tensor.data()
