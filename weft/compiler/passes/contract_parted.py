@@ -38,11 +38,12 @@ from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.polynomial import add, known, multiply
 from weft.compiler.rebuild import Scope, Statements, substitute_value
 
-MOST_ROWS = 8
+MOST_ROWS = 32
 FEWEST, MOST = 4, 64  # pieces of the depth
 LARGE = 1 << 20  # bytes of the right factor
 WIDE = 8192  # columns of a task, at most
-FEW, DEEP = 4, 8  # rows beyond which so many points of the depth are taken at a time
+FEW = 6  # rows beyond which the right factor is packed before it is multiplied with
+DEEP, PACKED = 64, 4608  # points of the depth and columns that are packed at a time, then
 
 
 def is_parted(kernel: Kernel) -> bool:
@@ -56,7 +57,8 @@ def is_parted(kernel: Kernel) -> bool:
     aligned = runs_along(product.right, product.column[0])
     if rest or product.batch or not product.is_pieced or not aligned:
         return False
-    if mask_of_sums(product) is not None or masked(product, product.right):
+    factors = product.left, product.right
+    if mask_of_sums(product) is not None or any(masked(product, x) for x in factors):
         return False
     fits = 0 < rows <= MOST_ROWS and columns > 1 and FEWEST <= pieces <= MOST
     large = columns * depth * product.dtype.itemsize >= LARGE
@@ -86,11 +88,14 @@ def contract_parted(
     scope.kernel = replace(kernel, buffers=(*kernel.buffers, buffer))
     part = _part(product, piece, len(kernel.buffers))
     block = choose(part, vector_bytes, registers, choice)
+    many = rows > FEW and block.lanes > 1
+    if many:
+        block = replace(block, depth=DEEP, pack_right=True)
+    wide = block.columns
+    most = (PACKED if many else WIDE) // wide * wide
     lanes = by_lane and block.lanes > 1 and block.rows % block.lanes == 0
-    wide = balanced(columns, WIDE // block.columns * block.columns, block.columns)
-    block = replace(block, tile_columns=wide, pack_left=rows > 1, by_lane=lanes)
-    if rows > FEW:
-        block = replace(block, depth=DEEP)
+    block = replace(block, tile_columns=balanced(columns, most, wide), by_lane=lanes)
+    block = replace(block, tile_rows=balanced(rows, rows, block.rows), pack_left=rows > 1)
     loop = tasks(Frame(scope, part, block))
     size = depth // PIECE * rows * columns
     notes = {"tasks": loop.stop, "contract": block, "partials": (product.dtype, size)}
