@@ -55,6 +55,7 @@ class Case:
     dtype: Any = FLOAT
     source: Any = None  # factors are cast from this
     fused: bool = False  # max(c + bias, 0) and c · (c + bias) instead of c
+    scaled: bool = False  # c times another matrix instead of c
     lifted: bool = False  # sizes and strides are parameters
 
     @property
@@ -105,6 +106,9 @@ def product(case: Case, name: str = "product") -> Kernel:
     here, total = at(3, (m, columns), (n, 1)), get(0, dtype)
     buffers = [Buffer("a", source), Buffer("b", source), Buffer("c", dtype, "write")]
     epilogue: tuple[Any, ...] = (Store(2, here, total),)
+    if case.scaled:
+        buffers.append(Buffer("scale", dtype))
+        epilogue = (Store(2, here, s.mul(total, load(3, here, dtype))),)
     if case.fused:
         buffers += [Buffer("bias", dtype), Buffer("d", dtype, "write")]
         moved = get(1, dtype)
@@ -147,6 +151,8 @@ def arrays(case: Case) -> list[Any]:
             made.append(random.standard_normal(size).astype(source))
     result = span([*extents, rows, columns], [*(e[3] for e in case.batch), columns, 1]) + SPARE
     made.append(np.full(result, 77, dtype))
+    if case.scaled:
+        made.append(random.standard_normal(result).astype(dtype))
     if case.fused:
         made.append(random.standard_normal(max(columns, 1)).astype(dtype))
         made.append(np.full(result, 77, dtype))
@@ -231,6 +237,12 @@ def test_factors_may_be_cast_from_a_narrow_dtype() -> None:
 def test_an_epilogue_with_two_results_runs_on_every_element_once(lifted: bool) -> None:
     shapes = [(8, 12, 4), (9, 13, 8), (1, 40, 5), (40, 1, 5), (40, 40, 3)]
     check([Case(*shape, fused=True, lifted=lifted) for shape in shapes])
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_an_epilogue_that_reads_rows_finishes_panels_of_them(lifted: bool) -> None:
+    shapes = [(8, 24, 80), (9, 13, 80), (1, 40, 70), (41, 50, 65), (20, 30, 600), (40, 3, 70)]
+    check([Case(*shape, scaled=True, lifted=lifted) for shape in shapes])
 
 
 @pytest.mark.slow

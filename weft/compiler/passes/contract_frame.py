@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from weft.compiler.loops import (
     BOOL,
@@ -31,6 +32,7 @@ from weft.compiler.passes.contract_quads import dot4
 from weft.compiler.polynomial import (
     add,
     divide,
+    hides,
     is_multiple,
     known,
     multiply,
@@ -116,6 +118,15 @@ def multiplied(x: Value, y: Value, total: Value) -> Value:
     return value("add", (value("mul", (x, y), x.dtype), total), x.dtype)
 
 
+def _reads(product: Product) -> bool:
+    """Whether an epilogue reads rows of columns, and has no mask, which may hide whole blocks."""
+    points = list(walk(*(x for s in product.epilogue for x in expressions(s))))
+    asks = any(x.op in ("less", "less_equal") and x.args[0].dtype.kind in "iu" for x in points)
+    axes = product.row[0], product.column[0]
+    rows = (x for x in points if x.op == "load" and all(hides(x.args[0], v) for v in axes))
+    return not asks and any(rows)
+
+
 @dataclass(frozen=True)
 class Packed:
     """Where panels of a factor lie: in an array of the task, or in a buffer that all tasks share.
@@ -186,7 +197,9 @@ class Frame:
             array = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
             right = Packed(array, self.dtype, b.columns, b.columns)
         self.left, self.right = left, right
-        blocks = self.high * self.wide if self.pieces else 1
+        # Whether a panel of rows is finished as a whole, so that memory is met row by row.
+        self.late = waits is None and not (b.turns or self.is_light()) and _reads(product)
+        blocks = self.high * self.wide if self.pieces else self.wide if self.late else 1
         self.tile = local("tile", self.dtype, 1, size * blocks)
         # Sums of a piece that goes on wait beside those of the pieces before it.
         self.open = local("open", self.dtype, 1, size * blocks) if b.per_piece > 1 else self.tile
@@ -279,28 +292,36 @@ class Frame:
         self, row: Value, column: Value, at: Callable[[Value, Value, int], Statements]
     ) -> Statements:
         """Statements for those rows and columns of the block that there are."""
-        b, product = self.block, self.product
         made: list[Statement] = []
-        rows = self.let("rows", smaller(subtract(product.row[1], row), b.rows), made)
+        rows = smaller(subtract(self.product.row[1], row), self.block.rows)
+        rows = self.let("rows", rows, made)
+        along = self.along(column, made)
+        return (*made, *self.loop("row", rows, lambda i: along(partial(at, i))))
+
+    def along(
+        self, column: Value, into: list[Statement]
+    ) -> Callable[[Callable[[Value, int], Statements]], Statements]:
+        """What writes statements for those columns of a block that there are, in one row."""
+        b, product = self.block, self.product
         columns = smaller(subtract(product.column[1], column), b.columns)
-        columns = self.let("columns", columns, made)
+        columns = self.let("columns", columns, into)
         whole, size = columns, known(product.column[1])
         if b.lanes == 1 or (size is not None and size < b.lanes):
             whole = ZERO
         elif not is_multiple(product.column[1], b.lanes):  # blocks begin at multiples
-            whole = self.let("whole", multiply(divide(columns, b.lanes), b.lanes), made)
+            whole = self.let("whole", multiply(divide(columns, b.lanes), b.lanes), into)
 
-        def body(i: Value) -> Statements:
+        def write(at: Callable[[Value, int], Statements]) -> Statements:
             found: list[Statement] = []
             if whole is not ZERO:
                 lane = self.scope.variable("lane")
-                found.append(Loop(lane, ZERO, whole, at(i, lane, b.lanes), "vector", b.lanes))
+                found.append(Loop(lane, ZERO, whole, at(lane, b.lanes), "vector", b.lanes))
             if whole is columns:
                 return tuple(found)
             j = self.scope.variable("column")
-            return (*found, Loop(j, whole, columns, at(i, j, 1)))
+            return (*found, Loop(j, whole, columns, at(j, 1)))
 
-        return (*made, *self.loop("row", rows, body))
+        return write
 
     def is_whole(self, start: Value, width: int, extent: Value) -> Value | bool:
         """Whether `width` points from `start` on, a multiple of it, are all inside an extent."""

@@ -23,7 +23,16 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.passes.contract_blocks import LINE, UNROLL, WIDEST
-from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, both, negated, when
+from weft.compiler.passes.contract_frame import (
+    ZERO,
+    Frame,
+    Packed,
+    Span,
+    both,
+    ceiling,
+    negated,
+    when,
+)
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
@@ -65,7 +74,9 @@ class Blocks:
         slot: Value = ZERO
         if f.pieces:
             slot = multiply(add(multiply(p, f.wide), q), b.rows * b.columns)
-            slot = f.let("slot", slot, made)
+        elif f.late:
+            slot = multiply(q, b.rows * b.columns)
+        slot = f.let("slot", slot, made)
         most = subtract(product.row[1], 1)
         at = [add(row, i) for i in range(b.rows)]
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
@@ -106,7 +117,7 @@ class Blocks:
             sums = Store(f.waits.buffer, f.waits.index, get(product.target, f.dtype))
             later = self.finish_from_tile(row, column, slot, (sums,))
             made += when(self.part.last, self.finish_from_tile(row, column, slot), later)
-        elif straight is not True:
+        elif straight is not True and not f.late:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             made += when(self.part.last, crooked)
         return tuple(made)
@@ -301,6 +312,34 @@ class Blocks:
             return f.epilogue(add(row, i), add(column, j), kept, lanes, given)
 
         return self.frame.each(row, column, at)
+
+    def finish_panel(self, p: Value) -> Statements:
+        """The epilogue for all points of a panel of rows, from the tile, one row after another."""
+        f, b = self.frame, self.frame.block
+        made: list[Statement] = []
+        row = f.let("row", add(self.rows.start, multiply(p, b.rows)), made)
+        first = multiply(multiply(p, f.wide), b.rows * b.columns) if f.pieces else ZERO
+        count = smaller(subtract(f.product.row[1], row), b.rows)
+        count = f.let("rows", count, made)
+
+        def body(i: Value) -> Statements:
+            def panel(q: Value) -> Statements:
+                found: list[Statement] = []
+                column = add(self.columns.start, multiply(q, b.columns))
+                column = f.let("column", column, found)
+                slot = add(first, add(multiply(q, b.rows * b.columns), multiply(i, b.columns)))
+                slot = f.let("slot", slot, found)
+
+                def at(j: Value, lanes: int) -> Statements:
+                    kept = get(f.tile, f.dtype, add(slot, j))
+                    return f.epilogue(add(row, i), add(column, j), kept, lanes)
+
+                along = f.along(column, found)
+                return (*found, *along(at))
+
+            return f.loop("panel", ceiling(self.columns.count, b.columns), panel)
+
+        return (*made, *f.loop("row", count, body))
 
     def fetch(self, waits: Store, row: Value, column: Value) -> Statements:
         """Sums that wait in memory, in the tile."""

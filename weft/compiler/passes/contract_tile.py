@@ -71,6 +71,10 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     """One piece of the depth."""
     b, product, made = frame.block, frame.product, list[Statement]()
     rows, columns, depth = blocks.rows, blocks.columns, blocks.depth
+
+    def finished(p: Value) -> Statements:
+        return when(blocks.part.last, blocks.finish_panel(p)) if frame.late else ()
+
     hidden = blocks.hidden
     none = frame.flag("none", hidden.no_product(rows, columns, depth), made)
     unused = frame.flag("unused", hidden.no_sum(rows, columns), made)
@@ -103,7 +107,7 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
             found += frame.loop(
                 "panel", wide, lambda q: blocks.block(p, q, subtract(q, direct)), direct
             )
-        return tuple(found)
+        return (*found, *finished(p))
 
     return (*made, *frame.loop("panel", ceiling(rows.count, b.rows), body))
 
