@@ -51,6 +51,7 @@ from weft.compiler.rebuild import (
 from weft.core.common.types import DType
 
 LIGHT = 8  # instructions of an epilogue that is written out for every vector of a block
+LIGHTER = 5  # the same if it reads memory row by row, which a block has little of
 SHALLOW = 64  # products of a sum beyond which a way through the tile costs little
 ZERO = integer(0)
 
@@ -276,7 +277,8 @@ class Frame:
         epilogue = self.product.epilogue if given is None else given
         points = {x for s in epilogue for x in walk(*expressions(s))}
         work = [x for x in points if x.args and x.dtype != INDEX]
-        return len(work) <= LIGHT and not any(x.op in ("rarely", "call") for x in work)
+        most = LIGHTER if _reads(self.product) else LIGHT
+        return len(work) <= most and not any(x.op in ("rarely", "call") for x in work)
 
     def epilogue(
         self, row: Value, column: Value, total: Value, lanes: int, given: Statements | None = None
