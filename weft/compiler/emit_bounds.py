@@ -13,7 +13,7 @@ from weft.compiler.emit_text import Writer
 from weft.compiler.loops import Kernel
 
 if TYPE_CHECKING:
-    from weft.compiler.emit_values import Place
+    from weft.compiler.emit_scope import Place
 
 BOUNDS = 1 << 20  # the status of a kernel that reached outside
 LOCALS = 1 << 10  # its detail: a buffer's number, or this plus a local's

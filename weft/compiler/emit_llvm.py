@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
-from weft.compiler.emit_scope import Memory, Operand, Scope
+from weft.compiler.emit_scope import Memory, Operand, Place, Scope
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
-from weft.compiler.emit_values import VECTOR, Place, Values, reads_of
+from weft.compiler.emit_values import VECTOR, Values, reads_of
 from weft.compiler.loops import (
     INDEX,
     Ahead,
@@ -100,10 +100,6 @@ def _written(
     return frozenset(found)
 
 
-def _is_shared_out(statement: Statement) -> bool:
-    return isinstance(statement, Loop) and statement.kind == "thread"
-
-
 class _Function:
     """Writes the statements of one kernel."""
 
@@ -142,7 +138,8 @@ class _Function:
                 self._stores(stores)
                 stores = []
             self._statement(statement)
-            if statement is not body[-1] and _is_shared_out(statement):
+            shared_out = isinstance(statement, Loop) and statement.kind == "thread"
+            if shared_out and statement is not body[-1]:
                 self.dialect.barrier(self.writer)
         self._stores(stores)
 

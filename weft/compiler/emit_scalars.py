@@ -236,7 +236,7 @@ def _divide(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
     (x, y), zero, one = args, c.number(0, name), c.number(1, name)
     known = known_integer(y)
     if known is not None and known > 0:
-        return _divide_by(c, op, args, name, signed)
+        return _divide_by(c, op, args, known, name, signed)
     none = c.compare("eq", name, y, zero)
     if not signed:
         safe = c.select(none, name, one, y)
@@ -255,12 +255,14 @@ def _divide(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
     return c.select(none, name, zero, turned)
 
 
-def _divide_by(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
+def _divide_by(c: Code, op: str, args: list[str], by: int, name: str, signed: bool) -> str:
     """A division by a positive literal."""
     if op == "rem":
         return c.op("srem" if signed else "urem", name, *args)
     if not signed:
         return c.op("udiv", name, *args)
+    if by & (by - 1) == 0:  # a shift rounds down
+        return c.op("ashr", name, args[0], c.number(by.bit_length() - 1, name))
     quotient = c.op("sdiv", name, *args)
     rest = c.op("sub", name, args[0], c.op("mul", name, quotient, args[1]))
     below = c.compare("slt", name, rest, c.number(0, name))

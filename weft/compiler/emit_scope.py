@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from weft.compiler import affine
 from weft.compiler.emit_text import Writer
+from weft.compiler.loops import INDEX
 from weft.core.common.types import DType
 
 Memory: TypeAlias = tuple[str, int]  # ("buffer", position) or ("local", position)
@@ -30,6 +32,27 @@ class Operand(NamedTuple):
     varies: bool = False  # from lane to lane of the vector loop
     literal: bool = False
     natural: bool = False  # an index that is not negative
+
+
+class Place(NamedTuple):
+    """An array of elements in memory."""
+
+    memory: Memory
+    pointer: str
+    kind: str  # the pointer's type
+    dtype: DType
+    lanes: int  # of one element
+    element: str  # the type of one in memory
+    reads: frozenset[Memory]  # the array itself
+
+
+class Located(NamedTuple):
+    """A pointer to an element, and what is known of its index."""
+
+    pointer: str
+    depth: int
+    reads: frozenset[Memory]
+    varies: bool
 
 
 Made: TypeAlias = Operand | list[Operand]
@@ -138,3 +161,23 @@ class Scopes:
 
 def _reads(parts: list[Operand]) -> frozenset[Memory]:
     return NOTHING.union(*(part.reads for part in parts))
+
+
+def folded(op: str, args: list[Operand]) -> Operand | None:
+    """Index arithmetic whose result needs no instruction."""
+    if op not in ("add", "sub", "mul") or not (args[0].literal or args[1].literal):
+        return None
+    x, y = args
+    # A literal may be an unrolled variable, which is one for a turn, or a lane of a vector's; or
+    # what a register holds now, which is no longer known when the register changes.
+    depth, varies, reads = max(x.depth, y.depth), x.varies or y.varies, x.reads | y.reads
+    if x.literal and y.literal:
+        a, b = int(x.text), int(y.text)
+        number = affine.wrapped(a + b if op == "add" else a - b if op == "sub" else a * b)
+        return Operand(str(number), INDEX, 1, depth, reads, varies, True, number >= 0)
+    unit = "1" if op == "mul" else "0"
+    if y.literal and y.text == unit:
+        return x._replace(depth=depth, varies=varies, reads=reads)
+    if x.literal and x.text == unit and op != "sub":
+        return y._replace(depth=depth, varies=varies, reads=reads)
+    return None

@@ -7,13 +7,20 @@ lane only: the address of a vector in memory is the address of its first lane.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from weft.compiler import affine
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine_lanes, turn
 from weft.compiler.emit_scalars import instruction
-from weft.compiler.emit_scope import NOTHING, Memory, Operand, Scope, Scopes
+from weft.compiler.emit_scope import (
+    NOTHING,
+    Located,
+    Memory,
+    Operand,
+    Place,
+    Scope,
+    Scopes,
+    folded,
+)
 from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
 from weft.compiler.loops import (
     BOOL,
@@ -28,33 +35,11 @@ from weft.compiler.loops import (
     literal,
 )
 from weft.compiler.polynomial import Polynomial, polynomial, without
-from weft.core.common.types import DType
 
 VECTOR = -1  # all lanes, where a lane's number is asked for
 ASKING = -2  # the lane that a loop over lanes has come to
 _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 _GROWS = frozenset({"add", "mul", "floordiv", "rem", "min", "shift_right", "bit_and"})
-
-
-class Place(NamedTuple):
-    """An array of elements in memory."""
-
-    memory: Memory
-    pointer: str
-    kind: str  # the pointer's type
-    dtype: DType
-    lanes: int  # of one element
-    element: str  # the type of one in memory
-    reads: frozenset[Memory]  # the array itself
-
-
-class Located(NamedTuple):
-    """A pointer to an element, and what is known of its index."""
-
-    pointer: str
-    depth: int
-    reads: frozenset[Memory]
-    varies: bool
 
 
 class Values:
@@ -92,6 +77,8 @@ class Values:
         self.registers = [vector(type_of(x.dtype), x.lanes) for x in kernel.locals]  # their types
         self._own = [frozenset({("local", number)}) for number in range(len(kernel.locals))]
         self._held = [get(number, x.dtype) for number, x in enumerate(kernel.locals)]
+        self._wide_registers = frozenset(self._held[number] for number in self._wide)
+        self._wide_arrays = {number for number in self._wide if kernel.locals[number].length}
 
     def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
         """Enter a vector loop, or leave it."""
@@ -280,8 +267,10 @@ class Values:
         self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     def _has_lanes(self, index: Value) -> bool:
-        wide = self._wide
-        return bool(wide) and any(x.op == "get" and x.data in wide for x in leaves_of(index))
+        leaves, arrays = leaves_of(index), self._wide_arrays
+        if not leaves.isdisjoint(self._wide_registers):
+            return True
+        return bool(arrays) and any(x.op == "get" and x.data in arrays for x in leaves)
 
     def _differs(self, x: Value) -> bool:
         """Whether a value may differ between the lanes of the vector loop around this point."""
@@ -400,9 +389,9 @@ class Values:
                 reads = reads | a.reads if reads else a.reads
         natural = False
         if x.dtype == INDEX and operands[0].dtype == INDEX:
-            folded = _fold(x.op, operands) if lanes == 1 else None
-            if folded is not None:
-                return folded
+            simple = folded(x.op, operands) if lanes == 1 else None
+            if simple is not None:
+                return simple
             natural = x.op in _GROWS and all(a.natural for a in operands)
             natural = natural or (x.op == "max" and any(a.natural for a in operands))
         decides = x.op == "select" and operands[0].lanes == 1
@@ -596,23 +585,3 @@ def _needs(x: Value) -> tuple[Value, ...]:
 
 def _is_multiple(p: Polynomial, by: int) -> bool:
     return all(count % by == 0 for count in p.values())
-
-
-def _fold(op: str, args: list[Operand]) -> Operand | None:
-    """Index arithmetic whose result needs no instruction."""
-    if op not in ("add", "sub", "mul") or not (args[0].literal or args[1].literal):
-        return None
-    x, y = args
-    # A literal may be an unrolled variable, which is one for a turn, or a lane of a vector's; or
-    # what a register holds now, which is no longer known when the register changes.
-    depth, varies, reads = max(x.depth, y.depth), x.varies or y.varies, x.reads | y.reads
-    if x.literal and y.literal:
-        a, b = int(x.text), int(y.text)
-        number = affine.wrapped(a + b if op == "add" else a - b if op == "sub" else a * b)
-        return Operand(str(number), INDEX, 1, depth, reads, varies, True, number >= 0)
-    unit = "1" if op == "mul" else "0"
-    if y.literal and y.text == unit:
-        return x._replace(depth=depth, varies=varies, reads=reads)
-    if x.literal and x.text == unit and op != "sub":
-        return y._replace(depth=depth, varies=varies, reads=reads)
-    return None
