@@ -77,35 +77,39 @@ class Assembler:
             fusion = Fusion(nodes, outputs)
         entries = [self._entry(fusion, group, memory) for group in fusion.groups]
         steps = with_panels(fusion, entries, memory)
-        self._exchange([step for entry in entries for step in entry.steps], steps)
+        self._ask_for([c for step in steps if isinstance(step, Panels) for c in step.calls])
         STORE.begin(self.requests, self.clock)
         reserved, self._reserved = self._reserved, []
         return (*reserved, *steps)
 
     def _entry(self, fusion: Fusion, group: Group, memory: Environment) -> Entry:
-        """A group with its steps, and how to cut a product otherwise."""
-        steps = self._steps(fusion, group, memory)
+        """A group with its steps, and how to cut a product otherwise.
+
+        A product's own steps are made when it is known that it runs in no panel.
+        """
+
+        def make() -> tuple[Step, ...]:
+            return tuple(self._steps(fusion, group, memory))
 
         def cut(pieces: int, tall: int) -> Call | None:
-            count, requests = self.groups, len(self.requests)
+            requests = len(self.requests)
             (call,) = self._calls(fusion, group, memory, (pieces, tall))
-            self.groups = count
             del self.requests[requests:]
             given = call.request.compiled.kernels[0].notes.get("pieces") == pieces
             return call if given else None
 
-        return entry_of(fusion, group, steps, cut)
+        entry = entry_of(fusion, group, make, cut)
+        self.groups += group.kind not in PACKED
+        if group.kind != "dot":
+            return entry.with_steps(make())
+        for node in fusion.stored(group):
+            memory.setdefault((node, 0), Memory(node.types[0]))
+        return entry
 
-    def _exchange(self, before: Sequence[Step], after: Sequence[Step]) -> None:
-        """Compile the kernels of calls that took the place of others, and not those others."""
-        inside = [c for step in after if isinstance(step, Panels) for c in step.calls]
-        new = [call for call in inside if call not in before]
-        kept = {*after, *inside}
-        if new:
-            for step in before:
-                if isinstance(step, Call) and step.number == 0 and step not in kept:
-                    self.requests.remove(step.request)
-            self.requests += [call.request for call in new]
+    def _ask_for(self, calls: Sequence[Call]) -> None:
+        """Have the kernels of products compiled that were cut for panels."""
+        asked = set(map(id, self.requests))
+        self.requests += [call.request for call in calls if id(call.request) not in asked]
 
     def _steps(self, fusion: Fusion, group: Group, memory: Environment) -> list[Step]:
         node = group.members[0]
@@ -161,7 +165,6 @@ class Assembler:
         """A group's kernels as calls; a product may be cut, see `KernelStore.request`."""
         with self.clock("lower"):
             found = self._alike.lower(fusion, group, self.strides)
-        self.groups += 1
         made: list[Call] = []
         for each in found:
             node, work = group.members[-1], _work(group)

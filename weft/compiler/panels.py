@@ -41,7 +41,7 @@ _BYTE = np.dtype(np.uint8)
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A group, the steps it became, and what these read from memory.
+    """A group, what makes the steps it becomes, and what these read from memory.
 
     `local` has the results that are read in the row at hand, `other` those read elsewhere too. For
     a product, `summed` has those of which it sums over rows; `cut` makes it sum so many at a time,
@@ -49,12 +49,22 @@ class Entry:
     """
 
     group: Group
-    steps: tuple[Step, ...]
+    make: Callable[[], tuple[Step, ...]]
     local: frozenset[OutputRefs]
     other: frozenset[OutputRefs]
     summed: frozenset[OutputRefs]
     cut: Callable[[int, int], Call | None]
+    is_made: bool = False  # whether there are no other steps but these
     shares: dict[Rows, _Share | None] = field(default_factory=dict)
+
+    def with_steps(self, steps: tuple[Step, ...]) -> Entry:
+        """The same group as these steps."""
+        return replace(self, make=lambda: steps, is_made=True, shares={})
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of a group that runs in no panel."""
+        return self.make()
 
     @property
     def reads(self) -> frozenset[OutputRefs]:
@@ -64,9 +74,7 @@ class Entry:
     @cached_property
     def alone(self) -> tuple[Step, ...]:
         """The steps in a panel: a product that packs first is one kernel that packs as it goes."""
-        if self.group.kind != "dot" or len(self.steps) == 1:
-            return self.steps
-        call = self.cut(0, 0)
+        call = None if self.is_made else self.cut(0, 0)
         return self.steps if call is None else (call,)
 
 
@@ -140,7 +148,10 @@ class _Chain:
 
 
 def entry_of(
-    fusion: Fusion, group: Group, steps: Sequence[Step], cut: Callable[[int, int], Call | None]
+    fusion: Fusion,
+    group: Group,
+    make: Callable[[], tuple[Step, ...]],
+    cut: Callable[[int, int], Call | None],
 ) -> Entry:
     """A group with what it reads from other groups."""
     found = _read_by(fusion, group, is_sum=False)
@@ -149,7 +160,7 @@ def entry_of(
     if group.kind == "dot":
         deep = _read_by(fusion, group, is_sum=True)
         summed = frozenset(node for node, near in deep.items() if near)
-    return Entry(group, tuple(steps), local, frozenset(found) - local, summed, cut)
+    return Entry(group, make, local, frozenset(found) - local, summed, cut)
 
 
 def _read_by(fusion: Fusion, group: Group, is_sum: bool) -> dict[OutputRefs, bool]:
@@ -388,7 +399,7 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
         again = entry
         if tall and entry in tiles and tiles[entry].height != tall:
             call = entry.cut(0, tall)
-            again = entry if call is None else replace(entry, steps=(call,), shares={})
+            again = entry if call is None else entry.with_steps((call,))
         made.append(again if again is entry or _share(again, chain.rows) else entry)
     return made
 
