@@ -18,7 +18,7 @@ from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs
 from weft.ops.families import ElementwiseOperation
 from weft.ops.view.join import Pad
-from weft.ops.view.window import OverlapAdd
+from weft.ops.view.window import OverlapAdd, Window
 
 MOST_WORK = 6  # instructions of a call that are rather done again for each fold
 
@@ -27,6 +27,8 @@ def folded(
     nodes: Sequence[OutputRefs], kinds: Mapping[OutputRefs, str], kept: set[OutputRefs]
 ) -> set[OutputRefs]:
     """The calls that are computed where they are folded, or cropped, and nowhere else."""
+    if not any(isinstance(node.op, Window | OverlapAdd) for node in nodes):
+        return set()
     users: dict[OutputRefs, list[OutputRefs]] = {}
     for node in nodes:
         for source, _ in node.inputs:

@@ -217,10 +217,10 @@ class Fusion:
         """The latest group of the operands that the call fits, if there is one."""
         near = {self.group[r.node] for r in reads if r.node in self.group}
         for group in sorted(near, key=lambda g: -g.position):
-            if (group.kind == "loops" or group.kind in PRODUCTS) and self._fits(node, reads, group):
-                others = near - {group}
-                if not any(depends(other, group) for other in others):
-                    return group
+            takes = group.kind == "loops" or group.kind in PRODUCTS
+            fits = takes and self._fits(node, reads, group)
+            if fits and not depend(near - {group}, {group}):
+                return group
         return None
 
     def _fits(self, node: OutputRefs, reads: tuple[Read, ...], group: Group) -> bool:
@@ -289,8 +289,8 @@ class Fusion:
                 ok = node not in members.rows or self.kinds[node] == "reduce"
                 if mine and not (ok and self._reads_across(mine, theirs, inner)):
                     return False
-        between = (group.needs | other.needs) - {group, other}
-        return not any(depends(g, group) or depends(g, other) for g in between)
+        both = {group, other}
+        return not depend((group.needs | other.needs) - both, both)
 
     @staticmethod
     def _reads_across(mine: list[Read], theirs: Group, inner: int) -> bool:
@@ -461,15 +461,14 @@ def in_order(ref: Ref, index: Point, here: Index, size: int) -> int:
     return step if flat(index, shape) == here // step else 0
 
 
-def depends(group: Group, on: Group) -> bool:
-    """Whether a group needs another one, directly or through others."""
-    seen = {group}
-    stack = [group]
+def depend(groups: set[Group], on: set[Group]) -> bool:
+    """Whether any of some groups needs one of others, directly or through more of them."""
+    seen = set(groups)
+    stack = list(groups)
     while stack:
-        here = stack.pop()
-        if here is on:
+        fresh = stack.pop().needs - seen
+        if not fresh.isdisjoint(on):
             return True
-        fresh = here.needs - seen
         seen |= fresh
         stack.extend(fresh)
     return False

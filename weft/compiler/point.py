@@ -257,15 +257,18 @@ def _kind_of_rare(op: Operation, found: set[DType]) -> str:
 class _Frozen:
     """Parameters that can be a key."""
 
+    __slots__ = ("_hash", "key", "params")
+
     def __init__(self, params: dict[str, Any]) -> None:
         self.params = params
         self.key = freeze(params)
+        self._hash = hash(self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Frozen) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self._hash
 
 
 @lru_cache(4096)
@@ -327,8 +330,11 @@ def weight(node: OutputRefs) -> int:
         return 8 * prod(source.types[slot].shape[-len(node.params["space"]) :])
     if op.has("at") or not op.has("body"):
         return 100 if op.work >= 50 else 4 if node.inputs else 2
-    found = tuple(source.types[slot].dtype for source, slot in node.inputs)
-    return _weight(op, found, _Frozen(node.params))
+    found = tuple([source.types[slot].dtype for source, slot in node.inputs])
+    return _weight(op, found, _Frozen(node.params) if node.params else _NONE)
+
+
+_NONE = _Frozen({})
 
 
 @lru_cache(4096)
