@@ -66,17 +66,19 @@ class Namer:
         )
 
     def _node(self, node: OutputRefs, numbers: dict[OutputRefs, int]) -> tuple[Any, ...]:
-        op = node.op
-        if not type(op).__module__.startswith("weft.") or node.specs is not None:
+        if node.specs is not None or not type(node.op).__module__.startswith("weft."):
             raise _Nameless  # an op of the user's own; or one spread over a mesh
         refs = []
         for source, slot in node.inputs:
             number = numbers.get(source)
             refs.append((self._leaf(source, numbers) if number is None else number, slot))
-        params = [(name, self._value(value, node)) for name, value in node.params.items()]
+        params = [
+            (name, value if type(value) in _PLAIN else self._value(value, node))
+            for name, value in node.params.items()
+        ]
         numbers[node] = len(numbers)
         kinds = [self._type(kind) for kind in node.types]
-        return (op.name, refs, params, kinds, node.device.name)
+        return (node.op.name, refs, params, kinds, node.device.name)
 
     def _leaf(self, node: OutputRefs, numbers: dict[OutputRefs, int]) -> Any:
         """A constant inside a graph: its data, the first time it is met."""
@@ -111,6 +113,8 @@ class Namer:
             return value
         if kind is float:
             return ("float", struct.pack("<d", value))
+        if kind is tuple and _PLAIN.issuperset(map(type, value)):
+            return ("tuple", value)
         if kind is tuple or kind is list:
             return (kind.__name__, [self._value(each, node) for each in value])
         if kind is TensorType:
