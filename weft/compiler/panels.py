@@ -22,6 +22,7 @@ from weft.compiler.fuse import Fusion, Group
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import PIECE, Loop, Store, every, values_in
 from weft.compiler.passes.contract_blocks import Block
+from weft.compiler.polynomial import polynomial, without
 from weft.compiler.recompute import is_transpose
 from weft.compiler.steps import Call, Memory, Panels, Private, Step
 from weft.core.common.types import TensorType
@@ -66,7 +67,7 @@ class Entry:
         """The steps of a group that runs in no panel."""
         return self.make()
 
-    @property
+    @cached_property
     def reads(self) -> frozenset[OutputRefs]:
         """Everything that is read."""
         return self.local | self.other
@@ -228,8 +229,7 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
     while left:
         first, *rest = left
         found = panels = None
-        read = any(entry.reads.intersection(first.group.members) for entry in rest)
-        if read and _is_large_product(first):
+        if _is_large_product(first) and _is_read(first, rest):
             found = _chain(fusion, first, rest)
             panels = None if found is None else _panels(fusion, found, left, places)
         if found is None or panels is None:
@@ -240,6 +240,10 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
         made.append(panels)
         left = found.after
     return made
+
+
+def _is_read(entry: Entry, others: Sequence[Entry]) -> bool:
+    return any(other.reads.intersection(entry.group.members) for other in others)
 
 
 def _drawn_late(entries: Sequence[Entry]) -> list[Entry]:
@@ -583,6 +587,9 @@ def _is_in_order(call: Call, tasks: int) -> bool:
     for store in stores:
         size = call.memory[store.buffer].kind.size
         places = {*first, loop.variable}
+        terms = without(polynomial(store.index), first)
+        if tasks > 1 and terms == {(loop.variable,): size // tasks}:
+            continue
         if not all(v.op in _KNOWN or v in places for v in values_in(store.index)):
             return False
         for task in (t for t in (*probes, tasks - 1) if t < tasks):
