@@ -200,8 +200,9 @@ def test_weights_that_turn_out_to_change_in_each_call_are_not_kept() -> None:
     assert runs_of(again, x) == 8
 
 
-def test_batches_of_rows_share_what_is_kept() -> None:
-    weight, x = normal(400, 300), normal(3, 7, 400)
+@pytest.mark.parametrize("lead", [(3, 7), (1, 5), (1, 1), (1, 1, 9)])
+def test_batches_of_rows_share_what_is_kept(lead: tuple[int, ...]) -> None:
+    weight, x = normal(400, 300), normal(*lead, 400)
     compiled = wf.compile(lambda x: x @ weight)
     assert compiled(x).numpy().tobytes() == plainly(lambda x, w: x @ w, x, weight)
     assert runs_of(compiled, x) == 1

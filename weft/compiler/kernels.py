@@ -23,6 +23,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
+from weft.compiler.passes.contract_match import without_batches_of_one
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
 from weft.compiler.passes.convolve import convolve, is_worth
@@ -111,6 +112,7 @@ class KernelStore:
         each, see `contract`; 0 is as many as suits it. Values of the buffers `lasting` last from
         run to run: factors made of them may be packed by a kernel that runs once.
         """
+        kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
         pieces, tall = cut or (0, 0)
         packing = None if pieces else packing_of(kernel, lasting, cut is not None)

@@ -35,6 +35,7 @@ from weft.compiler.rebuild import (
     assigned_locals,
     read_locals,
     stored_buffers,
+    substitute,
     substitute_value,
 )
 from weft.core.common.types import DType
@@ -110,6 +111,27 @@ def match(scope: Scope) -> Product | None:
     return _joined(scope, found, lefts[:-1], reduce.axes[:-1])
 
 
+def without_batches_of_one(kernel: Kernel) -> Kernel:
+    """The kernel of a product without loops that run once, but for those of rows and columns."""
+    loops: list[Loop] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(loop := body[0], Loop):
+        loops.append(loop)
+        body = loop.body
+    is_product = bool(body) and isinstance(body[0], Reduce) and _is_product(body[0])
+    single = [s for s in loops[:-2] if known(s.start) == 0 and known(s.stop) == 1 and s.step == 1]
+    if not is_product or not single:
+        return kernel
+    body = substitute(body, {loop.variable: integer(0) for loop in single})
+    for loop in reversed(loops):
+        body = body if loop in single else (replace(loop, body=body),)
+    return replace(kernel, body=body)
+
+
+def _is_product(reduce: Reduce) -> bool:
+    return len(reduce.parts) == 1 and reduce.parts[0].combine in PRODUCTS
+
+
 def _nest(kernel: Kernel) -> tuple[list[Axis], Reduce, Statements] | None:
     """The loops around a sum of products, the sum, and what follows it."""
     loops: list[Axis] = []
@@ -125,8 +147,7 @@ def _nest(kernel: Kernel) -> tuple[list[Axis], Reduce, Statements] | None:
     free = {v for v, _ in loops}
     moving = any(x in free for _, extent in loops for x in walk(extent))
     moving = moving or any(x in free for _, extent in reduce.axes for x in walk(extent))
-    single = len(reduce.parts) == 1 and reduce.parts[0].combine in PRODUCTS
-    if moving or not single or reduce.body or not reduce.axes:
+    if moving or not _is_product(reduce) or reduce.body or not reduce.axes:
         return None
     return loops, reduce, epilogue
 
