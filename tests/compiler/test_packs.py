@@ -405,3 +405,10 @@ def test_a_module_that_is_trained_is_not_kept() -> None:
     each = wf.compile(wf.vmap(wf.grad(lambda layer, x: layer(x).sum()), in_axes=(None, 0)))
     each(layer, x)
     assert packs_of(each, layer, x) is None
+
+
+def test_what_is_kept_has_no_room_for_points_that_there_are_not() -> None:
+    weight, x = normal(300, 480), normal(5, 300)  # the depth is a piece of 256 and a part
+    compiled = wf.compile(lambda x: x @ weight)
+    compiled(x)
+    assert compiled.stats.bytes_kept <= 4 * 300 * (480 + 64)

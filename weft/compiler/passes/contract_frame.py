@@ -154,11 +154,11 @@ class Packed:
             return Store(self.number, position, x)
         return Assign(self.number, x, position)
 
-    def panel(self, start: Value, deep: Value, depth: int) -> Value:
-        """Where the panel from `start` on begins, for the piece of the depth from `deep` on."""
+    def panel(self, start: Value, piece: Span) -> Value:
+        """Where the panel from `start` on begins, for a piece of the depth."""
         assert self.panels is not None, "an array has the panels of one piece"
-        across = multiply(deep, multiply(self.panels, self.width))
-        along = multiply(divide(start, self.points), depth * self.width)
+        across = multiply(piece.start, multiply(self.panels, self.width))
+        along = multiply(divide(start, self.points), multiply(piece.count, self.width))
         return add(add(across, along), self.first)
 
 

@@ -134,9 +134,8 @@ class _Places:
         )
 
     def _place(self, lasts: bool, width: int, points: int, extent: Value) -> Packed:
-        deep = multiply(ceiling(self.product.depth[1], self.block.depth), self.block.depth)
         panels, start = ceiling(extent, points), self._sizes[lasts]
-        self._sizes[lasts] = add(start, multiply(multiply(panels, width), deep))
+        self._sizes[lasts] = add(start, multiply(multiply(panels, width), self.product.depth[1]))
         number = self._first + (lasts and self.packed)
         return Packed(number, self.product.dtype, width, points, start, panels)
 
@@ -223,13 +222,15 @@ class _Packer:
         f, array, made = self.frame, self.copy.array, list[Statement]()
         start = f.let("start", multiply(number, FEW), made)
         count = f.let("count", smaller(subtract(self.depth[1], start), FEW), made)
-        piece = multiply(divide(start, f.block.depth), f.block.depth)
+        deep = f.block.depth
+        piece = f.let("piece", multiply(divide(start, deep), deep), made)
+        whole = Span(piece, f.let("deep", smaller(subtract(self.depth[1], piece), deep), made))
         before = multiply(subtract(start, piece), array.width)
 
         def panels(part: Span) -> Statements:
             def body(panel: Value) -> Statements:
                 at = multiply(panel, array.points)
-                place = add(array.panel(at, piece, f.block.depth), before)
+                place = add(array.panel(at, whole), before)
                 return self.copy.statements(at, part, place)
 
             return f.loop("panel", self.panels, body)
@@ -245,7 +246,7 @@ class _Packer:
             made: list[Statement] = []
             start = f.let("start", multiply(piece, deep), made)
             count = f.let("count", smaller(subtract(self.depth[1], start), deep), made)
-            copied = self.copy.statements(at, Span(start, count), array.panel(at, start, deep))
-            return (*made, *copied)
+            part = Span(start, count)
+            return (*made, *self.copy.statements(at, part, array.panel(at, part)))
 
         return f.loop("piece", ceiling(self.depth[1], deep), body)

@@ -129,9 +129,9 @@ class Blocks:
         f, b = self.frame, self.frame.block
         left = ZERO
         if f.left_ready:
-            left = f.let("left", f.left.panel(row, self.depth.start, b.depth), into)
+            left = f.let("left", f.left.panel(row, self.depth), into)
         if f.right_ready:
-            return left, f.let("panel", f.right.panel(column, self.depth.start, b.depth), into)
+            return left, f.let("panel", f.right.panel(column, self.depth), into)
         if packed is None:
             return left, None
         return left, f.let("panel", multiply(packed, b.columns * b.depth), into)
