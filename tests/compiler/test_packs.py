@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -412,3 +413,28 @@ def test_what_is_kept_has_no_room_for_points_that_there_are_not() -> None:
     compiled = wf.compile(lambda x: x @ weight)
     compiled(x)
     assert compiled.stats.bytes_kept <= 4 * 300 * (480 + 64)
+
+
+def test_threads_that_change_weights_and_run_see_whole_ones() -> None:
+    weights = [wf.full((400, 300), float(value)) for value in (1, 2)]
+    weight, x = weights[0], wf.ones((5, 400))
+
+    def function(x: wf.Tensor) -> wf.Tensor:
+        return x @ weight
+
+    compiled = wf.compile(function)
+    compiled(x)
+    seen: list[set[float]] = []
+
+    def run() -> None:
+        seen.extend(set(compiled(x).numpy().ravel().tolist()) for _ in range(50))
+
+    threads = [Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(200):
+        weight = weights[turn % 2]
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 150
+    assert all(values in ({400.0}, {800.0}) for values in seen)
