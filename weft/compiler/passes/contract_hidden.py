@@ -26,7 +26,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.contract_blocks import runs_along
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, multiplied
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, either, multiplied
 from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
@@ -193,6 +193,16 @@ class Hidden:
         if self.right is not None:
             return self.right.is_zero_in(box_of((product.column, columns), (product.depth, depth)))
         return False
+
+    def no_products_of_some(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
+        """Whether the right factor is 0 for a panel of columns: if so, for the first or last."""
+        if self.right is None or self.frame.waits is None:
+            return False
+        wide = self.frame.block.columns
+        last = multiply(divide(subtract(columns.count, 1), wide), wide)
+        starts = columns.start, add(columns.start, last)
+        first, final = (self.no_product(rows, Span(x, integer(wide)), depth) for x in starts)
+        return either(first, final)
 
     def is_shown(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether a mask of a factor shows all of it."""

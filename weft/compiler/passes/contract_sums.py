@@ -64,6 +64,7 @@ class Blocks:
     part: Part
     hidden: Hidden
     none: Value | bool = False  # whether all products of the piece are 0
+    some: Value | bool = False  # whether those of some panel of columns are
 
     def block(self, p: Value, q: Value, packed: Value | None) -> Statements:
         """The block where two panels meet; the right one is `packed`, or read where it lies."""
@@ -94,13 +95,17 @@ class Blocks:
             is_shown = f.flag("shown", self.hidden.all_sums(*here), made)
             straight = both(both(self.part.last, whole), is_shown)
         unused = f.flag("unused", self.hidden.no_sum(*here), made)
+        none = self.none
+        if self.some is not False:
+            none = self.hidden.no_product(self.rows, here[1], self.depth)
+            none = f.flag("none", both(self.some, none), made)
 
         def body(lane: Value) -> Statements:
             products = when(unused, (), self.multiply(panel, left, at, column, lane))
-            rests = self.hidden.add_rests(p, q, lane) if self.none is not False else ()
+            rests = self.hidden.add_rests(p, q, lane) if none is not False else ()
             return (
                 *self.begin(slot, lane),
-                *when(self.none, rests, products),
+                *when(none, rests, products),
                 *self.join(slot, lane),
                 *when(straight, self.finish(row, column, lane, shown), self.keep(slot, lane)),
             )

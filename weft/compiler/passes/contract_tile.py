@@ -78,7 +78,8 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     hidden = blocks.hidden
     none = frame.flag("none", hidden.no_product(rows, columns, depth), made)
     unused = frame.flag("unused", hidden.no_sum(rows, columns), made)
-    blocks = replace(blocks, none=none)
+    some = frame.flag("some", hidden.no_products_of_some(rows, columns, depth), made)
+    blocks = replace(blocks, none=none, some=some)
     direct: Value = ZERO  # panels of columns that are not packed
     if not b.pack_right:
         whole = ceiling if b.turns else divide
@@ -92,8 +93,9 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
         return pack_right(frame, factor, columns, direct, wide, depth)
 
     packed = when(unused, (), _packed(of_right, shown, hidden.right_shown, product.right))
-    rests = hidden.rests(rows, columns, depth) if none is not False else ()
-    made += when(none, rests, packed)
+    rested = either(none, some)
+    made += when(rested, hidden.rests(rows, columns, depth) if rested is not False else ())
+    made += when(none, (), packed)
 
     def body(p: Value) -> Statements:
         found: list[Statement] = []
