@@ -282,7 +282,7 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
         deep = balanced(max(depth, 1), deep, 1 if depth <= deep else UNROLL)
     most = WIDE // size if narrow else (choice.right or RIGHT) // (wanted * size)
     if not narrow:  # few points of the depth leave room for more columns
-        most = max(most, HELD // (max(min(depth, deep), SHORT) * size))
+        most = max(most, HELD // (max(min(depth, deep), SHORT) * size) + wide)
     tile_columns = balanced(max(columns, 1), max(most // wide * wide, wide), wide)
     large = depth > deep and not product.batch and UNKNOWN not in extents
     most = choice.tall or (TALL if large else BRIEF)
