@@ -57,6 +57,7 @@
 | `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
 | `emit_cpu` | `emit`: the dialect of processors |
 | `emit_tiles`, `narrow` | products of tiles; which products of bfloat16 are summed as they sum |
+| `emit_pairs` | products of pairs of bfloat16, by AVX512-BF16 |
 | `emit_bounds` | `Guard`: kernels that check every access |
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |
