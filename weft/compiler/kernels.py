@@ -91,7 +91,7 @@ class KernelStore:
         self._versions: OrderedDict[Any, Versions] = OrderedDict()
         self._made: OrderedDict[Any, Compiled] = OrderedDict()
         self._next: list[Compiled] = []  # what will be compiled as one module
-        self._waiting: list[Compiled] = []  # products that may be compiled, or may be not
+        self._waiting: list[Compiled] = []  # products that nobody has begun to compile
         self._begun = 0  # modules of the graph that is being put together
         self.compilations = 0
 
@@ -140,7 +140,7 @@ class KernelStore:
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
-                self._put_down(found, clock)
+                self._put_down(found, clock, is_certain=cut is None)
             else:
                 self._made.move_to_end(key)
             return Request(found, parameters, asked)
@@ -216,13 +216,13 @@ class KernelStore:
                 if each.is_product and not each.code and not each.jobs:
                     _write([each])
 
-    def _put_down(self, new: Compiled, clock: Clock) -> None:
+    def _put_down(self, new: Compiled, clock: Clock, is_certain: bool) -> None:
         """Remember a new kernel; enough of them are begun to be compiled.
 
-        A product may be cut otherwise when all of the graph is known: it waits until then, or
-        until there is nothing else to compile.
+        A product that is cut may be cut otherwise when all of the graph is known, and waits until
+        then; others wait until there is nothing else to compile.
         """
-        if new.is_product and not new.jobs:
+        if new.is_product and not new.jobs and is_certain:
             self._waiting.append(new)
         if self._waiting and is_idle():
             with clock("emit"):
