@@ -76,25 +76,26 @@ class Recorder(Handler):
         if self.partial and all(a._impl.owner is not self for a in args):
             with installed(self.outer):
                 return perform(op, args, params)
-        impls = tuple(a._impl for a in args)
+        impls = tuple([a._impl for a in args])
         for position, impl in enumerate(impls):
             if impl.owner is not self and not self._is_outside(impl.owner):
                 raise leaked(op, position, impl)
-        frozen = freeze(params)
+        frozen = freeze(params) if params else ()
         types = self._inferred(op, impls, params, frozen)
-        refs = tuple(map(self.ref, args))
+        refs = tuple([self.ref(a) for a in args])
         key = (op, refs, frozen)
         node = self._table.get(key) if op.pure else None
         if node is None:
             device = common_device(op, impls, params)
             node = OutputRefs(op, refs, params, types, device, user_position(2))
-            if op.home is not None or any(impl.spec is not None for impl in impls):
+            if op.home is not None or any([impl.spec is not None for impl in impls]):
                 node.specs = FUNCTIONS["result_layouts"](op, impls, params)
             self._table[key] = node
             if not op.pure:
                 self.effects.append(node)
-        made = tuple(self._tensor(node, slot) for slot in range(len(types)))
-        return made if op.multiple else made[0]
+        if not op.multiple:
+            return self._tensor(node, 0)
+        return tuple([self._tensor(node, slot) for slot in range(len(types))])
 
     def _inferred(
         self, op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any], frozen: Any
