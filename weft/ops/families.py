@@ -292,6 +292,9 @@ def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:
         if a.dtype is b.dtype and a.shape == b.shape and a.dtype in _DOMAIN_SETS[op.domain]:
             return args
     tensors = as_tensors(op.name, *args)
+    dtype = tensors[0]._impl.dtype
+    if dtype in _DOMAIN_SETS[op.domain] and all([t._impl.dtype is dtype for t in tensors]):
+        return align(op.name, tensors)
     dtype = op.compute_dtype(dtypes.promote_all(*(t.dtype for t in tensors), op=op.name))
     return align(op.name, tuple(cast(t, dtype) for t in tensors))
 
