@@ -7,6 +7,7 @@ instructions it has.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from weft.compiler.emit_bounds import Guard
@@ -357,7 +358,7 @@ class _Function:
         """A loop of one turn, or none, is no loop."""
         if turns > 0:
             self.scopes.push(Scope("step"))
-            self._enter(loop, start._replace(depth=self.scopes.top))
+            self._enter(loop, replace(start, depth=self.scopes.top))
             self.statements(loop.body)
             self._leave(loop)
             self.scopes.pop()
@@ -372,4 +373,4 @@ class _Function:
             self.scopes.keep(loop.variable, variable, self.scopes.top)
             return
         self.values.vectorize(loop.variable, loop.step, loop.start)
-        self.scopes.keep((loop.variable, 0), variable._replace(varies=True), self.scopes.top)
+        self.scopes.keep((loop.variable, 0), replace(variable, varies=True), self.scopes.top)

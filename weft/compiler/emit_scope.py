@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from weft.compiler import affine
@@ -21,7 +21,8 @@ Memory: TypeAlias = tuple[str, int]  # ("buffer", position) or ("local", positio
 NOTHING: frozenset[Memory] = frozenset()
 
 
-class Operand(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Operand:
     """A value that has been written: its text and what is known of it."""
 
     text: str
@@ -34,7 +35,8 @@ class Operand(NamedTuple):
     natural: bool = False  # an index that is not negative
 
 
-class Place(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Place:
     """An array of elements in memory."""
 
     memory: Memory
@@ -177,7 +179,7 @@ def folded(op: str, args: list[Operand]) -> Operand | None:
         return Operand(str(number), INDEX, 1, depth, reads, varies, True, number >= 0)
     unit = "1" if op == "mul" else "0"
     if y.literal and y.text == unit:
-        return x._replace(depth=depth, varies=varies, reads=reads)
+        return replace(x, depth=depth, varies=varies, reads=reads)
     if x.literal and x.text == unit and op != "sub":
-        return y._replace(depth=depth, varies=varies, reads=reads)
+        return replace(y, depth=depth, varies=varies, reads=reads)
     return None

@@ -7,6 +7,8 @@ lane only: the address of a vector in memory is the address of its first lane.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.compiler import affine
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine_lanes, turn
@@ -217,7 +219,7 @@ class Values:
         position = self.value(index, lane)
         assert position.lanes == 1, f"lanes differ in {index}"
         if step and position.literal:
-            position, step = position._replace(text=str(int(position.text) + step)), 0
+            position, step = replace(position, text=str(int(position.text) + step)), 0
         pointer, depth = self.address(place, position, step)
         return Located(pointer, depth, position.reads, position.varies)
 
@@ -360,15 +362,15 @@ class Values:
         depth = self.scopes.floor(first.depth)
         if lane != VECTOR:
             if first.literal and lane != ASKING:
-                return first._replace(text=str(int(first.text) + lane))
+                return replace(first, text=str(int(first.text) + lane))
             step = self.asking if lane == ASKING else str(lane)
             text = self._let(f"add i64 {first.text}, {step}", depth)
-            return first._replace(text=text, depth=depth, literal=False)
+            return replace(first, text=text, depth=depth, literal=False)
         lanes = self.lanes
         steps = ", ".join(f"i64 {k}" for k in range(lanes))
         start = self.spread(first, lanes)
         text = self._let(f"add <{lanes} x i64> {start}, <{steps}>", depth)
-        return first._replace(text=text, lanes=lanes, depth=depth, literal=False)
+        return replace(first, text=text, lanes=lanes, depth=depth, literal=False)
 
     def _instruction(self, x: Value, lane: int) -> Operand:
         operands: list[Operand] = []
