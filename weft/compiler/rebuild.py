@@ -117,28 +117,28 @@ def with_body(statement: Statement, body: Statements) -> Statement:
 
 def revise_one(statement: Statement, change: Change) -> Statement:
     """A statement whose own expressions have been changed; those inside it stay."""
-    if isinstance(statement, Loop):
-        bounds = (statement.variable, statement.start, statement.stop)
-        variable, start, stop = made = _all(bounds, change)
-        if made == bounds:
-            return statement
-        return replace(statement, variable=variable, start=start, stop=stop)
-    if isinstance(statement, Reduce):
-        axes = tuple((change(v), change(extent)) for v, extent in statement.axes)
-        parts = tuple(Part(p.targets, p.combine, _all(p.values, change)) for p in statement.parts)
-        same = axes == statement.axes and parts == statement.parts
-        return statement if same else replace(statement, axes=axes, parts=parts)
-    if isinstance(statement, Store):
-        index, given = change(statement.index), change(statement.value)
-        if index is statement.index and given is statement.value:
-            return statement
-        return replace(statement, index=index, value=given)
     if isinstance(statement, Assign):
         position = None if statement.position is None else change(statement.position)
         given = change(statement.value)
         if position is statement.position and given is statement.value:
             return statement
-        return replace(statement, value=given, position=position)
+        return Assign(statement.local, given, position)
+    if isinstance(statement, Store):
+        index, given = change(statement.index), change(statement.value)
+        if index is statement.index and given is statement.value:
+            return statement
+        return Store(statement.buffer, index, given, statement.combine)
+    if isinstance(statement, Loop):
+        bounds = (statement.variable, statement.start, statement.stop)
+        variable, start, stop = made = _all(bounds, change)
+        if made == bounds:
+            return statement
+        return Loop(variable, start, stop, statement.body, statement.kind, statement.step)
+    if isinstance(statement, Reduce):
+        axes = tuple((change(v), change(extent)) for v, extent in statement.axes)
+        parts = tuple(Part(p.targets, p.combine, _all(p.values, change)) for p in statement.parts)
+        same = axes == statement.axes and parts == statement.parts
+        return statement if same else replace(statement, axes=axes, parts=parts)
     if isinstance(statement, Tiles):
         sums, left, right = _all(statement.places, change)
         return replace(statement, places=(sums, left, right), groups=change(statement.groups))
@@ -216,7 +216,8 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
     made: list[Statement] = []
     for statement in statements:
         if isinstance(statement, Assign):
-            statement = replace(statement, local=numbers.get(statement.local, statement.local))
+            local = numbers.get(statement.local, statement.local)
+            statement = Assign(local, statement.value, statement.position)
         elif isinstance(statement, Reduce):
             parts = tuple(
                 Part(tuple(numbers.get(t, t) for t in p.targets), p.combine, p.values)
