@@ -280,14 +280,14 @@ def _is_large_product(entry: Entry) -> bool:
     if entry.group.kind != "dot":
         return False
     node = entry.group.members[0]
-    nbytes, factors = node.types[0].nbytes, node.inputs
-    read = factors[:1] if _is_kept(entry) else factors
-    return nbytes >= WORTH and all(_kind(ref).nbytes < nbytes for ref in read)
+    nbytes = node.types[0].nbytes
+    left, right = (_kind(ref).nbytes < nbytes for ref in node.inputs)
+    return nbytes >= WORTH and left and (right or _is_kept(entry))
 
 
 def _is_kept(entry: Entry) -> bool:
     """Whether the right factor of a product was packed once for all runs."""
-    call = entry.steps[0]
+    call = entry.alone[0]
     if not isinstance(call, Call):
         return False
     compiled = call.request.compiled
