@@ -379,3 +379,13 @@ def test_what_follows_attention_needs_no_whole_scores(function, monkeypatch):
     expected = compiled(gradient(function), shape, shape, shape).run(arrays, threads=1)
     for x, y in zip(inside.run(arrays, threads=2), expected, strict=True):
         np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))
+
+
+def test_no_kernel_is_compiled_for_a_product_that_runs_in_a_panel_alone():
+    def chain(x: Any, w: Any, v: Any) -> Any:
+        return wf.tanh(x @ w) @ v
+
+    made = compiled(chain, (8192, 256), (256, 1024), (1024, 256))
+    (step,) = made.steps
+    assert isinstance(step, Panels)
+    assert set(made.code) == {call.request.compiled for call in step.calls}
