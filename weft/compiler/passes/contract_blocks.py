@@ -28,6 +28,7 @@ SUMS = 1_048_576  # bytes of sums that wait for the next piece of the depth
 TALL = 1024  # rows of a tile, at most
 BRIEF = 256  # the same, unless one known product is deep: what follows finds them in a cache
 TASKS = 8  # tiles, at least, if rows are many enough
+EVEN = 4  # tiles that all threads, of two or four, finish together
 SHORT = 64  # rows of a tile that is not made shorter
 PAIR = 1_500_000  # products for which even such a tile is cut in two, so that a thread can help
 LONG = 4096  # points of the depth where nothing is packed
@@ -284,6 +285,8 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     if not narrow:  # few points of the depth leave room for more columns
         most = max(most, HELD // (max(min(depth, deep), SHORT) * size) + wide)
     tile_columns = balanced(max(columns, 1), max(most // wide * wide, wide), wide)
+    if rows < FEW_TILES and not product.batch:
+        tile_columns = _even(columns, tile_columns, wide)
     large = depth > deep and not product.batch and UNKNOWN not in extents
     most = choice.tall or (TALL if large else BRIEF)
     if depth > deep:
@@ -319,6 +322,14 @@ def _turning(rows: int, columns: int, depth: int, lanes: int) -> Block:
     tile_columns = balanced(max(columns, 1), most, lanes)
     deep = balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
     return Block(high, 1, lanes, tile_rows, tile_columns, deep, False, False, turns=True)
+
+
+def _even(columns: int, tile: int, wide: int) -> int:
+    """The columns of a tile with which tiles, where they are few, are a multiple of EVEN."""
+    tiles = ceil(columns / tile)
+    if not EVEN < tiles < TASKS * EVEN:
+        return tile
+    return ceil(columns / (ceil(tiles / EVEN) * EVEN) / wide) * wide
 
 
 def balanced(extent: int, most: int, step: int) -> int:
