@@ -101,7 +101,7 @@ class Block:
     pack_right: bool
     turns: bool = False  # whether the right factor, read along the depth, is turned in registers
     per_piece: int = 0  # how many depths make up a piece of the sums; 0 for one chain of all
-    by_lane: bool = False  # whether packed rows are read as vectors, whose lanes are multiplied by
+    by_lane: bool = False  # whether the left factor is read as vectors, and multiplied by lanes
 
     @property
     def columns(self) -> int:
@@ -299,8 +299,13 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
 
 
 def by_lanes(product: Product, block: Block) -> Block:
-    """The block that multiplies by lanes of packed rows: even a small left factor is packed."""
-    if block.lanes == 1 or block.turns or block.rows % block.lanes:
+    """The block that multiplies by lanes of packed rows: even a small left factor is packed.
+
+    Where the right factor is turned, lanes are points of the depth.
+    """
+    if block.turns:
+        return replace(block, by_lane=runs_along(product.left, product.depth[0]))
+    if block.lanes == 1 or block.rows % block.lanes:
         return block
     columns = known(product.column[1])
     many = columns is not None and columns > SOME_PANELS * block.columns and not forced_path()

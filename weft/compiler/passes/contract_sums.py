@@ -271,9 +271,11 @@ class Blocks:
             names = {product.column[0]: here, product.depth[0]: add(self.depth.start, k)}
             return rebuild(product.right, _folded, names)
 
-        def products(k: Value, x: Value) -> Statements:
-            names = {product.depth[0]: add(self.depth.start, k)}
-            lefts = [rebuild(product.left, _folded, {**names, product.row[0]: r}) for r in rows]
+        def left(row: Value, k: Value) -> Value:
+            names = {product.row[0]: row, product.depth[0]: add(self.depth.start, k)}
+            return rebuild(product.left, _folded, names)
+
+        def products(lefts: list[Value], x: Value) -> Statements:
             return tuple(
                 Assign(s, f.multiplied(left, x, get(s, f.dtype)))
                 for (s,), left in zip(f.sums, lefts, strict=True)
@@ -283,12 +285,18 @@ class Blocks:
             found: list[Statement] = []
             for first in range(0, step, b.lanes):
                 k = add(multiply(turn, step), first)
-                for i, x in enumerate(turned([right(place, add(k, lane)) for place in at])):
-                    found += products(add(k, i), x)
+                rights = turned([right(place, add(k, lane)) for place in at])
+                lefts = [[left(row, add(k, i)) for row in rows] for i in range(b.lanes)]
+                if b.by_lane:
+                    along = [turned([left(row, add(k, lane))] * b.lanes) for row in rows]
+                    lefts = [list(each) for each in zip(*along, strict=True)]
+                for each, x in zip(lefts, rights, strict=True):
+                    found += products(each, x)
             return tuple(found)
 
         def rest(k: Value) -> Statements:
-            return products(k, right(smaller(add(column, lane), last), k))
+            lefts = [left(row, k) for row in rows]
+            return products(lefts, right(smaller(add(column, lane), last), k))
 
         turns = f.let("turns", divide(self.depth.count, step), made)
         made += f.loop("depth", turns, several)
