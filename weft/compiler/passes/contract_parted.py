@@ -8,6 +8,7 @@ The sums of pieces, which a `dot` has anyway, are added up in order afterwards.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import (
@@ -16,6 +17,7 @@ from weft.compiler.loops import (
     Buffer,
     Kernel,
     Loop,
+    Reduce,
     Statement,
     Store,
     Value,
@@ -48,21 +50,31 @@ DEEP, PACKED = 64, 4608  # points of the depth and columns that are packed at a 
 
 def is_parted(kernel: Kernel) -> bool:
     """Whether a kernel with known sizes is a product that `contract_parted` is good for."""
+    pieces, rest = divmod(_depth(kernel), PIECE)
+    if rest or not FEWEST <= pieces <= MOST or forced_path() not in ("", "parted"):
+        return False
     product = match(Scope(kernel))
-    if product is None or forced_path() not in ("", "parted"):
+    if product is None or product.batch or not product.is_pieced:
         return False
     product = orient(product, 1)
     rows, columns, depth = _sizes(product)
-    pieces, rest = divmod(depth, PIECE)
-    aligned = runs_along(product.right, product.column[0])
-    if rest or product.batch or not product.is_pieced or not aligned:
+    large = columns * depth * product.dtype.itemsize >= LARGE or forced_path() == "parted"
+    if not (large and 0 < rows <= MOST_ROWS and columns > 1):
         return False
     factors = product.left, product.right
     if mask_of_sums(product) is not None or any(masked(product, x) for x in factors):
         return False
-    fits = 0 < rows <= MOST_ROWS and columns > 1 and FEWEST <= pieces <= MOST
-    large = columns * depth * product.dtype.itemsize >= LARGE
-    return fits and (large or forced_path() == "parted")
+    return runs_along(product.right, product.column[0])
+
+
+def _depth(kernel: Kernel) -> int:
+    """Points of the sum inside the loops of a kernel; 0 if there is none, or no known number."""
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], Loop):
+        body = body[0].body
+    if not body or not isinstance(body[0], Reduce):
+        return 0
+    return prod(known(extent) or 0 for _, extent in body[0].axes)
 
 
 def contract_parted(
