@@ -11,9 +11,11 @@ import weft as wf
 from tests.compiler.test_contract import Case, arrays, product
 from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
+from weft.compiler.loops import Assign, Loop, every
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
 from weft.compiler.passes.contract_shared import contract_shared
+from weft.compiler.show import show
 from weft.compiler.steps import Call
 from weft.compiler.verify import verify
 from weft.runtime.cpu.jit import Target, emit_assembly
@@ -104,7 +106,30 @@ def test_wide_vectors_have_panels_fetched_before_they_are_read(
     processor: str, fetches: bool
 ) -> None:
     wide = 64 if fetches else 32
-    _, sums = contract_shared(product(Case(300, 300, 300)), wide, 32 if fetches else 16)
+    _, sums = contract_shared(product(Case(300, 300, 256)), wide, 32 if fetches else 16)
     target = Target("x86_64-unknown-linux-gnu", processor, "+avx512f" if fetches else "+avx2,+fma")
     text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
     assert ("prefetcht0" in text) == fetches
+
+
+@pytest.mark.parametrize("depth, fetches", [(256, False), (600, True)])
+def test_sums_that_wait_for_products_of_the_next_piece_are_fetched_before_they_are_read(
+    depth: int, fetches: bool
+) -> None:
+    _, sums = contract_shared(product(Case(300, 300, depth)), 16, 32)
+    assert ("ahead" in show(sums)) == fetches
+
+
+@pytest.mark.parametrize(
+    "rows, columns, products",
+    [(1024, 1020, {96}), (1024, 1024, {96, 32}), (1026, 1020, {96, 24})],
+)
+def test_blocks_at_the_edge_leave_out_most_of_the_products_that_go_nowhere(
+    rows: int, columns: int, products: set[int]
+) -> None:
+    _, sums = contract_shared(product(Case(rows, columns, 256)), 16, 32)
+    loops = [s for s in every(sums.body) if isinstance(s, Loop)]
+    taken = [
+        sum(isinstance(s, Assign) and s.value.op == "fma" for s in loop.body) for loop in loops
+    ]
+    assert set(taken) - {0} == products

@@ -51,8 +51,9 @@ MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once for all runs
 HELD = 1 << 18  # bytes of the right factor that a tile then holds in the second cache
-WAITING = 1 << 17  # bytes of sums of a tile, there
+WAITING = 1 << 19  # bytes of sums of a tile, there
 WIDEST = 64  # bytes of vectors of processors whose second cache holds far more
+SCARCE = 32  # the same of processors whose second cache may hold a quarter of it
 NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
@@ -219,13 +220,23 @@ def is_worth_keeping(product: Product, left: bool, right: bool) -> bool:
 
 
 def choose_shared(
-    product: Product, vector_bytes: int, registers: int, choice: Choice, tall: int = 0
+    product: Product,
+    vector_bytes: int,
+    registers: int,
+    choice: Choice,
+    tall: int = 0,
+    by_lane: bool = False,
 ) -> Block:
-    """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows."""
+    """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows.
+
+    If there is an instruction for it, packed rows are multiplied `by_lane`.
+    """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
     lanes = vector_bytes // size
-    high, vectors = _Registers(lanes, registers, vector_bytes, choice, tall).block(rows, columns)
+    whole = by_lane and rows >= FEW_TILES and tall % lanes == 0
+    fits = _Registers(lanes, registers, vector_bytes, choice, tall, lanes if whole else 1)
+    high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)
     deep = max(min(deep, choice.deep or DEEP) // 8 * 8, 8)
@@ -238,20 +249,21 @@ def choose_shared(
     large = vector_bytes == WIDEST
     most = choice.right or HELD << large
     tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
-    most = choice.sums or WAITING << 2 * large
+    most = choice.sums or WAITING >> 2 * (vector_bytes == SCARCE)
     tile_rows = balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
     tile = (tall or tile_rows), tile_columns
     if rows * columns * depth < PAIR:  # worth one thread
         tile = tile[0], balanced(columns, columns, wide)
     elif not tall:
-        tile = _enough((rows, columns), tile, (high, wide))
-    return _in_pieces(product, Block(high, vectors, lanes, *tile, deep, True, True))
+        tile = _enough((rows, columns), tile, (high, wide), TASKS if large else 2 * TASKS)
+    block = Block(high, vectors, lanes, *tile, deep, True, True)
+    return _in_pieces(product, by_lanes(product, block) if by_lane else block)
 
 
-def _enough(extents: Pair, tile: Pair, block: Pair) -> Pair:
-    """Tiles cut in halves until there are enough for all threads, each of two blocks at least."""
+def _enough(extents: Pair, tile: Pair, block: Pair, least: int) -> Pair:
+    """Tiles cut in halves until there are at least so many, each of two blocks at least."""
     cut = list(tile)
-    while prod(ceil(n / t) for n, t in zip(extents, cut, strict=True)) < TASKS:
+    while prod(ceil(n / t) for n, t in zip(extents, cut, strict=True)) < least:
         axis = 0 if cut[0] * block[1] >= cut[1] * block[0] else 1  # the one with more blocks
         step = block[axis]
         if cut[axis] < 2 * step:
@@ -375,6 +387,7 @@ class _Registers:
     vector_bytes: int
     choice: Choice
     tall: int  # a multiple of the rows
+    step: int = 1  # rows are a multiple of it, if registers hold so many
 
     @property
     def usual(self) -> tuple[int, int]:
@@ -403,8 +416,9 @@ class _Registers:
     def _candidates(self) -> Iterator[tuple[int, int]]:
         most, wide = (16, 8) if self.lanes > 1 else (8, 1)
         sums = self.usual[0] * self.usual[1]
+        step = self.step if self.step <= min(most, sums) else 1
         for vectors in range(1, wide + 1):
-            for high in range(1, most + 1):
+            for high in range(step, most + 1, step):
                 fits = high * vectors <= sums and high * vectors + vectors < self.registers
                 if fits and self.tall % high == 0:
                     yield high, vectors

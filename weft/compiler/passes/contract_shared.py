@@ -16,7 +16,6 @@ from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value, expressions, walk
 from weft.compiler.passes.contract_blocks import (
     Block,
-    by_lanes,
     choose_shared,
     is_large,
     is_worth_keeping,
@@ -101,8 +100,7 @@ def contract_shared(
         assert product is not None and not product.batch, "it was looked at before"
         product = in_quads(scope, product) if quads else product
         given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
-        block = choose_shared(product, vector_bytes, registers, choice, tall)
-        block = by_lanes(product, block) if by_lane else block
+        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane)
         places = _Places(product, block, packing, len(kernel.buffers))
         if (stage == "packs" and not places.packed) or (stage == "keeps" and not places.kept):
             continue

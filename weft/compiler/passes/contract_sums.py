@@ -7,6 +7,7 @@ columns that there are; other blocks are finished from registers if the epilogue
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from weft.compiler.loops import (
     INDEX,
@@ -101,10 +102,15 @@ class Blocks:
             none = f.flag("none", both(self.some, none), made)
 
         def body(lane: Value) -> Statements:
-            products = when(unused, (), self.multiply(panel, left, at, column, lane))
+            products = self.multiply(panel, left, at, column, lane)
+            is_edge, least = self.edge(row, column)
+            if panel is not None and is_edge is not False:
+                products = when(is_edge, self.multiply_packed(panel, left, lane, least), products)
+            products = when(unused, (), products)
             rests = self.hidden.add_rests(p, q, lane) if none is not False else ()
             return (
                 *self.begin(slot, lane),
+                *self.soon(slot),
                 *when(none, rests, products),
                 *self.join(slot, lane),
                 *when(straight, self.finish(row, column, lane, shown), self.keep(slot, lane)),
@@ -161,6 +167,14 @@ class Blocks:
         )
         return when(both(self.part.closes, self.part.after), met)
 
+    def soon(self, slot: Value) -> Statements:
+        """A cache fetches the sums of the pieces before, while products are taken."""
+        f, b = self.frame, self.frame.block
+        if not f.right_ready or not f.pieces:
+            return ()
+        lines = range(0, b.rows * b.columns, LINE // f.dtype.itemsize)
+        return tuple(Ahead(get(f.tile, f.dtype, add(slot, k))) for k in lines)
+
     def keep(self, slot: Value, lane: Value) -> Statements:
         """Sums wait: in the tile, or if their piece goes on, where it finds them."""
         f, slots = self.frame, self.slots(slot, lane)
@@ -214,12 +228,32 @@ class Blocks:
         f = self.frame
         return tuple(
             Assign(s, f.multiplied(x, y, get(s, f.dtype)))
-            for sums, x in zip(f.sums, lefts, strict=True)
-            for s, y in zip(sums, rights, strict=True)
+            for sums, x in zip(f.sums, lefts, strict=False)
+            for s, y in zip(sums, rights, strict=False)
         )
 
-    def multiply_packed(self, panel: Value, own: Value, lane: Value) -> Statements:
-        """Like `multiply`, for two packed panels.
+    def edge(self, row: Value, column: Value) -> tuple[Value | bool, tuple[int, int]]:
+        """Whether a block has rows or vectors that are not there, and how many are there.
+
+        Of rows and vectors, only those are left out that would be more work.
+        """
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        rows, columns = product.row[1], product.column[1]
+        if not f.right_ready or not b.pack_left:
+            return False, (b.rows, b.vectors)
+        high = (known(rows) or 0) % b.rows or b.rows
+        vectors = ceil(((known(columns) or 0) % b.columns or b.columns) / b.lanes)
+        saved = (b.vectors - vectors) * b.lanes * (known(rows) or 1)
+        if (b.rows - high) * (known(columns) or 1) > saved:
+            return negated(f.is_whole(row, b.rows, rows)), (high, b.vectors)
+        if saved:
+            return negated(f.is_whole(column, b.columns, columns)), (b.rows, vectors)
+        return False, (b.rows, b.vectors)
+
+    def multiply_packed(
+        self, panel: Value, own: Value, lane: Value, least: tuple[int, int] | None = None
+    ) -> Statements:
+        """Like `multiply`, for two packed panels, of which only the first rows and vectors count.
 
         Places move along with the depth, so that a turn's addresses are ready when it begins.
         """
@@ -227,12 +261,13 @@ class Blocks:
         left, right = (f.scope.local(name, INDEX) for name in ("left_at", "right_at"))
         here, there = get(left, INDEX), get(right, INDEX)
         fetches = b.lanes * f.dtype.itemsize == WIDEST
+        high, vectors = least or (b.rows, b.vectors)
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
             for k in range(points):
-                ats = [add(lane, k * b.columns + j * b.lanes) for j in range(b.vectors)]
-                lefts = self.lefts(add(here, k * f.left.width), lane)
+                ats = [add(lane, k * b.columns + j * b.lanes) for j in range(vectors)]
+                lefts = self.lefts(add(here, k * f.left.width), lane)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
                 if fetches and points == UNROLL:
                     made += (*_soon(f.left, here, k), *_soon(f.right, there, k))
