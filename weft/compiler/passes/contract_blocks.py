@@ -124,13 +124,15 @@ def dealt(scope: Scope, product: Product, lanes: int) -> Product:
     """The product whose lanes are columns far apart, where a large right factor is turned.
 
     Column `lane` · n + i is column `lane` of batch i: so each lane reads memory in one run from one
-    task to the next, and not in runs as short as a column.
+    task to the next, and not in runs as short as a column. Many lanes so far apart would meet in
+    few places of a cache.
     """
     extents = (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (known(e) or 0 for e in extents)
-    large = columns * depth * product.dtype.itemsize >= FAR or forced_path() == "turned"
+    size, path = product.dtype.itemsize, forced_path()
+    large = (columns * depth * size >= FAR and lanes * size < WIDEST) or path == "turned"
     fits = 0 < rows <= TURNED and columns > lanes > 1 and columns % lanes == 0
-    if forced_path() not in ("", "turned") or not (large and fits and _is_turned(product)):
+    if path not in ("", "turned") or not (large and fits and _is_turned(product)):
         return product
     count = integer(columns // lanes)
     lane, batch = scope.variable("column"), scope.variable("batch")

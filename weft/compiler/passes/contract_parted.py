@@ -27,6 +27,7 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.passes.contract_blocks import (
+    WIDEST,
     balanced,
     choose,
     forced_path,
@@ -102,7 +103,8 @@ def contract_parted(
     block = choose(part, vector_bytes, registers, choice)
     many = rows > FEW and block.lanes > 1
     if many:
-        block = replace(block, depth=DEEP, pack_right=True)
+        deep = DEEP // 2 if vector_bytes == WIDEST else DEEP
+        block = replace(block, depth=deep, pack_right=True)
     wide = block.columns
     most = (PACKED if many else WIDE) // wide * wide
     lanes = by_lane and block.lanes > 1 and block.rows % block.lanes == 0

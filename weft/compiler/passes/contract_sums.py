@@ -6,6 +6,7 @@ columns that there are; other blocks are finished from registers if the epilogue
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -22,6 +23,7 @@ from weft.compiler.loops import (
     load,
     turned,
     value,
+    walk,
 )
 from weft.compiler.passes.contract_blocks import LINE, UNROLL, WIDEST
 from weft.compiler.passes.contract_frame import (
@@ -39,6 +41,8 @@ from weft.compiler.polynomial import add, divide, known, multiply, smaller, subt
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
+
+FURTHER = 512  # bytes from what is turned in registers to what a cache fetches
 
 
 @dataclass(frozen=True)
@@ -318,6 +322,9 @@ class Blocks:
 
         def several(turn: Value) -> Statements:
             found: list[Statement] = []
+            if b.lanes * f.dtype.itemsize == WIDEST:
+                further = add(multiply(turn, step), FURTHER // f.dtype.itemsize)
+                found += _elements(right(place, further) for place in at)
             for first in range(0, step, b.lanes):
                 k = add(multiply(turn, step), first)
                 rights = turned([right(place, add(k, lane)) for place in at])
@@ -401,6 +408,13 @@ class Blocks:
             return (Assign(f.tile, load(waits.buffer, index, f.dtype), place),)
 
         return self.frame.each(row, column, at)
+
+
+def _elements(factors: Iterable[Value]) -> Iterator[Ahead]:
+    """What factors read at places that are computed: an index that is read may lie anywhere."""
+    for x in walk(*factors):
+        if x.op == "load" and all(part.op != "load" for part in walk(*x.args)):
+            yield Ahead(x)
 
 
 def _soon(array: Packed, at: Value, point: int) -> Statements:

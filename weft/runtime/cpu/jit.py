@@ -206,14 +206,14 @@ def _compiled(text: str, target: Target, how: str) -> Any:
 class _Tuning:
     """Keeps LLVM from what costs more than it gains, while anything is compiled.
 
-    Its search for better addresses takes up to half its time. Constants moved out of loops fill the
-    registers of a long polynomial, where instructions of x86 take them from memory for nothing. On
-    ARM, where vectors are short and many, counting the registers in use takes a quarter of the
-    time and makes slower code; to prepare the blocks once more, when the emitter has put each value
-    where it belongs, takes a twentieth and changes nothing. Options are those of the whole process:
-    who comes first sets them, who leaves last sets them back, and who wants others waits until
-    nobody is left. To set one takes as long as a few instructions take to compile, so who is about
-    to compile many modules can have them stay.
+    Its search for better addresses takes up to half its time; to prepare the blocks once more, when
+    the emitter has put each value where it belongs, takes a twentieth and changes nothing. Constants
+    moved out of loops fill the registers of a long polynomial, where instructions of x86 take them
+    from memory for nothing. On ARM, where vectors are short and many, counting the registers in use
+    takes a quarter of the time and makes slower code. Options are those of the whole process: who
+    comes first sets them, who leaves last sets them back, and who wants others waits until nobody is
+    left. To set one takes as long as a few instructions take to compile, so who is about to compile
+    many modules can have them stay.
     """
 
     def __init__(self) -> None:
@@ -257,12 +257,11 @@ class _Tuning:
     def _options_for(target: Target) -> dict[str, bool]:
         if _llvm.llvm_version_info[0] > _NEWEST_KNOWN:  # an unknown option would end the process
             return {}
-        options = {"disable-lsr": True}
+        options = {"disable-lsr": True, "disable-cgp": True}
         if target.architecture == "x86_64":
             options["disable-machine-licm"] = True
         elif target.architecture == "aarch64":
             options["misched-regpressure"] = False
-            options["disable-cgp"] = True
             options["aarch64-enable-atomic-cfg-tidy"] = False
             options["aarch64-enable-loop-data-prefetch"] = False
         return options
