@@ -206,14 +206,14 @@ def _compiled(text: str, target: Target, how: str) -> Any:
 class _Tuning:
     """Keeps LLVM from what costs more than it gains, while anything is compiled.
 
-    Its search for better addresses takes up to half its time; to prepare the blocks once more, when
-    the emitter has put each value where it belongs, takes a twentieth and changes nothing. Constants
-    moved out of loops fill the registers of a long polynomial, where instructions of x86 take them
-    from memory for nothing. On ARM, where vectors are short and many, counting the registers in use
-    takes a quarter of the time and makes slower code. Options are those of the whole process: who
-    comes first sets them, who leaves last sets them back, and who wants others waits until nobody is
-    left. To set one takes as long as a few instructions take to compile, so who is about to compile
-    many modules can have them stay.
+    Its search for better addresses takes up to half its time; to prepare the blocks once more,
+    when the emitter has put each value where it belongs, takes a twentieth and changes nothing.
+    Constants moved out of loops fill the registers of a long polynomial, where instructions of
+    x86 take them from memory for nothing. On ARM, where vectors are short and many, counting the
+    registers in use takes a quarter of the time and makes slower code. Options are those of the
+    whole process: who comes first sets them, who leaves last sets them back, and who wants others
+    waits until nobody is left. To set one takes as long as a few instructions take to compile, so
+    who is about to compile many modules can have them stay.
     """
 
     def __init__(self) -> None:
