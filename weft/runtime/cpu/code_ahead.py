@@ -64,8 +64,8 @@ def begin(text: str, target: Target) -> Job:
         job = Job(text, target, key, cache, known)
         if known is None and _extra_threads() > 0:
             _unfinished[key] = job
+            _set_pace()  # before a thread begins to wait for Python's lock
             _ask_a_thread()
-            _set_pace()
     return job
 
 
