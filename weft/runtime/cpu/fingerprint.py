@@ -26,8 +26,8 @@ _llvmlite = LazyModule("llvmlite")
 def hash_of(folders: tuple[str, ...]) -> str:
     """A hash of the contents of all sources in these folders of weft, and of versions."""
     total = hashlib.sha256(_versions())
-    for name in _sources(folders):
-        with open(os.path.join(_PACKAGE, name), "rb") as file:
+    for name, entry in _sources(folders):
+        with open(entry.path, "rb") as file:
             content = file.read()
         total.update(f"{name} {len(content)}\n".encode() + content)
     return total.hexdigest()
@@ -37,8 +37,8 @@ def state_of(folders: tuple[str, ...]) -> str | None:
     """A hash that differs once one of these files has changed; None if one has just done so."""
     rows = []
     newest = 0
-    for name in _sources(folders):
-        found = os.stat(os.path.join(_PACKAGE, name))
+    for name, entry in _sources(folders):
+        found = entry.stat()
         newest = max(newest, found.st_ctime_ns, found.st_mtime_ns)
         times = (found.st_mtime_ns, found.st_ctime_ns)
         rows.append((name, found.st_dev, found.st_ino, found.st_size, *times))
@@ -47,14 +47,14 @@ def state_of(folders: tuple[str, ...]) -> str | None:
     return hashlib.sha256(_versions() + repr((_PACKAGE, rows)).encode()).hexdigest()
 
 
-def _sources(folders: tuple[str, ...]) -> Iterator[str]:
-    """The files, in an order that does not depend on the file system."""
+def _sources(folders: tuple[str, ...]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """The files and their names, in an order that does not depend on the file system."""
     for folder in folders:
         entries = sorted(os.scandir(os.path.join(_PACKAGE, folder)), key=lambda e: e.name)
         for each in entries:
             name = f"{folder}/{each.name}" if folder else each.name
             if each.name.endswith(".py"):
-                yield name
+                yield name, each
             elif each.name != "__pycache__" and each.is_dir(follow_symlinks=False):
                 yield from _sources((name,))
 
