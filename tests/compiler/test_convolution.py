@@ -415,3 +415,14 @@ def test_a_pool_is_one_kernel_with_what_follows():
     x = RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
     native = compiled_steps(lambda x: wf.tanh(wf.avg_pool2d(x, 2)) + 1.0, x)
     assert len(native.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "groups"),
+    [((2, 64, 20, 20), (64, 1, 3, 3), 64), ((1, 8, 20, 20), (1, 8, 3, 3), 1)],
+    ids=["depthwise", "one image, one feature"],
+)
+def test_axes_of_one_keep_the_schedule_of_convolutions(image, kernel, groups):
+    x, k = (RNG.standard_normal(shape).astype(np.float32) for shape in (image, kernel))
+    native = compiled_steps(lambda x, k: wf.conv2d(x, k, padding=1, groups=groups), x, k)
+    assert isinstance(kernels_of(native)[-1].notes["convolve"], Cut)

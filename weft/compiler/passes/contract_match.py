@@ -112,13 +112,17 @@ def match(scope: Scope) -> Product | None:
 
 
 def without_batches_of_one(kernel: Kernel) -> Kernel:
-    """The kernel of a product without loops that run once, but for those of rows and columns."""
+    """The kernel of a product without loops that run once, but for those of rows and columns.
+
+    Loops of a convolution stay as they are: which is which follows from their order.
+    """
     loops: list[Loop] = []
     body = kernel.body
     while len(body) == 1 and isinstance(loop := body[0], Loop):
         loops.append(loop)
         body = loop.body
-    is_product = bool(body) and isinstance(body[0], Reduce) and _is_product(body[0])
+    sums = body[0] if body else None
+    is_product = isinstance(sums, Reduce) and _is_product(sums) and sums.parts[0].combine != "chain"
     single = [s for s in loops[:-2] if known(s.start) == 0 and known(s.stop) == 1 and s.step == 1]
     if not is_product or not single:
         return kernel
