@@ -10,7 +10,7 @@ import pytest
 
 from tests.compiler.native_kernels import Compiled
 from weft.compiler.build import Builder
-from weft.compiler.kernels import evaluate
+from weft.compiler.kernels import KernelStore, evaluate
 from weft.compiler.loops import (
     INDEX,
     Assign,
@@ -366,3 +366,9 @@ def index_at(x: Value, k: Value) -> Value:
     """The index of a load with another depth."""
     m, n = variable("m"), variable("n")
     return index((m, 12), (k, 1)) if x.data == 0 else index((k, 13), (n, 1))
+
+
+def test_one_product_of_each_result_is_plain_loops() -> None:
+    for depth, blocked in ((1, False), (2, True)):
+        (*_, kernel) = KernelStore.scheduled(product(Case(40, 50, depth)))
+        assert ("contract" in kernel.notes) == blocked

@@ -441,3 +441,15 @@ def test_threads_that_change_weights_and_run_see_whole_ones() -> None:
         thread.join()
     assert len(seen) == 150
     assert all(values in ({400.0}, {800.0}) for values in seen)
+
+
+def test_a_loop_turns_a_small_weight_once_before_it_begins() -> None:
+    weight, x = normal(64, 64) * 0.1, normal(64)
+
+    def repeated(x: wf.Tensor, weight: wf.Tensor) -> wf.Tensor:
+        return wf.scan(lambda h, _: (weight @ h, None), x, None, length=9)[0]
+
+    compiled = wf.compile(repeated)
+    assert compiled(x, weight).numpy().tobytes() == plainly(repeated, x, weight)
+    assert "_keep" in compiled.explain(x, weight)
+    assert "_keep" not in wf.compile(lambda x, weight: weight @ x).explain(x, weight)

@@ -257,8 +257,9 @@ class Assembler:
         """What runs a kernel, asked for once."""
         key = (id(kernel), cut, lasting)
         if key not in self._asked:
+            often = len(self.kept.maps) > 1
             found = STORE.request(
-                kernel, self.clock, self.general, cut, own=self.own, lasting=lasting
+                kernel, self.clock, self.general, cut, own=self.own, lasting=lasting, often=often
             )
             self._asked[key] = found, kernel
         return self._asked[key][0]

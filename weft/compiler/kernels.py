@@ -23,7 +23,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
-from weft.compiler.passes.contract_match import without_batches_of_one
+from weft.compiler.passes.contract_match import depth_of, without_batches_of_one
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
 from weft.compiler.passes.convolve import convolve, is_worth
@@ -104,18 +104,20 @@ class KernelStore:
         *,
         own: bool = False,
         lasting: frozenset[int] = frozenset(),
+        often: bool = False,
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
         With `own` a long product has a kernel for its very sizes, whatever came before. With a
         `cut` a product is one kernel, whose tasks take so many points of the depth and so many rows
         each, see `contract`; 0 is as many as suits it. Values of the buffers `lasting` last from
-        run to run: factors made of them may be packed by a kernel that runs once.
+        run to run: factors made of them may be packed by a kernel that runs once, small ones too if
+        runs come `often`, in a loop.
         """
         kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
         pieces, tall = cut or (0, 0)
-        packing = None if pieces else packing_of(kernel, lasting, cut is not None)
+        packing = None if pieces else packing_of(kernel, lasting, cut is not None, often)
         parted = cut is None and packing is None and is_parted(kernel)
         form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:
@@ -178,17 +180,12 @@ class KernelStore:
             return contract_shared(
                 kernel, target.vector_bytes, registers, choice, packing, tall=tall, **has
             )
-        product = contract(
-            kernel,
-            target.vector_bytes,
-            registers,
-            choice,
-            pieces=pieces,
-            tall=tall,
-            **has,
-        )
-        if product is not kernel:
-            return (product,)
+        # Plain loops are as good for one product of each result, and for what is no product.
+        if depth_of(kernel) != 1 or pieces or tall or forced_path():
+            width = target.vector_bytes
+            product = contract(kernel, width, registers, choice, pieces=pieces, tall=tall, **has)
+            if product is not kernel:
+                return (product,)
         return one_by_one(plain(kernel), passes(target.vector_bytes * choice.step, True))
 
     def _new(self, kernels: Iterator[Kernel], choice: Choice, clock: Clock) -> Compiled:

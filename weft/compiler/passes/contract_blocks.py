@@ -50,6 +50,7 @@ LARGE = 1 << 24  # products of numbers from which on factors are packed once for
 MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once for all runs
+KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor that each turn would turn
 HELD = 1 << 18  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 19  # bytes of sums of a tile, there
 WIDEST = 64  # bytes of vectors of processors whose second cache holds far more
@@ -207,10 +208,11 @@ def is_large(product: Product) -> bool:
     return rows * columns * depth >= LARGE and nbytes <= MOST_SHARED and not few
 
 
-def is_worth_keeping(product: Product, left: bool, right: bool) -> bool:
+def is_worth_keeping(product: Product, left: bool, right: bool, often: bool = False) -> bool:
     """Whether one of these factors, which last, is better packed once than read in each run.
 
     Any number of rows gains by it, but tasks then pack the other factor: it should be the smaller.
+    Runs come `often` where they are turns of a loop.
     """
     if forced_path():
         return forced_path() == "shared"
@@ -218,7 +220,9 @@ def is_worth_keeping(product: Product, left: bool, right: bool) -> bool:
     lasting = max(rows * left, columns * right)
     others = max(rows * (not left), columns * (not right))
     nbytes = lasting * depth * product.dtype.itemsize
-    return KEPT <= nbytes <= MOST_SHARED and (lasting >= others or is_large(product))
+    turned = (right and _is_turned(product)) or (left and _is_turned(product.swapped()))
+    least = KEPT_IN_LOOPS if often and turned else KEPT
+    return least <= nbytes <= MOST_SHARED and (lasting >= others or is_large(product))
 
 
 def choose_shared(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -109,6 +110,16 @@ def match(scope: Scope) -> Product | None:
         chain=part.combine == "chain",
     )
     return _joined(scope, found, lefts[:-1], reduce.axes[:-1])
+
+
+def depth_of(kernel: Kernel) -> int:
+    """Points of the sum inside the loops of a kernel; 0 if there is none, or no known number."""
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], Loop):
+        body = body[0].body
+    if not body or not isinstance(body[0], Reduce):
+        return 0
+    return prod(known(extent) or 0 for _, extent in body[0].axes)
 
 
 def without_batches_of_one(kernel: Kernel) -> Kernel:

@@ -8,7 +8,6 @@ The sums of pieces, which a `dot` has anyway, are added up in order afterwards.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import (
@@ -17,7 +16,6 @@ from weft.compiler.loops import (
     Buffer,
     Kernel,
     Loop,
-    Reduce,
     Statement,
     Store,
     Value,
@@ -36,7 +34,7 @@ from weft.compiler.passes.contract_blocks import (
 )
 from weft.compiler.passes.contract_frame import Frame
 from weft.compiler.passes.contract_hidden import mask_of_sums, masked
-from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.contract_match import Product, depth_of, match
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.polynomial import add, known, multiply
 from weft.compiler.rebuild import Scope, Statements, substitute_value
@@ -51,7 +49,7 @@ DEEP, PACKED = 64, 4608  # points of the depth and columns that are packed at a 
 
 def is_parted(kernel: Kernel) -> bool:
     """Whether a kernel with known sizes is a product that `contract_parted` is good for."""
-    pieces, rest = divmod(_depth(kernel), PIECE)
+    pieces, rest = divmod(depth_of(kernel), PIECE)
     if rest or not FEWEST <= pieces <= MOST or forced_path() not in ("", "parted"):
         return False
     product = match(Scope(kernel))
@@ -66,16 +64,6 @@ def is_parted(kernel: Kernel) -> bool:
     if mask_of_sums(product) is not None or any(masked(product, x) for x in factors):
         return False
     return runs_along(product.right, product.column[0])
-
-
-def _depth(kernel: Kernel) -> int:
-    """Points of the sum inside the loops of a kernel; 0 if there is none, or no known number."""
-    body = kernel.body
-    while len(body) == 1 and isinstance(body[0], Loop):
-        body = body[0].body
-    if not body or not isinstance(body[0], Reduce):
-        return 0
-    return prod(known(extent) or 0 for _, extent in body[0].axes)
 
 
 def contract_parted(

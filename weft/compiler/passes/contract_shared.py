@@ -60,18 +60,21 @@ _SHARED = Packing(True)
 
 
 def packing_of(
-    kernel: Kernel, lasting: frozenset[int] = frozenset(), alone: bool = False
+    kernel: Kernel,
+    lasting: frozenset[int] = frozenset(),
+    alone: bool = False,
+    often: bool = False,
 ) -> Packing | None:
     """What is packed of a kernel with known sizes before its tasks run; None if nothing is.
 
-    If it must be `alone`, no kernel may pack in each run.
+    If it must be `alone`, no kernel may pack in each run. It runs `often` in a loop.
     """
     product = match(Scope(kernel))
     if product is None or product.batch or not _is_bare(product):
         return None
     found = Packing(is_large(product) and not alone, lasting)
     lasts = [found.lasts(x) for x in _factors(product)]
-    if not (any(lasts) and is_worth_keeping(product, *lasts)):
+    if not (any(lasts) and is_worth_keeping(product, lasts[0], lasts[1], often)):
         found = replace(found, lasting=frozenset())
     return found if found.shared or found.lasting else None
 
