@@ -51,10 +51,10 @@ MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once for all runs
 KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor that each turn would turn
-HELD = 1 << 18  # bytes of the right factor that a tile then holds in the second cache
-WAITING = 1 << 19  # bytes of sums of a tile, there
-WIDEST = 64  # bytes of vectors of processors whose second cache holds far more
-SCARCE = 32  # the same of processors whose second cache may hold a quarter of it
+HELD = 3 << 16  # bytes of the right factor that a tile then holds in the second cache
+WAITING = 1 << 17  # bytes of sums of a tile, there
+WIDEST = 64  # bytes of vectors of processors whose second cache holds far more: so many of each
+HELD_WIDE = WAITING_WIDE = 1 << 19
 NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
@@ -253,9 +253,10 @@ def choose_shared(
     else:
         deep = ceil(balanced(depth, deep, UNROLL) / 8) * 8
     large = vector_bytes == WIDEST
-    most = choice.right or HELD << large
+    held, waiting = (HELD_WIDE, WAITING_WIDE) if large else (HELD, WAITING)
+    most = choice.right or held
     tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
-    most = choice.sums or WAITING >> 2 * (vector_bytes == SCARCE)
+    most = choice.sums or waiting
     tile_rows = balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
     tile = (tall or tile_rows), tile_columns
     if rows * columns * depth < PAIR:  # worth one thread
