@@ -257,7 +257,9 @@ class _Tuning:
     def _options_for(target: Target) -> dict[str, bool]:
         if _llvm.llvm_version_info[0] > _NEWEST_KNOWN:  # an unknown option would end the process
             return {}
-        options = {"disable-lsr": True, "disable-cgp": True}
+        options = {"disable-lsr": True}
+        if target.architecture in ("x86_64", "aarch64"):
+            options["disable-cgp"] = True
         if target.architecture == "x86_64":
             options["disable-machine-licm"] = True
         elif target.architecture == "aarch64":
