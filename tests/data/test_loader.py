@@ -157,7 +157,7 @@ def test_the_transform_sees_arrays_and_runs_ahead_in_a_thread() -> None:
     batches = list(Loader(np.arange(6), 2, shuffle=False, transform=double))
     assert batches[1]["twice"].tolist() == [4, 6] and batches[1]["name"] == "x"
     assert all(name.startswith("weft-loader") for name in seen)
-    assert threads() == []
+    wait_until_no_threads()
 
 
 def test_no_more_is_prepared_than_asked_for() -> None:
@@ -189,7 +189,8 @@ def test_an_exception_arrives_with_its_traceback_and_the_number_of_the_batch(pre
     assert seen == [[0, 1], [2, 3]]
     text = "".join(traceback.format_exception(caught.value))
     assert "in broken" in text and "while batch 2 of epoch 0 was prepared" in text
-    assert loader.state()["batch"] == 2 and threads() == []
+    assert loader.state()["batch"] == 2
+    wait_until_no_threads()
 
 
 def test_a_stop_iteration_of_the_data_does_not_end_the_epoch_in_silence() -> None:
@@ -217,7 +218,7 @@ def test_a_second_loop_ends_the_first() -> None:
     assert next(first).tolist() == [0, 1]
     assert rows(loader) == [[2, 3], [4, 5]]
     assert list(first) == []
-    assert threads() == []
+    wait_until_no_threads()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -135,3 +135,10 @@ def test_it_differentiates_maps_and_compiles(function):
 def test_a_mistake_is_told(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("period", [slice(None), "7", None, True, [7]])
+def test_the_period_of_angles_is_a_number(period):
+    with pytest.raises(wf.errors.DTypeError, match="unwrap: period"):
+        wf.unwrap([0.0, 5.0], period=period)
+    assert wf.unwrap(np.array([0, 6, 1]), period=np.int64(7)).dtype == np.int64

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from math import pi
 from typing import Any
 
+import numpy as np
+
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import as_integer, as_real, shown
@@ -169,6 +171,8 @@ def unwrap(
 ) -> Tensor:
     """Angles without jumps: multiples of `period` are added where neighbours differ by more."""
     tensor = to_tensor(p, op="unwrap")
+    if not isinstance(period, int | np.integer) or isinstance(period, bool):
+        period = as_real("unwrap", "period", period)
     if not dtypes.is_integer(tensor.dtype) or isinstance(period, float):
         (tensor,) = _floats("unwrap", tensor)
     i = normalize_axis("unwrap", axis, tensor.ndim)
