@@ -43,7 +43,7 @@ from weft.ops.control.loop_ops import Scan, WhileLoop
 Environment: TypeAlias = dict[Ref, Memory]
 OFTEN = 8  # times of a loop for which it pays to pack what it reads beforehand
 _Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
-_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int]]  # a kernel, cut so, of what lasts
+_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], bool]  # a kernel, cut so, of what lasts
 
 
 @dataclass
@@ -255,9 +255,9 @@ class Assembler:
 
     def _request(self, kernel: Kernel, cut: Cut | None, lasting: frozenset[int]) -> Request:
         """What runs a kernel, asked for once."""
-        key = (id(kernel), cut, lasting)
+        often = len(self.kept.maps) > 1  # in a loop
+        key = (id(kernel), cut, lasting, often)
         if key not in self._asked:
-            often = len(self.kept.maps) > 1
             found = STORE.request(
                 kernel, self.clock, self.general, cut, own=self.own, lasting=lasting, often=often
             )
@@ -330,7 +330,9 @@ class Assembler:
         self, times: int, fixed: Sequence[Memory], assemble: Callable[[], list[Step]]
     ) -> tuple[list[Step], list[Step]]:
         """The steps of a loop's body that does not change what is `fixed`, and those before it."""
-        lasting = [m for m in fixed if not m.lasts] if times >= OFTEN else []
+        if times < OFTEN:
+            return [], assemble()
+        lasting = [m for m in fixed if not m.lasts]
         for each in lasting:
             each.lasts = True
         self.kept = self.kept.new_child()

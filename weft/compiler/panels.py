@@ -229,7 +229,8 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
     while left:
         first, *rest = left
         found = panels = None
-        if _is_large_product(first) and _is_read(first, rest):
+        is_read = any(entry.reads.intersection(first.group.members) for entry in rest)
+        if is_read and _is_large_product(first):
             found = _chain(fusion, first, rest)
             panels = None if found is None else _panels(fusion, found, left, places)
         if found is None or panels is None:
@@ -240,10 +241,6 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
         made.append(panels)
         left = found.after
     return made
-
-
-def _is_read(entry: Entry, others: Sequence[Entry]) -> bool:
-    return any(other.reads.intersection(entry.group.members) for other in others)
 
 
 def _drawn_late(entries: Sequence[Entry]) -> list[Entry]:

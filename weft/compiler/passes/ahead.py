@@ -11,8 +11,6 @@ from collections import Counter
 from dataclasses import replace
 
 from weft.compiler.loops import (
-    LANES,
-    LEAF,
     Ahead,
     Assign,
     Kernel,
@@ -24,12 +22,11 @@ from weft.compiler.loops import (
     load,
     walk,
 )
+from weft.compiler.passes.contract_blocks import LINE, WIDEST
+from weft.compiler.passes.reduce_lanes import BLOCK
 from weft.compiler.polynomial import add, known, number, stride, subtract
 from weft.compiler.rebuild import Statements, with_body
 
-WIDEST = 64  # bytes of vectors for which this pays
-LINE = 64  # bytes that memory gives at a time
-BLOCK = LANES * LEAF  # elements from a read to what is fetched, for each run that a loop reads
 MOST_RUNS = 8
 
 
@@ -59,7 +56,7 @@ def _is_long(loop: Loop) -> bool:
 
 
 def _soon(loop: Loop) -> Statements:
-    """What a later step reads of each run: as far on as the runs of its buffer reach together."""
+    """What a later step reads of each run: a block on for each run of its buffer."""
     runs = _runs(loop)
     writes = any(isinstance(s, Store) for s in loop.body)
     if len(runs) > (1 if writes else MOST_RUNS):

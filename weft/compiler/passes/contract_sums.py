@@ -93,12 +93,7 @@ class Blocks:
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
         )
         here = Span(row, integer(b.rows)), Span(column, integer(b.columns))
-        straight = both(self.part.last, whole) if f.is_light() and f.waits is None else False
-        shown = None  # what finishes sums in registers, if a mask shows all of them
-        if straight is False and f.waits is None and f.is_light(self.hidden.epilogue(1)):
-            shown = self.hidden.epilogue(1)
-            is_shown = f.flag("shown", self.hidden.all_sums(*here), made)
-            straight = both(both(self.part.last, whole), is_shown)
+        straight, shown = self.straight(here, both(self.part.last, whole), made)
         unused = f.flag("unused", self.hidden.no_sum(*here), made)
         none = self.none
         if self.some is not False:
@@ -136,6 +131,20 @@ class Blocks:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             made += when(self.part.last, crooked)
         return tuple(made)
+
+    def straight(
+        self, here: tuple[Span, Span], done: Value | bool, into: list[Statement]
+    ) -> tuple[Value | bool, Statements | None]:
+        """Whether sums that are `done` are finished in registers, and how if a mask shows all."""
+        f = self.frame
+        if f.waits is not None:
+            return False, None
+        if f.is_light() and done is not False:
+            return done, None
+        epilogue = self.hidden.epilogue(1)
+        if not f.is_light(epilogue):
+            return False, None
+        return both(done, f.flag("shown", self.hidden.all_sums(*here), into)), epilogue
 
     def panels(
         self, row: Value, column: Value, packed: Value | None, into: list[Statement]
