@@ -29,7 +29,7 @@ def text(number: int, steps: int = 1) -> str:
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(code_ahead, "cores", lambda: 2)
+    monkeypatch.setattr(code_ahead, "available_cores", lambda: 2)
     monkeypatch.setattr(settings, "cache_dir", str(tmp_path / "code"))
     yield
     for each in code_ahead._threads:  # the next test may have another number of them
@@ -72,7 +72,7 @@ def test_what_was_not_begun_is_compiled_by_who_waits_the_longest_first(
 
 
 def test_on_one_core_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_ahead, "cores", lambda: 1)
+    monkeypatch.setattr(code_ahead, "available_cores", lambda: 1)
     job = begin(text(7), host_target())
     assert job.is_left and not code_ahead._threads
     assert finish([job]) == [compile_text(text(7), host_target())]
@@ -129,7 +129,7 @@ def test_an_interrupt_leaves_a_module_to_whoever_waits_next(
     def interrupted(text: str, target: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(code_ahead, "cores", lambda: 1)
+    monkeypatch.setattr(code_ahead, "available_cores", lambda: 1)
     job = begin(text(9), host_target())
     with monkeypatch.context() as inside:
         inside.setattr(code_ahead, "compile_text", interrupted)
@@ -161,7 +161,7 @@ def test_an_interrupt_while_llvm_runs_leaves_llvm_usable() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork")  # there are other threads, on purpose
 def test_a_child_compiles_what_its_parent_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_ahead, "cores", lambda: 3)
+    monkeypatch.setattr(code_ahead, "available_cores", lambda: 3)
     expected = [compile_text(text(n, 300), host_target()) for n in range(6)]
     jobs = [begin(text(n, 300), host_target()) for n in range(6)]
     time.sleep(0.002)  # two threads are in the midst of it

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from weft.errors import WeftError
 from weft.runtime.cpu.code_cache import CodeCache, code_cache, key_of
 from weft.runtime.cpu.jit import Target, compile_text, tuned
+from weft.runtime.cpu.pool import available_cores
 
 _MOST_THREADS = 16  # each takes memory, and few graphs have more modules
 _lock = threading.RLock()  # held by who changes what follows, or a job
@@ -85,15 +86,8 @@ def finish(jobs: Sequence[Job]) -> list[bytes]:
     return [job.code for job in jobs if job.code is not None]
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _extra_threads() -> int:
-    return min(cores() - 1, _MOST_THREADS)
+    return min(available_cores() - 1, _MOST_THREADS)
 
 
 def _ask_a_thread() -> None:
