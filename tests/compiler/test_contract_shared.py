@@ -13,8 +13,8 @@ from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import Assign, Loop, every
 from weft.compiler.native import Native
-from weft.compiler.passes.contract_blocks import using_path
-from weft.compiler.passes.contract_shared import contract_shared
+from weft.compiler.passes.contract_blocks import Block, using_path
+from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
 from weft.compiler.show import show
 from weft.compiler.steps import Call
 from weft.compiler.verify import verify
@@ -76,6 +76,33 @@ def test_one_form_serves_large_products_of_all_sizes() -> None:
         x, y = normal(rows, 280), normal(280, 290)
         once, each = both_ways(lambda x, y: x @ y, x, y)
         assert once.tobytes() == each.tobytes()
+
+
+@pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
+@pytest.mark.parametrize("shared", [(True, False), (False, True)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_tasks_that_pack_one_factor_themselves_give_the_bits_of_plain_loops(
+    vector_bytes: int, registers: int, shared: tuple[bool, bool], turned: bool
+) -> None:
+    case = Case(15, 17, 9).transposed(turned, not turned)
+    kernel = product(case)
+    packs, sums = contract_shared(kernel, vector_bytes, registers, packing=Packing(shared))
+    dtype, count = packs.notes["partials"]
+    packed = np.full(evaluate(count, ()), np.nan, dtype)
+    *_, packed = run_kernel(verify(packs, True), [*arrays(case), packed], ())
+    *got, _ = run_kernel(verify(sums, True), [*arrays(case), packed], ())
+    for x, y in zip(run_kernel(kernel, arrays(case), ()), got, strict=True):
+        assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("rows, columns", [(2048, 128), (128, 512), (100_000, 64), (64, 100_000)])
+def test_a_small_factor_is_packed_once_and_tiles_are_strips(rows: int, columns: int) -> None:
+    found = packing_of(product(Case(rows, columns, 300)), 64)
+    assert found is not None and found.shared == (columns > rows, columns <= rows)
+    _, sums = contract_shared(product(Case(rows, columns, 300)), 64, 32, packing=found)
+    block: Block = sums.notes["contract"]
+    whole = block.tile_rows >= rows if columns > rows else block.tile_columns >= columns
+    assert whole and block.tile_rows * block.tile_columns <= 1 << 17  # sums that wait in a task
 
 
 def test_small_products_pack_as_they_go() -> None:

@@ -291,7 +291,7 @@ def test_every_vector_width_gives_the_bits_of_plain_loops(
 ) -> None:
     case = Case(15, 17, 9, lifted=shared).transposed(shared, not shared)
     kernel, numbers = product(case), case.parameters
-    packing = Packing(shared, frozenset(lasting))
+    packing = Packing((shared, shared), frozenset(lasting))
     with using_path("shared"):
         made = contract_shared(kernel, vector_bytes, registers, packing=packing)
     *runs, keeps = made

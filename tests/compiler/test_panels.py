@@ -123,7 +123,7 @@ def test_attention_holds_scores_of_a_panel_alone(function):
     small, large = (compiled(function, *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
     assert sum(isinstance(step, Panels) for step in large.steps) == 1
     assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
-    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 16
+    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 8
 
 
 def gradient(function: Any) -> Any:
@@ -157,7 +157,7 @@ def test_the_gradient_of_attention_holds_scores_of_a_panel_alone(function, gener
         planned(gradient(function), *[(1, 8, n, 64)] * 3, general=general) for n in (1024, 2048)
     )
     assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
-    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
+    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 2
 
 
 @pytest.mark.parametrize("function", [attention, causal, masked, dropped, windowed])
@@ -368,7 +368,7 @@ def projected(q: Any, k: Any, v: Any) -> Any:
 def test_what_follows_attention_needs_no_whole_scores(function, monkeypatch):
     small, large = (planned(gradient(function), *[(1, 8, n, 64)] * 3) for n in (1024, 2048))
     assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
-    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 4
+    assert large.counts.bytes_planned < 8 * 2048 * 2048 * 4 / 2
     monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
     monkeypatch.setattr(panels, "WORTH", 1 << 18)
     shape = (1, 4, 384, 16)
@@ -386,6 +386,7 @@ def test_no_kernel_is_compiled_for_a_product_that_runs_in_a_panel_alone():
         return wf.tanh(x @ w) @ v
 
     made = compiled(chain, (8192, 256), (256, 1024), (1024, 256))
-    (step,) = made.steps
+    *packs, step = made.steps
     assert isinstance(step, Panels)
+    assert [each.name for each in packs] == ["matmul_pack", "matmul_pack"]
     assert set(made.code) == {call.request.compiled for call in step.calls}

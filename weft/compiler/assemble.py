@@ -58,6 +58,7 @@ class Assembler:
     groups: int = 0
     # Calls that pack what lasts; those of a loop first, while its body is put together.
     kept: ChainMap[_Lasting, Call] = field(default_factory=ChainMap)
+    _packed: dict[_Lasting, Call] = field(default_factory=dict)  # for panels, in each run
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
     _asked: dict[_Asked, tuple[Request, Kernel]] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class Assembler:
         with self.clock("fuse"):
             fusion = Fusion(nodes, outputs)
         entries = [self._entry(fusion, group, memory) for group in fusion.groups]
-        steps = with_panels(fusion, entries, memory)
+        steps = self._with_packs(with_panels(fusion, entries, memory))
         self._ask_for([c for step in steps if isinstance(step, Panels) for c in step.calls])
         STORE.begin(self.requests, self.clock)
         reserved, self._reserved = self._reserved, []
@@ -105,6 +106,17 @@ class Assembler:
         for node in fusion.stored(group):
             memory.setdefault((node, 0), Memory(node.types[0]))
         return entry
+
+    def _with_packs(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps, and before those that run panel by panel what packs the factors they read."""
+        packs = {call.written[0]: call for call in self._packed.values()}
+        made: dict[Step, None] = {}
+        for step in steps:
+            if isinstance(step, Panels):
+                places = [m for call in step.calls for m in call.memory]
+                made |= {packs[m]: None for m in places if m in packs}
+            made[step] = None
+        return list(made)
 
     def _ask_for(self, calls: Sequence[Call]) -> None:
         """Have the kernels of products compiled that were cut for panels."""
@@ -242,15 +254,20 @@ class Assembler:
         last = request.compiled.functions
         notes, spared = (request.compiled.kernels[n].notes for n in (last, last - 1))
         reads: frozenset[int] = notes["reads"]
-        key = (request.compiled, request.parameters, tuple(places[i] for i in sorted(reads)))
-        if key not in self.kept:
+        sources = tuple(places[i] for i in sorted(reads))
+        key = (request.compiled, request.parameters, sources)
+        lasting = all(m.lasts or m.role == "constant" for m in sources)
+        known = self.kept if lasting else self._packed
+        if key not in known:
             dtype, count = notes["kept"]
             elements = evaluate(count, request.parameters)
-            kept = Memory(TensorType((elements,), dtype), "kept")
+            kept = Memory(TensorType((elements,), dtype), "kept" if lasting else "temporary")
             # Buffers that a kernel does not touch may be any memory.
             given = (*(m if i in reads else kept for i, m in enumerate(places)), kept)
-            self.kept[key] = Call(f"{name}_keep", request, last, given, (kept,), elements, 1, node)
-        (kept,) = self.kept[key].written
+            ending = "keep" if lasting else "pack"
+            call = Call(f"{name}_{ending}", request, last, given, (kept,), elements, 1, node)
+            known[key] = call
+        (kept,) = known[key].written
         return (*(kept if i in spared["spared"] else m for i, m in enumerate(places)), kept)
 
     def _request(self, kernel: Kernel, cut: Cut | None, lasting: frozenset[int]) -> Request:

@@ -117,7 +117,8 @@ class KernelStore:
         kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
         pieces, tall = cut or (0, 0)
-        packing = None if pieces else packing_of(kernel, lasting, cut is not None, often)
+        width = chosen_target().vector_bytes
+        packing = None if pieces else packing_of(kernel, width, lasting, cut is not None, often)
         parted = cut is None and packing is None and is_parted(kernel)
         form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:

@@ -285,6 +285,12 @@ def _is_large_product(entry: Entry) -> bool:
 def _is_kept(entry: Entry) -> bool:
     """Whether the right factor of a product was packed once for all runs."""
     call = entry.alone[0]
+    return _is_packed(entry) and isinstance(call, Call) and call.memory[-1].role == "kept"
+
+
+def _is_packed(entry: Entry) -> bool:
+    """Whether a factor of a product is packed before its panels run."""
+    call = entry.alone[0]
     if not isinstance(call, Call):
         return False
     compiled = call.request.compiled
@@ -393,8 +399,8 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
     """The members of a chain, with products cut again so that all tiles have one height."""
     products = [e for e in chain.members if e.group.kind == "dot" and e not in chain.sums]
     tiles = {e: found for e in products if (found := _tiled(e))}
-    high = LOW if all(map(_is_kept, products)) else HIGH
-    tall = _height(chain, list(tiles.values()), high)
+    packed = all(map(_is_packed, products))
+    tall = _height(chain, list(tiles.values()), packed)
     made: list[Entry] = []
     for entry in chain.members:
         again = entry
@@ -405,11 +411,11 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
     return made
 
 
-def _height(chain: _Chain, tiles: Sequence[_Tiled], high: int) -> int:
-    """The rows of all tiles of a chain: up to `high`, made up of whole blocks if they can be.
+def _height(chain: _Chain, tiles: Sequence[_Tiled], packed: bool) -> int:
+    """The rows of all tiles of a chain, made up of whole blocks if they can be.
 
     They are also made up of whole tasks of the other members, and end where batches end; blocks can
-    have other rows for that.
+    have other rows for that. Tiles whose factors are `packed` before may be as flat as is wanted.
     """
     rows = chain.rows.rows
     if chain.sums and rows > PIECE:
@@ -417,7 +423,8 @@ def _height(chain: _Chain, tiles: Sequence[_Tiled], high: int) -> int:
     shares = (_share(e, chain.rows) for e in chain.members if e.group.kind != "dot")
     each = lcm(*(share.rows for share in shares if share))
     ends = gcd(*(_common(t, chain.rows) for t in tiles if t.batches != chain.rows.batches))
-    step, most = lcm(*(t.step for t in tiles)), min([high, *(t.height for t in tiles)])
+    step = lcm(*(t.step for t in tiles))
+    most = LOW if packed else min([HIGH, *(t.height for t in tiles)])
     usual = most // step * step
     wanted: list[int] = [*range(usual, 0, -step), *range(most, 0, -1)]
     for tall in wanted:

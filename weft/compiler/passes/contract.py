@@ -27,13 +27,11 @@ from weft.compiler.loops import (
 from weft.compiler.passes.chains import in_chains
 from weft.compiler.passes.contract_blocks import by_lanes, choose, dealt, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame, multiplied
-from weft.compiler.passes.contract_hidden import masked
+from weft.compiler.passes.contract_hidden import FINE, masked
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.rebuild import Scope, Statements, with_body
-
-FINE = 256  # points of the depth in one piece, at most, where a mask may hide them
 
 
 def contract(

@@ -43,10 +43,15 @@ FEW_COLUMNS = 16  # columns, fewer than rows, which are better rows
 FEW_ROWS = 4  # rows of a block whose places registers hold on any processor
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
 SOME_PANELS = 4  # the same if it is small
+ONCE = 256  # bytes of a row of sums for which a left factor is read too seldom to be packed
+FLAT_ROWS = 8  # rows of a block, at most, that then reads it where it lies
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 LARGE = 1 << 24  # products of numbers from which on factors are packed once for all tasks
+STRIP = 1 << 20  # bytes of a factor that the second cache holds, beside parts of the other one
+STRIPS = 16  # tiles of a product of which one factor is packed so, at most
+NARROWEST = 256  # bytes of a tile's part of a factor that lies in memory across the depth
 MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once for all runs
@@ -208,6 +213,25 @@ def is_large(product: Product) -> bool:
     return rows * columns * depth >= LARGE and nbytes <= MOST_SHARED and not few
 
 
+def shared_factors(product: Product, vector_bytes: int) -> tuple[bool, bool]:
+    """Which factors, left and right, are packed once for all tasks.
+
+    A factor that a cache holds is all of it read by every task, whose tile is a strip; of the other
+    one each task then packs its own part. Where that part is copied in short runs, it pays only on
+    processors that are through with the products soon.
+    """
+    if not is_large(product):
+        return False, False
+    rows, columns, depth = (known(e) or 0 for _, e in (product.row, product.column, product.depth))
+    small = min(rows, columns) * depth * product.dtype.itemsize <= STRIP
+    is_high = columns > rows
+    own = (product.right, product.column) if is_high else (product.left, product.row)
+    short = runs_along(own[0], own[1][0]) and vector_bytes < WIDEST
+    if forced_path() or short or not small:
+        return True, True
+    return is_high, not is_high
+
+
 def is_worth_keeping(product: Product, left: bool, right: bool, often: bool = False) -> bool:
     """Whether one of these factors, which last, is better packed once than read in each run.
 
@@ -225,6 +249,15 @@ def is_worth_keeping(product: Product, left: bool, right: bool, often: bool = Fa
     return least <= nbytes <= MOST_SHARED and (lasting >= others or is_large(product))
 
 
+def is_worth_packing(product: Product) -> bool:
+    """Whether the right factor is better packed before panels of rows run than in each of them."""
+    if forced_path():
+        return forced_path() == "shared"
+    rows, columns, depth = (known(e) or 0 for _, e in (product.row, product.column, product.depth))
+    large = columns * depth * product.dtype.itemsize > SMALL
+    return large and rows >= 4 * SHORT and rows * columns * depth >= PAIR
+
+
 def choose_shared(
     product: Product,
     vector_bytes: int,
@@ -232,17 +265,22 @@ def choose_shared(
     choice: Choice,
     tall: int = 0,
     by_lane: bool = False,
+    strip: tuple[bool, bool] | None = None,
 ) -> Block:
     """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows.
 
-    If there is an instruction for it, packed rows are multiplied `by_lane`.
+    If there is an instruction for it, packed rows are multiplied `by_lane`. If only one factor is
+    packed before, tiles may be a `strip`: as wide as the right one, or as high as the left one.
     """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
     lanes = vector_bytes // size
     whole = by_lane and rows >= FEW_TILES and tall % lanes == 0
     fits = _Registers(lanes, registers, vector_bytes, choice, tall, lanes if whole else 1)
-    high, vectors = fits.block(rows, columns)
+    # Packing the left factor would not pay: a few of its rows are read where they lie.
+    once = vector_bytes == WIDEST and columns * size <= ONCE and _is_plain(product.left)
+    once = once and runs_along(product.left, product.depth[0]) and not forced_path()
+    high, vectors = replace(fits, most=FLAT_ROWS if once else fits.most).block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)
     deep = max(min(deep, choice.deep or DEEP) // 8 * 8, 8)
@@ -261,10 +299,30 @@ def choose_shared(
     tile = (tall or tile_rows), tile_columns
     if rows * columns * depth < PAIR:  # worth one thread
         tile = tile[0], balanced(columns, columns, wide)
+    elif strip is not None and not tall and (columns, rows)[strip[0]] != UNKNOWN:
+        tile = _strip(product, (rows, columns, depth), strip[0], (high, wide))
     elif not tall:
-        tile = _enough((rows, columns), tile, (high, wide), TASKS if large else 2 * TASKS)
-    block = Block(high, vectors, lanes, *tile, deep, True, True)
+        batches = prod(known(e) or 1 for _, e in product.batch)
+        tasks = ceil((TASKS if large else 2 * TASKS) / max(batches, 1))
+        tile = _enough((rows, columns), tile, (high, wide), tasks)
+    packs = not (once and (tall or rows) % high == 0)
+    block = Block(high, vectors, lanes, *tile, deep, packs, True)
     return _in_pieces(product, by_lanes(product, block) if by_lane else block)
+
+
+def _strip(product: Product, extents: tuple[int, int, int], is_high: bool, block: Pair) -> Pair:
+    """Tiles that are as high, or else as wide, as a product; many, so that threads end together."""
+    rows, columns, depth = extents
+    factor, axis, across = product.left, product.row[0], rows
+    if is_high:
+        factor, axis, across = product.right, product.column[0], columns
+    step = block[is_high]
+    tasks = max(min(rows * columns * depth // PAIR, STRIPS), TASKS)
+    across = min(across, BRIEF * tasks)  # it may not be known
+    least = NARROWEST // product.dtype.itemsize if runs_along(factor, axis) else step
+    part = balanced(across, max(max(across // tasks, least) // step, 1) * step, step)
+    whole = balanced(rows, rows, block[0]), balanced(columns, columns, block[1])
+    return (whole[0], part) if is_high else (part, whole[1])
 
 
 def _enough(extents: Pair, tile: Pair, block: Pair, least: int) -> Pair:
@@ -395,6 +453,7 @@ class _Registers:
     choice: Choice
     tall: int  # a multiple of the rows
     step: int = 1  # rows are a multiple of it, if registers hold so many
+    most: int = 16  # rows
 
     @property
     def usual(self) -> tuple[int, int]:
@@ -421,7 +480,7 @@ class _Registers:
         return min(self._candidates(), key=cycles)
 
     def _candidates(self) -> Iterator[tuple[int, int]]:
-        most, wide = (16, 8) if self.lanes > 1 else (8, 1)
+        most, wide = (self.most, 8) if self.lanes > 1 else (8, 1)
         sums = self.usual[0] * self.usual[1]
         step = self.step if self.step <= min(most, sums) else 1
         for vectors in range(1, wide + 1):

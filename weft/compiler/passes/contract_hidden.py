@@ -44,6 +44,8 @@ from weft.compiler.polynomial import (
 )
 from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
 
+FINE = 256  # points of the depth in one piece, at most, where a mask may hide them
+
 Box = Mapping[Value, tuple[Value, Value]]  # variables with their first and last points
 
 

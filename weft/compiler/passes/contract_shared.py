@@ -3,24 +3,27 @@
 The packed factors lie in a buffer, panel by panel as blocks read them, so that tasks copy nothing
 and the caches meet memory in order. A tile's panels of the right factor stay in the second cache
 while one panel of the left factor after another passes through the first. Factors whose values
-last, such as the weights of a model, are packed once for all runs, into a buffer of their own.
+last, such as the weights of a model, are packed once for all runs, into a buffer of their own; so
+is the right factor of a product that runs panel by panel, once for all panels of a run.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import ceil
 from typing import Any
 
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value, expressions, walk
+from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value, expressions, integer, walk
 from weft.compiler.passes.contract_blocks import (
     Block,
     choose_shared,
-    is_large,
     is_worth_keeping,
+    is_worth_packing,
     orient,
     runs_along,
+    shared_factors,
 )
 from weft.compiler.passes.contract_frame import (
     ZERO,
@@ -31,13 +34,22 @@ from weft.compiler.passes.contract_frame import (
     less,
     when,
 )
-from weft.compiler.passes.contract_hidden import mask_of_sums, masked
+from weft.compiler.passes.contract_hidden import FINE, mask_of_sums, masked
 from weft.compiler.passes.contract_match import Axis, Product, match
 from weft.compiler.passes.contract_pack import FEW, Copy, in_fews
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
-from weft.compiler.polynomial import add, divide, multiply, smaller, subtract
-from weft.compiler.rebuild import Scope, Statements
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    hides,
+    known,
+    multiply,
+    remainder,
+    smaller,
+    subtract,
+)
+from weft.compiler.rebuild import Scope, Statements, substitute
 
 
 @dataclass(frozen=True)
@@ -45,10 +57,11 @@ class Packing:
     """Which factors of a product are packed before its tasks run.
 
     A factor that reads nothing but the buffers `lasting`, whose values last from run to run, is
-    packed once for all of them. Others are packed in each run if they are `shared` by its tasks.
+    packed once for all of them. Others, left and right, are packed in each run if they are `shared`
+    by its tasks.
     """
 
-    shared: bool
+    shared: tuple[bool, bool]
     lasting: frozenset[int] = frozenset()
 
     def lasts(self, factor: Value) -> bool:
@@ -56,27 +69,35 @@ class Packing:
         return bool(self.lasting) and _read_by(factor) <= self.lasting
 
 
-_SHARED = Packing(True)
+_NONE, _SHARED = (False, False), Packing((True, True))
+MUCH = 2048  # elements that a task packs, at least, of a factor that lies along its axis
 
 
 def packing_of(
     kernel: Kernel,
+    vector_bytes: int,
     lasting: frozenset[int] = frozenset(),
     alone: bool = False,
     often: bool = False,
 ) -> Packing | None:
     """What is packed of a kernel with known sizes before its tasks run; None if nothing is.
 
-    If it must be `alone`, no kernel may pack in each run. It runs `often` in a loop.
+    If it must be `alone`, no kernel may pack in each run: it runs panel by panel, and its right
+    factor may be packed before. It runs `often` in a loop.
     """
     product = match(Scope(kernel))
-    if product is None or product.batch or not _is_bare(product):
+    if product is None:
         return None
-    found = Packing(is_large(product) and not alone, lasting)
-    lasts = [found.lasts(x) for x in _factors(product)]
-    if not (any(lasts) and is_worth_keeping(product, lasts[0], lasts[1], often)):
-        found = replace(found, lasting=frozenset())
-    return found if found.shared or found.lasting else None
+    if not product.batch and _is_bare(product):
+        found = Packing(_NONE if alone else shared_factors(product, vector_bytes), lasting)
+        lasts = [found.lasts(x) for x in _factors(product)]
+        if not (any(lasts) and is_worth_keeping(product, lasts[0], lasts[1], often)):
+            found = replace(found, lasting=frozenset())
+        if any(found.shared) or found.lasting:
+            return found
+    right = _read_by(product.right)
+    apart = right and not _read_by(product.left) <= right and not masked(product, product.right)
+    return Packing(_NONE, right) if alone and apart and is_worth_packing(product) else None
 
 
 def contract_shared(
@@ -100,11 +121,15 @@ def contract_shared(
     for stage in ("packs", "sums", "keeps"):
         scope = Scope(kernel)
         product = match(scope)
-        assert product is not None and not product.batch, "it was looked at before"
+        assert product is not None, "it was looked at before"
         product = in_quads(scope, product) if quads else product
         given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
-        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane)
-        places = _Places(product, block, packing, len(kernel.buffers))
+        shared = packing.shared if product is given else packing.shared[::-1]
+        strip = None if packing.lasting or all(shared) else shared
+        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
+        if masked(product, product.left):
+            block = replace(block, depth=min(block.depth, FINE))
+        places = _Places(product, block, packing, shared, len(kernel.buffers))
         if (stage == "packs" and not places.packed) or (stage == "keeps" and not places.kept):
             continue
         scope.kernel = replace(kernel, buffers=(*kernel.buffers, *places.buffers(stage)))
@@ -119,26 +144,38 @@ def contract_shared(
 class _Places:
     """Where the panels of both factors lie: in the buffer of a run, or in the one that lasts."""
 
-    def __init__(self, product: Product, block: Block, packing: Packing, first: int) -> None:
+    def __init__(
+        self,
+        product: Product,
+        block: Block,
+        packing: Packing,
+        shared: tuple[bool, bool],
+        first: int,
+    ) -> None:
         self.product, self.block = product, block
         self.lasting = packing.lasts(product.left), packing.lasts(product.right)
-        shared = [packing.shared and not lasts for lasts in self.lasting]
-        self.packed, self.kept = any(shared), any(self.lasting)
+        new = tuple(x and not lasts for x, lasts in zip(shared, self.lasting, strict=True))
+        self.packed, self.kept = any(new), any(self.lasting)
         self._sizes = [ZERO, ZERO]  # of both buffers
         self._first = first
         high = ceil(block.rows / block.lanes) * block.lanes  # whole vectors
-        rows = high, block.rows, product.row[1]
-        columns = block.columns, block.columns, product.column[1]
+        rows = product.left, high, block.rows, product.row[1]
+        columns = product.right, block.columns, block.columns, product.column[1]
         self.left, self.right = (
             self._place(lasts, *axis) if lasts or ready else None
-            for axis, lasts, ready in zip((rows, columns), self.lasting, shared, strict=True)
+            for axis, lasts, ready in zip((rows, columns), self.lasting, new, strict=True)
         )
 
-    def _place(self, lasts: bool, width: int, points: int, extent: Value) -> Packed:
+    def _place(self, lasts: bool, x: Value, width: int, points: int, extent: Value) -> Packed:
         panels, start = ceiling(extent, points), self._sizes[lasts]
-        self._sizes[lasts] = add(start, multiply(multiply(panels, width), self.product.depth[1]))
+        size = multiply(multiply(panels, width), self.product.depth[1])
+        batch, batches = ZERO, integer(1)
+        for variable, count in batches_of(self.product, x):
+            batch, batches = add(multiply(batch, count), variable), multiply(batches, count)
+        self._sizes[lasts] = add(start, multiply(size, batches))
         number = self._first + (lasts and self.packed)
-        return Packed(number, self.product.dtype, width, points, start, panels)
+        first = add(start, multiply(size, batch))
+        return Packed(number, self.product.dtype, width, points, first, panels)
 
     def buffers(self, stage: str) -> list[Buffer]:
         """The buffers of packed factors, as a kernel uses them."""
@@ -163,10 +200,15 @@ class _Places:
         notes: dict[str, Any] = {"contract": self.block}
         if stage == "packs":
             notes |= {"partials": (dtype, self._sizes[0]), "packs": True}
-        others = [x for x in _factors(product) if x not in lasting]
+        others = [x for x in _factors(product) if x not in lasting or masked(product, product.left)]
         others += [x for s in product.epilogue for x in expressions(s)]
         notes["spared"] = kept - _read_by(*others)
         return notes
+
+
+def batches_of(product: Product, factor: Value) -> tuple[Axis, ...]:
+    """The batches that a factor is not the same in."""
+    return tuple(axis for axis in product.batch if hides(factor, axis[0]))
 
 
 def _factors(product: Product) -> tuple[Value, Value]:
@@ -203,7 +245,7 @@ def _packing(frame: Frame, which: tuple[bool, bool]) -> Loop:
 
 
 class _Packer:
-    """Packs a factor: a few points of the depth for all panels, or a panel for all of the depth."""
+    """Packs a factor: some points of the depth for all panels, or a panel for all of the depth."""
 
     def __init__(self, copy: Copy) -> None:
         self.copy = copy
@@ -212,11 +254,34 @@ class _Packer:
         self.is_across = runs_along(copy.factor, self.axis[0])
         assert copy.array.panels is not None, "packed for all tasks"
         self.panels = copy.array.panels
-        self.tasks = ceiling(self.depth[1], FEW) if self.is_across else self.panels
+        # Narrow factors are packed in tasks that are worth a thread's while.
+        elements = FEW * copy.array.width * (known(self.panels) or MUCH)
+        self.times = max(MUCH // elements, 1)
+        points = FEW * self.times
+        self.each = ceiling(self.depth[1], points) if self.is_across else self.panels
+        self.batch = batches_of(self.frame.product, copy.factor)
+        self.tasks = reduce(multiply, (extent for _, extent in self.batch), self.each)
 
     def task(self, number: Value) -> Statements:
         """What one task packs."""
-        return self.few(number) if self.is_across else self.panel(number)
+        f, made, names = self.frame, list[Statement](), dict[Value, Value]()
+        here = f.let("part", remainder(number, self.each), made) if self.batch else number
+        rest = divide(number, self.each)
+        for variable, extent in reversed(self.batch):
+            names[variable] = f.let("batch", remainder(rest, extent), made)
+            rest = divide(rest, extent)
+        packed = self.some(here) if self.is_across else self.panel(here)
+        return (*made, *substitute(packed, names))
+
+    def some(self, number: Value) -> Statements:
+        """Some points of the depth, a few at a time."""
+        if self.times == 1:
+            return self.few(number)
+        first = multiply(number, self.times)
+        left = subtract(ceiling(self.depth[1], FEW), first)
+        return self.frame.loop(
+            "few", smaller(left, self.times), lambda at: self.few(add(first, at))
+        )
 
     def few(self, number: Value) -> Statements:
         """A few points of the depth: memory is read along the axis."""
