@@ -1,5 +1,6 @@
 """Memory is counted, used again, and returned exactly when its last view dies."""
 
+import errno
 import gc
 import mmap
 import os
@@ -17,7 +18,7 @@ from weft.core.common.device import CPU, as_device
 from weft.core.tensor.storage import Lease, Storage
 from weft.errors import DeviceError, OutOfMemoryError, ShapeError, UnsupportedDTypeError
 from weft.runtime.cpu import allocator as module
-from weft.runtime.cpu.allocator import CachingAllocator, size_class
+from weft.runtime.cpu.allocator import LARGE_PAGE, CachingAllocator, size_class
 
 KIB = 1024
 FLOAT = np.dtype(np.float32)
@@ -424,3 +425,22 @@ def test_leases_that_live_until_the_interpreter_exits_die_in_silence():
         print("leaving")
     """)
     assert out == "leaving\n"
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has no large pages")
+def test_large_blocks_begin_on_large_pages():
+    allocator = CachingAllocator()
+    for nbytes in (LARGE_PAGE, 3 * LARGE_PAGE + 100):
+        array = allocator.empty((nbytes,), np.dtype(np.uint8))
+        assert address(array) % LARGE_PAGE == 0
+        array[[0, -1]] = 1
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has no large pages")
+def test_pages_that_the_system_refuses_are_a_lack_of_memory(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr("weft.runtime.cpu.allocator.mmap.mmap", refuse)
+    with pytest.raises(OutOfMemoryError, match=r"cannot have 8388608 bytes"):
+        CachingAllocator().empty((1 << 20,), np.dtype(np.float64))

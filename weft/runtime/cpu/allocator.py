@@ -2,16 +2,19 @@
 
 Fresh pages cost several times what a copy costs, since the system must clear and map them. Blocks
 are kept by size class (four classes to each power of two), and the one freed longest ago is
-dropped first when the cache is full.
+dropped first when the cache is full. Large ones begin on a large page, and the system is asked for
+such pages: processors find their places sooner.
 """
 
 from __future__ import annotations
 
 import atexit
+import mmap
 import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from operator import index
@@ -27,6 +30,7 @@ from weft.errors import DeviceError, OutOfMemoryError, ShapeError, UnsupportedDT
 from weft.runtime.report import memory_report
 
 ALIGNMENT = 64
+LARGE_PAGE = 1 << 21
 SMALLEST_CACHED = 64 * 1024
 # Some systems promise any amount and end the process that writes to it. A request for so many times
 # the machine's memory is refused here.
@@ -64,10 +68,17 @@ class Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
     @classmethod
     def fresh(cls, capacity: int) -> Block:
-        """Ask NumPy for `capacity` bytes that can start on an aligned address."""
-        block = cls((capacity + ALIGNMENT,), np.uint8)
+        """Ask for `capacity` bytes that can start on an aligned address."""
+        large = capacity >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
+        alignment = LARGE_PAGE if large else ALIGNMENT
+        pages = _pages(capacity + alignment) if large else None
+        block = cls((capacity + alignment,), np.uint8, pages)
         block.capacity = capacity
-        block.shift = -block.__array_interface__["data"][0] % ALIGNMENT
+        block.shift = -block.__array_interface__["data"][0] % alignment
+        if pages is not None:
+            whole = capacity // LARGE_PAGE * LARGE_PAGE
+            with suppress(OSError):  # a system without large pages has small ones
+                pages.madvise(mmap.MADV_HUGEPAGE, block.shift, whole)
         return block
 
 
@@ -284,6 +295,14 @@ class CachingAllocator:
     def _close(self) -> None:
         """From now on blocks go straight back to the system: the interpreter is shutting down."""
         self._closed = True
+
+
+def _pages(nbytes: int) -> mmap.mmap:
+    """Memory of its own, straight from the system."""
+    try:
+        return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
 
 
 _allocators: WeakSet[CachingAllocator] = WeakSet()
