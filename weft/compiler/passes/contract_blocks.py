@@ -46,6 +46,7 @@ SOME_PANELS = 4  # the same if it is small
 ONCE = 256  # bytes of a row of sums for which a left factor is read too seldom to be packed
 FLAT_ROWS = 8  # rows of a block, at most, that then reads it where it lies
 UNROLL = 4  # points of the depth in one turn of the innermost loop
+PER_VECTOR = 1.8  # cycles until a vector of a packed factor is there, with vectors of WIDEST bytes
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 LARGE = 1 << 24  # products of numbers from which on factors are packed once for all tasks
@@ -217,8 +218,8 @@ def shared_factors(product: Product, vector_bytes: int) -> tuple[bool, bool]:
     """Which factors, left and right, are packed once for all tasks.
 
     A factor that a cache holds is all of it read by every task, whose tile is a strip; of the other
-    one each task then packs its own part. Where that part is copied in short runs, it pays only on
-    processors that are through with the products soon.
+    one each task then packs its own part. Rows that are copied in short runs are better read all
+    along, and so are columns, but on processors that are through with the products soon.
     """
     if not is_large(product):
         return False, False
@@ -226,7 +227,7 @@ def shared_factors(product: Product, vector_bytes: int) -> tuple[bool, bool]:
     small = min(rows, columns) * depth * product.dtype.itemsize <= STRIP
     is_high = columns > rows
     own = (product.right, product.column) if is_high else (product.left, product.row)
-    short = runs_along(own[0], own[1][0]) and vector_bytes < WIDEST
+    short = runs_along(own[0], own[1][0]) and not (is_high and vector_bytes == WIDEST)
     if forced_path() or short or not small:
         return True, True
     return is_high, not is_high
@@ -280,7 +281,10 @@ def choose_shared(
     # Packing the left factor would not pay: a few of its rows are read where they lie.
     once = vector_bytes == WIDEST and columns * size <= ONCE and _is_plain(product.left)
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
-    high, vectors = replace(fits, most=FLAT_ROWS if once else fits.most).block(rows, columns)
+    fits = replace(fits, most=FLAT_ROWS if once else fits.most)
+    if vector_bytes == WIDEST and columns > lanes:
+        fits = replace(fits, least=2, per_vector=PER_VECTOR)
+    high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)
     deep = max(min(deep, choice.deep or DEEP) // 8 * 8, 8)
@@ -454,6 +458,8 @@ class _Registers:
     tall: int  # a multiple of the rows
     step: int = 1  # rows are a multiple of it, if registers hold so many
     most: int = 16  # rows
+    least: int = 1  # vectors
+    per_vector: float = 0.3  # cycles that reading a vector of the right factor takes
 
     @property
     def usual(self) -> tuple[int, int]:
@@ -471,7 +477,7 @@ class _Registers:
             high, vectors = block
             blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
             # Two multiplications a cycle, four cycles until a sum can be added to, and loads.
-            each = max(high * vectors / 2, 4) + 0.3 * vectors + 0.05 * high + 0.2
+            each = max(high * vectors / 2, 4) + self.per_vector * vectors + 0.05 * high + 0.2
             each *= 1 if block == usual else UNUSUAL
             each *= 1 if rows % high == 0 else EDGE
             each *= 1 if columns % (vectors * lanes) == 0 else EDGE
@@ -483,7 +489,7 @@ class _Registers:
         most, wide = (self.most, 8) if self.lanes > 1 else (8, 1)
         sums = self.usual[0] * self.usual[1]
         step = self.step if self.step <= min(most, sums) else 1
-        for vectors in range(1, wide + 1):
+        for vectors in range(self.least, wide + 1):
             for high in range(step, most + 1, step):
                 fits = high * vectors <= sums and high * vectors + vectors < self.registers
                 if fits and self.tall % high == 0:
