@@ -135,10 +135,12 @@ def scaled_erfc(center: float) -> Function:
     return function
 
 
-def normal_ratio(t: mp.mpf) -> mp.mpf:
-    """erf(x/√2) / (2x) where t = 35x² / 512 - 1."""
-    x = mp.sqrt((t + 1) * 512 / 35)
-    return mp.erf(x / mp.sqrt(2)) / (2 * x)
+def share(name: str, meaning: str, function: Function, end: float) -> Fit:
+    """The fourth root r of a function that falls from 1 to 0, half of which is a share of 1."""
+    return Fit(
+        name, f"({meaning}^¼ - 1) / x", lambda x: (mp.root(function(x), 4) - 1) / x,
+        0, end, lambda x: 2 * x * mp.root(function(x), 4) ** 3, 24,
+    )  # fmt: skip
 
 
 def in_square(function: Function) -> Function:
@@ -196,14 +198,15 @@ def special(width: int) -> Iterator[Fit]:
     bits = 27 if narrow else 57
     yield Fit(
         "ERF", "erf(x) / x - 1 of x²", in_square(lambda x: mp.erf(x) / x - 1),
-        0, 1.44 if narrow else 1, one, 26 if narrow else bits,
+        0, 1, one, bits,
     )  # fmt: skip
     if narrow:
-        yield Fit("ERF_TAIL", "erf(2.5 + x)", lambda x: mp.erf(2.5 + x), -1.3, 1.45, one, 25)
         yield Fit(
-            "NORMAL_SHARE", "erf(x/√2) / (2x) of 35x² / 512 - 1", normal_ratio,
-            -1, 1, lambda t: mp.sqrt((t + 1) * 512 / 35), 25,
+            "ERF_ROOT", "(2 - 2 erfc(x)^½) / x - 1",
+            lambda x: (2 - 2 * mp.sqrt(mp.erfc(x))) / x - 1,
+            0, 4.02, lambda x: mp.sqrt(mp.erfc(x)) * x / mp.erf(x), 24,
         )  # fmt: skip
+        yield share("NORMAL_SHARE", "erfc(x/√2)", lambda x: mp.erfc(x / mp.sqrt(2)), 5.42)
     else:
         yield Fit(
             "LOG_ERFC", "log(erfc(1 + x))", lambda x: mp.log(mp.erfc(1 + x)),

@@ -16,9 +16,9 @@ from weft.ops.functions.number import (
 )
 from weft.ops.functions.split import divide, fast_two_sum, multiply, two_product, two_sum
 
-_ERF_END = {32: 3.92, 64: 6.0}  # from here on erf is 1
-_ERF_SEAM = {32: 1.2, 64: 1.0}  # up to here `central` serves
-_SHARE_SCALE = 35 / 512  # of squares: from 2 on all of a normal distribution is below, or none
+_ERF_END = {32: 4.02, 64: 6.0}  # from here on erf is 1
+_ERF_SEAM = 1.0  # up to here `central` serves
+_SHARE_END = 5.42  # from here on all of a normal distribution is below, or none
 _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
 _ERFINV_PARTS = {"ERFINV_MIDDLE": 3.0, "ERFINV_TAIL": 5.0}
@@ -31,24 +31,30 @@ def central(x: Number) -> Number:
 
 def erf(x: Number) -> Number:
     """2/√π times the integral of exp(-t²) from 0 to x."""
-    width = x.format.width
     size = abs(x)
-    near = size.wrap("min", _ERF_END[width])
-    if width == 32:
-        large = evaluate("ERF_TAIL", near - 2.5)
-    else:
-        y, n = exponential(evaluate("LOG_ERFC", near - 1.0), biases=1)
-        large = y.fma(-n.power_of_two(), 1.0)
-    return choose(size < _ERF_SEAM[width], central(x), large.signed_like(x))
+    near = size.wrap("min", _ERF_END[x.format.width])
+    if x.format.width == 32:
+        # 1 - r² is t - t²/4 for t = 2 - 2r: with the root of erfc(x) for r, short in polynomials.
+        t = near.fma(by_pairs(near, coefficients("ERF_ROOT", near)), near)
+        return (-0.25 * t).fma(t, t).signed_by(x)
+    y, n = exponential(evaluate("LOG_ERFC", near - 1.0), biases=1)
+    large = y.fma(-n.power_of_two(), 1.0)
+    return choose(size < _ERF_SEAM, central(x), large.signed_like(x))
 
 
 def normal_share(x: Number) -> Number:
-    """(1 + erf(x/√2)) / 2 to the last digits of 1, in one polynomial: small shares have fewer."""
+    """(1 + erf(x/√2)) / 2 to the last digits of 1: small shares have fewer."""
     if x.format.width == 64:
         return erf(x * 0.5**0.5).fma(0.5, 0.5)
-    square = (x * x).wrap("min", 2 / _SHARE_SCALE)
-    t = square.fma(_SHARE_SCALE, -1.0)
-    return x.fma(by_pairs(t, coefficients("NORMAL_SHARE", t)), 0.5).clamp(0.0, 1.0)
+    return _share("NORMAL_SHARE", x, _SHARE_END)
+
+
+def _share(name: str, x: Number, end: float) -> Number:
+    """(1 ± (1 - r⁴)) / 2 with the sign of x: fourth roots of the other share are short to fit."""
+    size = abs(x).wrap("min", end)
+    root = size.fma(by_pairs(size, coefficients(name, size)), 1.0)
+    square = root * root
+    return square.fma(-square, 1.0).signed_by(x).fma(0.5, 0.5)
 
 
 def erfc(x: Number) -> Number:
