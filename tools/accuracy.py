@@ -85,6 +85,14 @@ def _odd_erfinv(x: Any) -> Any:
     return np.copysign(special.erfinv(x), x)
 
 
+def _tanh_share(x: Any) -> Any:
+    return special.expit(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+
+
+def _exact_tanh_share(x: Any) -> Any:
+    return 1 / (1 + mp.exp(-mp.sqrt(8 / mp.pi) * (x + mp.mpf(0.044715) * x**3)))
+
+
 def _inverse_root(x: Any) -> Any:
     return 1 / np.sqrt(x)
 
@@ -117,6 +125,7 @@ ORACLES: dict[str, Oracle] = {
     "erf": Oracle(special.erf, mp.erf, limit=60),
     "erfc": Oracle(special.erfc, mp.erfc, limit=60),
     "normal_share": Oracle(special.ndtr, mp.ncdf, floor=lambda x: 0.5, limit=60),
+    "tanh_share": Oracle(_tanh_share, _exact_tanh_share, floor=lambda x: 0.5, limit=60),
     "erfinv": Oracle(_odd_erfinv, mp.erfinv),
     "lgamma": Oracle(
         special.gammaln, lambda x: mp.re(mp.loggamma(x)), floor=_reflected(special.gammaln)

@@ -135,12 +135,20 @@ def scaled_erfc(center: float) -> Function:
     return function
 
 
-def share(name: str, meaning: str, function: Function, end: float) -> Fit:
-    """The fourth root r of a function that falls from 1 to 0, half of which is a share of 1."""
+def share(name: str, meaning: str, function: Function, end: float, digits: float) -> Fit:
+    """The fourth root r of a function that falls from 1 to 0, half of which is a share of 1.
+
+    Errors of the share are weighed by the function to the power -`digits`.
+    """
     return Fit(
         name, f"({meaning}^¼ - 1) / x", lambda x: (mp.root(function(x), 4) - 1) / x,
-        0, end, lambda x: 2 * x * mp.root(function(x), 4) ** 3, 24,
+        0, end, lambda x: 2 * x * mp.root(function(x), 4) ** 3 / function(x) ** digits, 24,
     )  # fmt: skip
+
+
+def tanh_rest(x: mp.mpf) -> mp.mpf:
+    """1 - tanh(√(2/π) (x + 0.044715 x³))."""
+    return 2 / (1 + mp.exp(mp.sqrt(8 / mp.pi) * (x + mp.mpf("0.044715") * x**3)))
 
 
 def in_square(function: Function) -> Function:
@@ -206,7 +214,8 @@ def special(width: int) -> Iterator[Fit]:
             lambda x: (2 - 2 * mp.sqrt(mp.erfc(x))) / x - 1,
             0, 4.02, lambda x: mp.sqrt(mp.erfc(x)) * x / mp.erf(x), 24,
         )  # fmt: skip
-        yield share("NORMAL_SHARE", "erfc(x/√2)", lambda x: mp.erfc(x / mp.sqrt(2)), 5.42)
+        yield share("NORMAL_SHARE", "erfc(x/√2)", lambda x: mp.erfc(x / mp.sqrt(2)), 5.42, 0)
+        yield share("TANH_SHARE", "(1 - tanh(√(2/π) (x + 0.044715 x³)))", tanh_rest, 5.5, 0.3)
     else:
         yield Fit(
             "LOG_ERFC", "log(erfc(1 + x))", lambda x: mp.log(mp.erfc(1 + x)),

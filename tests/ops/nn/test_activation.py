@@ -106,6 +106,18 @@ def test_relu_is_a_method_and_maps():
     np.testing.assert_array_equal(wf.vmap(wf.gelu)(x).numpy(), wf.gelu(x).numpy())
 
 
+@pytest.mark.parametrize(("form", "digits"), [("none", 2e-2), ("tanh", 2e-3)])
+def test_gelu_keeps_digits_where_it_vanishes_and_then_is_zero(form, digits):
+    x = np.linspace(-4.5, -2, 1000, dtype=np.float32)
+    want = F.gelu(torch.tensor(x.astype(float)), approximate=form).numpy()
+    np.testing.assert_allclose(wf.gelu(x, form).numpy(), want, rtol=digits)
+    far = wf.gelu(np.array([-6, -1e3, -1e38, 0.0, -0.0], np.float32), form).numpy()
+    np.testing.assert_array_equal(far, np.zeros(5))
+    assert np.signbit(far).tolist() == [True, True, True, False, True]
+    large = np.array([6, 1e3, 3e38, np.inf], np.float32)
+    np.testing.assert_array_equal(wf.gelu(large, form).numpy(), large)
+
+
 def test_prelu_is_torchs_with_one_slope_or_one_for_each_feature():
     x = draw(2, 3, 4)
     agrees(wf.prelu, F.prelu, x, np.array([0.2]))

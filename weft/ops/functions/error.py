@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from weft.ops.functions.exponential import Exponential, exponential, exponential_double
+from weft.ops.functions.exponential import Exponential, exponential, exponential_double, sigmoid
 from weft.ops.functions.logarithm import Reduced, natural, reduce, reduce_one_plus
 from weft.ops.functions.number import (
     Number,
@@ -19,6 +19,7 @@ from weft.ops.functions.split import divide, fast_two_sum, multiply, two_product
 _ERF_END = {32: 4.02, 64: 6.0}  # from here on erf is 1
 _ERF_SEAM = 1.0  # up to here `central` serves
 _SHARE_END = 5.42  # from here on all of a normal distribution is below, or none
+_TANH_SHARE_END = 5.5  # the same of its approximation
 _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
 _ERFINV_PARTS = {"ERFINV_MIDDLE": 3.0, "ERFINV_TAIL": 5.0}
@@ -46,15 +47,25 @@ def normal_share(x: Number) -> Number:
     """(1 + erf(x/√2)) / 2 to the last digits of 1: small shares have fewer."""
     if x.format.width == 64:
         return erf(x * 0.5**0.5).fma(0.5, 0.5)
-    return _share("NORMAL_SHARE", x, _SHARE_END)
-
-
-def _share(name: str, x: Number, end: float) -> Number:
-    """(1 ± (1 - r⁴)) / 2 with the sign of x: fourth roots of the other share are short to fit."""
-    size = abs(x).wrap("min", end)
-    root = size.fma(by_pairs(size, coefficients(name, size)), 1.0)
-    square = root * root
+    square = _root_of_rest("NORMAL_SHARE", abs(x).wrap("min", _SHARE_END))
     return square.fma(-square, 1.0).signed_by(x).fma(0.5, 0.5)
+
+
+def tanh_share(x: Number) -> Number:
+    """(1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 to the last digits of 1; small ones have a few."""
+    if x.format.width == 64:
+        scale = (8 / math.pi) ** 0.5
+        return sigmoid(x * (x * x).fma(0.044715 * scale, scale))
+    size = abs(x)
+    square = _root_of_rest("TANH_SHARE", size)
+    rest = choose(size >= _TANH_SHARE_END, 0.0, square * (0.5 * square))
+    return choose(x < 0.0, rest, 1.0 - rest)  # its slope is a product with the smaller of both
+
+
+def _root_of_rest(name: str, size: Number) -> Number:
+    """The root of what two equal shares leave to 1; a fourth root has a short polynomial."""
+    root = size.fma(by_pairs(size, coefficients(name, size)), 1.0)
+    return root * root
 
 
 def erfc(x: Number) -> Number:

@@ -58,6 +58,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "erf": error.erf,
     "erfc": error.erfc,
     "normal_share": error.normal_share,
+    "tanh_share": error.tanh_share,
     "erfinv": error.erfinv,
     "lgamma": gamma.lgamma,
     "digamma": gamma.digamma,

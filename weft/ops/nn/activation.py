@@ -6,7 +6,6 @@ has slope 0 at 0.
 
 from __future__ import annotations
 
-from math import pi
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import abs as absolute
 from weft.ops.elementwise.elementary import exp, expm1, log1p, sigmoid, tanh
-from weft.ops.elementwise.special_functions import normal_share
+from weft.ops.elementwise.special_functions import normal_share, tanh_share
 from weft.ops.families import UnaryOperation, cast
 from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
@@ -132,9 +131,7 @@ def gelu(x: Any, /, approximate: str = "none") -> Tensor:
     """x · Φ(x) with the normal distribution Φ; `approximate="tanh"` is the usual formula for it."""
     t = _float("gelu", x)
     if as_choice("gelu", "approximate", approximate, ("none", "tanh")) == "tanh":
-        scale = (8 / pi) ** 0.5
-        inner = t * (scale + 0.044715 * scale * (t * t))
-        return t * sigmoid(inner)  # (1 + tanh u) / 2 is sigmoid(2u), without the cancellation
+        return t * tanh_share(t)
     return t * normal_share(t)
 
 
