@@ -38,21 +38,22 @@ class Exponential(NamedTuple):
         return self.y * first * second
 
 
-def reduce_exponent(x: Number, extra: int) -> tuple[Whole, Number, float]:
-    """(n, a, b): x = n (log 2) + a, less n b, with a exact, for x in range."""
+def reduce_exponent(x: Number, extra: int, sign: float = 1.0) -> tuple[Whole, Number, float]:
+    """(n, a, b): x = sign n (log 2) + a, less n b, with a exact, for x in range."""
     form = x.format
     exponent_digits = form.width - form.digits  # what n needs
     (log2_e,) = parts("LOG2_E", form.digits)
     high, low = parts("LN2", form.digits - exponent_digits - 1, form.digits)
-    n = nearest(x, log2_e, extra)
-    return n, n.value().fma(-high, x), low
+    n = nearest(x, sign * log2_e, extra)
+    return n, n.value().fma(-sign * high, x), sign * low
 
 
-def exponential(x: Number, biases: int = 2) -> Exponential:
-    """exp(x) for x in range; with one bias, where 2**n is a normal number."""
-    n, a, b = reduce_exponent(x, biases * x.format.bias)
+def exponential(x: Number, biases: int = 2, sign: float = 1.0) -> Exponential:
+    """exp(x), or of -x, for x in range; with one bias, where 2**n is a normal number."""
+    n, a, b = reduce_exponent(x, biases * x.format.bias, sign)
     r = n.value().fma(-b, a)
-    return Exponential(polynomial(r, (1.0, 1.0, *coefficients("EXP", r))), n)
+    terms = (1.0, 1.0, *coefficients("EXP", r))
+    return Exponential(polynomial(r, tuple(c * sign**i for i, c in enumerate(terms))), n)
 
 
 def exponential_minus_twice(x: Number) -> tuple[Number, Whole]:
@@ -124,7 +125,7 @@ def sigmoid(x: Number) -> Number:
     """1 / (1 + exp(-x))."""
     form = x.format
     low, _ = _RANGE[form.width]
-    y, n = exponential((-x).clamp(low, -low))
+    y, n = exponential(x.clamp(low, -low), sign=-1.0)
     first, second = n.powers_of_two()
     # Both terms of the sum are divided by `first`, so that neither overflows.
     inverse = (((2 * form.bias) << form.fraction) - first.bits()).from_bits()
