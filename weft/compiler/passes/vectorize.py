@@ -14,7 +14,7 @@ from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store, Value, e
 from weft.compiler.polynomial import add, known, polynomial, subtract, whole
 from weft.compiler.rebuild import Scope, Statements, substitute, values_of, with_body
 
-MOST_LANES = 16
+MOST_LANES = 16  # where two registers of float32 have no more
 MOST_COLUMNS = 64  # lanes of a loop around others, where each lane holds running values
 _SHORT = 80  # instructions of a step that is taken four registers at a time, longer ones two
 _TWICE = 200  # instructions above which a second, narrower copy of a loop does not pay
@@ -34,7 +34,8 @@ def width(loop: Loop, vector_bytes: int) -> int:
     if around and work < _TWICE:
         return max(FEWEST, min(MOST_COLUMNS, 8 * vector_bytes // size))
     registers = 4 if work < _SHORT else 2
-    return max(FEWEST, min(MOST_LANES, registers * vector_bytes // size))
+    most = max(MOST_LANES, 2 * vector_bytes // 4)  # a second register while one waits for results
+    return max(FEWEST, min(most, registers * vector_bytes // size))
 
 
 class _Vectorizer:
