@@ -317,6 +317,8 @@ result is at most 0.5 off. `python tools/accuracy.py` makes this page.
   rest.
 - `lgamma` and `digamma` of negative numbers, and `logaddexp`, are sums of terms that may cancel:
   near their zeros the error is counted in units of the largest term.
+- `normal_share` and `tanh_share`, by which `gelu` multiplies, have the digits of 1: below ½ the
+  error is counted in units of ½.
 - Results that overflow become infinite, denormal results are kept, and special values follow
   IEEE 754 and C.
 """
