@@ -282,7 +282,7 @@ def choose_shared(
     once = vector_bytes == WIDEST and columns * size <= ONCE and _is_plain(product.left)
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
-    if vector_bytes == WIDEST and columns > lanes:
+    if vector_bytes == WIDEST and columns > lanes and not whole:
         fits = replace(fits, least=2, per_vector=PER_VECTOR)
     high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
