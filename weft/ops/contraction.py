@@ -86,12 +86,12 @@ class Matmul(Pairs, Operation):
         a, b = primals
         left, right = ct.ndim - a.ndim, ct.ndim - b.ndim
         # Batch axes that only the other operand has are contracted together with n or m.
-        by_a = call(self, (_fold(ct, left, -1), swap(_fold(b, left - right, -1))), {})
-        by_b = call(self, (swap(_fold(a, right - left, -2)), _fold(ct, right, -2)), {})
+        by_a = call(self, (fold(ct, left, -1), swap(fold(b, left - right, -1))), {})
+        by_b = call(self, (swap(fold(a, right - left, -2)), fold(ct, right, -2)), {})
         return by_a, by_b
 
 
-def _fold(x: Tensor, extra: int, axis: int) -> Tensor:
+def fold(x: Tensor, extra: int, axis: int) -> Tensor:
     """Merge the first `extra` axes into `axis`, outermost first."""
     if extra <= 0:
         return x

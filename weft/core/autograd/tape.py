@@ -76,7 +76,7 @@ class Tape(Handler):
         primals, saved = tuple(values), None
         if watched and op.saves:
             with installed(self.outer):
-                result, saved = op.forward(primals, **params)
+                result, saved = op.forward(primals, **_selected(op, params, parents))
         else:
             result = self.outside(op, primals, params)
         if not watched:
@@ -159,9 +159,7 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
         cotangents = tuple(slots) if op.sparse else filled(node.outs, slots)
     else:
         (outs,), (cotangents,) = outs, cotangents
-    params = node.params
-    if op.selective:
-        params = {**params, "needed": tuple(parent is not None for parent in node.parents)}
+    params = _selected(op, node.params, node.parents)
     rule = op.vjp if node.saved is None else op.pull
     known = outs if node.saved is None else node.saved
     found: tuple[Tensor | None, ...]
@@ -171,6 +169,13 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
         with blamed(node.position):
             found = rule(node.primals, known, cotangents, **params)
     return found
+
+
+def _selected(op: Any, params: dict[str, Any], parents: Sequence[Any]) -> dict[str, Any]:
+    """Parameters for a rule; some are told which operands want a cotangent."""
+    if not op.selective:
+        return params
+    return {**params, "needed": tuple([parent is not None for parent in parents])}
 
 
 def filled(outs: Sequence[Tensor], slots: Sequence[Tensor | None]) -> tuple[Tensor, ...]:

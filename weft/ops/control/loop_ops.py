@@ -7,7 +7,8 @@ modes, because it can keep the carries of every step; `while_loop` has no revers
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import MissingRuleError, WeftError
 from weft.ops.base import Cost, Tangents, call_multiple
 from weft.ops.control.branches import pick
+from weft.ops.control.scan_backward import Backward
 from weft.ops.control.subgraphs import (
     Flags,
     SubgraphOperation,
@@ -25,24 +27,21 @@ from weft.ops.control.subgraphs import (
     batched,
     chosen,
     cost_of,
+    grouped,
     interned,
     owned_results,
     places,
-    pulled,
     pushed,
     reached,
     reached_carries,
     retrace,
     rows,
-    smooth,
     spread,
     total_cost,
 )
 from weft.ops.creation import zeros_like
 from weft.ops.reduction import max as largest
 from weft.ops.view.transpose import moveaxis
-
-T = TypeVar("T")
 
 
 class WhileLoop(SubgraphOperation):
@@ -182,7 +181,7 @@ class Scan(SubgraphOperation):
         reverse: bool,
         **params: Any,
     ) -> tuple[Array, ...]:
-        fixed, carry, xs = _parts(arrays, consts, carries)
+        fixed, carry, xs = grouped(arrays, (consts, carries))
         ys = [np.empty((length, *k.shape), k.dtype) for k in body.output_types[carries:]]
         steps = range(length)
         for i in reversed(steps) if reverse else steps:
@@ -204,11 +203,13 @@ class Scan(SubgraphOperation):
         **params: Any,
     ) -> Any:
         hidden = tuple(hidden)
-        fixed, init, sliced = _parts(hidden, consts, carries)
+        fixed, init, sliced = grouped(hidden, (consts, carries))
         varies = reached_carries(body, fixed, init, sliced)
         inputs = (*fixed, *varies, *sliced)
         mapped = (*varies, *reached(body, inputs)[carries:])
-        constants, carry, xs = _parts(batch_operands(args, size, hidden, inputs), consts, carries)
+        constants, carry, xs = grouped(
+            batch_operands(args, size, hidden, inputs), (consts, carries)
+        )
         xs = tuple(moveaxis(x, 0, 1) if s else x for x, s in zip(xs, sliced, strict=True))
         inside = (*places((*constants, *carry)), *rows(xs))
         recorded = retrace(batched(body, size, inputs, mapped), places=inside)
@@ -232,18 +233,18 @@ class Scan(SubgraphOperation):
     ) -> Any:
         self.check_pure("jvp")
         given = tuple(t is not None for t in tangents)
-        fixed, init, sliced = _parts(given, consts, carries)
+        fixed, init, sliced = grouped(given, (consts, carries))
         moving = reached_carries(body, fixed, init, sliced, floats=True)
         active = (*fixed, *moving, *sliced)
         moved = (*moving, *reached(body, active, floats=True)[carries:])
-        constants, carry, xs = _parts(primals, consts, carries)
+        constants, carry, xs = grouped(primals, (consts, carries))
         moves = _filled(primals, tangents, active)
-        groups = _parts(moves, sum(fixed), sum(moving))
-        sizes = [len(g) for g in (constants, groups[0], carry, groups[1], xs, groups[2])]
+        groups = grouped(moves, (sum(fixed), sum(moving)))
+        sizes = [len(g) for g in (constants, groups[0], carry, groups[1], xs)]
         derivative = pushed(body, active)
 
         def step(*tensors: Tensor) -> tuple[Tensor, ...]:
-            c, tc, s, ts, x, tx = _split(tensors, sizes)
+            c, tc, s, ts, x, tx = grouped(tensors, sizes)
             values, slopes = derivative(*c, *s, *x, *tc, *ts, *tx)
             return (*values[:carries], *chosen(slopes, moved))
 
@@ -254,62 +255,68 @@ class Scan(SubgraphOperation):
         results = perform_scan(*recorded, fixed_operands, state, slices, params)
         return spread(moved, results[carries:])
 
-    def forward(self, args: Any, *, body: Trace, consts: int, carries: int, **params: Any) -> Any:
-        """Stack the carries before each step too: the backward scan starts each step from them."""
-        states = tuple((node, 0) for node in body.inputs[consts : consts + carries])
-        saving = Trace(body.inputs, (*body.outputs, *states), body.effects, (), body.name)
-        constants, carry, xs = _parts(args, consts, carries)
-        results = perform_scan((), (interned(saving),), constants, carry, xs, params)
-        count = len(body.outputs)
-        return results[:count], results[count:]
+    def forward(self, args: Any, *, needed: Sequence[bool] | None = None, **params: Any) -> Any:
+        """Stack what the backward pass reads of each step too, such as the state before it."""
+        try:
+            backward = self._backward(args, needed, **params)
+        except WeftError:  # it is for the one who wants a derivative
+            return call_multiple(self, args, params), None
+        return self._save(backward, args, **params)
 
-    def pull(
+    def _backward(
         self,
-        primals: Any,
-        saved: Any,
-        ct: Any,
+        args: Any,
+        needed: Sequence[bool] | None,
         *,
         body: Trace,
         consts: int,
         carries: int,
-        reverse: bool,
+        **params: Any,
+    ) -> Backward:
+        self.check_pure("vjp")
+        return Backward(args, body, consts, carries, needed)
+
+    def _save(
+        self,
+        backward: Backward,
+        args: Any,
+        *,
+        body: Trace,
+        consts: int,
+        carries: int,
+        **params: Any,
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        extra = [ref for ref in backward.stacks.values() if ref not in body.outputs[carries:]]
+        outputs = (*body.outputs, *extra)
+        saving = interned(Trace(body.inputs, outputs, body.effects, (), body.name))
+        constants, carry, xs = grouped(args, (consts, carries))
+        results = perform_scan((), (saving,), constants, carry, xs, params)
+        stacks = dict(zip(outputs[carries:], results[carries:], strict=True))
+        saved = [stacks[ref] for ref in backward.stacks.values()]
+        saved += [results[number] for number in backward.following.values()]
+        return results[: len(body.outputs)], (backward, saved)
+
+    def pull(self, primals: Any, saved: Any, ct: Any, **params: Any) -> Tangents:
+        backward, tensors = saved
+        names = ("length", "unroll")
+        again = {"reverse": not params["reverse"], **{name: params[name] for name in names}}
+        made: Tangents = backward.pull(
+            primals, tensors, ct, params["length"], partial(perform_scan, params=again)
+        )
+        return made
+
+    def vjp(
+        self,
+        primals: Any,
+        out: Any,
+        ct: Any,
+        *,
         needed: Sequence[bool] | None = None,
         **params: Any,
     ) -> Tangents:
-        self.check_pure("vjp")
-        wanted = smooth(primals)
-        if needed is not None:
-            wanted = tuple(w and n for w, n in zip(wanted, needed, strict=True))
-        fixed, init, sliced = _parts(wanted, consts, carries)
-        moving = reached_carries(body, fixed, init, sliced, floats=True)
-        active = (*fixed, *moving, *sliced)
-        moved = (*moving, *reached(body, active, floats=True)[carries:])
-        constants, _, xs = _parts(primals, consts, carries)
-        totals = tuple(map(zeros_like, chosen(constants, fixed)))
-        state = (*chosen(ct[:carries], moving), *totals)
-        slices = (*saved, *xs, *chosen(ct[carries:], moved[carries:]))
-        sizes = [consts, sum(moving), sum(fixed), carries, len(xs), sum(moved[carries:])]
-        transpose = pulled(body, active, moved)
-
-        def step(*tensors: Tensor) -> tuple[Tensor, ...]:
-            c, ct_s, total, s, x, ct_y = _split(tensors, sizes)
-            parts = transpose(*c, *s, *x, *ct_s, *ct_y)
-            ct_c, before, ct_x = _parts(parts, sum(fixed), sum(moving))
-            summed = (a + b for a, b in zip(total, ct_c, strict=True))
-            return (*before, *summed, *ct_x)
-
-        inside = (*places((*constants, *state)), *rows(slices))
-        recorded = retrace(step, places=inside)
-        backward = {**params, "reverse": not reverse}
-        results = perform_scan(*recorded, constants, state, slices, backward)
-        ct_init, ct_consts, ct_xs = _parts(results, sum(moving), sum(fixed))
-        found = spread(active, (*ct_consts, *ct_init, *ct_xs))
-        return tuple(x if w else None for x, w in zip(found, wanted, strict=True))
-
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        needed = params.pop("needed", None)
-        _, saved = self.forward(primals, **params)
-        return self.pull(primals, saved, ct, needed=needed, **params)
+        backward = self._backward(primals, needed, **params)
+        _, saved = self._save(backward, primals, **params)
+        return self.pull(primals, saved, ct, **params)
 
     def cost(self, *types: TensorType, body: Trace, length: int, **params: Any) -> Cost:
         results = self.infer(*types, body=body, length=length, **params)
@@ -324,23 +331,6 @@ class ScanWithEffects(Scan):
 
 while_loop_op, while_loop_with_effects_op = WhileLoop(), WhileLoopWithEffects()
 scan_op, scan_with_effects_op = Scan(), ScanWithEffects()
-
-
-def _parts(
-    values: Sequence[T], first: int, second: int
-) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
-    """The first so many, the second so many, and the rest."""
-    found = tuple(values)
-    return found[:first], found[first : first + second], found[first + second :]
-
-
-def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
-    """Consecutive groups of the given sizes."""
-    groups, start = [], 0
-    for size in sizes:
-        groups.append(tuple(values[start : start + size]))
-        start += size
-    return groups
 
 
 def _filled(primals: Any, tangents: Any, active: Flags) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ again with other subgraphs: the old ones replayed under `vmap`, `jvp` or `vjp`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -172,6 +172,15 @@ def as_operands(op: str, leaves: Sequence[Any], beside: Sequence[Any] = ()) -> l
 def chosen(values: Sequence[T], flags: Sequence[bool]) -> tuple[T, ...]:
     """Those of `values` that are flagged."""
     return tuple(value for value, flag in zip(values, flags, strict=True) if flag)
+
+
+def grouped(values: Iterable[T], sizes: Iterable[int]) -> list[tuple[T, ...]]:
+    """Consecutive groups of the given sizes, and the rest."""
+    found, groups, start = tuple(values), [], 0
+    for size in sizes:
+        groups.append(found[start : start + size])
+        start += size
+    return [*groups, found[start:]]
 
 
 def spread(flags: Sequence[bool], values: Sequence[T]) -> tuple[T | None, ...]:
