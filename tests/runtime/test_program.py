@@ -10,7 +10,8 @@ import pytest
 from tests.runtime.program_kernels import INDEX, LARGE, array, mixed, pointers, step
 from weft.errors import ArgumentError, IndexingError, WeftError
 from weft.runtime.cpu import program as module
-from weft.runtime.cpu.program_builder import ProgramBuilder
+from weft.runtime.cpu.executor_layout import REGION_WORDS
+from weft.runtime.cpu.program_builder import UNWATCHED_NS, ProgramBuilder
 
 
 def test_an_empty_program_runs():
@@ -345,6 +346,29 @@ def test_a_status_stops_the_run_and_becomes_the_error_its_builder_chose(cost):
     code[0] = 0
     program.run(pointers(total, code))
     assert total[0] == 12
+
+
+def test_brief_regions_that_follow_each_other_are_one_instruction_and_keep_their_order():
+    def written(cost, between):
+        builder = ProgramBuilder(arguments=1)
+        slot = builder.argument(0)
+        with builder.loop(3):
+            for number in range(4):
+                builder.region([step("mix", [slot], [number], 1, cost)])
+                if between:
+                    builder.copy(slot, slot, 8)
+        return builder.build()
+
+    want = array(0)
+    for number in (*range(4),) * 3:
+        want = mixed(want, number)
+    programs = [written(0.0, False), written(UNWATCHED_NS, False), written(0.0, True)]
+    for program in programs:
+        total = array(0)
+        program.run(pointers(total))
+        assert total[0] == want[0]
+    brief, watched, apart = (len(program.encoded.code) for program in programs)
+    assert brief + 3 * REGION_WORDS == watched < apart
 
 
 def test_a_status_without_a_meaning_is_still_an_error():

@@ -18,7 +18,7 @@ import pytest
 from tests.runtime.program_kernels import INDEX, LARGE, array, mixed, pointers, step
 from weft.errors import CancelledError
 from weft.runtime.cpu import program as module
-from weft.runtime.cpu.program_builder import ProgramBuilder
+from weft.runtime.cpu.program_builder import UNWATCHED_NS, ProgramBuilder
 
 ROOT = Path(__file__).parents[2]
 
@@ -195,7 +195,7 @@ def test_a_run_that_pauses_at_every_occasion_does_every_task_once(monkeypatch, t
         small = step("mix", [slots[0]], [1], 64, LARGE, grain=1)
         large = step("mix", [slots[1]], [2], 1000, LARGE, grain=30)
         builder.region([small, large])
-        builder.region([step("mix", [slots[0]], [3], 64)])
+        builder.region([step("mix", [slots[0]], [3], 64, 2 * UNWATCHED_NS)])
     program = builder.build()
     program.run(pointers(x, y), threads)
     (frame,) = program._idle

@@ -200,6 +200,7 @@ timed:
   ret void
 }
 
+; Kernels one after the other, as long as none fails; the clock is not looked at if they are brief.
 define internal i64 @do_serial(ptr %frame, ptr %ip) {
 entry:
   %table = field ptr TABLE
@@ -211,10 +212,20 @@ loop:
   %step = getelementptr [$STEP_WORDS x i64], ptr %steps, i64 %i
   %tasks = word TASKS %step
   call void @invoke(ptr %frame, ptr %table, ptr %step, i64 0, i64 %tasks, i64 0)
+  %status = field i64 STATUS
+  %failed = icmp ne i64 %status, 0
   %i1 = add i64 %i, 1
-  %more = icmp ult i64 %i1, %count
-  br i1 %more, label %loop, label %out
+  %done = icmp uge i64 %i1, %count
+  %stop = or i1 %failed, %done
+  br i1 %stop, label %out, label %loop
 out:
+  %brief = operand 3
+  %early = icmp ne i64 %brief, 0
+  %none = select i1 %failed, i64 $FAILED, i64 0
+  br i1 %early, label %leave, label %look
+leave:
+  ret i64 %none
+look:
   %code = call i64 @after(ptr %frame)
   ret i64 %code
 }

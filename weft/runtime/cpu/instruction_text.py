@@ -1,7 +1,7 @@
 """The executor's instructions as LLVM IR: control flow, registers and the table of pointers.
 
-Regions of steps are in `executor_text`. Every loop goes back through `poll`, so that it can be
-cancelled and lets Python handle signals.
+Regions of steps are in `executor_text`. Every loop goes back through `poll`, if only now and then,
+so that it can be cancelled and lets Python handle signals.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ entry:
 again:
   %distance = operand 4
   call void @go(ptr %frame, ptr %ip, i64 %distance)
+  %mask = operand 5
+  %rest = and i64 %following, %mask
+  %due = icmp eq i64 %rest, 0
+  br i1 %due, label %look, label %out
+look:
   %code = call i64 @poll(ptr %frame)
   ret i64 %code
 out:

@@ -35,6 +35,8 @@ CHUNK_NS = 5_000.0  # the least work that is worth handing out
 MOST_CHUNKS = 256  # of a region, however much work it is
 COPIED_BYTES = 4.0  # a nanosecond
 BRIEF_NS = 100_000.0  # a program of less work need not let other Python threads run
+UNWATCHED_NS = 5_000.0  # work after which nobody looks at the clock
+_LEAST_NS = 50.0  # of one round of a loop, whatever it does
 _LINE = 64
 _WORD = 8
 
@@ -113,6 +115,7 @@ class ProgramBuilder:
         self._constants: list[int] = []  # slots
         self._cost_ns = 0.0
         self._is_straight = True  # serial regions and copies, one after the other
+        self._serial: list[Step] = []  # of a region that is not written yet
 
     def argument(self, number: int, offset: int = 0) -> int:
         """A slot for the address that runs are given at place `number`, plus `offset` bytes."""
@@ -156,16 +159,35 @@ class ProgramBuilder:
         alone = total < self._parallel_ns or chunks == 1
         self._cost_ns += total
         self._is_straight &= alone
-        self._emit_region("serial" if alone else "parallel", split, chunks)
+        if alone:
+            self._append_serial([step for _, step in split])
+        else:
+            self._emit_region("parallel", split, chunks)
+
+    def _append_serial(self, steps: list[Step]) -> None:
+        """Run steps on the caller's thread, after those before if all of them are brief."""
+        together = (*self._serial, *steps)
+        if sum(step.cost_ns for step in together) > UNWATCHED_NS:
+            self._here()
+        self._serial += steps
+
+    def _here(self) -> int:
+        """Where the next instruction will be; steps that wait for more of them are written."""
+        if self._serial:
+            steps, self._serial = self._serial, []
+            brief = sum(step.cost_ns for step in steps) <= UNWATCHED_NS
+            self._emit_region("serial", [(step.tasks, step) for step in steps], int(brief))
+        return len(self._code)
 
     def _emit_region(self, kind: str, split: list[tuple[int, Step]], chunks: int) -> None:
         data_at = REGION_WORDS + len(split) * len(STEP)
         records: list[int] = []
         data: list[int] = []
         first = 0
+        begin = self._here()
         for grain, step in split:
             here = REGION_WORDS + len(records)
-            self._kernels.append(len(self._code) + here)
+            self._kernels.append(begin + here)
             last = first + -(-step.tasks // grain)
             records += self._record(step, grain, (data_at - here, data), (first, last))
             self._chunks.append(last - first if kind == "parallel" else 1)
@@ -207,9 +229,10 @@ class ProgramBuilder:
         data_at = records_at + len(private) * len(PRIVATE)
         records: list[int] = []
         data: list[int] = []
+        begin = self._here()
         for step in steps:
             here = PANEL_WORDS + len(records)
-            self._kernels.append(len(self._code) + here)
+            self._kernels.append(begin + here)
             records += self._record(step, step.grain, (data_at - here, data), (0, 0))
             self._chunks.append(batches * panels)
         for each in private:
@@ -222,13 +245,16 @@ class ProgramBuilder:
     @contextmanager
     def loop(self, trips: int | Register) -> Iterator[Register]:
         """Repeat what is written inside; the counter goes from 0 to `trips` - 1."""
-        self._is_straight = False
         limit = trips if isinstance(trips, Register) else self._set(trips)
         counter = self._set(0)
         head = self._emit("unless_less", counter.number, limit.number, 0)
-        begin = len(self._code)
+        begin, before = self._here(), self._cost_ns
+        self._is_straight = True
         yield counter
-        back = self._emit("next", counter.number, limit.number, 0)
+        rounds = UNWATCHED_NS / max(self._cost_ns - before, _LEAST_NS) if self._is_straight else 1
+        mask = (1 << max(int(rounds), 1).bit_length() - 1) - 1
+        self._is_straight = False
+        back = self._emit("next", counter.number, limit.number, 0, mask)
         self._code[back + 4] = begin - back
         self._land(head + 4, head)
 
@@ -236,7 +262,7 @@ class ProgramBuilder:
     def while_(self) -> Iterator[While]:
         """Repeat what is written inside, until a `check` in it finds its predicate false."""
         self._is_straight = False
-        begin = len(self._code)
+        begin = self._here()
         loop = While(self)
         yield loop
         assert loop.exits, "a loop without a check would not end"
@@ -258,7 +284,7 @@ class ProgramBuilder:
 
         @contextmanager
         def case() -> Iterator[None]:
-            begins.append(len(self._code) - choose)
+            begins.append(self._here() - choose)
             yield
             ends.append(self._emit("jump", 0))
 
@@ -325,6 +351,7 @@ class ProgramBuilder:
         keep_alive: Any = None,
     ) -> Program:
         """The program as written; `failure` makes the error for a status that a kernel reports."""
+        self._here()
         sources = [word for pair in self._sources for word in pair]
         begin = 1 + len(sources)
         words = [len(self._sources), *sources, *self._code, OPCODES["end"], 2]
@@ -371,13 +398,13 @@ class ProgramBuilder:
 
     def _emit(self, name: str, *operands: int) -> int:
         """Append an instruction; the result is where it begins."""
-        begin = len(self._code)
+        begin = self._here()
         self._code += [OPCODES[name], 2 + len(operands), *operands]
         return begin
 
     def _land(self, place: int, origin: int) -> None:
         """Let the jump of the instruction at `origin` arrive here."""
-        self._code[place] = len(self._code) - origin
+        self._code[place] = self._here() - origin
 
 
 class While:
