@@ -20,7 +20,7 @@ from weft.compiler import build_executable
 from weft.compiler.kernels import STORE
 from weft.compiler.native import Native
 from weft.compiler.rewrite import rewrite
-from weft.compiler.steps import Call
+from weft.compiler.steps import Call, ScanLoop
 from weft.runtime.registry import runtime
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +204,22 @@ def test_long_products_of_a_first_program_have_kernels_for_their_very_sizes() ->
     )
     assert sum(map(bool, shared)) >= 2, "only the first one of a form has its own"
     assert list(map(bool, own)) == [False, False, True], "short ones share theirs"
+
+
+@pytest.mark.parametrize(("length", "shares"), [(2, True), (1000, False)])
+def test_a_product_in_a_long_loop_has_a_kernel_for_its_very_sizes(
+    length: int, shares: bool
+) -> None:
+    def network(w: Any, h: Any) -> Any:
+        return wf.scan(lambda h, _: (wf.sin(h @ w + length), None), h, None, length=length)[0]
+
+    found = []
+    for size in (51, 53, 57):
+        trace = wf.trace(network, ones(size, size), ones(1, size))
+        (loop,) = (step for step in Native(trace, own=True).steps if isinstance(step, ScanLoop))
+        (call,) = (each for each in loop.body if "matmul" in each.name)
+        found.append(bool(call.request.parameters))
+    assert found == [False, shares, shares]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(128, 512), (512, 128), (128, 128)])

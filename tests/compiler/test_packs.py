@@ -16,9 +16,11 @@ from tests.compiler.test_contract import Case, arrays, product
 from weft.compiler import assemble, panels
 from weft.compiler.kernels import evaluate
 from weft.compiler.narrow import narrow_combine
+from weft.compiler.native import Native
 from weft.compiler.packs import Packs
 from weft.compiler.passes.contract_blocks import using_path
 from weft.compiler.passes.contract_shared import Packing, contract_shared
+from weft.compiler.steps import ScanLoop
 from weft.compiler.verify import verify
 from weft.config import settings
 from weft.testing.ir import run_kernel
@@ -366,6 +368,18 @@ def test_a_loop_packs_what_it_does_not_change_before_it_begins(
         assert ("_keep" in before) == (often < 1 << 30)
         assert "_keep" not in after
     assert made[0] == made[1]
+
+
+def test_a_loop_packs_small_weights_and_reads_its_vector_where_it_lies() -> None:
+    h, weight, xs = normal(64), normal(64, 64) * 0.1, normal(20, 64)
+    steps = Native(wf.trace(recurrent, h, weight, xs)).steps
+    (loop,) = (step for step in steps if isinstance(step, ScanLoop))
+    (call,) = (each for each in loop.body if "matmul" in each.name)
+    kernel = call.request.compiled.kernels[call.number]
+    assert "spared" in kernel.notes  # what it reads instead was packed before
+    assert not kernel.notes["contract"].pack_left
+    small = Native(wf.trace(recurrent, normal(32), normal(32, 32), normal(20, 32))).steps
+    assert not any("_keep" in getattr(step, "name", "") for step in small)
 
 
 def test_short_loops_pack_nothing_beforehand() -> None:

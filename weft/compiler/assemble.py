@@ -10,7 +10,7 @@ from typing import TypeAlias
 from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
-from weft.compiler.kernels import STORE, Compiled, Cut, Request, evaluate
+from weft.compiler.kernels import OFTEN, STORE, Compiled, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.order.lower import lower_order
@@ -41,9 +41,9 @@ from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
 
 Environment: TypeAlias = dict[Ref, Memory]
-OFTEN = 8  # times of a loop for which it pays to pack what it reads beforehand
 _Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
-_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], bool]  # a kernel, cut so, of what lasts
+# A kernel, cut so, of what lasts, and how many times it runs.
+_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], int]
 
 
 @dataclass
@@ -59,6 +59,7 @@ class Assembler:
     # Calls that pack what lasts; those of a loop first, while its body is put together.
     kept: ChainMap[_Lasting, Call] = field(default_factory=ChainMap)
     _packed: dict[_Lasting, Call] = field(default_factory=dict)  # for panels, in each run
+    _times: int = 1  # that the loops around run what is put together
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
     _asked: dict[_Asked, tuple[Request, Kernel]] = field(default_factory=dict)
@@ -272,11 +273,16 @@ class Assembler:
 
     def _request(self, kernel: Kernel, cut: Cut | None, lasting: frozenset[int]) -> Request:
         """What runs a kernel, asked for once."""
-        often = len(self.kept.maps) > 1  # in a loop
-        key = (id(kernel), cut, lasting, often)
+        key = (id(kernel), cut, lasting, self._times)
         if key not in self._asked:
             found = STORE.request(
-                kernel, self.clock, self.general, cut, own=self.own, lasting=lasting, often=often
+                kernel,
+                self.clock,
+                self.general,
+                cut,
+                own=self.own,
+                lasting=lasting,
+                times=self._times,
             )
             self._asked[key] = found, kernel
         return self._asked[key][0]
@@ -347,8 +353,18 @@ class Assembler:
         self, times: int, fixed: Sequence[Memory], assemble: Callable[[], list[Step]]
     ) -> tuple[list[Step], list[Step]]:
         """The steps of a loop's body that does not change what is `fixed`, and those before it."""
-        if times < OFTEN:
-            return [], assemble()
+        outside, self._times = self._times, self._times * times
+        try:
+            if times < OFTEN:
+                return [], assemble()
+            return self._packed_before(fixed, assemble)
+        finally:
+            self._times = outside
+
+    def _packed_before(
+        self, fixed: Sequence[Memory], assemble: Callable[[], list[Step]]
+    ) -> tuple[list[Step], list[Step]]:
+        """The steps of a body that runs often, and those that pack what is `fixed`."""
         lasting = [m for m in fixed if not m.lasts]
         for each in lasting:
             each.lasts = True

@@ -40,6 +40,7 @@ from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
 _FIRST = (1, 1, 2)  # kernels in the first modules of a graph: LLVM has something to do early
 LONG = 100_000  # products of numbers that are worth a kernel for their very sizes
+OFTEN = 8  # times of a loop for which it pays to pack what it reads beforehand
 MOST_KERNELS = 4096  # that are kept though no program uses them
 
 
@@ -104,21 +105,24 @@ class KernelStore:
         *,
         own: bool = False,
         lasting: frozenset[int] = frozenset(),
-        often: bool = False,
+        times: int = 1,
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
-        With `own` a long product has a kernel for its very sizes, whatever came before. With a
+        It runs so many `times` in a row. With `own` a long product, or one that runs in a long
+        loop, has a kernel for its very sizes, whatever came before. With a
         `cut` a product is one kernel, whose tasks take so many points of the depth and so many rows
         each, see `contract`; 0 is as many as suits it. Values of the buffers `lasting` last from
-        run to run: factors made of them may be packed by a kernel that runs once, small ones too if
-        runs come `often`, in a loop.
+        run to run: factors made of them may be packed by a kernel that runs once, small ones too in
+        a loop that runs often.
         """
         kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
         pieces, tall = cut or (0, 0)
         width = chosen_target().vector_bytes
-        packing = None if pieces else packing_of(kernel, width, lasting, cut is not None, often)
+        packing = (
+            None if pieces else packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
+        )
         parted = cut is None and packing is None and is_parted(kernel)
         form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:
@@ -127,7 +131,7 @@ class KernelStore:
                 lifted = frozenset()  # its schedule follows from its sizes
             elif not general:
                 lifted = self._versions_of(form).choose(form.literals)
-                if own and products_of(kernel.body) >= LONG:
+                if own and times * products_of(kernel.body) >= LONG:
                     lifted = frozenset()
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)

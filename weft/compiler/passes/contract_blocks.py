@@ -56,7 +56,7 @@ NARROWEST = 256  # bytes of a tile's part of a factor that lies in memory across
 MOST_SHARED = 1 << 28  # bytes of factors that are packed so, at most
 FEW_TILES = 64  # rows or columns that are too few for it
 KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once for all runs
-KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor that each turn would turn
+KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor to be turned; twice that of others
 HELD = 3 << 16  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 17  # bytes of sums of a tile, there
 WIDEST = 64  # bytes of vectors of processors whose second cache holds far more: so many of each
@@ -246,7 +246,7 @@ def is_worth_keeping(product: Product, left: bool, right: bool, often: bool = Fa
     others = max(rows * (not left), columns * (not right))
     nbytes = lasting * depth * product.dtype.itemsize
     turned = (right and _is_turned(product)) or (left and _is_turned(product.swapped()))
-    least = KEPT_IN_LOOPS if often and turned else KEPT
+    least = KEPT if not often else KEPT_IN_LOOPS if turned else 2 * KEPT_IN_LOOPS
     return least <= nbytes <= MOST_SHARED and (lasting >= others or is_large(product))
 
 
@@ -347,7 +347,7 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     lanes, choice = fits.lanes, fits.choice
     high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
-    few_panels = columns <= FEW_PANELS * wide and _is_plain(product.left)
+    few_panels = columns <= FEW_PANELS * wide and is_plain(product.left)
     pack_left = not (few_panels or _is_small(product.left, rows * depth))
     if fits.vector_bytes > NARROW and lanes > 1 and high > FEW_ROWS and rows % high:
         pack_left = True  # places of many rows that may be any would fill the registers
@@ -426,7 +426,7 @@ def balanced(extent: int, most: int, step: int) -> int:
 
 def _is_small(x: Value, elements: int) -> bool:
     """Whether a factor may be read again and again where it lies: small, and no work to compute."""
-    return _is_plain(x) and elements * x.dtype.itemsize <= SMALL
+    return is_plain(x) and elements * x.dtype.itemsize <= SMALL
 
 
 def _is_near(product: Product, columns: int, depth: int) -> bool:
@@ -442,7 +442,7 @@ def _is_near(product: Product, columns: int, depth: int) -> bool:
     return True
 
 
-def _is_plain(x: Value) -> bool:
+def is_plain(x: Value) -> bool:
     """Whether a factor is no work to compute."""
     return all(p.dtype.kind in "iu" or p.op in ("load", "cast", "const") for p in walk(x))
 

@@ -19,6 +19,7 @@ from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value, expressi
 from weft.compiler.passes.contract_blocks import (
     Block,
     choose_shared,
+    is_plain,
     is_worth_keeping,
     is_worth_packing,
     orient,
@@ -129,6 +130,9 @@ def contract_shared(
         block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
         if masked(product, product.left):
             block = replace(block, depth=min(block.depth, FINE))
+        ready = shared[0] or packing.lasts(product.left) or product.batch
+        if known(product.row[1]) == 1 and is_plain(product.left) and not ready:
+            block = replace(block, pack_left=False)  # each point of a row is read once
         places = _Places(product, block, packing, shared, len(kernel.buffers))
         if (stage == "packs" and not places.packed) or (stage == "keeps" and not places.kept):
             continue

@@ -104,7 +104,9 @@ class Blocks:
             products = self.multiply(panel, left, at, column, lane)
             is_edge, least = self.edge(row, column)
             if panel is not None and is_edge is not False:
-                products = when(is_edge, self.multiply_packed(panel, left, lane, least), products)
+                products = when(
+                    is_edge, self.multiply_packed(panel, left, lane, at, least), products
+                )
             products = when(unused, (), products)
             rests = self.hidden.add_rests(p, q, lane) if none is not False else ()
             return (
@@ -215,8 +217,8 @@ class Blocks:
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
-        if b.pack_left and panel is not None:
-            return self.multiply_packed(panel, own, lane)
+        if panel is not None and (b.pack_left or f.right_ready):
+            return self.multiply_packed(panel, own, lane, rows)
 
         def body(k: Value) -> Statements:
             deep = {product.depth[0]: add(self.depth.start, k)}
@@ -228,11 +230,8 @@ class Blocks:
                 else:
                     at = add(panel, add(multiply(k, b.columns), add(lane, j * b.lanes)))
                     rights.append(f.right.at(at))
-            if b.pack_left:
-                lefts = self.lefts(multiply(k, f.left.width), lane)
-            else:
-                lefts = [rebuild(product.left, _folded, {**deep, product.row[0]: r}) for r in rows]
-            return self.products(lefts, rights)
+            at = multiply(k, f.left.width) if b.pack_left else deep[product.depth[0]]
+            return self.products(self.lefts(at, lane, rows), rights)
 
         return f.unrolled(self.depth.count, body)
 
@@ -264,13 +263,20 @@ class Blocks:
         return False, (b.rows, b.vectors)
 
     def multiply_packed(
-        self, panel: Value, own: Value, lane: Value, least: tuple[int, int] | None = None
+        self,
+        panel: Value,
+        own: Value,
+        lane: Value,
+        rows: list[Value],
+        least: tuple[int, int] | None = None,
     ) -> Statements:
-        """Like `multiply`, for two packed panels, of which only the first rows and vectors count.
+        """Like `multiply`, for packed panels, of which only the first rows and vectors count.
 
-        Places move along with the depth, so that a turn's addresses are ready when it begins.
+        The left factor may be read where it lies. Places move along with the depth, so that a
+        turn's addresses are ready when it begins.
         """
         f, b = self.frame, self.frame.block
+        own, step = (own, f.left.width) if b.pack_left else (self.depth.start, 1)
         left, right = (f.scope.local(name, INDEX) for name in ("left_at", "right_at"))
         here, there = get(left, INDEX), get(right, INDEX)
         fetches = b.lanes * f.dtype.itemsize == WIDEST
@@ -280,11 +286,12 @@ class Blocks:
             made: list[Statement] = []
             for k in range(points):
                 ats = [add(lane, k * b.columns + j * b.lanes) for j in range(vectors)]
-                lefts = self.lefts(add(here, k * f.left.width), lane)[:high]
+                lefts = self.lefts(add(here, k * step), lane, rows)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
                 if fetches and points == UNROLL:
-                    made += (*_soon(f.left, here, k), *_soon(f.right, there, k))
-            made.append(Assign(left, add(here, points * f.left.width)))
+                    made += _soon(f.left, here, k) if b.pack_left else ()
+                    made += _soon(f.right, there, k)
+            made.append(Assign(left, add(here, points * step)))
             made.append(Assign(right, add(there, points * b.columns)))
             return tuple(made)
 
@@ -297,9 +304,15 @@ class Blocks:
         rest = f.loop("depth", self.depth.count, lambda _: turn(1), multiply(turns, UNROLL))
         return (*made, *rest)
 
-    def lefts(self, at: Value, lane: Value) -> list[Value]:
-        """The packed rows of the left factor at one point of the depth, each in every lane."""
-        f, b = self.frame, self.frame.block
+    def lefts(self, at: Value, lane: Value, rows: list[Value]) -> list[Value]:
+        """The rows of the left factor at one point of the depth, each in every lane.
+
+        It is at this place of the packed panel, or of the depth.
+        """
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        if not b.pack_left:
+            deep = product.depth[0]
+            return [rebuild(product.left, _folded, {deep: at, product.row[0]: r}) for r in rows]
         if not b.by_lane:
             return [f.left.at(add(at, i)) for i in range(b.rows)]
         found: list[Value] = []
