@@ -20,6 +20,7 @@ from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.compiler.statistics import Clock
 from weft.compiler.steps import (
     Call,
+    Carry,
     Choice,
     Copy,
     HostCall,
@@ -333,20 +334,29 @@ class Assembler:
         body: Trace = node.params["body"]
         consts, count = node.params["consts"], node.params["carries"]
         fixed, init, xs = inputs[:consts], inputs[consts : consts + count], inputs[consts + count :]
-        pairs = tuple((Memory(m.kind), Memory(m.kind)) for m in outputs[:count])
         kinds = [inner.types[0] for inner in body.inputs[consts + count :]]
         rows = tuple((Memory(kind, "slice"), x) for kind, x in zip(kinds, xs, strict=True))
         made = body.output_types[count:]
         ys = tuple((Memory(k, "slice"), y) for k, y in zip(made, outputs[count:], strict=True))
-        arguments = (*fixed, *(now for now, _ in pairs), *(row for row, _ in rows))
-        results = (*(then for _, then in pairs), *(row for row, _ in ys))
+        parts = dict(zip(body.inputs[consts + count :], (row for row, _ in rows), strict=True))
+        carries = [
+            Carry(Memory(kind, "slice"), parts[source], Memory(kind))
+            if (source := body.outputs[number][0]) in parts
+            else Carry(first := Memory(kind), Memory(kind), first)
+            for number, kind in enumerate(body.output_types[:count])
+        ]
+        arguments = (*fixed, *(c.now for c in carries), *(row for row, _ in rows))
+        results = (*(c.then for c in carries), *(row for row, _ in ys))
+        new = [i for i, place in enumerate(results) if place not in parts.values()]
+        inner = replace(body, outputs=tuple(body.outputs[i] for i in new))
         length = node.params["length"]
         before, steps = self._repeated(
-            length, fixed, lambda: self._within(body, arguments, results)
+            length, fixed, lambda: self._within(inner, arguments, [results[i] for i in new])
         )
-        loop = ScanLoop(node, length, node.params["reverse"], pairs, rows + ys, tuple(steps))
-        start = [Copy(x, now) for x, (now, _) in zip(init, pairs, strict=True)]
-        end = [Copy(now, y) for (now, _), y in zip(pairs, outputs[:count], strict=True)]
+        reverse = node.params["reverse"]
+        loop = ScanLoop(node, length, reverse, tuple(carries), rows + ys, tuple(steps))
+        start = [Copy(x, c.home) for x, c in zip(init, carries, strict=True)]
+        end = [Copy(c.home, y) for c, y in zip(carries, outputs[:count], strict=True)]
         return [*start, *before, loop, *end]
 
     def _repeated(
@@ -389,14 +399,14 @@ class Assembler:
         consts = node.params["consts"]
         condition, body = node.params["condition"], node.params["body"]
         fixed, init = inputs[:consts], inputs[consts:]
-        pairs = tuple((Memory(m.kind), Memory(m.kind)) for m in outputs)
-        now = (*fixed, *(first for first, _ in pairs))
+        carries = [Carry(first := Memory(m.kind), Memory(m.kind), first) for m in outputs]
+        now = (*fixed, *(c.now for c in carries))
         holds = Memory(condition.output_types[0])
         asked = self._within(condition, now, (holds,))
-        steps = self._within(body, now, tuple(then for _, then in pairs))
-        loop = Repeat(node, pairs, tuple(asked), holds, tuple(steps))
-        start = [Copy(x, first) for x, (first, _) in zip(init, pairs, strict=True)]
-        end = [Copy(first, y) for (first, _), y in zip(pairs, outputs, strict=True)]
+        steps = self._within(body, now, tuple(c.then for c in carries))
+        loop = Repeat(node, tuple(carries), tuple(asked), holds, tuple(steps))
+        start = [Copy(x, c.home) for x, c in zip(init, carries, strict=True)]
+        end = [Copy(c.home, y) for c, y in zip(carries, outputs, strict=True)]
         return [*start, loop, *end]
 
     def _switch(

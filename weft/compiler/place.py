@@ -51,7 +51,8 @@ class _Schedule:
     def _loop(self, step: ScanLoop | Repeat | Choice) -> None:
         inside = list(touched(step))
         shared = [m for m in inside if m in self.numbers]
-        carried = [] if isinstance(step, Choice) else [m for pair in step.carries for m in pair]
+        carries = () if isinstance(step, Choice) else step.carries
+        carried = [m for c in carries for m in (c.home, c.then)]
         whole = [w for _, w in step.slices] if isinstance(step, ScanLoop) else []
         held = self.number(tuple(dict.fromkeys((*shared, *carried, *whole))))
         self.steps.append(memory.Step((), held))
@@ -105,10 +106,10 @@ def place(
 
 
 def _carries(steps: Sequence[Step]) -> Iterator[tuple[Memory, Memory]]:
-    """The carries of every loop, loops inside included."""
+    """The halves of the carries of every loop, loops inside included."""
     for step in steps:
         if isinstance(step, ScanLoop | Repeat):
-            yield from step.carries
+            yield from ((c.now, c.then) for c in step.carries if c.changes)
         if isinstance(step, ScanLoop | Repeat | Choice):
             for block in blocks(step):
                 yield from _carries(block)

@@ -75,13 +75,32 @@ class Copy:
 
 
 @dataclass(frozen=True, eq=False)
+class Carry:
+    """What a step of a loop reads `now` and its next one reads `then`.
+
+    Usually these are two pieces of memory that change places, the first of which is `home`, where
+    the value lies before and after the loop. A step's part of something is not written `then`: it
+    is read where it lies, and `now` is no memory but a place.
+    """
+
+    now: Memory
+    then: Memory
+    home: Memory
+
+    @property
+    def changes(self) -> bool:
+        """Whether both pieces of memory change places."""
+        return self.now is self.home
+
+
+@dataclass(frozen=True, eq=False)
 class ScanLoop:
-    """`length` runs of a body; carries are double buffered, slices move along."""
+    """`length` runs of a body; slices move along."""
 
     node: OutputRefs
     length: int
     reverse: bool
-    carries: tuple[tuple[Memory, Memory], ...]  # what a step reads, what it writes
+    carries: tuple[Carry, ...]
     slices: tuple[tuple[Memory, Memory], ...]  # a step's part, the whole
     body: tuple[Step, ...]
 
@@ -91,7 +110,7 @@ class Repeat:
     """Runs of a body while the condition's result holds."""
 
     node: OutputRefs
-    carries: tuple[tuple[Memory, Memory], ...]
+    carries: tuple[Carry, ...]
     condition: tuple[Step, ...]
     holds: Memory
     body: tuple[Step, ...]

@@ -12,6 +12,7 @@ from weft.compiler.cost import estimate
 from weft.compiler.host import HostCalls
 from weft.compiler.steps import (
     Call,
+    Carry,
     Choice,
     Copy,
     HostCall,
@@ -179,22 +180,35 @@ class Translator:
         self.hosts.append(step.node)
 
     def _scan(self, loop: ScanLoop) -> None:
+        for carry in loop.carries:
+            if not carry.changes:
+                self.builder.advance(self.slots[carry.now], self.slots[carry.home])
         with self.builder.loop(loop.length) as counter:
             for part, whole in loop.slices:
                 stride, last = part.nbytes, (loop.length - 1) * part.nbytes
                 turned = (-stride, last) if loop.reverse else (stride, 0)
                 self.builder.advance(self.slots[part], self.slots[whole], counter, *turned)
             self.write(loop.body)
-            for now, then in loop.carries:
-                self.builder.swap(self.slots[now], self.slots[then])
+            self._pass_on(loop.carries)
+        for carry in loop.carries:
+            if not carry.changes:
+                self.builder.copy(self.slots[carry.home], self.slots[carry.now], carry.home.nbytes)
+
+    def _pass_on(self, carries: Sequence[Carry]) -> None:
+        """Let the next step of a loop read what this one has for it."""
+        for carry in carries:
+            now, then = self.slots[carry.now], self.slots[carry.then]
+            if carry.changes:
+                self.builder.swap(now, then)
+            else:
+                self.builder.advance(now, then)
 
     def _repeat(self, loop: Repeat) -> None:
         with self.builder.while_() as again:
             self.write(loop.condition)
             again.check(self.slots[loop.holds])
             self.write(loop.body)
-            for now, then in loop.carries:
-                self.builder.swap(self.slots[now], self.slots[then])
+            self._pass_on(loop.carries)
 
     def _choice(self, step: Choice) -> None:
         index = self.builder.read(self.slots[step.index], step.index.kind.dtype)
@@ -220,14 +234,18 @@ def touched(step: Region | Step) -> dict[Memory, None]:
     if isinstance(step, Copy):
         return dict.fromkeys((step.source, step.target))
     if isinstance(step, ScanLoop):
-        pairs = (place for pair in (*step.carries, *step.slices) for place in pair)
-        return dict.fromkeys(pairs) | _all(step.body)
+        sliced = (place for pair in step.slices for place in pair)
+        return dict.fromkeys((*_carried(step), *sliced)) | _all(step.body)
     if isinstance(step, Repeat):
-        pairs = (place for pair in step.carries for place in pair)
-        return dict.fromkeys((*pairs, step.holds)) | _all(step.condition) | _all(step.body)
+        places = (*_carried(step), step.holds)
+        return dict.fromkeys(places) | _all(step.condition) | _all(step.body)
     return dict.fromkeys(
         (step.index, *(place for branch in step.branches for place in _all(branch)))
     )
+
+
+def _carried(loop: ScanLoop | Repeat) -> list[Memory]:
+    return [place for c in loop.carries for place in (c.now, c.then, c.home)]
 
 
 def _all(steps: Sequence[Step]) -> dict[Memory, None]:
