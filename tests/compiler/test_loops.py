@@ -28,15 +28,27 @@ def delays(h: Any, xs: Any, reverse: bool) -> Any:
     return wf.scan(step, (h, h * 2.0, h), xs, reverse=reverse)
 
 
+def states(h: Any, xs: Any, reverse: bool) -> Any:
+    """States that are stacked as well, one of them twice, one as it was before the step."""
+
+    def step(carry: Any, x: Any) -> Any:
+        one, two, still = carry
+        one, two = wf.sin(one + x), one * x
+        return (one, two, still), (one, two, two, still, carry[0])
+
+    return wf.scan(step, (h, h * 2.0, h), xs, reverse=reverse)
+
+
 def nested(h: Any, xs: Any, reverse: bool) -> Any:
     def step(carry: Any, x: Any) -> Any:
         (last, older, total), ys = delays(carry, xs * x[:1], reverse)
-        return total + last, (older, ys[0])
+        (one, two, _), more = states(carry, xs, reverse)
+        return total + last * one, (older, two, ys[0], more[1])
 
     return wf.scan(step, h, xs)
 
 
-@pytest.mark.parametrize("function", [delays, nested])
+@pytest.mark.parametrize("function", [delays, states, nested])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 7])
 def test_carries_that_are_parts_of_sequences_have_the_bits_of_single_calls(
@@ -59,3 +71,15 @@ def test_a_carry_that_is_part_of_a_sequence_is_not_copied_at_each_step() -> None
     assert [carry.changes for carry in loop.carries] == [False, True, True]
     copied = [step.target for step in loop.body if isinstance(step, Copy)]
     assert loop.carries[0].home not in copied and loop.carries[0].then not in copied
+
+
+def test_a_state_that_is_stacked_is_written_once() -> None:
+    def step(h: Any, x: Any) -> Any:
+        h = wf.sin(h + x)
+        return h, h
+
+    steps = Native(
+        wf.trace(lambda h, xs: wf.scan(step, h, xs), normal(SIZE), normal(7, SIZE))
+    ).steps
+    (loop,) = (step for step in steps if isinstance(step, ScanLoop))
+    assert not any(isinstance(step, Copy) for step in loop.body)

@@ -338,16 +338,18 @@ class Assembler:
         rows = tuple((Memory(kind, "slice"), x) for kind, x in zip(kinds, xs, strict=True))
         made = body.output_types[count:]
         ys = tuple((Memory(k, "slice"), y) for k, y in zip(made, outputs[count:], strict=True))
-        parts = dict(zip(body.inputs[consts + count :], (row for row, _ in rows), strict=True))
+        heads = ((inner, 0) for inner in body.inputs[consts + count :])
+        parts = dict(zip(body.outputs[count:], (row for row, _ in ys), strict=True))
+        parts |= dict(zip(heads, (row for row, _ in rows), strict=True))
         carries = [
-            Carry(Memory(kind, "slice"), parts[source], Memory(kind))
-            if (source := body.outputs[number][0]) in parts
+            Carry(Memory(kind, "slice"), parts[ref], Memory(kind))
+            if ref in parts
             else Carry(first := Memory(kind), Memory(kind), first)
-            for number, kind in enumerate(body.output_types[:count])
+            for ref, kind in zip(body.outputs, body.output_types[:count], strict=False)
         ]
         arguments = (*fixed, *(c.now for c in carries), *(row for row, _ in rows))
         results = (*(c.then for c in carries), *(row for row, _ in ys))
-        new = [i for i, place in enumerate(results) if place not in parts.values()]
+        new = [i for i in range(len(results)) if i >= count or carries[i].changes]
         inner = replace(body, outputs=tuple(body.outputs[i] for i in new))
         length = node.params["length"]
         before, steps = self._repeated(
