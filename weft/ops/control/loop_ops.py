@@ -1,7 +1,8 @@
 """The two loop ops: `while_loop` decides as it goes, `scan` knows how many steps it takes.
 
 A loop's length costs no recording: the body is one subgraph. `scan` can be differentiated in both
-modes, because it can keep the carries of every step; `while_loop` has no reverse mode.
+modes, because it can keep the carries of every step (see `scan_backward`); `while_loop` has no
+reverse mode.
 """
 
 from __future__ import annotations

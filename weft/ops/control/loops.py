@@ -177,7 +177,8 @@ def scan(
 
     Gives the last carry and the stacked ys. `xs` is a tree of tensors, or None with a `length`;
     `reverse` goes from the last to the first (ys keep the places of their xs). `unroll` is a hint
-    to the compiler.
+    to the compiler. Reverse mode keeps the state of each step, and products of matrices that are
+    not much larger; with `checkpoint(f)` it keeps states alone.
 
     >>> total, sums = scan(lambda c, x: (c + x, c + x), 0.0, to_tensor([1.0, 2.0, 3.0]))
     >>> total.item(), sums.tolist()
