@@ -288,10 +288,11 @@ def test_what_is_kept_is_in_the_report_of_memory() -> None:
 @pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
 @pytest.mark.parametrize("lasting", [{0}, {1}, {0, 1}])
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("rows", [15, 1])
 def test_every_vector_width_gives_the_bits_of_plain_loops(
-    vector_bytes: int, registers: int, lasting: set[int], shared: bool
+    vector_bytes: int, registers: int, lasting: set[int], shared: bool, rows: int
 ) -> None:
-    case = Case(15, 17, 9, lifted=shared).transposed(shared, not shared)
+    case = Case(rows, 17, 9, lifted=shared and rows > 1).transposed(shared, not shared)
     kernel, numbers = product(case), case.parameters
     packing = Packing((shared, shared), frozenset(lasting))
     with using_path("shared"):

@@ -7,6 +7,7 @@ import pytest
 
 import weft as wf
 from weft.errors import MissingRuleError
+from weft.ops.control.scan_backward import ROOM
 
 STEPS, BATCH, SIZE = 6, 3, 8
 
@@ -199,15 +200,17 @@ def test_small_results_of_long_calls_are_saved() -> None:
     assert stacked_elements(forward) == BATCH * (asked + states + gates)
 
 
-def test_large_results_are_computed_again() -> None:
-    wide = 40 * SIZE
+@pytest.mark.parametrize(("times", "again"), [(ROOM, 0), (2 * ROOM, 1)])
+def test_only_large_results_are_computed_again(times, again) -> None:
+    size = 32
 
     def loss(w, v, h):
         return wf.scan(lambda h, _: (wf.tanh(h @ w) @ v, None), h, None, length=STEPS)[0].sum()
 
-    (forward, backward), _ = scans(wf.grad(loss), arr(SIZE, wide), arr(wide, SIZE), arr(SIZE))
-    assert stacked_elements(forward) == SIZE
-    assert inside(backward)["tanh"] == 1
+    wide = times * size
+    (forward, backward), _ = scans(wf.grad(loss), arr(size, wide), arr(wide, size), arr(size))
+    assert stacked_elements(forward) == size + (wide if again == 0 else 0)
+    assert inside(backward)["tanh"] == again
 
 
 def test_checkpoint_saves_states_alone() -> None:
