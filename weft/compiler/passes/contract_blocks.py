@@ -279,7 +279,7 @@ def choose_shared(
     whole = by_lane and rows >= FEW_TILES and tall % lanes == 0
     fits = _Registers(lanes, registers, vector_bytes, choice, tall, lanes if whole else 1)
     # Packing the left factor would not pay: a few of its rows are read where they lie.
-    once = vector_bytes == WIDEST and columns * size <= ONCE and _is_plain(product.left)
+    once = vector_bytes == WIDEST and columns * size <= ONCE and is_plain(product.left)
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
     if vector_bytes == WIDEST and columns > lanes and not whole:

@@ -217,7 +217,7 @@ class Blocks:
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
-        if panel is not None and (b.pack_left or f.right_ready):
+        if panel is not None and (b.pack_left or (f.right_ready and b.rows == 1)):
             return self.multiply_packed(panel, own, lane, rows)
 
         def body(k: Value) -> Statements:

@@ -216,6 +216,9 @@ def _worth_saving(
         return set()
     read = [*roots, *(ref for node in calls if node in backward for ref in node.inputs)]
     wanted = {viewed(ref, known) for ref in read}
+    for node in reversed(again):  # what the step does not compute itself follows from what it does
+        if any(ref in wanted and ref not in step.origins for ref in _results([node])):
+            wanted.update(viewed(ref, known) for ref in node.inputs)
     waiting = {*_results(again)}  # for a long call
     ends: set[Ref] = set()
     for node in again:
