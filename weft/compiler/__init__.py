@@ -25,6 +25,7 @@
 | `tier`, `eager` | when recorded graphs are compiled; single calls on kernels |
 | `native` | `Native`: a trace as a program of machine code |
 | `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
+| `entries` | what groups of calls read of each other, row by row or elsewhere |
 | `steps`, `panels` | what such an order is made of; kernels that run on some rows at a time |
 | `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
 | `choice`, `choices` | what may be decided otherwise about a heavy kernel; what tuning decided |

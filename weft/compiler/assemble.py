@@ -9,12 +9,13 @@ from typing import TypeAlias
 
 from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
+from weft.compiler.entries import Entry, entry_of
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
 from weft.compiler.kernels import OFTEN, STORE, Compiled, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.order.lower import lower_order
-from weft.compiler.panels import Entry, entry_of, with_panels
+from weft.compiler.panels import with_panels
 from weft.compiler.point import kind_of
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
 from weft.compiler.statistics import Clock

@@ -10,20 +10,19 @@ a batch run in order, on one worker. No bit changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import gcd, lcm, prod
 
 import numpy as np
 
 from weft.compiler import memory
-from weft.compiler.fuse import Fusion, Group
+from weft.compiler.entries import Entry, Rows, Share, kind_of, lead_of
+from weft.compiler.fuse import Fusion
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import PIECE, Loop, Store, every, values_in
 from weft.compiler.passes.contract_blocks import Block
 from weft.compiler.polynomial import polynomial, without
-from weft.compiler.recompute import is_transpose
 from weft.compiler.steps import Call, Memory, Panels, Private, Step
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
@@ -38,58 +37,6 @@ HIGH = 128  # rows of a panel, if tiles can be cut otherwise
 BLOCKS = range(6, 17)  # rows of blocks that tiles may be cut into for the sake of panels
 LOW = 64  # the same if products pack nothing but these rows
 _BYTE = np.dtype(np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A group, what makes the steps it becomes, and what these read from memory.
-
-    `local` has the results that are read in the row at hand, `other` those read elsewhere too. For
-    a product, `summed` has those of which it sums over rows; `cut` makes it sum so many at a time,
-    and its tiles so many rows tall.
-    """
-
-    group: Group
-    make: Callable[[], tuple[Step, ...]]
-    local: frozenset[OutputRefs]
-    other: frozenset[OutputRefs]
-    summed: frozenset[OutputRefs]
-    cut: Callable[[int, int], Call | None]
-    is_made: bool = False  # whether there are no other steps but these
-    shares: dict[Rows, _Share | None] = field(default_factory=dict)
-
-    def with_steps(self, steps: tuple[Step, ...]) -> Entry:
-        """The same group as these steps."""
-        return replace(self, make=lambda: steps, is_made=True, shares={})
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of a group that runs in no panel."""
-        return self.make()
-
-    @cached_property
-    def reads(self) -> frozenset[OutputRefs]:
-        """Everything that is read."""
-        return self.local | self.other
-
-    @cached_property
-    def alone(self) -> tuple[Step, ...]:
-        """The steps in a panel: a product that packs first is one kernel that packs as it goes."""
-        call = None if self.is_made else self.cut(0, 0)
-        return self.steps if call is None else (call,)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows that all members of a chain have."""
-
-    batches: int
-    rows: int
-
-    @property
-    def count(self) -> int:
-        """Rows of all batches."""
-        return self.batches * self.rows
 
 
 @dataclass
@@ -133,8 +80,8 @@ class _Chain:
         if self.rows.batches < pool.cores and not self._is_vast():
             return False  # cores would be idle
         node = entry.group.members[0]
-        *lead, depth, _ = _kind(node.inputs[1]).shape
-        fits = depth == self.rows.rows and prod(lead) == prod(_lead(node)[:-1])
+        *lead, depth, _ = kind_of(node.inputs[1]).shape
+        fits = depth == self.rows.rows and prod(lead) == prod(lead_of(node)[:-1])
         return (
             fits
             and prod(lead) == self.rows.batches
@@ -145,81 +92,7 @@ class _Chain:
     def _is_vast(self) -> bool:
         """Whether the first product is so much larger than its factors that it must not be held."""
         node = self.members[0].group.members[0]
-        return node.types[0].nbytes >= VAST * max(_kind(ref).nbytes for ref in node.inputs)
-
-
-def entry_of(
-    fusion: Fusion,
-    group: Group,
-    make: Callable[[], tuple[Step, ...]],
-    cut: Callable[[int, int], Call | None],
-) -> Entry:
-    """A group with what it reads from other groups."""
-    found = _read_by(fusion, group, is_sum=False)
-    local = frozenset(node for node, near in found.items() if near)
-    summed: frozenset[OutputRefs] = frozenset()
-    if group.kind == "dot":
-        deep = _read_by(fusion, group, is_sum=True)
-        summed = frozenset(node for node, near in deep.items() if near)
-    return Entry(group, make, local, frozenset(found) - local, summed, cut)
-
-
-def _read_by(fusion: Fusion, group: Group, is_sum: bool) -> dict[OutputRefs, bool]:
-    """What a group reads, each with whether it does so in the row at hand alone.
-
-    For a product that is a sum over rows, that is the row that it adds.
-    """
-    found: dict[OutputRefs, bool] = {}
-    stack: list[tuple[OutputRefs, bool]] = [(node, True) for node in group.members]
-    seen = set(stack)
-    while stack:
-        node, is_near = stack.pop()
-        sources = _sources(fusion, node)
-        if is_sum and node in group.members:
-            sources = _summed_sources(fusion, node)
-        for source, near in sources:
-            if fusion.group.get(source) is group:
-                continue
-            here = source, is_near and near
-            if source not in fusion.inline:
-                found[source] = found.get(source, True) and here[1]
-            elif here not in seen:
-                seen.add(here)
-                stack.append(here)
-    return found
-
-
-def _summed_sources(fusion: Fusion, node: OutputRefs) -> list[tuple[OutputRefs, bool]]:
-    """What a member of a product reads, each with whether its rows are summed over."""
-    if fusion.kinds[node] != "dot":
-        return [(source, False) for source, _ in _sources(fusion, node)]
-    rows = _kind(node.inputs[1]).shape[:-1]
-    made = []
-    for ref, is_turned in zip(node.inputs, (True, False), strict=True):
-        while fusion.kinds.get(ref[0]) == "view" and is_transpose(ref[0]):
-            ref, is_turned = ref[0].inputs[0], not is_turned
-        whole = not is_turned and _kind(ref).shape[:-1] == rows
-        whole = whole and fusion.kinds.get(ref[0]) != "view"
-        made += [(source, whole) for source, _ in fusion.roots([ref])]
-    return made
-
-
-def _sources(fusion: Fusion, node: OutputRefs) -> list[tuple[OutputRefs, bool]]:
-    """What a call reads, each with whether it reads only the row that it computes."""
-    if fusion.kinds[node] == "dot":
-        left, right = node.inputs
-        whole = fusion.kinds.get(left[0]) != "view" and _kind(left).shape[:-1] == _lead(node)
-        near = [(source, whole) for source, _ in fusion.roots([left])]
-        return near + [(source, False) for source, _ in fusion.roots([right])]
-    return [(r.node, r.step > 0) for r in fusion.reads[node]]
-
-
-def _lead(node: OutputRefs) -> tuple[int, ...]:
-    return node.types[0].shape[:-1]
-
-
-def _kind(ref: Ref) -> TensorType:
-    return ref[0].types[ref[1]]
+        return node.types[0].nbytes >= VAST * max(kind_of(ref).nbytes for ref in node.inputs)
 
 
 def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memory]) -> list[Step]:
@@ -278,7 +151,7 @@ def _is_large_product(entry: Entry) -> bool:
         return False
     node = entry.group.members[0]
     nbytes = node.types[0].nbytes
-    left, right = (_kind(ref).nbytes < nbytes for ref in node.inputs)
+    left, right = (kind_of(ref).nbytes < nbytes for ref in node.inputs)
     return nbytes >= WORTH and left and (right or _is_kept(entry))
 
 
@@ -456,20 +329,7 @@ def _laid_out(calls: Sequence[Call], sizes: dict[Memory, int]) -> tuple[dict[Mem
 # -- which tasks of a kernel compute which rows ------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Share:
-    """`tasks` of a batch; the least number of rows that some tasks compute whole, and how many."""
-
-    tasks: int
-    rows: int
-    of_rows: int
-
-    def tasks_of(self, height: int) -> int:
-        """Tasks that compute so many rows, or what there is of them."""
-        return min(-(-height // self.rows) * self.of_rows, self.tasks)
-
-
-def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, _Share]:
+def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, Share]:
     """A member's call, and how its tasks go with the rows of a panel."""
     if entry not in chain.sums:
         (call,), share = entry.alone, _share(entry, chain.rows)
@@ -479,7 +339,7 @@ def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, _Sh
     made = entry.cut(pieces, 0)
     assert made is not None, "it was cut before"
     tasks = made.request.tasks(0) // chain.rows.batches
-    return made, _Share(tasks, pieces, tasks // -(-chain.rows.rows // pieces))
+    return made, Share(tasks, pieces, tasks // -(-chain.rows.rows // pieces))
 
 
 def _part_of(height: int, rows: int) -> int:
@@ -489,14 +349,14 @@ def _part_of(height: int, rows: int) -> int:
     return max(n for n in range(1, PIECE + 1) if height % n == 0)
 
 
-def _share(entry: Entry, rows: Rows) -> _Share | None:
+def _share(entry: Entry, rows: Rows) -> Share | None:
     """How the tasks of an entry's kernel go with rows; None if they do not."""
     if rows not in entry.shares:
         entry.shares[rows] = _share_of(entry, rows)
     return entry.shares[rows]
 
 
-def _share_of(entry: Entry, rows: Rows) -> _Share | None:
+def _share_of(entry: Entry, rows: Rows) -> Share | None:
     if len(entry.alone) != 1:
         return None
     (call,) = entry.alone
@@ -534,7 +394,7 @@ def _tiled(entry: Entry) -> _Tiled | None:
         return None
     block: Block = notes["contract"]
     rows = evaluate(notes["rows"], parameters)
-    count = prod(_lead(entry.group.members[0]))
+    count = prod(lead_of(entry.group.members[0]))
     if not rows or count % rows:
         return None
     batches, tiles = count // rows, -(-rows // block.tile_rows)
@@ -542,7 +402,7 @@ def _tiled(entry: Entry) -> _Tiled | None:
     return None if rest else _Tiled(batches, rows, block.tile_rows, wide, block.rows)
 
 
-def _share_of_product(entry: Entry, rows: Rows) -> _Share | None:
+def _share_of_product(entry: Entry, rows: Rows) -> Share | None:
     found = _tiled(entry)
     if found is None or found.batches * found.rows != rows.count:
         return None
@@ -550,7 +410,7 @@ def _share_of_product(entry: Entry, rows: Rows) -> _Share | None:
     if found.batches != rows.batches and not even:
         return None
     tiles = -(-rows.rows // found.height)
-    return _Share(tiles * found.wide, found.height, found.wide)
+    return Share(tiles * found.wide, found.height, found.wide)
 
 
 def _may_share(entry: Entry, rows: Rows) -> bool:
@@ -568,15 +428,15 @@ def _common(tiles: _Tiled, rows: Rows) -> int:
     return gcd(tiles.rows, rows.rows)
 
 
-def _in_order(call: Call, tasks: int, rows: Rows) -> _Share | None:
+def _in_order(call: Call, tasks: int, rows: Rows) -> Share | None:
     """How the tasks go with rows if each computes as much as any other, one after another."""
     sizes = {m.kind.size for m in call.written}
     if any(size % tasks or size % rows.count for size in sizes) or not _is_in_order(call, tasks):
         return None
     in_batch = tasks // rows.batches
     if in_batch >= rows.rows:
-        return _Share(in_batch, 1, in_batch // rows.rows) if in_batch % rows.rows == 0 else None
-    return _Share(in_batch, rows.rows // in_batch, 1) if rows.rows % in_batch == 0 else None
+        return Share(in_batch, 1, in_batch // rows.rows) if in_batch % rows.rows == 0 else None
+    return Share(in_batch, rows.rows // in_batch, 1) if rows.rows % in_batch == 0 else None
 
 
 def _is_in_order(call: Call, tasks: int) -> bool:
