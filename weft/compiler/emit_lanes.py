@@ -18,12 +18,18 @@ def combine(c: Code, native: frozenset[str], how: str, x: str, y: str, dtype: DT
 
 
 def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:
-    """As many vectors as they have lanes, turned; equal ones are one lane each in all lanes."""
-    lanes = len(texts)
+    """As many vectors as they have lanes, turned; equal ones are one lane each in all lanes.
+
+    What is made in the middle is fenced: LLVM would look for fewer instructions through all steps,
+    which are as few as there can be, for longer than the rest of a kernel takes.
+    """
+    lanes, fence = len(texts), ""
     if len(set(texts)) == 1:
         alike = f"shufflevector {kind} {texts[0]}, {kind} poison, <{lanes} x i32> splat"
         return [writer.let(f"{alike} (i32 {lane})") for lane in range(lanes)]
     masks, order = turning(lanes, size)
+    if "float" in kind or "double" in kind:
+        fence = f"{kind} @llvm.arithmetic.fence.v{lanes}f{8 * size}"
     for bit, both in enumerate(masks):
         made = list(texts)
         for k in range(lanes):
@@ -32,6 +38,9 @@ def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:
             made[k] = writer.let(
                 f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> <{mask}>"
             )
+        if fence and 0 < bit < len(masks) - 1:
+            writer.declarations[f"declare {fence}({kind})"] = None
+            made = [writer.let(f"call {fence}({kind} {text})") for text in made]
         texts = made
     return [texts[k] for k in order]
 
