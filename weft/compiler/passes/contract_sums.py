@@ -42,6 +42,7 @@ from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
 
+MANY = 16  # products of one point of the depth that hide what a turn of the loop costs
 FURTHER = 512  # bytes from what is turned in registers to what a cache fetches
 
 
@@ -273,7 +274,9 @@ class Blocks:
         """Like `multiply`, for packed panels, of which only the first rows and vectors count.
 
         The left factor may be read where it lies. Places move along with the depth, so that a
-        turn's addresses are ready when it begins.
+        turn's addresses are ready when it begins. Many products hide what a turn costs, so that
+        fewer points of them make as good a turn, and code that is compiled sooner; a block at the
+        edge runs too seldom for longer turns to pay.
         """
         f, b = self.frame, self.frame.block
         own, step = (own, f.left.width) if b.pack_left else (self.depth.start, 1)
@@ -281,6 +284,9 @@ class Blocks:
         here, there = get(left, INDEX), get(right, INDEX)
         fetches = b.lanes * f.dtype.itemsize == WIDEST
         high, vectors = least or (b.rows, b.vectors)
+        several = UNROLL // 2 if high * vectors >= MANY else UNROLL
+        if least is not None:
+            several = 1
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
@@ -288,7 +294,7 @@ class Blocks:
                 ats = [add(lane, k * b.columns + j * b.lanes) for j in range(vectors)]
                 lefts = self.lefts(add(here, k * step), lane, rows)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
-                if fetches and points == UNROLL:
+                if fetches and points == several:
                     made += _soon(f.left, here, k) if b.pack_left else ()
                     made += _soon(f.right, there, k)
             made.append(Assign(left, add(here, points * step)))
@@ -296,12 +302,12 @@ class Blocks:
             return tuple(made)
 
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
-        turns = f.let("turns", divide(self.depth.count, UNROLL), made)
+        turns = f.let("turns", divide(self.depth.count, several), made)
         if known(turns) != 0:
-            made += f.loop("depth", turns, lambda _: turn(UNROLL))
-        if f.is_even:
+            made += f.loop("depth", turns, lambda _: turn(several))
+        if f.is_even or several == 1:
             return tuple(made)
-        rest = f.loop("depth", self.depth.count, lambda _: turn(1), multiply(turns, UNROLL))
+        rest = f.loop("depth", self.depth.count, lambda _: turn(1), multiply(turns, several))
         return (*made, *rest)
 
     def lefts(self, at: Value, lane: Value, rows: list[Value]) -> list[Value]:
