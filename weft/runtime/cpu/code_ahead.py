@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from weft.errors import WeftError
@@ -26,6 +26,7 @@ _lock = threading.RLock()  # held by who changes what follows, or a job
 _changed = threading.Condition(_lock)
 _unfinished: dict[str, Job] = {}  # what other threads were asked for, by key
 _threads: list[ThreadPoolExecutor] = []  # one, once it is needed
+_waiting: list[int] = []  # threads that take part until what they need is done
 _HURRY = 1e-4  # seconds after which a thread is made to let go of Python's lock
 _usual: list[float] = []  # what it was before, while it is that
 
@@ -78,12 +79,28 @@ def is_idle() -> bool:
 
 def finish(jobs: Sequence[Job]) -> list[bytes]:
     """The object code of each module, in whose making this thread takes part."""
-    while (job := _next_of(jobs)) is not None:
-        _make(job)
+    with _taking_part():
+        while (job := _next_of(jobs)) is not None:
+            _make(job)
     for job in jobs:
         if job.error is not None:
             raise job.error
     return [job.code for job in jobs if job.code is not None]
+
+
+@contextmanager
+def _taking_part() -> Iterator[None]:
+    """Inside, this thread makes one job after another."""
+    thread = threading.get_ident()
+    with _lock:
+        _waiting.append(thread)
+        _set_pace()
+    try:
+        yield
+    finally:
+        with _lock:
+            _waiting.remove(thread)
+            _set_pace()
 
 
 def _extra_threads() -> int:
@@ -100,7 +117,7 @@ def _ask_a_thread() -> None:
 
 def _set_pace() -> None:
     """While there are jobs, hand Python's lock around sooner, and leave the options of LLVM set."""
-    tuned.stay(bool(_unfinished))
+    tuned.stay(bool(_unfinished or _waiting))
     if _unfinished and not _usual and sys.getswitchinterval() > _HURRY:
         _usual.append(sys.getswitchinterval())
         sys.setswitchinterval(_HURRY)
@@ -142,9 +159,11 @@ def _make(job: Job) -> None:
     code: bytes | None = None
     error: Exception | None = None
     try:
-        made = compile_text(job.text, job.target)
-        job.cache.put(job.key, made)
-        code = made
+        code = job.cache.get(job.key)  # another job may have had the same text
+        if code is None:
+            made = compile_text(job.text, job.target)
+            job.cache.put(job.key, made)
+            code = made
     except (RuntimeError, MemoryError, WeftError) as raised:
         error = raised
     finally:
@@ -162,6 +181,7 @@ def _reset_after_fork() -> None:
     _changed = threading.Condition(_lock)
     _threads.clear()
     _unfinished.clear()
+    _waiting.clear()
     _set_pace()
 
 

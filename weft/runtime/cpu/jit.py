@@ -210,7 +210,8 @@ class _Tuning:
     when the emitter has put each value where it belongs, takes a twentieth and changes nothing.
     Constants moved out of loops fill the registers of a long polynomial, where instructions of
     x86 take them from memory for nothing. On ARM, where vectors are short and many, counting the
-    registers in use takes a quarter of the time and makes slower code. Options are those of the
+    registers in use takes a quarter of the time and makes slower code, and to ask of any two places
+    whether they are one takes a tenth and changes nothing. Options are those of the
     whole process: who comes first sets them, who leaves last sets them back, and who wants others
     waits until nobody is left. To set one takes as long as a few instructions take to compile, so
     who is about to compile many modules can have them stay.
@@ -264,6 +265,7 @@ class _Tuning:
             options["disable-machine-licm"] = True
         elif target.architecture == "aarch64":
             options["misched-regpressure"] = False
+            options["aarch64-use-aa"] = False
             options["aarch64-enable-atomic-cfg-tidy"] = False
             options["aarch64-enable-loop-data-prefetch"] = False
         return options
