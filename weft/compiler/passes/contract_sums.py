@@ -7,7 +7,7 @@ columns that there are; other blocks are finished from registers if the epilogue
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from weft.compiler.loops import (
@@ -38,7 +38,7 @@ from weft.compiler.passes.contract_frame import (
 )
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
-from weft.compiler.rebuild import Statements, rebuild, substitute_value
+from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
 
 AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
 
@@ -381,7 +381,8 @@ class Blocks:
         for i, sums in enumerate(f.sums):
             for j, s in enumerate(sums):
                 at = add(column, add(lane, j * f.block.lanes))
-                made += f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes, given)
+                one = f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes, given)
+                made += map(_sharing, revise(one, changer(_folded)))
         return tuple(made)
 
     def finish_from_tile(
@@ -450,6 +451,13 @@ def _soon(array: Packed, at: Value, point: int) -> Statements:
     start = (AHEAD + point) * array.width
     lines = range(start, start + array.width, LINE // array.dtype.itemsize)
     return tuple(Ahead(array.at(add(at, k))) for k in lines)
+
+
+def _sharing(statement: Statement) -> Statement:
+    """A store at a sum whose literal comes last."""
+    if not isinstance(statement, Store):
+        return statement
+    return replace(statement, index=add(statement.index, 0))
 
 
 def _folded(x: Value) -> Value:
