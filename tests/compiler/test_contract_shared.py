@@ -149,7 +149,7 @@ def test_sums_that_wait_for_products_of_the_next_piece_are_fetched_before_they_a
 
 @pytest.mark.parametrize(
     "rows, columns, products",
-    [(1024, 1020, {96}), (1024, 1024, {96, 32}), (1026, 1020, {96, 24})],
+    [(1024, 1020, {48}), (1024, 1024, {48, 8}), (1026, 1020, {48, 6})],
 )
 def test_blocks_at_the_edge_leave_out_most_of_the_products_that_go_nowhere(
     rows: int, columns: int, products: set[int]

@@ -100,10 +100,12 @@ class Copy:
                 lambda i: add(start, add(lane, i)), depth, add(place, lane), lanes
             )
         )
-        return (*made, *when(inside, whole, self.edge(start, depth, place)))
+        return (*made, *when(inside, whole, self.along(start, depth, place)))
 
-    def along(self, start: Value, depth: Span, place: Value) -> Statements:
-        """Copy a panel one point of the axis after another, whose depth lies in one piece."""
+    def along(
+        self, start: Value, depth: Span, place: Value, first: Value | None = None
+    ) -> Statements:
+        """Copy a panel one point of the axis after another, the depth from its start or `first`."""
         f, last = self.frame, subtract(self.axis[1], 1)
 
         def point(i: Value) -> Statements:
@@ -115,51 +117,49 @@ class Copy:
                 copied = self.element(here, add(depth.start, k))
                 return (self.array.put(add(to, multiply(k, self.width)), copied),)
 
-            return (*made, *f.unrolled(depth.count, body))
+            if first is None and f.block.lanes == 1:
+                return (*made, *f.unrolled(depth.count, body))
+            return (*made, *f.loop("depth", depth.count, body, first or ZERO))
 
         return f.loop("point", integer(self.width), point)
 
     def turned(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel whose depth lies in one piece: vectors along it become vectors across."""
         f, made, lanes = self.frame, list[Statement](), self.frame.block.lanes
-        at = self.held(start, made)
         turns = f.let("turns", divide(depth.count, lanes), made)
 
-        def group(first: int, lane: Value) -> Statements:
-            def body(k: Value) -> Statements:
-                here = multiply(k, lanes)
-                along = add(depth.start, add(here, lane))
-                given = [self.element(at[first + i], along) for i in range(lanes)]
-                to = add(place, add(multiply(here, self.width), add(lane, first)))
-                return tuple(
-                    self.array.put(add(to, i * self.width), x) for i, x in enumerate(turned(given))
-                )
+        def group(number: Value) -> Statements:
+            found: list[Statement] = []
+            first = f.let("first", multiply(number, lanes), found)
+            at = self.held(add(start, first), lanes, found)
 
-            return f.loop("depth", turns, body)
+            def vectors(lane: Value) -> Statements:
+                def body(k: Value) -> Statements:
+                    here = multiply(k, lanes)
+                    along = add(depth.start, add(here, lane))
+                    given = turned([self.element(x, along) for x in at])
+                    to = add(add(place, first), add(multiply(here, self.width), lane))
+                    return tuple(
+                        self.array.put(add(to, i * self.width), x) for i, x in enumerate(given)
+                    )
 
-        made += f.lanes(
-            lambda lane: tuple(s for i in range(0, self.width, lanes) for s in group(i, lane))
-        )
+                return f.loop("depth", turns, body)
+
+            return (*found, *f.lanes(vectors))
+
+        made += f.loop("group", integer(self.width // lanes), group)
         if f.is_even and UNROLL % lanes == 0:
             return tuple(made)
-
-        def rest(k: Value) -> Statements:
-            to = add(place, multiply(k, self.width))
-            return tuple(
-                self.array.put(add(to, i), self.element(at[i], add(depth.start, k)))
-                for i in range(self.width)
-            )
-
-        return (*made, *f.loop("depth", depth.count, rest, multiply(turns, lanes)))
+        return (*made, *self.along(start, depth, place, multiply(turns, lanes)))
 
     def element(self, point: Value, deep: Value) -> Value:
         """The factor at a point of the axis and of the depth."""
         names = {self.frame.product.depth[0]: deep, self.axis[0]: point}
         return substitute_value(self.factor, names)
 
-    def held(self, start: Value, into: list[Statement]) -> list[Value]:
-        """The places of a panel, held inside the axis."""
-        f, places = self.frame, [add(start, i) for i in range(self.width)]
+    def held(self, start: Value, count: int, into: list[Statement]) -> list[Value]:
+        """Places of a panel, held inside the axis."""
+        f, places = self.frame, [add(start, i) for i in range(count)]
         if self.width == self.array.points and f.is_whole(start, self.width, self.axis[1]) is True:
             return places
         last = subtract(self.axis[1], 1)
@@ -168,7 +168,7 @@ class Copy:
     def edge(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel one element at a time, its places held inside the axis."""
         made: list[Statement] = []
-        at = self.held(start, made)
+        at = self.held(start, self.width, made)
         return (*made, *self.copies(at.__getitem__, depth, place, 1))
 
     def copies(
