@@ -100,12 +100,35 @@ class Copy:
                 lambda i: add(start, add(lane, i)), depth, add(place, lane), lanes
             )
         )
-        return (*made, *when(inside, whole, self.along(start, depth, place)))
+        return (*made, *when(inside, whole, self.vectors(start, depth, place)))
+
+    def vectors(self, start: Value, depth: Span, place: Value) -> Statements:
+        """Copy a panel at the edge, one vector after another, of which some may not be whole."""
+        f, lanes = self.frame, self.frame.block.lanes
+
+        def group(number: Value) -> Statements:
+            made: list[Statement] = []
+            here = f.let("from", add(start, multiply(number, lanes)), made)
+            to = f.let("to", add(place, multiply(number, lanes)), made)
+            whole = f.lanes(
+                lambda lane: self.copies(
+                    lambda i: add(here, lane), depth, add(to, lane), lanes, lanes
+                )
+            )
+            inside = less(add(here, lanes - 1), self.axis[1])
+            return (*made, *when(inside, whole, self.along(here, depth, to, count=lanes)))
+
+        return f.loop("group", integer(self.width // lanes), group)
 
     def along(
-        self, start: Value, depth: Span, place: Value, first: Value | None = None
+        self,
+        start: Value,
+        depth: Span,
+        place: Value,
+        first: Value | None = None,
+        count: int = 0,
     ) -> Statements:
-        """Copy a panel one point of the axis after another, the depth from its start or `first`."""
+        """Copy a panel, or `count` points, one after another, the depth from `first` on."""
         f, last = self.frame, subtract(self.axis[1], 1)
 
         def point(i: Value) -> Statements:
@@ -121,7 +144,7 @@ class Copy:
                 return (*made, *f.unrolled(depth.count, body))
             return (*made, *f.loop("depth", depth.count, body, first or ZERO))
 
-        return f.loop("point", integer(self.width), point)
+        return f.loop("point", integer(count or self.width), point)
 
     def turned(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel whose depth lies in one piece: vectors along it become vectors across."""
@@ -172,9 +195,9 @@ class Copy:
         return (*made, *self.copies(at.__getitem__, depth, place, 1))
 
     def copies(
-        self, at: Callable[[int], Value], depth: Span, place: Value, step: int
+        self, at: Callable[[int], Value], depth: Span, place: Value, step: int, count: int = 0
     ) -> Statements:
-        """Copy points 0, step, 2 · step, … of a panel, which lie `at` places of the axis.
+        """Copy points 0, step, 2 · step, … of a panel, or of `count`, `at` places of the axis.
 
         Vectors of a few points of the depth are written out; single elements are too many.
         """
@@ -186,7 +209,7 @@ class Copy:
                 self.array.put(
                     add(here, i), substitute_value(self.factor, {**names, self.axis[0]: at(i)})
                 )
-                for i in range(0, self.width, step)
+                for i in range(0, count or self.width, step)
             )
 
         if known(depth.count) == FEW and step > 1:
