@@ -209,10 +209,13 @@ def rename_locals(statements: Statements, numbers: Mapping[int, int]) -> Stateme
             return value("get", x.args, x.dtype, numbers[x.data])
         return x
 
-    return _renamed(revise(statements, changer(change)), numbers)
+    return renamed(revise(statements, changer(change)), numbers)
 
 
-def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
+def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
+    """Statements that assign other locals in the place of some, and read those they read."""
+    if not numbers:
+        return statements
     made: list[Statement] = []
     for statement in statements:
         if isinstance(statement, Assign):
@@ -229,7 +232,7 @@ def _renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
             sums, left, right = (numbers.get(n, n) for n in named)
             statement = replace(statement, sums=sums, left=left, right=right)
         inner = statement.body
-        made.append(with_body(statement, _renamed(inner, numbers)) if inner else statement)
+        made.append(with_body(statement, renamed(inner, numbers)) if inner else statement)
     return tuple(made)
 
 

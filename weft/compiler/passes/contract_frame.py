@@ -6,7 +6,7 @@ Conditions that are known while the loops are written are plain bools, and leave
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from weft.compiler.loops import (
@@ -45,8 +45,9 @@ from weft.compiler.rebuild import (
     Scope,
     Statements,
     assigned_locals,
-    rename_locals,
-    substitute,
+    rebuild,
+    renamed,
+    revise,
 )
 from weft.core.common.types import DType
 
@@ -117,6 +118,18 @@ def multiplied(x: Value, y: Value, total: Value) -> Value:
     if x.dtype.kind == "f":
         return value("fma", (x, y, total), x.dtype)
     return value("add", (value("mul", (x, y), x.dtype), total), x.dtype)
+
+
+def folded(x: Value) -> Value:
+    """A load at a sum whose literal comes last: places that differ by it share the rest."""
+    return load(x.data, add(x.args[0], 0), x.dtype) if x.op == "load" else x
+
+
+def _at_a_sum(statement: Statement) -> Statement:
+    """Like `folded`, of a store."""
+    if not isinstance(statement, Store):
+        return statement
+    return replace(statement, index=add(statement.index, 0))
 
 
 def _reads(product: Product) -> bool:
@@ -284,11 +297,19 @@ class Frame:
         self, row: Value, column: Value, total: Value, lanes: int, given: Statements | None = None
     ) -> Statements:
         """The epilogue, or what is `given`, at one point, or at one vector of points."""
-        product = self.product
+        product, others = self.product, self.in_lanes if lanes > 1 else {}
         sums = get(product.target, self.scope.locals[product.target].dtype)
         names = {product.row[0]: row, product.column[0]: column, sums: total}
-        made = substitute(product.epilogue if given is None else given, names)
-        return made if lanes == 1 else rename_locals(made, self.in_lanes)
+
+        def change(x: Value) -> Value:
+            if x.op == "get" and x.data in others:
+                return get(others[x.data], x.dtype, *x.args)
+            return folded(x)
+
+        made = revise(
+            product.epilogue if given is None else given, lambda x: rebuild(x, change, names)
+        )
+        return renamed(tuple(map(_at_a_sum, made)), others)
 
     def each(
         self, row: Value, column: Value, at: Callable[[Value, Value, int], Statements]

@@ -7,7 +7,7 @@ columns that there are; other blocks are finished from registers if the epilogue
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from weft.compiler.loops import (
@@ -33,12 +33,13 @@ from weft.compiler.passes.contract_frame import (
     Span,
     both,
     ceiling,
+    folded,
     negated,
     when,
 )
 from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
-from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
+from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
 
@@ -110,12 +111,13 @@ class Blocks:
                 )
             products = when(unused, (), products)
             rests = self.hidden.add_rests(p, q, lane) if none is not False else ()
+            ends = () if straight is False else self.finish(row, column, lane, shown)
             return (
                 *self.begin(slot, lane),
                 *self.soon(slot),
                 *when(none, rests, products),
                 *self.join(slot, lane),
-                *when(straight, self.finish(row, column, lane, shown), self.keep(slot, lane)),
+                *when(straight, ends, self.keep(slot, lane)),
             )
 
         if f.waits is not None:
@@ -318,7 +320,7 @@ class Blocks:
         f, b, product = self.frame, self.frame.block, self.frame.product
         if not b.pack_left:
             deep = product.depth[0]
-            return [rebuild(product.left, _folded, {deep: at, product.row[0]: r}) for r in rows]
+            return [rebuild(product.left, folded, {deep: at, product.row[0]: r}) for r in rows]
         if not b.by_lane:
             return [f.left.at(add(at, i)) for i in range(b.rows)]
         found: list[Value] = []
@@ -336,11 +338,11 @@ class Blocks:
 
         def right(here: Value, k: Value) -> Value:
             names = {product.column[0]: here, product.depth[0]: add(self.depth.start, k)}
-            return rebuild(product.right, _folded, names)
+            return rebuild(product.right, folded, names)
 
         def left(row: Value, k: Value) -> Value:
             names = {product.row[0]: row, product.depth[0]: add(self.depth.start, k)}
-            return rebuild(product.left, _folded, names)
+            return rebuild(product.left, folded, names)
 
         def products(lefts: list[Value], x: Value) -> Statements:
             return tuple(
@@ -381,8 +383,7 @@ class Blocks:
         for i, sums in enumerate(f.sums):
             for j, s in enumerate(sums):
                 at = add(column, add(lane, j * f.block.lanes))
-                one = f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes, given)
-                made += map(_sharing, revise(one, changer(_folded)))
+                made += f.epilogue(add(row, i), at, get(s, f.dtype), f.block.lanes, given)
         return tuple(made)
 
     def finish_from_tile(
@@ -451,15 +452,3 @@ def _soon(array: Packed, at: Value, point: int) -> Statements:
     start = (AHEAD + point) * array.width
     lines = range(start, start + array.width, LINE // array.dtype.itemsize)
     return tuple(Ahead(array.at(add(at, k))) for k in lines)
-
-
-def _sharing(statement: Statement) -> Statement:
-    """A store at a sum whose literal comes last."""
-    if not isinstance(statement, Store):
-        return statement
-    return replace(statement, index=add(statement.index, 0))
-
-
-def _folded(x: Value) -> Value:
-    """A load at a sum whose literal comes last: places that differ by it share the rest."""
-    return load(x.data, add(x.args[0], 0), x.dtype) if x.op == "load" else x
