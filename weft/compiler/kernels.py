@@ -33,11 +33,12 @@ from weft.compiler.polynomial import known, subtract
 from weft.compiler.statistics import Clock
 from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
-from weft.runtime.cpu.code_ahead import Job, begin, finish, is_idle
+from weft.runtime.cpu.code_ahead import Job, begin, finish, has_help, is_idle
 from weft.runtime.cpu.code_cache import link
 from weft.runtime.cpu.jit import Loaded, Target, chosen_target
 
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
+ALONE = 8  # the same for a single thread, which has nobody to share them with
 _FIRST = (1, 1, 2)  # kernels in the first modules of a graph: LLVM has something to do early
 LONG = 100_000  # products of numbers that are worth a kernel for their very sizes
 OFTEN = 8  # times of a loop for which it pays to pack what it reads beforehand
@@ -208,15 +209,20 @@ class KernelStore:
 
     def _wanted(self) -> int:
         """How many forms the next module has."""
+        if not has_help():
+            return ALONE
         return (*_FIRST, BATCH)[min(self._begun, len(_FIRST))]
 
     def begin(self, requests: Sequence[Request], clock: Clock) -> None:
         """Have the products of a graph compiled, now that it is known how each of them is cut."""
         with self._lock, clock("emit"):
             self._waiting = []
-            for each in dict.fromkeys(r.compiled for r in requests):
-                if each.is_product and not each.code and not each.jobs:
-                    _write([each])
+            if not has_help():
+                return
+            asked = dict.fromkeys(r.compiled for r in requests)
+            new = [c for c in asked if c.is_product and not c.code and not c.jobs]
+            for each in new:
+                _write([each], apart=len(new) <= BATCH)
 
     def _put_down(self, new: Compiled, clock: Clock, is_certain: bool) -> None:
         """Remember a new kernel; enough of them are begun to be compiled.
@@ -260,8 +266,9 @@ class KernelStore:
             self._next, self._begun = [], 0
             left = [c for c in new if not c.jobs]
             with clock("emit"):
-                for i in range(0, len(left), BATCH):
-                    _write(left[i : i + BATCH])
+                batch = BATCH if has_help() else ALONE
+                for i in range(0, len(left), batch):
+                    _write(left[i : i + batch])
             begun = {each: each.jobs for each in new}
             jobs = list({job: None for each in new for job in each.jobs})
             try:
@@ -298,17 +305,18 @@ def _told(count: int) -> Iterator[None]:
         ) from error
 
 
-def _write(batch: Sequence[Compiled]) -> None:
-    """Have kernels compiled: those of one form at once, each in its module; several forms in one.
+def _write(batch: Sequence[Compiled], apart: bool = True) -> None:
+    """Have kernels compiled: several forms in one module, a single form's each in its own.
 
-    Names are by position, so that the same graph finds its code on disk again.
+    With many modules, or one thread, a form's need not be `apart`. Names are by position, so that
+    the same graph finds its code on disk again.
     """
     names = (f"kernel{number}" for number in itertools.count())
     for each in batch:
         each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
     target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
-    if len(batch) == 1:
+    if len(batch) == 1 and (batch[0].jobs or (apart and has_help())):
         for kernel in batch[0].kernels[len(batch[0].jobs) :]:
             batch[0].jobs += (begin(emit([kernel], target, checks), target),)
         return

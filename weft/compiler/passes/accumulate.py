@@ -30,6 +30,7 @@ from weft.compiler.rebuild import Scope, Statements
 from weft.core.common.types import DType
 
 _INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
+_NEUTRAL = frozenset({"add", "mul", "max", "min", "and", "or"})
 _DOUBLE = np.dtype(np.float64)
 _MANTISSA, _BIAS = 52, 1023
 _MOST_LEVELS = 48  # blocks of an extent that only the caller knows: fewer than 2^48
@@ -133,11 +134,12 @@ class Tree:
         self.totals = totals
         self.blocks = blocks
         most = most_of(blocks)
-        length = _MOST_LEVELS if most is None else max(most.bit_length(), 1)
+        self.levels = _MOST_LEVELS if most is None else max(most.bit_length(), 1)
         scope = totals.scope
         self.partials = [
             tuple(
-                scope.local("partials", scope.locals[n].dtype, totals.lanes, length) for n in held
+                scope.local("partials", scope.locals[n].dtype, totals.lanes, self.levels)
+                for n in held
             )
             for held in totals.held
         ]
@@ -193,11 +195,16 @@ class Tree:
         level = scope.variable("level")
         shifted = value("shift_right", (self.blocks, level), INDEX)
         bit = value("bit_and", (shifted, integer(1)), INDEX)
-        lowest = exponent(value("bit_and", (self.blocks, _negative(self.blocks)), INDEX))
         present = value("less", (integer(0), bit), BOOL)
-        some = value("less", (integer(0), self.blocks), BOOL)
-        top = add(exponent(self.blocks), 1)
         join = When(present, everywhere(self._join(level)))
+        top = integer(self.levels)
+        if self.levels == _MOST_LEVELS:
+            top = add(exponent(self.blocks), 1)
+        if all(part.combine in _NEUTRAL for part in self.totals.parts):
+            nothing = self.totals.start([None] * len(self.partials))  # leaves what it meets as is
+            return (*everywhere(nothing), Loop(level, integer(0), top, (join,)))
+        lowest = exponent(value("bit_and", (self.blocks, _negative(self.blocks)), INDEX))
+        some = value("less", (integer(0), self.blocks), BOOL)
         loop = Loop(level, add(lowest, 1), top, (join,))
         return (When(some, (*everywhere(self._take(lowest)), loop)),)
 

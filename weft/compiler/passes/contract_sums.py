@@ -229,7 +229,7 @@ class Blocks:
             for j in range(b.vectors):
                 if panel is None:
                     names = {product.column[0]: add(column, add(lane, j * b.lanes))}
-                    rights.append(substitute_value(product.right, {**deep, **names}))
+                    rights.append(rebuild(product.right, folded, {**deep, **names}))
                 else:
                     at = add(panel, add(multiply(k, b.columns), add(lane, j * b.lanes)))
                     rights.append(f.right.at(at))

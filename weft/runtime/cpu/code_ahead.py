@@ -71,6 +71,11 @@ def begin(text: str, target: Target) -> Job:
     return job
 
 
+def has_help() -> bool:
+    """Whether other threads compile what is begun, while this one goes on."""
+    return _extra_threads() > 0
+
+
 def is_idle() -> bool:
     """Whether a module that is begun now is compiled at once."""
     with _lock:
