@@ -80,11 +80,16 @@ class Assembler:
         with self.clock("fuse"):
             fusion = Fusion(nodes, outputs)
         entries = [self._entry(fusion, group, memory) for group in fusion.groups]
-        steps = self._with_packs(with_panels(fusion, entries, memory))
-        self._ask_for([c for step in steps if isinstance(step, Panels) for c in step.calls])
+        steps: list[Step] = []
+        for step in with_panels(fusion, entries, memory):
+            steps.append(step)
+            calls = step.calls if isinstance(step, Panels) else ()
+            self._ask_for(calls)
+            calls = (step,) if isinstance(step, Call) else calls
+            STORE.begin([call.request for call in calls], self.clock)
         STORE.begin(self.requests, self.clock)
         reserved, self._reserved = self._reserved, []
-        return (*reserved, *steps)
+        return (*reserved, *self._with_packs(steps))
 
     def _entry(self, fusion: Fusion, group: Group, memory: Environment) -> Entry:
         """A group with its steps, and how to cut a product otherwise.

@@ -214,15 +214,17 @@ class KernelStore:
         return (*_FIRST, BATCH)[min(self._begun, len(_FIRST))]
 
     def begin(self, requests: Sequence[Request], clock: Clock) -> None:
-        """Have the products of a graph compiled, now that it is known how each of them is cut."""
+        """Have products of a graph compiled, now that it is known how each of them is cut.
+
+        While others have nothing to do, the kernels of each are modules of their own.
+        """
+        if not has_help():
+            return
         with self._lock, clock("emit"):
-            self._waiting = []
-            if not has_help():
-                return
-            asked = dict.fromkeys(r.compiled for r in requests)
-            new = [c for c in asked if c.is_product and not c.code and not c.jobs]
-            for each in new:
-                _write([each], apart=len(new) <= BATCH)
+            for each in dict.fromkeys(r.compiled for r in requests):
+                if each.is_product and not each.code and not each.jobs:
+                    _write([each], apart=is_idle())
+            self._waiting = [each for each in self._waiting if not each.jobs]
 
     def _put_down(self, new: Compiled, clock: Clock, is_certain: bool) -> None:
         """Remember a new kernel; enough of them are begun to be compiled.

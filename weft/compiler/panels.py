@@ -10,7 +10,7 @@ a batch run in order, on one worker. No bit changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lcm, prod
 
@@ -95,9 +95,10 @@ class _Chain:
         return node.types[0].nbytes >= VAST * max(kind_of(ref).nbytes for ref in node.inputs)
 
 
-def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memory]) -> list[Step]:
-    """The steps of all entries, chains of them panel by panel."""
-    made: list[Step] = []
+def with_panels(
+    fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memory]
+) -> Iterator[Step]:
+    """The steps of all entries, chains of them panel by panel; each as soon as it is certain."""
     left = _drawn_late(entries)
     while left:
         first, *rest = left
@@ -107,13 +108,13 @@ def with_panels(fusion: Fusion, entries: Sequence[Entry], places: dict[Ref, Memo
             found = _chain(fusion, first, rest)
             panels = None if found is None else _panels(fusion, found, left, places)
         if found is None or panels is None:
-            made += first.steps
+            yield from first.steps
             left = rest
             continue
-        made += [step for entry in found.before for step in entry.steps]
-        made.append(panels)
+        for entry in found.before:
+            yield from entry.steps
+        yield panels
         left = found.after
-    return made
 
 
 def _drawn_late(entries: Sequence[Entry]) -> list[Entry]:
