@@ -79,12 +79,7 @@ class Blocks:
         made: list[Statement] = []
         row = f.let("row", add(self.rows.start, multiply(p, b.rows)), made)
         column = f.let("column", add(self.columns.start, multiply(q, b.columns)), made)
-        slot: Value = ZERO
-        if f.pieces:
-            slot = multiply(add(multiply(p, f.wide), q), b.rows * b.columns)
-        elif f.late:
-            slot = multiply(q, b.rows * b.columns)
-        slot = f.let("slot", slot, made)
+        slot = f.let("slot", self.slot(p, q), made)
         most = subtract(product.row[1], 1)
         at = [add(row, i) for i in range(b.rows)]
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
@@ -136,6 +131,13 @@ class Blocks:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             made += when(self.part.last, crooked)
         return tuple(made)
+
+    def slot(self, p: Value, q: Value) -> Value:
+        """Where the sums of a block begin in the tile."""
+        f, size = self.frame, self.frame.block.rows * self.frame.block.columns
+        if f.pieces:
+            return multiply(add(multiply(p, f.wide), q), size)
+        return multiply(q, size) if f.late else ZERO
 
     def straight(
         self, here: tuple[Span, Span], done: Value | bool, into: list[Statement]
