@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.errors import WeftError
@@ -26,7 +26,7 @@ _lock = threading.RLock()  # held by who changes what follows, or a job
 _changed = threading.Condition(_lock)
 _unfinished: dict[str, Job] = {}  # what other threads were asked for, by key
 _threads: list[ThreadPoolExecutor] = []  # one, once it is needed
-_waiting: list[int] = []  # threads that take part until what they need is done
+_waiting: set[int] = set()  # threads that take part until what they need is done
 _HURRY = 1e-4  # seconds after which a thread is made to let go of Python's lock
 _usual: list[float] = []  # what it was before, while it is that
 
@@ -84,28 +84,21 @@ def is_idle() -> bool:
 
 def finish(jobs: Sequence[Job]) -> list[bytes]:
     """The object code of each module, in whose making this thread takes part."""
-    with _taking_part():
+    thread = threading.get_ident()
+    try:
+        with _lock:
+            _waiting.add(thread)
+            _set_pace()
         while (job := _next_of(jobs)) is not None:
             _make(job)
+    finally:  # what an interrupt leaves here, the next one of this thread takes away
+        with _lock:
+            _waiting.discard(thread)
+            _set_pace()
     for job in jobs:
         if job.error is not None:
             raise job.error
     return [job.code for job in jobs if job.code is not None]
-
-
-@contextmanager
-def _taking_part() -> Iterator[None]:
-    """Inside, this thread makes one job after another."""
-    thread = threading.get_ident()
-    with _lock:
-        _waiting.append(thread)
-        _set_pace()
-    try:
-        yield
-    finally:
-        with _lock:
-            _waiting.remove(thread)
-            _set_pace()
 
 
 def _extra_threads() -> int:
