@@ -81,6 +81,11 @@ def _largest(x: Any, y: Any) -> Any:
     return np.maximum(np.abs(x), np.abs(y))
 
 
+def _distance(x: Any, y: Any) -> Any:
+    """As C has it: infinite if one of both is, even beside NaN."""
+    return np.where(np.isinf(x) | np.isinf(y), np.inf, np.hypot(x, y))
+
+
 def _odd_erfinv(x: Any) -> Any:
     return np.copysign(special.erfinv(x), x)
 
@@ -133,7 +138,7 @@ ORACLES: dict[str, Oracle] = {
     "digamma": Oracle(special.digamma, mp.digamma, floor=_reflected(special.digamma)),
     "pow": Oracle(np.power, _exact_pow, 2),
     "atan2": Oracle(np.arctan2, mp.atan2, 2),
-    "hypot": Oracle(np.hypot, mp.hypot, 2),
+    "hypot": Oracle(_distance, mp.hypot, 2),
     "logaddexp": Oracle(np.logaddexp, _exact_log_sum(0), 2, _largest),
     "logaddexp2": Oracle(np.logaddexp2, _exact_log_sum(2), 2, _largest),
 }
