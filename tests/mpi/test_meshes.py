@@ -60,7 +60,7 @@ def test_ranks_may_look_collect_diverge_come_late_and_die(launch, ranks):
 LIGHT = """
 import sys
 import weft
-late = ("socket", "selectors", "hashlib", "mmap", "json", "html", "numpy.typing", "llvmlite")
+late = ("socket", "selectors", "hashlib", "json", "html", "numpy.typing", "llvmlite")
 late += ("weft.runtime.communicator.collectives", "weft.runtime.communicator.job")
 assert weft.runtime.communicator.world().size == 1
 print(*(name for name in late if name in sys.modules))

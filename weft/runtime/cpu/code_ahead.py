@@ -157,7 +157,7 @@ def _make(job: Job) -> None:
     code: bytes | None = None
     error: Exception | None = None
     try:
-        code = job.cache.get(job.key)  # another job may have had the same text
+        code = job.cache.recent(job.key)  # another job may have had the same text
         if code is None:
             made = compile_text(job.text, job.target)
             job.cache.put(job.key, made)

@@ -50,6 +50,11 @@ class CodeCache:
         self.counters.hits += 1
         return found
 
+    def recent(self, key: str) -> bytes | None:
+        """What this process made or read lately; to ask for it counts as nothing."""
+        with self._lock:
+            return self._recent.get(key)
+
     def put(self, key: str, code: bytes) -> None:
         """Keep `code` under `key`."""
         self._remember(key, code)
