@@ -266,12 +266,12 @@ def choose_shared(
     choice: Choice,
     tall: int = 0,
     by_lane: bool = False,
-    strip: tuple[bool, bool] | None = None,
+    strip: bool | None = None,
 ) -> Block:
     """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows.
 
     If there is an instruction for it, packed rows are multiplied `by_lane`. If only one factor is
-    packed before, tiles may be a `strip`: as wide as the right one, or as high as the left one.
+    packed before, tiles are as high as the left one if `strip`, as wide as the right one if not.
     """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
@@ -303,8 +303,8 @@ def choose_shared(
     tile = (tall or tile_rows), tile_columns
     if rows * columns * depth < PAIR:  # worth one thread
         tile = tile[0], balanced(columns, columns, wide)
-    elif strip is not None and not tall and (columns, rows)[strip[0]] != UNKNOWN:
-        tile = _strip(product, (rows, columns, depth), strip[0], (high, wide))
+    elif strip is not None and not tall and (columns, rows)[strip] != UNKNOWN:
+        tile = _strip(product, (rows, columns, depth), strip, (high, wide))
     elif not tall:
         batches = prod(known(e) or 1 for _, e in product.batch)
         tasks = ceil((TASKS if large else 2 * TASKS) / max(batches, 1))

@@ -126,7 +126,7 @@ def contract_shared(
         product = in_quads(scope, product) if quads else product
         given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
         shared = packing.shared if product is given else packing.shared[::-1]
-        strip = None if packing.lasting or all(shared) else shared
+        strip = None if packing.lasting or all(shared) else shared[0]
         block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
         if masked(product, product.left):
             block = replace(block, depth=min(block.depth, FINE))
