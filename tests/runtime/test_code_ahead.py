@@ -32,10 +32,16 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     deadline = time.monotonic() + 60
     while code_ahead._unfinished and time.monotonic() < deadline:  # what another test began
         time.sleep(0.01)
+    _stop_threads()
     monkeypatch.setattr(code_ahead, "available_cores", lambda: 2)
     monkeypatch.setattr(settings, "cache_dir", str(tmp_path / "code"))
     yield
-    for each in code_ahead._threads:  # the next test may have another number of them
+    _stop_threads()
+
+
+def _stop_threads() -> None:
+    """What comes next may need another number of them, or none."""
+    for each in code_ahead._threads:
         each.shutdown()
     code_ahead._threads.clear()
 

@@ -12,6 +12,8 @@ from weft.compiler.steps import Call, Step
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
 
+UPRIGHT = 48  # rows of a tile that is not turned, until it is known how many go into a panel
+
 
 @dataclass(frozen=True)
 class Share:
@@ -60,8 +62,13 @@ class Entry:
 
     @cached_property
     def alone(self) -> tuple[Step, ...]:
-        """The steps in a panel: a product that packs first is one kernel that packs as it goes."""
+        """The steps in a panel: a product that packs first is one kernel that packs as it goes.
+
+        One with few columns, which is better computed as its transpose, is not turned there.
+        """
         call = None if self.is_made else self.cut(0, 0)
+        if call is not None and call.request.compiled.kernels[0].notes.get("rows") is None:
+            call = self.cut(0, UPRIGHT) or call
         return self.steps if call is None else (call,)
 
 

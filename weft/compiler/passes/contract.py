@@ -51,8 +51,8 @@ def contract(
     `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
     many points of the depth only: those with the next ones go on with its sums, so they must come
     later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
-    have; `quads` says that there is an instruction for `dot4`, `by_lane` that any lane of a vector
-    can be multiplied by.
+    have, and then no product is turned; `quads` says that there is an instruction for `dot4`,
+    `by_lane` that any lane of a vector can be multiplied by.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -62,7 +62,7 @@ def contract(
         product = in_quads(scope, product)
     registers = registers or (16 if vector_bytes == 32 else 32)
     lanes = vector_bytes // product.dtype.itemsize
-    given, product = product, orient(product, lanes)
+    given, product = product, product if tall else orient(product, lanes)
     if not (pieces or tall):
         product = dealt(scope, product, lanes)
     block = choose(product, vector_bytes, registers, choice, tall)

@@ -124,7 +124,8 @@ def contract_shared(
         product = match(scope)
         assert product is not None, "it was looked at before"
         product = in_quads(scope, product) if quads else product
-        given, product = product, orient(product, vector_bytes // product.dtype.itemsize)
+        lanes = vector_bytes // product.dtype.itemsize
+        given, product = product, product if tall else orient(product, lanes)
         shared = packing.shared if product is given else packing.shared[::-1]
         strip = None if packing.lasting or all(shared) else shared[0]
         block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)

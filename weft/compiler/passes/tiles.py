@@ -75,7 +75,9 @@ def in_tiles(
     if product is None or dtype is None or not (narrow or (dtype == int8 and _is_worth(product))):
         return None
     pairs = dtype == bfloat16 and feature_of(dtype) not in native
-    given, product = product, _flat(product) if pairs else _oriented(product)
+    given = product
+    if not tall:
+        product = _flat(product) if pairs else _oriented(product)
     product = replace(product, left=product.left.args[0], right=product.right.args[0])
     cut = _cut_for_pairs if pairs else _cut
     block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
