@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import threading
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,9 @@ import pytest
 from tests.runtime.program_kernels import INDEX, LARGE, array, mixed, pointers, step
 from weft.errors import CancelledError
 from weft.runtime.cpu import program as module
+from weft.runtime.cpu.executor import executor
+from weft.runtime.cpu.pool import pool
+from weft.runtime.cpu.pool_text import POOL
 from weft.runtime.cpu.program_builder import UNWATCHED_NS, ProgramBuilder
 
 ROOT = Path(__file__).parents[2]
@@ -209,6 +214,80 @@ def test_a_run_that_pauses_at_every_occasion_does_every_task_once(monkeypatch, t
         want_x, want_y = mixed(mixed(want_x, 1), 3), mixed(want_y, 2)
     np.testing.assert_array_equal(x, want_x)
     np.testing.assert_array_equal(y, want_y)
+
+
+def paused_run(monkeypatch, at_pause):
+    """A program of many tasks on two threads; `at_pause` is called at each pause of a run."""
+    monkeypatch.setattr(module, "_PAUSE_NS", 0)
+    cells = np.zeros(2000, INDEX)
+    builder = ProgramBuilder(arguments=1)
+    builder.region([step("spin", [builder.argument(0)], [20_000], 2000, LARGE, grain=1)])
+    program = builder.build()
+    program.run(pointers(cells), 2)  # the pool has a worker now, and the program a frame
+    (frame,) = program._idle
+    resume = frame.resume
+
+    def resumed() -> int:
+        at_pause(cells)
+        return resume()
+
+    frame.resume = resumed
+    cells[:] = 0
+    return program, cells
+
+
+def test_others_go_on_while_a_run_pauses(monkeypatch):
+    progress = []
+
+    def at_pause(cells):
+        before = np.count_nonzero(cells)
+        time.sleep(0.02)
+        progress.append(np.count_nonzero(cells) - before)
+
+    program, cells = paused_run(monkeypatch, at_pause)
+    program.run(pointers(cells), 2)
+    assert np.count_nonzero(cells) == 2000
+    assert sum(progress) > 1000 > len(progress)
+
+
+def test_an_error_in_a_pause_ends_the_region_and_leaves_the_pool_free(monkeypatch):
+    def at_pause(cells):
+        raise KeyboardInterrupt
+
+    program, cells = paused_run(monkeypatch, at_pause)
+    with pytest.raises(KeyboardInterrupt):
+        program.run(pointers(cells), 2)
+    done = np.count_nonzero(cells)
+    time.sleep(0.05)
+    assert 0 < np.count_nonzero(cells) == done < 2000  # nobody works on
+    assert pool._words[POOL["BUSY"] // 4] == 0
+    (frame,) = program._idle
+    frame.resume = partial(executor().resume, frame.memory.ctypes.data)
+    program.run(pointers(cells), 2)
+    assert np.count_nonzero(cells) == 2000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_run_that_a_child_was_forked_from_is_not_ended_by_the_child(monkeypatch):
+    children = []
+
+    def at_pause(cells):
+        if not children:
+            children.append(os.fork())
+
+    program, cells = paused_run(monkeypatch, at_pause)
+    code = 1
+    try:
+        program.run(pointers(cells), 2)
+        code = 2
+    except CancelledError as error:
+        code = 3 if "before a fork" in str(error) else 4
+    finally:
+        if children == [0]:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 3
+    assert code == 2 and np.count_nonzero(cells) == 2000
 
 
 def test_a_run_on_arrays_uses_their_memory():

@@ -31,6 +31,7 @@ class Executor:
     arrays: Callable[[Any], Callable[..., Any]]  # a record of `handles` as a function
     tensors: Callable[[Any], Callable[..., Any]]
     resume: Callable[[int], int]  # go on where the frame says
+    close: Callable[[int], None]  # end what the frame has left open
     worker: Callable[[int, int], None]  # serve a pool until it is stopped
     stop: Callable[[int], None]  # send the workers of a pool home
     ticks: Callable[[], int]  # the processor's clock
@@ -65,6 +66,7 @@ def _loaded() -> Executor:
         arrays=partial(function_of, code.address("arrays")),
         tensors=partial(function_of, code.address("tensors")),
         resume=routine(code.address("resume")),
+        close=ctypes.CFUNCTYPE(None, address)(code.address("close")),
         worker=ctypes.CFUNCTYPE(None, address, word)(code.address("worker")),
         stop=ctypes.CFUNCTYPE(None, address)(code.address("stop")),
         ticks=ticks,

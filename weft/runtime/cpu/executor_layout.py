@@ -30,7 +30,8 @@ FRAME = {  # what a run is, by byte offset
     "WORKERS": 176,  # that have begun to run panels, the caller included
     "NUMBER": 184,  # what makes a number of Python's, for frames that Python calls itself
     "DOORS": 192,  # for each Python function, null or the record by which it is done natively
-    "REGISTERS": 200,
+    "OPENED": 200,  # whether a region of this run is open to the pool
+    "REGISTERS": 208,
 }
 ZERO, SELF, SCRATCH, THREADS, FIXED_ARGUMENTS = range(5)
 

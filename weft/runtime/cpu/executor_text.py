@@ -17,6 +17,7 @@ declare ptr @memmove(ptr, ptr, i64)
 
 define i64 @start(ptr %frame) {
 entry:
+  call void @close(ptr %frame)
   %code = field ptr CODE
   %table = field ptr TABLE
   %arguments = field ptr ARGUMENTS
@@ -282,20 +283,32 @@ out:
   ret i64 0
 }
 
+; Work together on a region. It stays open while Python handles signals: others work on.
 define internal i64 @do_parallel(ptr %frame, ptr %ip) {
 entry:
-  %chunks = operand 3
   %pool = field ptr POOL
+  %busy.at = getelementptr i8, ptr %pool, i64 $POOL_BUSY
+  %opened = field i64 OPENED
+  %fresh = icmp eq i64 %opened, 0
+  br i1 %fresh, label %begin, label %again
+again:
+  %held = load atomic i32, ptr %busy.at monotonic, align 4
+  %lost = icmp eq i32 %held, 0
+  br i1 %lost, label %orphan, label %on
+orphan:
+  ; A child of the process that opened it: what others took of it is not done here.
+  ret i64 $CANCELLED
+begin:
+  %chunks = operand 3
   %threads = field i64 THREADS
   %done = field i64 CHUNK
-  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
   %helpers = sub i64 %threads, 1
   %left = sub i64 %chunks, %done
   %useful = sub i64 %left, 1
   %scarce = icmp slt i64 %useful, %helpers
   %wanted = select i1 %scarce, i64 %useful, i64 %helpers
   %any = icmp sgt i64 %wanted, 0
-  br i1 %any, label %look, label %alone
+  br i1 %any, label %look, label %on
 look:
   %workers.at = getelementptr i8, ptr %pool, i64 $POOL_WORKERS
   %workers = load atomic i32, ptr %workers.at monotonic, align 4
@@ -307,37 +320,57 @@ ask:
   ret i64 $NEED_POOL
 claim:
   ; Only one region at a time has the pool; another caller's region runs on its own thread.
-  %busy.at = getelementptr i8, ptr %pool, i64 $POOL_BUSY
   %pair = cmpxchg ptr %busy.at, i32 0, i32 1 acq_rel monotonic
   %mine = extractvalue { i32, i1 } %pair, 1
-  br i1 %mine, label %together, label %alone
+  br i1 %mine, label %together, label %on
 together:
   %limit = trunc i64 %wanted to i32
+  field OPENED = i64 1
   call void @open(ptr %pool, ptr %frame, ptr %ip, i32 %limit)
-  %code.together = call i64 @share(ptr %frame, ptr %ip, i64 0)
-  %dealt.together = atomicrmw xchg ptr %chunk.at, i64 %chunks monotonic
-  call void @shut(ptr %pool)
-  store atomic i32 0, ptr %busy.at release, align 4
-  br label %joined
-alone:
-  %code.alone = call i64 @share(ptr %frame, ptr %ip, i64 0)
-  %dealt.alone = field i64 CHUNK
-  br label %joined
-joined:
-  %code = phi i64 [ %code.together, %together ], [ %code.alone, %alone ]
-  %dealt = phi i64 [ %dealt.together, %together ], [ %dealt.alone, %alone ]
+  br label %on
+on:
+  %code = call i64 @share(ptr %frame, ptr %ip, i64 0)
   %paused = icmp eq i64 %code, $PAUSED
-  %unfinished = icmp ult i64 %dealt, %chunks
-  %later = and i1 %paused, %unfinished
-  br i1 %later, label %pause, label %finish
+  br i1 %paused, label %pause, label %finish
 pause:
-  field CHUNK = i64 %dealt
   field IP = ptr %ip
   ret i64 $PAUSED
 finish:
+  call void @end(ptr %frame, ptr %ip)
   field CHUNK = i64 0
   %result = call i64 @after(ptr %frame)
   ret i64 %result
+}
+
+; End what a run has left open at its next instruction: nobody goes on with it.
+define void @close(ptr %frame) {
+  %ip = field ptr IP
+  call void @end(ptr %frame, ptr %ip)
+  ret void
+}
+
+; End a region, if it is open: nobody takes more of it, and what was taken is waited for.
+define internal void @end(ptr %frame, ptr %ip) {
+entry:
+  %opened = field i64 OPENED
+  %none = icmp eq i64 %opened, 0
+  br i1 %none, label %out, label %end
+end:
+  field OPENED = i64 0
+  %pool = field ptr POOL
+  %busy.at = getelementptr i8, ptr %pool, i64 $POOL_BUSY
+  %held = load atomic i32, ptr %busy.at monotonic, align 4
+  %lost = icmp eq i32 %held, 0
+  br i1 %lost, label %out, label %wait
+wait:
+  %chunks = operand 3
+  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
+  %dealt = atomicrmw xchg ptr %chunk.at, i64 %chunks monotonic
+  call void @shut(ptr %pool)
+  store atomic i32 0, ptr %busy.at release, align 4
+  br label %out
+out:
+  ret void
 }
 """
 
@@ -345,7 +378,13 @@ finish:
 _PANELS = """
 define internal i64 @do_panels(ptr %frame, ptr %ip) {
 entry:
+  %opened = field i64 OPENED
+  %fresh = icmp eq i64 %opened, 0
+  br i1 %fresh, label %begin, label %on
+begin:
   field WORKERS = i64 1
+  br label %on
+on:
   %code = call i64 @do_parallel(ptr %frame, ptr %ip)
   ret i64 %code
 }

@@ -3,7 +3,8 @@
 A run has a *frame*, which holds all of its state; frames are used again, so a run allocates
 nothing, and any number of threads may run one program at once. Where a program calls Python, the
 native routine returns, and is entered again afterwards. It also returns every 50 ms, since only
-then can Python act on signals: Ctrl-C ends a run between two chunks of work.
+then can Python act on signals: Ctrl-C ends a run between two chunks of work. Meanwhile other
+threads go on with a parallel region, so whoever does not resume a run must close it.
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ class Program:
             if code != DONE:
                 self._go_on(frame, code)
         except BaseException:  # an interrupt as well: native code may have begun something
+            frame.close()  # at once: no other interrupt can come before it
             self._abandon(frame)
             raise
         finally:
@@ -165,6 +167,7 @@ class Program:
             if code != DONE:
                 self._go_on(frame, code)
         except BaseException:  # an interrupt as well: native code may have begun something
+            frame.close()  # at once: no other interrupt can come before it
             self._abandon(frame)
             raise
         finally:
@@ -213,7 +216,9 @@ class Program:
             elif code == NEED_POOL:
                 words[_PLACE["THREADS"]] = pool.grow(words[_PLACE["THREADS"]])
             elif code == CANCELLED:
-                raise CancelledError("program: run: cancelled by another thread")
+                raise CancelledError(
+                    "program: run: cancelled by another thread, or begun before a fork"
+                )
             elif code == FAILED:
                 raise self.encoded.failure(words[_PLACE["STATUS"]], words[_DETAIL])
             # Else it has paused, and Python handles signals here.
@@ -233,6 +238,7 @@ class Frame:
         "_count",
         "_row",
         "_threads",
+        "close",
         "give",
         "give_arrays",
         "memory",
@@ -276,6 +282,7 @@ class Frame:
         self.start: Callable[[], int] = partial(native.start, address)
         self.start_arrays: Callable[[], int] = partial(native.start_arrays, address)
         self.resume: Callable[[], int] = partial(native.resume, address)
+        self.close: Callable[[], None] = partial(native.close, address)
 
     def as_function(self, encoded: Encoded) -> Callable[..., int]:
         """What runs this frame, which is used for nothing else, on the arrays it is given."""
