@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import (
     BOOL,
+    INDEX,
     Assign,
     Loop,
     Statement,
@@ -26,24 +27,28 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.contract_blocks import runs_along
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, either, multiplied
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either, multiplied
 from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
+    Polynomial,
     add,
     coefficient,
     divide,
     hides,
     known,
+    larger,
     multiply,
     number,
     polynomial,
+    smaller,
     subtract,
     to_value,
     without,
 )
 from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
 
+TURNS = 16  # points of the depth that are taken together where a mask hides the next ones
 FINE = 256  # points of the depth in one piece, at most, where a mask may hide them
 
 Box = Mapping[Value, tuple[Value, Value]]  # variables with their first and last points
@@ -59,11 +64,13 @@ class Masked:
 
     def is_zero_in(self, box: Box) -> Value | bool:
         """Whether the factor is 0 at all points of a box."""
-        found = is_hidden(self.condition, box)
-        if isinstance(found, bool):
-            return found
-        zero = value("equal", (self.hidden, const(0, self.hidden.dtype)), BOOL)
-        return value("bit_and", (found, zero), BOOL)
+        return both(is_hidden(self.condition, box), self.hides_by_zero)
+
+    @property
+    def hides_by_zero(self) -> Value | bool:
+        """Whether the number is 0."""
+        zero = const(0, self.hidden.dtype)
+        return value("equal", (self.hidden, zero), BOOL)
 
 
 def masked(product: Product, factor: Value) -> Masked | None:
@@ -124,29 +131,46 @@ def is_shown(condition: Value, box: Box) -> Value | bool:
 
 
 def _exceeds(comparison: Value, box: Box) -> Value | bool:
-    """Whether x <= y, or x < y, is false in all of a box: x - y has its least value at a corner."""
-    x, y = (position(a) for a in comparison.args)
-    assert x is not None and y is not None
-    gap = polynomial(subtract(x, y))
-    least = to_value(without(gap, tuple(box)))
-    for variable, (first, last) in box.items():
-        steps = number(coefficient(gap, variable))
-        if steps is None:
-            return False
-        least = add(least, multiply(first if steps > 0 else last, steps))
-    if any(hides(least, v) for v in box):
+    """Whether x <= y, or x < y, is false in all of a box."""
+    gap, bound = _gap(comparison)
+    least = _least(gap, box)
+    if least is None:
         return False
-    bound = 0 if comparison.op == "less_equal" else -1
     exact = number(polynomial(least))
     if exact is not None:
         return exact > bound
     return both(value("less", (integer(bound), least), BOOL), is_held(least))
 
 
+def _gap(comparison: Value) -> tuple[Polynomial, int]:
+    """x - y of a comparison, and the most it may be."""
+    x, y = (position(a) for a in comparison.args)
+    assert x is not None and y is not None
+    return polynomial(subtract(x, y)), 0 if comparison.op == "less_equal" else -1
+
+
+def _least(gap: Polynomial, box: Box) -> Value | None:
+    """The least value in a box, which is at a corner; None where that cannot be said."""
+    least = to_value(without(gap, tuple(box)))
+    for variable, (first, last) in box.items():
+        steps = number(coefficient(gap, variable))
+        if steps is None:
+            return None
+        least = add(least, multiply(first if steps > 0 else last, steps))
+    return None if any(hides(least, v) for v in box) else least
+
+
 def box_of(*spans: tuple[Axis, Span]) -> Box:
     """A box of axes, each with its part."""
     last = ((a[0], s.start, subtract(add(s.start, s.count), 1)) for a, s in spans)
     return {variable: (first, end) for variable, first, end in last}
+
+
+def _chosen(condition: Value | bool, x: Value, y: Value) -> Value:
+    """`x` if the condition holds, else `y`."""
+    if isinstance(condition, bool) or x is y:
+        return x if condition else y
+    return value("select", (condition, x, y), INDEX)
 
 
 class Hidden:
@@ -195,6 +219,25 @@ class Hidden:
         if self.right is not None:
             return self.right.is_zero_in(box_of((product.column, columns), (product.depth, depth)))
         return False
+
+    def seen(self, rows: Span, depth: Span, none: Value | bool) -> Value:
+        """How many points of a depth come before those at which the left factor is 0 in all rows.
+
+        It may say more: whole turns of a loop. If there is no product at all, it is 0.
+        """
+        found, (name, _) = depth.count, self.frame.product.depth
+        if self.left is None:
+            return found
+        box = box_of((self.frame.product.row, rows))
+        for each in compared(self.left.condition):
+            gap, bound = _gap(each)
+            least = _least(without(gap, (name,)), box)
+            if least is None or number(coefficient(gap, name)) != 1:
+                continue
+            shown = subtract(integer(bound + 1), add(least, depth.start))
+            shown = larger(multiply(ceiling(shown, TURNS), TURNS), 0)
+            found = smaller(found, _chosen(is_held(least), shown, depth.count))
+        return _chosen(none, ZERO, _chosen(self.left.hides_by_zero, found, depth.count))
 
     def no_products_of_some(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether the right factor is 0 for a panel of columns: if so, for the first or last."""

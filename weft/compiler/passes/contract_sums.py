@@ -33,6 +33,7 @@ from weft.compiler.passes.contract_frame import (
     Span,
     both,
     ceiling,
+    either,
     folded,
     negated,
     when,
@@ -70,6 +71,8 @@ class Blocks:
     depth: Span
     part: Part
     hidden: Hidden
+    seen: Value = ZERO  # points of the piece whose products are taken; 0 for the others
+    far: Value | bool = False  # whether there are others
     none: Value | bool = False  # whether all products of the piece are 0
     some: Value | bool = False  # whether those of some panel of columns are
 
@@ -105,12 +108,15 @@ class Blocks:
                     is_edge, self.multiply_packed(panel, left, lane, at, least), products
                 )
             products = when(unused, (), products)
-            rests = self.hidden.add_rests(p, q, lane) if none is not False else ()
+            rested = either(self.far, none)
+            rests = self.hidden.add_rests(p, q, lane) if rested is not False else ()
+            if self.far is not False:
+                products = (*products, *when(self.far, rests))
             ends = () if straight is False else self.finish(row, column, lane, shown)
             return (
                 *self.begin(slot, lane),
                 *self.soon(slot),
-                *when(none, rests, products),
+                *when(none if self.far is False else False, rests, products),
                 *self.join(slot, lane),
                 *when(straight, ends, self.keep(slot, lane)),
             )
@@ -238,7 +244,7 @@ class Blocks:
             at = multiply(k, f.left.width) if b.pack_left else deep[product.depth[0]]
             return self.products(self.lefts(at, lane, rows), rights)
 
-        return f.unrolled(self.depth.count, body)
+        return f.unrolled(self.seen, body)
 
     def products(self, lefts: list[Value], rights: list[Value]) -> Statements:
         """Sums take the products of one point of the depth."""
@@ -306,12 +312,12 @@ class Blocks:
             return tuple(made)
 
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
-        turns = f.let("turns", divide(self.depth.count, several), made)
+        turns = f.let("turns", divide(self.seen, several), made)
         if known(turns) != 0:
             made += f.loop("depth", turns, lambda _: turn(several))
         if f.is_even or several == 1:
             return tuple(made)
-        rest = f.loop("depth", self.depth.count, lambda _: turn(1), multiply(turns, several))
+        rest = f.loop("depth", self.seen, lambda _: turn(1), multiply(turns, several))
         return (*made, *rest)
 
     def lefts(self, at: Value, lane: Value, rows: list[Value]) -> list[Value]:
@@ -372,9 +378,9 @@ class Blocks:
             lefts = [left(row, k) for row in rows]
             return products(lefts, right(smaller(add(column, lane), last), k))
 
-        turns = f.let("turns", divide(self.depth.count, step), made)
+        turns = f.let("turns", divide(self.seen, step), made)
         made += f.loop("depth", turns, several)
-        return (*made, *f.loop("depth", self.depth.count, rest, multiply(turns, step)))
+        return (*made, *f.loop("depth", self.seen, rest, multiply(turns, step)))
 
     def finish(
         self, row: Value, column: Value, lane: Value, given: Statements | None = None

@@ -23,6 +23,7 @@ from weft.compiler.passes.contract_hidden import Hidden
 from weft.compiler.passes.contract_pack import pack_left, pack_right
 from weft.compiler.passes.contract_sums import WHOLE, Blocks, Part
 from weft.compiler.polynomial import (
+    add,
     divide,
     known,
     larger,
@@ -79,7 +80,9 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     none = frame.flag("none", hidden.no_product(rows, columns, depth), made)
     unused = frame.flag("unused", hidden.no_sum(rows, columns), made)
     some = frame.flag("some", hidden.no_products_of_some(rows, columns, depth), made)
-    blocks = replace(blocks, none=none, some=some)
+    seen = frame.let("seen", hidden.seen(rows, depth, none), made)
+    near, far = Span(depth.start, seen), frame.flag("far", less(seen, depth.count), made)
+    blocks = replace(blocks, none=none, some=some, seen=seen, far=far)
     direct: Value = ZERO  # panels of columns that are not packed
     if not b.pack_right:
         whole = ceiling if b.turns else divide
@@ -90,17 +93,18 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     def of_right(factor: Value) -> Statements:
         if b.turns or frame.right_ready:
             return ()
-        return pack_right(frame, factor, columns, direct, wide, depth)
+        return pack_right(frame, factor, columns, direct, wide, near)
 
     packed = when(unused, (), _packed(of_right, shown, hidden.right_shown, product.right))
-    rested = either(none, some)
-    made += when(rested, hidden.rests(rows, columns, depth) if rested is not False else ())
+    rested = either(either(none, some), far)
+    rest = depth if far is False else Span(add(depth.start, seen), subtract(depth.count, seen))
+    made += when(rested, hidden.rests(rows, columns, rest) if rested is not False else ())
     made += when(none, (), packed)
 
     def body(p: Value) -> Statements:
         found: list[Statement] = []
         if b.pack_left and not frame.left_ready:
-            left = partial(pack_left, frame, rows=rows, panel=p, depth=depth)
+            left = partial(pack_left, frame, rows=rows, panel=p, depth=near)
             packed = _packed(left, shown, hidden.left_shown, product.left)
             found += when(none, (), when(unused, (), packed))
         if known(direct) != 0:
