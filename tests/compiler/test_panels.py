@@ -171,11 +171,28 @@ def test_the_gradient_of_narrow_heads_holds_scores_of_a_panel_alone(function, wi
     assert large.counts.bytes_planned < SCORES / 4 + 4 * PACKED
 
 
-def test_lengths_that_came_before_change_nothing_about_panels():
-    for rows in (900, 1000, 1100, 1024):
-        made = planned(gradient(causal), *[(1, 8, rows, 64)] * 3)
-        assert sum(isinstance(step, Panels) for step in made.steps) == 1
-        assert made.counts.bytes_planned < (SCORES / 4 + 4 * PACKED) * rows / 2048
+@pytest.mark.parametrize(
+    ("heads", "lengths"), [(8, (900, 1000, 1100, 1024)), (256, (240, 246, 164, 246, 82, 123, 256))]
+)
+def test_lengths_that_came_before_change_nothing_about_panels(heads, lengths, monkeypatch):
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 20)
+    for rows in lengths:
+        made = planned(gradient(causal), *[(1, heads, rows, 64)] * 3)
+        scores, factor = heads * rows * rows * 4, heads * rows * 64 * 4
+        assert any(isinstance(step, Panels) for step in made.steps)
+        assert made.counts.bytes_planned < scores / 2 + 8 * factor
+
+
+def test_kernels_for_all_lengths_serve_short_ones(monkeypatch):
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    monkeypatch.setattr(panels, "WORTH", 1 << 18)
+    for rows in (240, 246, 164, 256):
+        shape = (1, 4, rows, 16)
+        arrays = [random(*shape) + i for i in range(3)]
+        trace = rewrite(wf.trace(gradient(causal), *(wf.zeros(shape) for _ in range(3))))[0]
+        found = Native(recompute(trace), general=True).run(arrays, threads=2)
+        for x, y in zip(found, Interpreted(trace).run(arrays), strict=True):
+            np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
 @pytest.mark.parametrize("function", [attention, causal, masked, dropped, windowed])

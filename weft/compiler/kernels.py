@@ -20,7 +20,7 @@ from weft.compiler.choice import USUAL, Choice
 from weft.compiler.choices import choice_of
 from weft.compiler.emit_cpu import emit, native_to
 from weft.compiler.lift import Form, Versions, form_of, lift
-from weft.compiler.loops import Kernel, Loop, Reduce, Statement, Value, integer_of, walk
+from weft.compiler.loops import PIECE, Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.contract_match import depth_of, without_batches_of_one
@@ -128,7 +128,7 @@ class KernelStore:
         form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
-            if parted or is_worth(kernel):
+            if parted or is_worth(kernel) or (pieces not in (0, PIECE) and not general):
                 lifted = frozenset()  # its schedule follows from its sizes
             elif not general:
                 lifted = self._versions_of(form).choose(form.literals)

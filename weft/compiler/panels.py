@@ -245,9 +245,9 @@ def _panels(
     if chain.sums and chain.rows.rows > PIECE and height % PIECE:
         return None  # sums of pieces would be cut elsewhere than they must be
     count = chain.rows.batches * -(-chain.rows.rows // height)
-    found = [_call_and_share(entry, chain, height) for entry in members]
+    found = [pair for e in members if (pair := _call_and_share(e, chain, height))]
     calls = tuple(call for call, _ in found)
-    if count == 1:
+    if count == 1 or len(found) < len(members):
         return None
     row_bytes = {m: m.nbytes // chain.rows.count for m in inner}
     offsets, nbytes = _laid_out(calls, {m: n * height for m, n in row_bytes.items()})
@@ -330,15 +330,19 @@ def _laid_out(calls: Sequence[Call], sizes: dict[Memory, int]) -> tuple[dict[Mem
 # -- which tasks of a kernel compute which rows ------------------------------------------------
 
 
-def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, Share]:
-    """A member's call, and how its tasks go with the rows of a panel."""
+def _call_and_share(entry: Entry, chain: _Chain, height: int) -> tuple[Call, Share] | None:
+    """A member's call, and how its tasks go with the rows of a panel; None for a sum cut elsewhere.
+
+    Sums for all sizes are cut at whole pieces alone.
+    """
     if entry not in chain.sums:
         (call,), share = entry.alone, _share(entry, chain.rows)
         assert isinstance(call, Call) and share is not None
         return call, share
     pieces = _part_of(height, chain.rows.rows)
     made = entry.cut(pieces, 0)
-    assert made is not None, "it was cut before"
+    if made is None:
+        return None
     tasks = made.request.tasks(0) // chain.rows.batches
     return made, Share(tasks, pieces, tasks // -(-chain.rows.rows // pieces))
 
