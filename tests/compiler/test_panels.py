@@ -150,6 +150,23 @@ def test_gradients_of_attention_have_the_bits_of_kept_weights(function, monkeypa
             np.testing.assert_array_equal(x.view(np.int32), y.view(np.int32))
 
 
+@pytest.mark.parametrize("function", KINDS)
+@pytest.mark.parametrize("shape", [(2, 2, 226, 32), (1, 4, 77, 16)], ids=str)
+def test_batches_with_one_factor_are_not_taken_for_batches_of_panels(function, shape, monkeypatch):
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 15)
+    monkeypatch.setattr(panels, "WORTH", 1 << 15)
+    arrays = [random(*shape) + i for i in range(3)]
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return wf.sum(function(q, k, v)) * 0.5
+
+    slopes = wf.grad(loss, argnums=(0, 1, 2))
+    trace = rewrite(wf.trace(slopes, *(wf.zeros(shape) for _ in range(3))))[0]
+    expected = Interpreted(trace).run(arrays)
+    for x, y in zip(Native(recompute(trace)).run(arrays, threads=2), expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
 @pytest.mark.parametrize("general", [False, True])
 @pytest.mark.parametrize(
     "function", [attention, causal, masked, dropped, windowed, all_at_once, by_hand]

@@ -82,12 +82,10 @@ class _Chain:
         node = entry.group.members[0]
         *lead, depth, _ = kind_of(node.inputs[1]).shape
         fits = depth == self.rows.rows and prod(lead) == prod(lead_of(node)[:-1])
-        return (
-            fits
-            and prod(lead) == self.rows.batches
-            and not (entry.reads - entry.summed) & self.made
-            and entry.cut(min(depth, PIECE), 0) is not None
-        )
+        if not fits or prod(lead) != self.rows.batches or (entry.reads - entry.summed) & self.made:
+            return False
+        call = entry.cut(min(depth, PIECE), 0)
+        return call is not None and _batches(call) == self.rows.batches
 
     def _is_vast(self) -> bool:
         """Whether the first product is so much larger than its factors that it must not be held."""
@@ -352,6 +350,12 @@ def _part_of(height: int, rows: int) -> int:
     if height == rows:
         return min(rows, PIECE)
     return max(n for n in range(1, PIECE + 1) if height % n == 0)
+
+
+def _batches(call: Call) -> int:
+    """The batches of a product as its kernel has them."""
+    request = call.request
+    return evaluate(request.compiled.kernels[0].notes["batches"], request.parameters)
 
 
 def _share(entry: Entry, rows: Rows) -> Share | None:

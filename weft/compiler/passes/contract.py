@@ -8,6 +8,7 @@ depth, in pieces if it is long, however the product is cut. `plain` is the same 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import (
@@ -31,6 +32,7 @@ from weft.compiler.passes.contract_hidden import FINE, masked
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
+from weft.compiler.polynomial import multiply
 from weft.compiler.rebuild import Scope, Statements, with_body
 
 
@@ -80,7 +82,9 @@ def contract(
     loop = tasks(Frame(scope, product, block, waits))
     whole = product is given and product.in_order  # rows follow each other, tile by tile
     rows = product.row[1] if whole else None
+    batches = reduce(multiply, (extent for _, extent in product.batch), integer(1))
     notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": pieces}
+    notes["batches"] = batches  # those whose results have one right factor may count as rows
     return scope.kernel_with((loop,), **notes)
 
 
