@@ -8,7 +8,7 @@ instructions it has.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
@@ -317,7 +317,11 @@ class _Function:
         self.scopes.pop()
 
     def _run(self, loop: Loop, start: Operand, stop: Operand) -> None:
-        """A loop: a guard, a head that runs once, and a body that tests at its end."""
+        """A loop: a guard, a head that runs once, and a body that tests at its end.
+
+        Blocks take LLVM longer than what is in them: a head is one of its own only where something
+        is in it and it may not run.
+        """
         certain = start.literal and stop.literal
         turns = -(-(int(stop.text) - int(start.text)) // loop.step) if certain else 2
         if turns < 2:
@@ -325,19 +329,14 @@ class _Function:
             return
         writer, written = self.writer, _written(loop.body, self._writes)
         self.scopes.forget(written)
-        labels = [writer.label(part) for part in ("head", "body", "done")]
-        head, body, done = labels
+        head, body, done = writer.block, writer.label("body"), writer.label("done")
         outer = Scope("head", certain=certain)
-        writer.lines.append(outer.before)
-        if certain:
-            writer.goto(head)
-        else:
-            writer.branch(writer.let(f"icmp slt i64 {start.text}, {stop.text}"), head, done)
-        writer.begin(head)
-        writer.lines.append(outer.inside)
+        writer.lines += (outer.before, outer.inside) if certain else (outer.before,)
+        guard: list[Any] = []
+        test = "" if certain else writer.let(f"icmp slt i64 {start.text}, {stop.text}")
+        writer.lines.append(guard)
         self.scopes.push(outer)
         self.scopes.push(Scope("body", writes=written))
-        writer.goto(body)
         writer.begin(body)
         phi: list[str] = []
         writer.lines.append(phi)
@@ -346,6 +345,13 @@ class _Function:
         self.statements(loop.body)
         self._leave(loop)
         following = writer.let(f"add nsw i64 {name}, {loop.step}")
+        if outer.inside and not certain:
+            head = writer.label("head")
+            guard += (f"  br i1 {test}, label %{head}, label %{done}", f"{head}:", outer.inside)
+            test = ""
+        guard.append(
+            f"  br i1 {test}, label %{body}, label %{done}" if test else f"  br label %{body}"
+        )
         phi.append(
             f"  {name} = phi i64 [ {start.text}, %{head} ], [ {following}, %{writer.block} ]"
         )
