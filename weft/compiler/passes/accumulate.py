@@ -2,7 +2,8 @@
 
 `Accumulators` holds one running value per part: in a register, or in one with a lane for each of
 LANES. The tree is a binary counter: `partials[k]` holds the value of 2^k blocks, the carry joins
-equal ones, and what is left at the end is joined from the latest, smallest one to the first.
+equal ones, and what is left at the end is joined from the latest, smallest one to the first. Where
+blocks are few, all their values are held, and pairs joined level by level: less to compile.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _NEUTRAL = frozenset({"add", "mul", "max", "min", "and", "or"})
 _DOUBLE = np.dtype(np.float64)
 _MANTISSA, _BIAS = 52, 1023
 _MOST_LEVELS = 48  # blocks of an extent that only the caller knows: fewer than 2^48
+_MOST_HELD = 64  # blocks whose values are all held: a few pages of the nearest memory
 
 
 def dtypes_of(part: Part) -> tuple[DType, ...]:
@@ -127,26 +129,86 @@ class Accumulators:
         return self.joined(k, earlier, self.now(k))
 
 
-class Tree:
+def tree_of(totals: Accumulators, blocks: Value) -> Tree | Levels:
+    """What joins the values of so many blocks, each taken in by itself."""
+    most = most_of(blocks)
+    neutral = all(part.combine in _NEUTRAL for part in totals.parts)
+    if totals.lanes == 1 or not neutral or most is None or most > _MOST_HELD:
+        return Tree(totals, blocks)
+    return Levels(totals, blocks, most)
+
+
+class _Joiner:
+    """Values of blocks in arrays, `length` of each, beside the running ones."""
+
+    def __init__(self, totals: Accumulators, blocks: Value, length: int) -> None:
+        self.totals = totals
+        self.blocks = blocks
+        scope = totals.scope
+        self.partials = [
+            tuple(scope.local("partials", scope.locals[n].dtype, totals.lanes, length) for n in ns)
+            for ns in totals.held
+        ]
+
+    def _at(self, k: int, place: Value) -> tuple[Value, ...]:
+        locals_ = self.totals.scope.locals
+        return tuple(get(n, locals_[n].dtype, place) for n in self.partials[k])
+
+    def _hold(self, place: Value) -> Statements:
+        """The running values, held at this place."""
+        return tuple(
+            Assign(partial, now, place)
+            for k, partials in enumerate(self.partials)
+            for partial, now in zip(partials, self.totals.now(k), strict=True)
+        )
+
+    def _take(self, place: Value) -> Statements:
+        return tuple(
+            Assign(n, x)
+            for k, held in enumerate(self.totals.held)
+            for n, x in zip(held, self._at(k, place), strict=True)
+        )
+
+
+class Levels(_Joiner):
+    """The tree of few blocks: their values, as many as a power of two, then those of each pair.
+
+    Empty blocks, which leave what they meet as it is, make up the number. So pair t, of the values
+    2t and 2t + 1, is the value `width` + t, level after level in one loop; the last is that of all.
+    """
+
+    def __init__(self, totals: Accumulators, blocks: Value, most: int) -> None:
+        self.width = 1 << max(most - 1, 0).bit_length()
+        super().__init__(totals, blocks, 2 * self.width - 1)
+
+    def carry(self, block: Value) -> Statements:
+        """Take in the running values of a block."""
+        return self.totals.everywhere(self._hold(block))
+
+    def finish(self) -> Statements:
+        """Leave the value of all blocks in the running values."""
+        totals, width = self.totals, self.width
+        pair, none = totals.scope.variable("pair"), totals.scope.variable("none")
+        met: Statements = ()
+        empty: Statements = ()
+        for k, (part, (held,)) in enumerate(zip(totals.parts, self.partials, strict=True)):
+            (near,), (far,) = self._at(k, add(pair, pair)), self._at(k, add(add(pair, pair), 1))
+            met += (Assign(held, joined(part.combine, near, far), add(pair, width)),)
+            empty += (Assign(held, identity_of(part.combine, near.dtype), none),)
+        return (
+            Loop(none, self.blocks, integer(width), totals.everywhere(empty)),
+            Loop(pair, integer(0), integer(width - 1), totals.everywhere(met)),
+            *totals.everywhere(self._take(integer(2 * width - 2))),
+        )
+
+
+class Tree(_Joiner):
     """Joins the values of blocks, one after another, by a balanced tree."""
 
     def __init__(self, totals: Accumulators, blocks: Value) -> None:
-        self.totals = totals
-        self.blocks = blocks
         most = most_of(blocks)
         self.levels = _MOST_LEVELS if most is None else max(most.bit_length(), 1)
-        scope = totals.scope
-        self.partials = [
-            tuple(
-                scope.local("partials", scope.locals[n].dtype, totals.lanes, self.levels)
-                for n in held
-            )
-            for held in totals.held
-        ]
-
-    def _at(self, k: int, level: Value) -> tuple[Value, ...]:
-        locals_ = self.totals.scope.locals
-        return tuple(get(n, locals_[n].dtype, level) for n in self.partials[k])
+        super().__init__(totals, blocks, self.levels)
 
     def _join(self, level: Value) -> Statements:
         parts = range(len(self.partials))
@@ -162,14 +224,9 @@ class Tree:
         lowest = value("bit_and", (after, value("neg", (after,), INDEX)), INDEX)
         full = add(exponent(lowest), lowest_level)  # partial values below it meet this block's
         level = scope.variable("level")
-        held = tuple(
-            Assign(partial, now, full)
-            for k, partials in enumerate(self.partials)
-            for partial, now in zip(partials, self.totals.now(k), strict=True)
-        )
         return (
             Loop(level, integer(lowest_level), full, everywhere(self._join(level))),
-            *everywhere(held),
+            *everywhere(self._hold(full)),
         )
 
     def finish(self) -> Statements:
@@ -182,13 +239,6 @@ class Tree:
         for k, level in enumerate(levels):
             made += self._take(level) if k == 0 else self._join(level)
         return self.totals.everywhere(made) if made else ()
-
-    def _take(self, level: Value) -> Statements:
-        return tuple(
-            Assign(n, x)
-            for k, held in enumerate(self.totals.held)
-            for n, x in zip(held, self._at(k, level), strict=True)
-        )
 
     def _finish_unknown(self) -> Statements:
         scope, everywhere = self.totals.scope, self.totals.everywhere

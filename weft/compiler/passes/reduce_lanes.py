@@ -28,7 +28,7 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.accumulate import Accumulators, Tree, across
+from weft.compiler.passes.accumulate import Accumulators, Levels, Tree, across, tree_of
 from weft.compiler.passes.points import at, moved, name_of, places, points
 from weft.compiler.passes.shown import find
 from weft.compiler.polynomial import (
@@ -108,8 +108,14 @@ class LaneForm:
         blocks = divide(add(self.count, BLOCK - 1), BLOCK)
         if self.abreast > 1 and known(self.count) == self.abreast * BLOCK:
             return self.together(integer(0))
-        tree = Tree(self.totals, blocks)
-        groups, taken = self.groups(tree)
+        tree: Tree | Levels
+        groups: Statements = ()
+        taken = integer(0)
+        if self.abreast == 1:
+            tree = tree_of(self.totals, blocks)
+        else:
+            tree = Tree(self.totals, blocks)
+            groups, taken = self.groups(tree)
         block = self.scope.variable("block")
         first = multiply(block, BLOCK)
         stop = self.count if self.crossing else self.whole
@@ -125,8 +131,6 @@ class LaneForm:
 
     def groups(self, tree: Tree) -> tuple[Statements, Value]:
         """Whole blocks, several at a time, and how many blocks they were."""
-        if self.abreast == 1:
-            return (), integer(0)
         group, count = self.scope.variable("group"), divide(self.count, BLOCK * self.abreast)
         body = self.together(multiply(group, BLOCK * self.abreast))
         body += tree.carry(group, self.abreast.bit_length() - 1)

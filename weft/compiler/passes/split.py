@@ -31,7 +31,7 @@ from weft.compiler.loops import (
     load,
     value,
 )
-from weft.compiler.passes.accumulate import Accumulators, Tree, across, dtypes_of, halves
+from weft.compiler.passes.accumulate import Accumulators, across, dtypes_of, halves, tree_of
 from weft.compiler.passes.points import at, moved, points
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements
@@ -232,7 +232,7 @@ class _Split:
     ) -> Statements:
         """Running values: those of all chunks, joined."""
         scope = totals.scope
-        tree = Tree(totals, self.chunks)
+        tree = tree_of(totals, self.chunks)
         chunk = scope.variable("chunk")
         loaded: Statements = ()
         held = [n for each in totals.held for n in each]
