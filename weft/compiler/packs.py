@@ -8,8 +8,7 @@ and again, another program that keeps nothing is better.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _BYTE = np.dtype(np.uint8)
 _IN_VAIN = 3  # times that what was made was used by one run alone, one after another
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(NamedTuple):
     """What was made, and the marks of the arrays it was made of."""
 
     tensor: Tensor  # so that reports of memory show it

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ class KernelFailure(WeftError):
     """A kernel reported what the calls it was made of would have raised."""
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(NamedTuple):
     """How arrays belong to the arguments of a program: inputs, constants, outputs, the arena.
 
     The last input may be what `Packs` makes of others.

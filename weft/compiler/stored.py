@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _rewriting = LazyModule("weft.compiler.rewrite")
 _recompute = LazyModule("weft.compiler.recompute")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Origin:
     """What a program is made from, and the name it is kept under."""
 
@@ -151,8 +151,7 @@ def recall(origin: Origin) -> Stored | None:
     return Stored(origin, program, packs, data, new)
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(NamedTuple):
     """What programs are put together from: kernels, constants, code, and what keeps them alive."""
 
     addresses: list[int]

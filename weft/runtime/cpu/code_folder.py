@@ -15,7 +15,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from weft.core.common.lazy import LazyModule
 
@@ -33,7 +32,6 @@ _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK if _HAS_OWNERS else 0
 _logging = LazyModule("logging")
 
 
-@dataclass(slots=True)
 class CodeCounters:
     """What a cache of compiled code has done so far."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.runtime.cpu.builtin import function_of
 from weft.runtime.cpu.code_cache import cached
@@ -21,8 +20,7 @@ _CALIBRATION_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Executor:
+class Executor(NamedTuple):
     """The native routines: frames and pools are given by address."""
 
     start: Callable[[int], int]  # run the program of a frame from its beginning

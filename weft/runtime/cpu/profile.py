@@ -6,7 +6,7 @@ Programs that are not given a profile pay one well-predicted branch per kernel c
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from weft.runtime.cpu.executor import executor
 from weft.runtime.cpu.executor_layout import PROFILE_HEADER, PROFILE_WORDS
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """One call of a kernel, or one chunk of it; times are those of `time.perf_counter_ns`."""
 
     name: str

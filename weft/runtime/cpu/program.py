@@ -15,9 +15,8 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -71,8 +70,7 @@ class Avoidable(ABC):
         """A run with these addresses has failed: nobody will end what native code began."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
+class HostCall(NamedTuple):
     """A Python function that a program calls with the addresses in some slots."""
 
     function: Callable[..., Any]
@@ -80,8 +78,7 @@ class HostCall:
     results: tuple[int, ...] = ()  # slots for the addresses that it returns
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """What `ProgramBuilder.build` has written down."""
 
     code: Words
