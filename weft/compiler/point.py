@@ -306,7 +306,7 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
 def _has_kernel(op: Operation, found: tuple[DType, ...], params: _Frozen) -> bool:
     """Whether the body is made of instructions there are for these dtypes."""
     try:
-        Pull(lambda ref, point: None).fit(body(op, found, params.params), found[0])
+        Pull(lambda ref, point: None).fit(_body(op, found, params), found[0])
     except (UnsupportedError, UnsupportedDTypeError, MissingRuleError):
         return False
     return True
@@ -318,6 +318,11 @@ def body(op: Operation, found: tuple[DType, ...], params: dict[str, Any]) -> Any
     wide = (_FLOAT if narrow and dtypes.is_narrow(d) else d for d in found)
     args = [get(i, d) for i, d in enumerate(wide)]
     return op.body(Pull(lambda ref, point: None), *args, **params)
+
+
+@lru_cache(64)  # those who ask do so one soon after the other
+def _body(op: Operation, found: tuple[DType, ...], params: _Frozen) -> Any:
+    return body(op, found, params.params)
 
 
 def weight(node: OutputRefs) -> int:
@@ -339,7 +344,7 @@ _NONE = _Frozen({})
 
 @lru_cache(4096)
 def _weight(op: Operation, found: tuple[DType, ...], params: _Frozen) -> int:
-    made = body(op, found, params.params)
+    made = _body(op, found, params)
     return sum(1 + (v.op == "fma") for v in walk(made) if v.op not in ("get", "const"))
 
 
