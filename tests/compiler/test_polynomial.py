@@ -8,6 +8,7 @@ import pytest
 
 from weft.compiler.loops import _values, integer, parameter, value, variable
 from weft.compiler.polynomial import (
+    RECENT,
     add,
     divide,
     is_multiple,
@@ -59,5 +60,8 @@ def test_a_value_that_nobody_holds_is_forgotten():
     key = (index.op, index.args, index.dtype, index.data)
     assert _values[key]() is index is value(*key)
     del index
+    for k in range(RECENT):  # sums and products that nobody asked for again
+        add(n, k)
+        multiply(n, k)
     gc.collect()
     assert key not in _values

@@ -7,6 +7,7 @@ index moves with it, also where strides are parameters. What is not a sum or a p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 from weft.compiler.loops import INDEX, Value, integer, integer_of, leaves_of, value
@@ -16,6 +17,7 @@ Polynomial: TypeAlias = dict[Monomial, int]
 
 _RANK = {"variable": 0, "parameter": 1}
 _WRAP = 1 << 64
+RECENT = 1024  # sums and products that are remembered: most are asked for several times in a row
 _MOST_FACTORS = 4  # products of more than a few stay whole: they are data, not strides
 
 
@@ -183,6 +185,7 @@ def most_of(x: Value) -> int | None:
     return most + other if x.op == "add" else most // other
 
 
+@lru_cache(RECENT)
 def add(x: Value, y: Value | int) -> Value:
     """x + y, folded."""
     return to_value(plus(polynomial(x), polynomial(_value(y))))
@@ -193,6 +196,7 @@ def subtract(x: Value, y: Value | int) -> Value:
     return to_value(plus(polynomial(x), times(polynomial(_value(y)), constant(-1))))
 
 
+@lru_cache(RECENT)
 def multiply(x: Value, y: Value | int) -> Value:
     """x · y, folded."""
     p, q = polynomial(x), polynomial(_value(y))
