@@ -154,8 +154,12 @@ def without(p: Polynomial, atoms: Iterable[Value]) -> Polynomial:
     return {term: count for term, count in p.items() if gone.isdisjoint(term)}
 
 
+@lru_cache(RECENT)
 def stride(index: Value, variable: Value) -> Polynomial | None:
-    """By how much an index grows with a variable; None if that is not the same everywhere."""
+    """By how much an index grows with a variable; None if that is not the same everywhere.
+
+    Nobody may change what it gives.
+    """
     if not hides(index, variable):
         return {}
     return coefficient(polynomial(index), variable)
@@ -191,6 +195,7 @@ def add(x: Value, y: Value | int) -> Value:
     return to_value(plus(polynomial(x), polynomial(_value(y))))
 
 
+@lru_cache(RECENT)
 def subtract(x: Value, y: Value | int) -> Value:
     """x - y, folded."""
     return to_value(plus(polynomial(x), times(polynomial(_value(y)), constant(-1))))
@@ -205,6 +210,7 @@ def multiply(x: Value, y: Value | int) -> Value:
     return to_value(times(p, q))
 
 
+@lru_cache(RECENT)
 def divide(x: Value, by: Value | int) -> Value:
     """The floor of x / by, folded where every term divides or both are literals."""
     divisor = known(_value(by))
