@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -333,7 +333,8 @@ class Kernel:
         )
 
 
-def walk(*roots: Value) -> Iterable[Value]:
+@lru_cache(256)  # passes ask for the same again, one after the other
+def walk(*roots: Value) -> Sequence[Value]:
     """Every value these need, operands before users, each once."""
     found: dict[Value, None] = {}
     entered: set[Value] = set()
@@ -347,7 +348,7 @@ def walk(*roots: Value) -> Iterable[Value]:
         else:
             entered.add(x)
             stack += [a for a in reversed(args) if a not in found]
-    return found
+    return tuple(found)
 
 
 def values_in(*roots: Value) -> set[Value]:
