@@ -35,7 +35,7 @@ _NEUTRAL = frozenset({"add", "mul", "max", "min", "and", "or"})
 _DOUBLE = np.dtype(np.float64)
 _MANTISSA, _BIAS = 52, 1023
 _MOST_LEVELS = 48  # blocks of an extent that only the caller knows: fewer than 2^48
-_MOST_HELD = 64  # blocks whose values are all held: a few pages of the nearest memory
+MANY = 64  # values of blocks that are all held, if nothing drives them out of the nearest memory
 
 
 def dtypes_of(part: Part) -> tuple[DType, ...]:
@@ -129,11 +129,11 @@ class Accumulators:
         return self.joined(k, earlier, self.now(k))
 
 
-def tree_of(totals: Accumulators, blocks: Value) -> Tree | Levels:
-    """What joins the values of so many blocks, each taken in by itself."""
+def tree_of(totals: Accumulators, blocks: Value, held: int = MANY) -> Tree | Levels:
+    """What joins the values of so many blocks, each taken in by itself; up to `held` are held."""
     most = most_of(blocks)
     neutral = all(part.combine in _NEUTRAL for part in totals.parts)
-    if totals.lanes == 1 or not neutral or most is None or most > _MOST_HELD:
+    if totals.lanes == 1 or not neutral or most is None or most > held:
         return Tree(totals, blocks)
     return Levels(totals, blocks, most)
 

@@ -52,6 +52,7 @@ from weft.compiler.rebuild import Scope, Statements, substitute, values_of
 BLOCK = LANES * LEAF
 _CHAINS = 4  # registers of running values that keep a processor busy
 _CHEAP = 8  # instructions of a step that is over before its sum is
+_FEW = 8  # blocks whose points leave the values of those before in the nearest memory
 
 
 class LaneForm:
@@ -112,7 +113,7 @@ class LaneForm:
         groups: Statements = ()
         taken = integer(0)
         if self.abreast == 1:
-            tree = tree_of(self.totals, blocks)
+            tree = tree_of(self.totals, blocks, _FEW)
         else:
             tree = Tree(self.totals, blocks)
             groups, taken = self.groups(tree)
