@@ -14,6 +14,7 @@ from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.pipeline import schedule
+from weft.compiler.show import show
 from weft.compiler.verify import verify
 from weft.testing.ir import run_kernel
 
@@ -46,9 +47,10 @@ def test_what_follows_the_sum_is_computed_once_for_every_result() -> None:
     both_ways(lambda x, y, b: wf.maximum(x @ y + b, 0), x, y, b)
 
 
+@pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
-def test_both_kernels_mean_the_plain_loops(vector_bytes: int, registers: int) -> None:
-    case = Case(1, 5, 1024, fused=True)
+def test_both_kernels_mean_the_plain_loops(vector_bytes: int, registers: int, rows: int) -> None:
+    case = Case(rows, 4 * rows + 1, 1024, fused=True)
     kernel = product(case)
     with using_path("parted"):
         assert is_parted(kernel)
@@ -65,3 +67,9 @@ def test_a_small_factor_or_an_uneven_depth_takes_one_kernel() -> None:
     assert is_parted(product(Case(1, 512, 1024)))
     for case in (Case(1, 64, 1024), Case(1, 512, 1025), Case(33, 512, 1024), Case(1, 4096, 512)):
         assert not is_parted(product(case))
+
+
+def test_the_next_points_of_a_factor_to_pack_are_fetched_while_products_are_taken() -> None:
+    first, _ = contract_parted(product(Case(16, 512, 1024)), 16, 32, by_lane=True)
+    aheads = [line for line in show(first).splitlines() if "ahead" in line]
+    assert len(aheads) == first.notes["contract"].ahead == 1

@@ -46,6 +46,7 @@ SOME_PANELS = 4  # the same if it is small
 ONCE = 256  # bytes of a row of sums for which a left factor is read too seldom to be packed
 FLAT_ROWS = 8  # rows of a block, at most, that then reads it where it lies
 UNROLL = 4  # points of the depth in one turn of the innermost loop
+MANY = 16  # products of one point of the depth that hide what a turn of the loop costs
 PER_VECTOR = 1.8  # cycles until a vector of a packed factor is there, with vectors of WIDEST bytes
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
@@ -110,11 +111,22 @@ class Block:
     turns: bool = False  # whether the right factor, read along the depth, is turned in registers
     per_piece: int = 0  # how many depths make up a piece of the sums; 0 for one chain of all
     by_lane: bool = False  # whether the left factor is read as vectors, and multiplied by lanes
+    rows_inside: bool = False  # whether a panel of columns meets all rows before the next one
+    ahead: int = 0  # lines of the next points of the right factor that a turn has a cache fetch
 
     @property
     def columns(self) -> int:
         """Columns of a block."""
         return self.vectors * self.lanes
+
+    @property
+    def turn(self) -> int:
+        """Points of the depth that a turn takes of packed factors.
+
+        Many products hide what a turn costs, so that fewer points of them make as good a turn, and
+        code that is compiled sooner.
+        """
+        return UNROLL // 2 if self.rows * self.vectors >= MANY else UNROLL
 
 
 def orient(product: Product, lanes: int) -> Product:

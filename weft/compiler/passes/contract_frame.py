@@ -205,7 +205,8 @@ class Frame:
             high = b.rows  # or whole vectors, if they can be packed
             if any(runs_along(product.left, v) for v in (product.row[0], product.depth[0])):
                 high = -(-b.rows // b.lanes) * b.lanes
-            array = local("left", self.dtype, 1, high * b.depth if b.pack_left else 1)
+            panels = self.high if b.rows_inside else 1
+            array = local("left", self.dtype, 1, panels * high * b.depth if b.pack_left else 1)
             left = Packed(array, self.dtype, high, b.rows)
         if right is None:
             array = local("right", self.dtype, 1, packed * b.depth if b.lanes > 1 else 1)
@@ -225,6 +226,12 @@ class Frame:
             number: local(scope.locals[number].name, scope.locals[number].dtype, b.lanes)
             for number in sorted(assigned_locals(product.epilogue))
         }
+
+    def left_place(self, panel: Value) -> Value:
+        """Where the task packs a panel of rows: all have one place if only one is held."""
+        if not self.block.rows_inside:
+            return ZERO
+        return multiply(panel, self.left.width * self.block.depth)
 
     def multiplied(self, x: Value, y: Value, total: Value) -> Value:
         """total + x · y, as factors of this product are multiplied."""
@@ -285,7 +292,8 @@ class Frame:
         That is if it is short, and comes after few products.
         """
         depth = known(self.product.depth[1])
-        if depth is None or (depth > SHALLOW and not self.right_ready):
+        soon = self.right_ready or self.block.rows_inside  # memory is met anyway
+        if depth is None or (depth > SHALLOW and not soon):
             return False
         epilogue = self.product.epilogue if given is None else given
         points = {x for s in epilogue for x in walk(*expressions(s))}

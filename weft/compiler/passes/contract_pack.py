@@ -12,10 +12,19 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import Statement, Value, integer, turned
 from weft.compiler.passes.contract_blocks import UNROLL, runs_along
-from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, ceiling, less, when
+from weft.compiler.passes.contract_frame import (
+    ZERO,
+    Frame,
+    Packed,
+    Span,
+    ceiling,
+    folded,
+    less,
+    when,
+)
 from weft.compiler.passes.contract_match import Axis
 from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
-from weft.compiler.rebuild import Statements, substitute_value
+from weft.compiler.rebuild import Statements, rebuild
 
 FEW = 4  # points of the depth that are copied for all panels before the next ones
 
@@ -24,7 +33,8 @@ def pack_left(frame: Frame, left: Value, rows: Span, panel: Value, depth: Span) 
     """Copy one panel of rows of the left factor."""
     high, product = frame.block.rows, frame.product
     copy = Copy(frame, left, product.row, frame.left)
-    return copy.statements(add(rows.start, multiply(panel, high)), depth, ZERO)
+    place = frame.left_place(panel)
+    return copy.statements(add(rows.start, multiply(panel, high)), depth, place)
 
 
 def pack_right(
@@ -178,7 +188,7 @@ class Copy:
     def element(self, point: Value, deep: Value) -> Value:
         """The factor at a point of the axis and of the depth."""
         names = {self.frame.product.depth[0]: deep, self.axis[0]: point}
-        return substitute_value(self.factor, names)
+        return rebuild(self.factor, folded, names)
 
     def held(self, start: Value, count: int, into: list[Statement]) -> list[Value]:
         """Places of a panel, held inside the axis."""
@@ -207,7 +217,7 @@ class Copy:
             here = add(place, multiply(k, self.width))
             return tuple(
                 self.array.put(
-                    add(here, i), substitute_value(self.factor, {**names, self.axis[0]: at(i)})
+                    add(here, i), rebuild(self.factor, folded, {**names, self.axis[0]: at(i)})
                 )
                 for i in range(0, count or self.width, step)
             )

@@ -8,6 +8,7 @@ The sums of pieces, which a `dot` has anyway, are added up in order afterwards.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import (
@@ -25,6 +26,8 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.passes.contract_blocks import (
+    LINE,
+    NARROW,
     WIDEST,
     balanced,
     choose,
@@ -98,6 +101,9 @@ def contract_parted(
     lanes = by_lane and block.lanes > 1 and block.rows % block.lanes == 0
     block = replace(block, tile_columns=balanced(columns, most, wide), by_lane=lanes)
     block = replace(block, tile_rows=balanced(rows, rows, block.rows), pack_left=rows > 1)
+    if many and vector_bytes == NARROW:
+        nbytes = block.turn * block.columns * part.dtype.itemsize * block.rows
+        block = replace(block, rows_inside=True, ahead=ceil(nbytes / block.tile_rows / LINE))
     loop = tasks(Frame(scope, part, block))
     size = depth // PIECE * rows * columns
     notes = {"tasks": loop.stop, "contract": block, "partials": (product.dtype, size)}

@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.contract_blocks import LINE, UNROLL, WIDEST
+from weft.compiler.passes.contract_blocks import LINE, WIDEST
 from weft.compiler.passes.contract_frame import (
     ZERO,
     Frame,
@@ -39,12 +39,19 @@ from weft.compiler.passes.contract_frame import (
     when,
 )
 from weft.compiler.passes.contract_hidden import Hidden
-from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    known,
+    larger,
+    multiply,
+    remainder,
+    smaller,
+    subtract,
+)
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
-
-MANY = 16  # products of one point of the depth that hide what a turn of the loop costs
 FURTHER = 512  # bytes from what is turned in registers to what a cache fetches
 
 
@@ -87,7 +94,8 @@ class Blocks:
         at = [add(row, i) for i in range(b.rows)]
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
             at = [f.let("place", smaller(i, most), made) for i in at]
-        left, panel = self.panels(row, column, packed, made)
+        left, panel = self.panels(p, row, column, packed, made)
+        later = self.later(p, q, made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
@@ -101,7 +109,7 @@ class Blocks:
             none = f.flag("none", both(self.some, none), made)
 
         def body(lane: Value) -> Statements:
-            products = self.multiply(panel, left, at, column, lane)
+            products = self.multiply(panel, left, at, column, lane, later)
             is_edge, least = self.edge(row, column)
             if panel is not None and is_edge is not False:
                 products = when(
@@ -122,8 +130,8 @@ class Blocks:
             )
 
         if f.waits is not None:
-            waiting = self.part.after if b.per_piece else negated(self.part.opens)
-            made += when(waiting, self.fetch(f.waits, row, column))
+            begun = self.part.after if b.per_piece else negated(self.part.opens)
+            made += when(begun, self.fetch(f.waits, row, column))
         if unused is not False and self.part == WHOLE:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             hidden = self.finish_from_tile(row, column, slot, self.hidden.epilogue(2))
@@ -131,8 +139,8 @@ class Blocks:
         made += f.lanes(body)
         if f.waits is not None:
             sums = Store(f.waits.buffer, f.waits.index, get(product.target, f.dtype))
-            later = self.finish_from_tile(row, column, slot, (sums,))
-            made += when(self.part.last, self.finish_from_tile(row, column, slot), later)
+            waiting = self.finish_from_tile(row, column, slot, (sums,))
+            made += when(self.part.last, self.finish_from_tile(row, column, slot), waiting)
         elif straight is not True and not f.late:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
             made += when(self.part.last, crooked)
@@ -160,18 +168,34 @@ class Blocks:
         return both(done, f.flag("shown", self.hidden.all_sums(*here), into)), epilogue
 
     def panels(
-        self, row: Value, column: Value, packed: Value | None, into: list[Statement]
+        self, p: Value, row: Value, column: Value, packed: Value | None, into: list[Statement]
     ) -> tuple[Value, Value | None]:
         """Where the packed panels of a block begin; None for a right one that is not packed."""
         f, b = self.frame, self.frame.block
-        left = ZERO
-        if f.left_ready:
-            left = f.let("left", f.left.panel(row, self.depth), into)
+        left = f.left.panel(row, self.depth) if f.left_ready else f.left_place(p)
+        left = f.let("left", left, into)
         if f.right_ready:
             return left, f.let("panel", f.right.panel(column, self.depth), into)
         if packed is None:
             return left, None
         return left, f.let("panel", multiply(packed, b.columns * b.depth), into)
+
+    def later(self, p: Value, q: Value, into: list[Statement]) -> tuple[Value, Value] | None:
+        """Where a block begins to have points fetched that are packed after this piece, if it does.
+
+        Blocks go along one row of memory after another, and the last ones are through with them.
+        """
+        f, b = self.frame, self.frame.block
+        if not b.ahead:
+            return None
+        along = b.ahead * (b.depth // b.turn) * (LINE // f.dtype.itemsize)
+        parts = ceil(b.tile_columns / along)
+        early = max(f.high * f.wide - b.depth * parts, 0)
+        block = larger(subtract(add(multiply(q, f.high), p), early), 0)
+        block = f.let("block", block, into)
+        row = add(add(self.depth.start, b.depth), divide(block, parts))
+        column = add(self.columns.start, multiply(remainder(block, parts), along))
+        return f.let("later_row", row, into), f.let("later_column", column, into)
 
     def begin(self, slot: Value, lane: Value) -> Statements:
         """Sums start at zero, or where the same piece left them."""
@@ -221,7 +245,13 @@ class Blocks:
         ]
 
     def multiply(
-        self, panel: Value | None, own: Value, rows: list[Value], column: Value, lane: Value
+        self,
+        panel: Value | None,
+        own: Value,
+        rows: list[Value],
+        column: Value,
+        lane: Value,
+        later: tuple[Value, Value] | None = None,
     ) -> Statements:
         """Sums take the products of the piece, one point of the depth after another."""
         f, b, product = self.frame, self.frame.block, self.frame.product
@@ -229,7 +259,7 @@ class Blocks:
             return self.multiply_turned(rows, column, lane)
 
         if panel is not None and (b.pack_left or (f.right_ready and b.rows == 1)):
-            return self.multiply_packed(panel, own, lane, rows)
+            return self.multiply_packed(panel, own, lane, rows, later=later)
 
         def body(k: Value) -> Statements:
             deep = {product.depth[0]: add(self.depth.start, k)}
@@ -280,13 +310,13 @@ class Blocks:
         lane: Value,
         rows: list[Value],
         least: tuple[int, int] | None = None,
+        later: tuple[Value, Value] | None = None,
     ) -> Statements:
         """Like `multiply`, for packed panels, of which only the first rows and vectors count.
 
         The left factor may be read where it lies. Places move along with the depth, so that a
-        turn's addresses are ready when it begins. Many products hide what a turn costs, so that
-        fewer points of them make as good a turn, and code that is compiled sooner; a block at the
-        edge runs too seldom for longer turns to pay.
+        turn's addresses are ready when it begins. A block at the edge runs too seldom for longer
+        turns to pay. Points of the right factor that are packed `later` are fetched meanwhile.
         """
         f, b = self.frame, self.frame.block
         own, step = (own, f.left.width) if b.pack_left else (self.depth.start, 1)
@@ -294,9 +324,12 @@ class Blocks:
         here, there = get(left, INDEX), get(right, INDEX)
         fetches = b.lanes * f.dtype.itemsize == WIDEST
         high, vectors = least or (b.rows, b.vectors)
-        several = UNROLL // 2 if high * vectors >= MANY else UNROLL
-        if least is not None:
-            several = 1
+        several = b.turn if least is None else 1
+        made: list[Statement] = [Assign(left, own), Assign(right, panel)]
+        fetched = 0
+        if later is not None:
+            fetched = f.scope.local("later_at", INDEX)
+            made.append(Assign(fetched, later[1]))
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
@@ -304,6 +337,8 @@ class Blocks:
                 ats = [add(lane, k * b.columns + j * b.lanes) for j in range(vectors)]
                 lefts = self.lefts(add(here, k * step), lane, rows)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
+                if later is not None and points == several and k == 0:
+                    made += self.fetch_later(later[0], fetched)
                 if fetches and points == several:
                     made += _soon(f.left, here, k) if b.pack_left else ()
                     made += _soon(f.right, there, k)
@@ -311,7 +346,6 @@ class Blocks:
             made.append(Assign(right, add(there, points * b.columns)))
             return tuple(made)
 
-        made: list[Statement] = [Assign(left, own), Assign(right, panel)]
         turns = f.let("turns", divide(self.seen, several), made)
         if known(turns) != 0:
             made += f.loop("depth", turns, lambda _: turn(several))
@@ -319,6 +353,16 @@ class Blocks:
             return tuple(made)
         rest = f.loop("depth", self.seen, lambda _: turn(1), multiply(turns, several))
         return (*made, *rest)
+
+    def fetch_later(self, row: Value, at: int) -> Statements:
+        """A cache fetches the next lines of a row of memory that is packed later."""
+        f, product, here = self.frame, self.frame.product, get(at, INDEX)
+        step = LINE // f.dtype.itemsize
+        made: list[Statement] = []
+        for i in range(f.block.ahead):
+            names = {product.depth[0]: row, product.column[0]: add(here, i * step)}
+            made += _elements([rebuild(product.right, folded, names)])
+        return (*made, Assign(at, add(here, f.block.ahead * step)))
 
     def lefts(self, at: Value, lane: Value, rows: list[Value]) -> list[Value]:
         """The rows of the left factor at one point of the depth, each in every lane.

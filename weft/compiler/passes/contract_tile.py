@@ -101,12 +101,24 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     made += when(rested, hidden.rests(rows, columns, rest) if rested is not False else ())
     made += when(none, (), packed)
 
+    def pack(p: Value) -> Statements:
+        if not b.pack_left or frame.left_ready:
+            return ()
+        left = partial(pack_left, frame, rows=rows, panel=p, depth=near)
+        packed = _packed(left, shown, hidden.left_shown, product.left)
+        return when(none, (), when(unused, (), packed))
+
+    high = ceiling(rows.count, b.rows)
+    if b.rows_inside:
+        made += frame.loop("panel", high, pack)
+
+        def inside(q: Value) -> Statements:
+            return frame.loop("panel", high, lambda p: blocks.block(p, q, q))
+
+        return (*made, *frame.loop("panel", wide, inside))
+
     def body(p: Value) -> Statements:
-        found: list[Statement] = []
-        if b.pack_left and not frame.left_ready:
-            left = partial(pack_left, frame, rows=rows, panel=p, depth=near)
-            packed = _packed(left, shown, hidden.left_shown, product.left)
-            found += when(none, (), when(unused, (), packed))
+        found = [*pack(p)]
         if known(direct) != 0:
             found += frame.loop("panel", direct, lambda q: blocks.block(p, q, None))
         if not b.turns and known(subtract(wide, direct)) != 0:
@@ -115,7 +127,7 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
             )
         return (*found, *finished(p))
 
-    return (*made, *frame.loop("panel", ceiling(rows.count, b.rows), body))
+    return (*made, *frame.loop("panel", high, body))
 
 
 def _packed(
