@@ -90,10 +90,9 @@ class Blocks:
         row = f.let("row", add(self.rows.start, multiply(p, b.rows)), made)
         column = f.let("column", add(self.columns.start, multiply(q, b.columns)), made)
         slot = f.let("slot", self.slot(p, q), made)
-        most = subtract(product.row[1], 1)
         at = [add(row, i) for i in range(b.rows)]
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
-            at = [f.let("place", smaller(i, most), made) for i in at]
+            at = [f.let("place", smaller(i, subtract(product.row[1], 1)), made) for i in at]
         left, panel = self.panels(p, row, column, packed, made)
         later = self.later(p, q, made)
         whole = both(
@@ -112,9 +111,8 @@ class Blocks:
             products = self.multiply(panel, left, at, column, lane, later)
             is_edge, least = self.edge(row, column)
             if panel is not None and is_edge is not False:
-                products = when(
-                    is_edge, self.multiply_packed(panel, left, lane, at, least), products
-                )
+                edge = self.multiply_packed(panel, left, lane, at, least)
+                products = when(is_edge, edge, products)
             products = when(unused, (), products)
             rested = either(self.far, none)
             rests = self.hidden.add_rests(p, q, lane) if rested is not False else ()
