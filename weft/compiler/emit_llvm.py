@@ -34,6 +34,10 @@ from weft.compiler.loops import (
 )
 from weft.errors import UnsupportedError
 
+WAY = 1 << 14  # bytes that the nearest cache has places for once, or a multiple of it
+BEHIND = 1 << 10  # bytes from what is read back to an array that is walked with it
+LINE = 64
+
 
 class Frame(NamedTuple):
     """What a function's header gives its body, as text."""
@@ -123,10 +127,22 @@ class _Function:
                 continue
             if local.length:
                 element = vector(stored_type(local.dtype), local.lanes)
-                kind = f"[{local.length} x {element}], align 64"
+                spare = 0 if local.beside is None else WAY // local.dtype.itemsize
+                kind = f"[{local.length + spare} x {element}], align 64"
             else:
                 kind = vector(type_of(local.dtype), local.lanes)
-            self.values.locals.append(writer.let(f"alloca {kind}"))
+            array = writer.let(f"alloca {kind}")
+            if local.beside is not None:
+                array = self._apart(array, frame.buffers[local.beside])
+            self.values.locals.append(array)
+
+    def _apart(self, array: str, buffer: str) -> str:
+        """Where in the room of an array it begins, so that it is `BEHIND` a buffer in a cache."""
+        here, there = (self.writer.let(f"ptrtoint ptr {x} to i64") for x in (array, buffer))
+        apart = self.writer.let(f"sub i64 {there}, {here}")
+        behind = self.writer.let(f"sub i64 {apart}, {BEHIND}")
+        start = self.writer.let(f"and i64 {behind}, {WAY - LINE}")
+        return self.writer.let(f"getelementptr inbounds i8, ptr {array}, i64 {start}")
 
     def statements(self, body: tuple[Statement, ...]) -> None:
         """Write statements one after the other; stores that follow each other, together."""

@@ -206,6 +206,7 @@ class Local:
     lanes: int = 1
     length: int = 0  # 0: a register
     shared: bool = False  # an array that all threads of a block see
+    beside: int | None = None  # the buffer an array is walked with: apart from it in caches
 
 
 @dataclass(frozen=True, slots=True)

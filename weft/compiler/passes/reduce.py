@@ -45,6 +45,8 @@ from weft.compiler.passes.reduce_lanes import BLOCK, LaneForm
 from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements, with_body
 
+FEW = 4  # blocks that are written out
+
 
 def reduce(kernel: Kernel, vectors: bool = True, vector_bytes: int = 16) -> Kernel:
     """The kernel with loops in the place of reductions; `vectors` where their points are lanes."""
@@ -115,6 +117,9 @@ class _Expander:
         if known(blocks) in (0, 1):
             return self.in_order(reduce, alone)
         count = points(reduce)
+        exact = known(count)
+        if exact is not None and exact <= FEW * LEAF and not alone:
+            return self.one_by_one(reduce, exact)
         totals = Accumulators(reduce.parts, self.scope, 1)
         tree = Tree(totals, blocks)
         block, point = self.scope.variable("block"), self.scope.variable(name_of(reduce))
@@ -127,6 +132,22 @@ class _Expander:
         each = Loop(block, integer(0), blocks, (*start, steps, *tree.carry(block)))
         empty = totals.start(places(reduce, origin(reduce))) if known(blocks) is None else ()
         return (*empty, each, *tree.finish(), *_finished(totals))
+
+    def one_by_one(self, reduce: Reduce, count: int) -> Statements:
+        """A few blocks, written out, each with running values of its own that meet at the end."""
+        made: Statements = ()
+        totals: list[Accumulators] = []
+        for first in range(0, count, LEAF):
+            here = Accumulators(reduce.parts, self.scope, 1)
+            point = self.scope.variable(name_of(reduce))
+            inner = moved(reduce, at(reduce, point))
+            body = self.scope.copy(self.statements(inner.body, alone=False))
+            steps = (*body, *_met(here, inner.parts))
+            stop = integer(min(first + LEAF, count))
+            made += here.start(places(reduce, at(reduce, integer(first))))
+            made += (Loop(point, integer(first), stop, steps),)
+            totals.append(here)
+        return (*made, *_tree(totals), *_finished(totals[0]))
 
     def lane_by_lane(self, reduce: Reduce, alone: bool) -> Statements:
         """Each of LANES lanes on its own, then the lanes by halves."""
@@ -168,6 +189,18 @@ class _Expander:
 
 def _met(totals: Accumulators, parts: tuple[Part, ...]) -> Statements:
     return tuple(s for k, part in enumerate(parts) for s in totals.meet(k, part.values))
+
+
+def _tree(totals: list[Accumulators]) -> Statements:
+    """The running values of all, in those of the first."""
+    if len(totals) == 1:
+        return ()
+    half = 1 << (len(totals) - 1).bit_length() - 1
+    first, rest = totals[:half], totals[half:]
+    joins: Statements = (*_tree(first), *_tree(rest))
+    for k in range(len(first[0].parts)):
+        joins += first[0].joined(k, first[0].now(k), rest[0].now(k))
+    return joins
 
 
 def _finished(totals: Accumulators) -> Statements:

@@ -24,6 +24,7 @@ from weft.compiler.loops import (
     integer,
     leaves_of,
     value,
+    walk,
 )
 from weft.compiler.passes.vectorize import width
 from weft.compiler.polynomial import add, divide, known, most_of, multiply, number, stride, subtract
@@ -41,7 +42,9 @@ ROWS = 4  # rows that are taken together,
 FEWER = 2  # and those whose running values are
 MANY = 5600  # more than these: with four rows beside them they crowd the nearest cache
 LONG = 512  # columns of a row that is taken alone, if the next one follows it
-LONGEST = 4096  # columns of such a row: running values of more crowd out what is read
+LONGEST = 4096  # columns of such a row: running values of more crowd out what is read,
+NARROW = 16  # unless vectors have no more bytes, which takes longer than to read
+CROWD = 1 << 14  # bytes of running values that compete with what is read for places in a cache
 MOST = 8192  # steps of a loop that may be moved: its running values fit a near cache
 
 
@@ -60,7 +63,8 @@ def _statements(
         if isinstance(statement, Store | Assign):
             made.append(statement)
         elif isinstance(statement, Loop) and _is_columns(statement, judge, vector_bytes):
-            made += _Sunk(scope, judge, statement).statements()
+            longest = MOST if vector_bytes <= NARROW else LONGEST
+            made += _Sunk(scope, judge, statement, longest).statements()
         else:
             body = _statements(statement.body, scope, judge, vector_bytes)
             made.append(with_body(statement, body))
@@ -81,8 +85,9 @@ def _is_columns(loop: Loop, judge: Lanes, vector_bytes: int) -> bool:
 class _Sunk:
     """A loop's body, with the loop at each of its statements."""
 
-    def __init__(self, scope: Scope, judge: Lanes, loop: Loop) -> None:
+    def __init__(self, scope: Scope, judge: Lanes, loop: Loop, longest: int) -> None:
         self.scope = scope
+        self.longest = longest
         self.loop = loop
         length = most_of(loop.stop)
         differing = judge.varying(loop.variable, loop.body)
@@ -93,7 +98,9 @@ class _Sunk:
         for local in sorted(differing):
             old = scope.locals[local]
             size = length * max(old.length, 1)
-            self.homes[local] = scope.local(old.name, old.dtype, 1, size)
+            self.homes[local] = home = scope.local(old.name, old.dtype, 1, size)
+            if size * old.dtype.itemsize >= CROWD:
+                scope.locals[home] = replace(scope.locals[home], beside=_walked(loop))
 
     def statements(self) -> Statements:
         """The body, the loop inside."""
@@ -107,12 +114,14 @@ class _Sunk:
             if self._is_leaf(statement):
                 run.append(statement)
                 continue
+            if isinstance(statement, Loop) and self._is_rows(statement):
+                made += self.rows(statement, tuple(run))
+                run = []
+                continue
             made += self.strip(tuple(run))
             run = []
             if isinstance(statement, Store | Assign):
                 made.append(statement)
-            elif isinstance(statement, Loop) and self._is_rows(statement):
-                made += self.rows(statement)
             else:
                 made.append(with_body(statement, self.within(statement.body)))
         return (*made, *self.strip(tuple(run)))
@@ -131,25 +140,38 @@ class _Sunk:
     def _is_stream(self, loop: Loop) -> bool:
         """Whether long rows follow each other in memory: best read from end to end."""
         steps = [number(stride(index, loop.variable)) for index in accesses(loop.body)]
-        fits = LONG <= self.length <= LONGEST
+        fits = LONG <= self.length <= self.longest
         return fits and all(step in (0, self.length) for step in steps)
 
-    def rows(self, loop: Loop) -> Statements:
-        """An ordered loop of plain statements, some of its steps at a time."""
-        if self._is_stream(loop):
-            return (with_body(loop, self.strip(loop.body)),)
-        some = ROWS if self.length <= MANY else FEWER
+    def rows(self, loop: Loop, before: Statements) -> Statements:
+        """An ordered loop of plain statements, some of its steps at a time.
+
+        What comes `before` it, such as first values, goes with its first steps.
+        """
+        some = 1 if self._is_stream(loop) else ROWS if self.length <= MANY else FEWER
+        trips = known(subtract(loop.stop, loop.start))
+        if before and trips is not None and trips >= some:
+            first = (*before, *self._together(loop, loop.start, some))
+            made = self.strip(first, loop.body)
+            loop = replace(loop, start=add(loop.start, some))
+        else:
+            made = self.strip(before)
+        if some == 1:
+            return (*made, with_body(loop, self.strip(loop.body)))
         group = self.scope.variable("rows")
         count = divide(subtract(loop.stop, loop.start), some)
-        first = add(loop.start, multiply(group, some))
-        together: Statements = ()
-        for k in range(some):
-            together += substitute(loop.body, {loop.variable: add(first, k)})
+        together = self._together(loop, add(loop.start, multiply(group, some)), some)
         rest = replace(loop, start=add(loop.start, multiply(count, some)))
         return (
+            *made,
             Loop(group, integer(0), count, self.strip(together, loop.body)),
             with_body(rest, self.strip(loop.body)),
         )
+
+    def _together(self, loop: Loop, first: Value, count: int) -> Statements:
+        """Several steps of a loop, one after another."""
+        steps = (substitute(loop.body, {loop.variable: add(first, k)}) for k in range(count))
+        return tuple(statement for step in steps for statement in step)
 
     def strip(self, run: Statements, origin: Statements | None = None) -> Statements:
         """The loop around a run of statements; running values in registers meanwhile.
@@ -198,6 +220,14 @@ class _Sunk:
 
     def _place(self, position: Value) -> Value:
         return add(multiply(position, self.length), self.loop.variable)
+
+
+def _walked(loop: Loop) -> int | None:
+    """The first buffer that is read along a loop."""
+    for x in walk(*(x for s in every(loop.body) for x in expressions(s))):
+        if x.op == "load" and number(stride(x.args[0], loop.variable)) == 1:
+            return int(x.data)
+    return None
 
 
 def _live(run: Statements) -> tuple[set[int], set[int]]:

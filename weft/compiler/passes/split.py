@@ -33,7 +33,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import Accumulators, across, dtypes_of, halves, tree_of
 from weft.compiler.passes.points import at, moved, points
-from weft.compiler.polynomial import add, divide, known, multiply, smaller, subtract
+from weft.compiler.polynomial import add, divide, known, multiply, remainder, smaller, subtract
 from weft.compiler.rebuild import Scope, Statements
 from weft.core.common.types import DType
 
@@ -175,7 +175,9 @@ class _Split:
         chunk = scope.variable("chunk")
         reduce = self.found.reduce
         start = multiply(chunk, self.size)
-        count = smaller(subtract(self.count, start), self.size)
+        count = integer(self.size)
+        if known(remainder(self.count, self.size)) != 0:
+            count = smaller(subtract(self.count, start), self.size)
         point = scope.variable("point")
         lane = scope.variable("lane") if reduce.lanes == LANES else None
         if lane is not None and not self.found.lanes:
