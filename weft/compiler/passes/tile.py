@@ -1,4 +1,4 @@
-"""Put nested loops in the order memory likes; where two orders meet, run in square tiles.
+"""Put nested loops in the order memory likes; where two orders meet, run in tiles.
 
 The innermost loop becomes the one along which most accesses are adjacent, stores before loads. If
 others are adjacent along a second loop, as in a transpose, both run in tiles small enough for the
@@ -42,7 +42,9 @@ from weft.compiler.rebuild import (
     with_body,
 )
 
-TILE = 32  # elements along each side
+TILE = 32  # elements along each side,
+WIDE, LOW = 256, 16  # or, where rows are long, along those that are read and those written:
+_LONG = 1024  # memory is read faster the longer it goes on, and each line is written at once
 _SHORT = 4  # an axis below this is better taken whole
 
 
@@ -89,23 +91,25 @@ def _arranged(nest: list[Loop], scope: Scope) -> Loop:
     kept = [loop for loop in nest if loop is not best and loop is not other]
     if other is None:
         return _wrapped([*kept, best], body)
-    (far, near), (down, along) = _tiled(other, scope), _tiled(best, scope)
+    wide, high = _sides(other)
+    (far, near), (down, along) = _tiled(other, wide, scope), _tiled(best, high, scope)
     places = {
-        other.variable: add(multiply(far.variable, TILE), near.variable),
-        best.variable: add(multiply(down.variable, TILE), along.variable),
+        other.variable: add(multiply(far.variable, wide), near.variable),
+        best.variable: add(multiply(down.variable, high), along.variable),
     }
-    staged, body = _staged(substitute(body, places), near, along, scope)
+    staged, body = _staged(substitute(body, places), near, along, (wide, high), scope)
     inner = (*staged, _wrapped([near, along], body))
     return _wrapped([*kept, far, down], inner)
 
 
 def _staged(
-    body: Statements, near: Loop, along: Loop, scope: Scope
+    body: Statements, near: Loop, along: Loop, sides: tuple[int, int], scope: Scope
 ) -> tuple[Statements, Statements]:
     """A copy of each tile that is read across, made along its rows, and the body that reads it.
 
     Rows that lie a power of two apart share places in a cache, so they are read only once.
     """
+    wide, high = sides
     written = stored_buffers(body)
     held: dict[Value, Value] = {}
     copies: list[Statement] = []
@@ -114,8 +118,8 @@ def _staged(
             continue
         if _step(x.args[0], along.variable) in (0, 1):
             continue
-        array = scope.local("tile", x.dtype, 1, TILE * TILE)
-        place = add(multiply(along.variable, TILE), near.variable)
+        array = scope.local("tile", x.dtype, 1, wide * high)
+        place = add(multiply(along.variable, wide), near.variable)
         held[x] = get(array, x.dtype, place)
         copies.append(Assign(array, x, place))
     if not copies:
@@ -149,14 +153,21 @@ def _is_short(loop: Loop) -> bool:
     return extent is not None and extent < _SHORT
 
 
-def _tiled(loop: Loop, scope: Scope) -> tuple[Loop, Loop]:
+def _sides(read: Loop) -> tuple[int, int]:
+    """Elements of a tile along the loop that reads adjacent ones, and along the other."""
+    extent = known(read.stop)
+    long = extent is not None and (extent % WIDE == 0 or extent >= _LONG)
+    return (WIDE, LOW) if long else (TILE, TILE)
+
+
+def _tiled(loop: Loop, side: int, scope: Scope) -> tuple[Loop, Loop]:
     """A loop over tiles, and the loop over one of them; their bodies are to be filled."""
     block, inside = scope.variable("tile"), scope.variable(loop.variable.data)
     extent = known(loop.stop)
-    stop = integer(TILE)
-    if extent is None or extent % TILE:
-        stop = smaller(subtract(loop.stop, multiply(block, TILE)), TILE)
-    count = divide(add(loop.stop, TILE - 1), TILE)
+    stop = integer(side)
+    if extent is None or extent % side:
+        stop = smaller(subtract(loop.stop, multiply(block, side)), side)
+    count = divide(add(loop.stop, side - 1), side)
     return Loop(block, integer(0), count, ()), Loop(inside, integer(0), stop, ())
 
 
