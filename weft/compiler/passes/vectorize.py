@@ -17,6 +17,7 @@ from weft.compiler.rebuild import Scope, Statements, substitute, values_of, with
 MOST_LANES = 16  # where two registers of float32 have no more
 MOST_COLUMNS = 64  # lanes of a loop around others, where each lane holds running values
 _SHORT = 80  # instructions of a step that is taken four registers at a time, longer ones two
+_NARROW = 16  # bytes of vectors that always take four: their instructions wait for each other
 _TWICE = 200  # instructions above which a second, narrower copy of a loop does not pay
 
 
@@ -33,7 +34,7 @@ def width(loop: Loop, vector_bytes: int) -> int:
     work = len(values_of(loop.body))
     if around and work < _TWICE:
         return max(FEWEST, min(MOST_COLUMNS, 8 * vector_bytes // size))
-    registers = 4 if work < _SHORT else 2
+    registers = 4 if work < _SHORT or vector_bytes <= _NARROW else 2
     most = max(MOST_LANES, 2 * vector_bytes // 4)  # a second register while one waits for results
     return max(FEWEST, min(most, registers * vector_bytes // size))
 
