@@ -1,8 +1,10 @@
-"""Have caches fetch what long vector loops will read.
+"""Have caches fetch what long vector loops will read, or the rows that come next.
 
 A processor that follows reads loses the trail at the end of a page, and where several runs of one
 page are read in turns. Wide vectors are through with a page before it is found again. Loops that
-also write several runs are left alone: there the memory is busy, not idle.
+also write several runs are left alone: there the memory is busy, not idle. Narrower vectors are
+slower than that; but where tasks read a row several times, memory is idle after the first time, so
+the second of these loops fetches the next task's row.
 """
 
 from __future__ import annotations
@@ -18,22 +20,25 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    every,
     expressions,
+    integer,
     load,
     walk,
 )
 from weft.compiler.passes.contract_blocks import LINE, WIDEST
 from weft.compiler.passes.reduce_lanes import BLOCK
 from weft.compiler.polynomial import add, known, number, stride, subtract
-from weft.compiler.rebuild import Statements, with_body
+from weft.compiler.rebuild import Statements, substitute_value, with_body
 
 MOST_RUNS = 8
+ROW = 1 << 14  # bytes of a row that is still near when it is read again, as the next one is
 
 
 def ahead(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
     """The kernel whose long vector loops say what they will read."""
     if vector_bytes < WIDEST:
-        return kernel
+        return _with_rows(kernel)
     return replace(kernel, body=_statements(kernel.body))
 
 
@@ -76,3 +81,37 @@ def _runs(loop: Loop) -> list[Value]:
         if x.op == "load" and number(stride(x.args[0], loop.variable)) == 1:
             found[x] = None
     return list(found)
+
+
+def _with_rows(kernel: Kernel) -> Kernel:
+    """The kernel whose tasks fetch the rows of the next ones, if they read rows several times."""
+    outer = kernel.parallel
+    if outer is None:
+        return kernel
+    seen: dict[Value, int] = {}
+    made: dict[int, Statements] = {}
+    for loop in [s for s in every(outer.body) if isinstance(s, Loop) and _is_long(s)]:
+        for x in _runs(loop):
+            run = substitute_value(x, {loop.variable: integer(0)})
+            seen[run] = times = seen.get(run, 0) + 1
+            if times == 2:
+                made[id(loop)] = made.get(id(loop), ()) + _next_row(x, outer.variable, loop.step)
+    return replace(kernel, body=_fetching(kernel.body, made)) if made else kernel
+
+
+def _next_row(x: Value, row: Value, lanes: int) -> Statements:
+    """What the next task reads where this one reads a run."""
+    length, size = number(stride(x.args[0], row)), x.dtype.itemsize
+    if length is None or not BLOCK <= length <= ROW // size or lanes * size < LINE:
+        return ()
+    places = range(length, length + lanes, LINE // size)
+    return tuple(Ahead(load(x.data, add(x.args[0], k), x.dtype)) for k in places)
+
+
+def _fetching(statements: Statements, made: dict[int, Statements]) -> Statements:
+    return tuple(
+        s
+        if isinstance(s, Store | Assign)
+        else with_body(s, (*made.get(id(s), ()), *_fetching(s.body, made)))
+        for s in statements
+    )
