@@ -319,6 +319,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "argmax of int64": lambda: extreme(3, 50, "argmax", dtype=np.int64),
     "column argmin": lambda: column_extreme(70, 20),
     "column argmin, long": lambda: column_extreme(210, 9),
+    "column argmin, wide": lambda: column_extreme(70, 150),
     "two parts": lambda: two_parts(4, 90),
     "two parts, long": lambda: two_parts(1, 2100),
     "product": lambda: product(5, 33, 20),
