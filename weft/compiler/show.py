@@ -52,7 +52,8 @@ class _Text:
         for k, local in enumerate(kernel.locals):
             lanes = f" x {local.lanes}" if local.lanes > 1 else ""
             length = f"[{local.length}]" if local.length else ""
-            yield f"  local t{k}{length}: {local.dtype}{lanes}"
+            place = "" if local.beside is None else f", walked with b{local.beside}"
+            yield f"  local t{k}{length}: {local.dtype}{lanes}{place}"
         yield from self.block(kernel.body, 1)
 
     def block(self, statements: tuple[Statement, ...], depth: int) -> Iterator[str]:
@@ -160,7 +161,8 @@ def fingerprint(kernel: Kernel) -> str:
     for buffer in kernel.buffers:
         digest.update(f"buffer {buffer.dtype} {buffer.mode}\n".encode())
     for local in kernel.locals:
-        digest.update(f"local {local.dtype} {local.lanes} {local.length}\n".encode())
+        size = f"{local.lanes} {local.length} {local.beside}"
+        digest.update(f"local {local.dtype} {size}\n".encode())
     digest.update(f"parameters {kernel.parameters}\n".encode())
     for line in _canonical(kernel.body, numbers):
         digest.update(f"{line}\n".encode())

@@ -73,6 +73,8 @@ class _Checker:
             self.ensure(buffer.mode in ("read", "write", "update"), f"{buffer.name}: no such mode")
         for local in kernel.locals:
             self.ensure(local.lanes >= 1 and local.length >= 0, f"{local.name}: no such size")
+            beside = local.beside is None or (local.length and local.beside < len(kernel.buffers))
+            self.ensure(bool(beside), f"{local.name}: no array, or beside no buffer")
 
     def fail(self, rule: str, at: object = None) -> NoReturn:
         place = "" if at is None else f" (in {at!r})"
