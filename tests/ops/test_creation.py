@@ -213,6 +213,8 @@ REFUSED = [
     (lambda: wf.full((2,), float("nan"), dtype="int32"), CastError, "full: nan does not fit int32"),
     (lambda: wf.full((2,), 1j, dtype="float32"), CastError, "does not fit float32"),
     (lambda: wf.full((2,), 300, dtype="uint8"), CastError, "300 does not fit uint8"),
+    (lambda: wf.full((2,), 300.0, dtype="uint8"), CastError, "300 does not fit uint8"),
+    (lambda: wf.full((2,), 1e308, dtype="int16"), CastError, "does not fit int16"),
     (lambda: wf.full((2,), "a"), ConversionError, "asarray"),
     (lambda: wf.tensor([[1, 2], [3]]), ConversionError, "ragged"),
     (lambda: wf.tensor("abc"), ConversionError, "cannot make a tensor of str"),

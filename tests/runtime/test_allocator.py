@@ -286,6 +286,14 @@ def test_a_refused_request_empties_the_cache_and_tries_again(allocator, monkeypa
     assert cached_at_try == [128 * KIB, 0]
 
 
+def test_out_of_memory_says_so_even_if_nothing_is_left_to_look_around(allocator, monkeypatch):
+    def nothing_left() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(module, "memory_report", nothing_left)
+    assert "cannot be listed" in str(allocator.out_of_memory(64))
+
+
 def test_out_of_memory_names_what_is_asked_alive_and_cached(allocator, monkeypatch):
     def refuse(capacity):
         raise MemoryError

@@ -354,6 +354,7 @@ def _exact(op: str, value: Any, dtype: DType) -> Array:
         raise CastError(f"{op}: {value!r} does not fit {dtypes.name_of(dtype)}")
     with np.errstate(over="ignore"):
         if kind == "i":
+            dtypes.check_scalar_fits(int(value), dtype, op)  # also if it was a float
             return np.asarray(int(value), dtype)
         return np.asarray(float(value) if type(value) is int else value).astype(dtype)
 

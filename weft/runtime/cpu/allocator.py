@@ -279,11 +279,15 @@ class CachingAllocator:
     def out_of_memory(self, nbytes: int) -> OutOfMemoryError:
         """The error for a request that cannot be met; its message lists what is alive."""
         stats = self.stats()
+        try:
+            alive = memory_report().head(_LISTED)
+        except MemoryError:  # looking at everything that is alive takes some, too
+            alive = "what is alive cannot be listed: no memory is left for that"
         return OutOfMemoryError(
             f"allocate: {self.device}: cannot have {nbytes} bytes (live {stats.live_bytes} bytes "
             f"in {stats.live_blocks} blocks, cached {stats.cached_bytes} bytes)\n"
             "hint: drop tensors that are no longer needed, or work on smaller pieces\n"
-            f"{memory_report().head(_LISTED)}"
+            f"{alive}"
         )
 
     def _reset_after_fork(self) -> None:
