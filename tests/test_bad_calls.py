@@ -9,16 +9,20 @@ import pytest
 
 import weft as wf
 from tests import fuzz_bad_calls as fuzz
+from weft import P
 from weft.core.common import parameters
 from weft.errors import (
     ArgumentError,
     AxisError,
+    ConversionError,
     DTypeError,
     OutOfMemoryError,
     ShapeError,
+    ShardingError,
     TreeError,
     WeftError,
 )
+from weft.ops.communication.named import checked_pairs
 
 X = wf.tensor(np.arange(6.0, dtype=np.float32).reshape(2, 3))
 NAN = float("nan")
@@ -161,3 +165,30 @@ def test_a_limit_refuses_nan_and_finite_refuses_infinity(value: float) -> None:
 def test_rounding_to_more_digits_than_a_dtype_has_changes_nothing() -> None:
     huge = wf.tensor([1.5, -3e38, float("inf"), NAN])
     np.testing.assert_array_equal(wf.round(huge, 50).numpy(), huge.numpy())
+
+
+NOT_PAIRS = "ppermute: expected pairs"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: wf.trapezoid(wf.ones(3), dx={}), ConversionError, "trapezoid"),
+        (lambda: wf.gradient(wf.ones(3), edge_order=wf.ones(2)), DTypeError, "edge_order"),
+        (
+            lambda: wf.piecewise(0.0, [wf.ones((2, 3)) > 0], [1.0, wf.ones((3, 3))]),
+            ShapeError,
+            "stretch",
+        ),
+        (
+            lambda: wf.with_sharding_constraint(wf.ones(3), P("x"), mesh=np.ones(2)),
+            ShardingError,
+            "expected a DeviceMesh",
+        ),
+        (lambda: checked_pairs("ppermute", "abc", 2), ArgumentError, NOT_PAIRS),
+        (lambda: checked_pairs("ppermute", [(0, 1.5)], 2), ArgumentError, NOT_PAIRS),
+    ],
+)
+def test_calls_that_once_raised_what_is_not_ours(call, error, said):
+    with pytest.raises(error, match=said):
+        call()

@@ -13,9 +13,9 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
-from weft.core.common.parameters import as_integer, as_real, shown
+from weft.core.common.parameters import as_integer, as_real
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops import reduction
@@ -107,8 +107,7 @@ def gradient(x: Any, /, *spacing: Any, axis: Any = None, edge_order: int = 1) ->
         raise ArgumentError(
             f"gradient: expected 1 spacing or one for each of {len(axes)} axes, got {len(spacing)}"
         )
-    if edge_order not in (1, 2):
-        raise ArgumentError(f"gradient: edge_order must be 1 or 2, got {shown(edge_order)}")
+    edge_order = as_integer("gradient", "edge_order", edge_order, 1, 2)
     steps = spacing if len(spacing) == len(axes) else (spacing or (1.0,)) * len(axes)
     found = [_slope(tensor, i, step, edge_order) for i, step in zip(axes, steps, strict=True)]
     return found[0] if len(found) == 1 else found
@@ -157,7 +156,8 @@ def trapezoid(y: Any, x: Any = None, /, *, dx: Any = 1.0, axis: int = -1) -> Ten
         samples, i, 0, max(size - 1, 0)
     )
     if x is None:
-        whole: Tensor = reduction.sum(pairs, i) * dx / 2
+        apart = dx if isinstance(dx, PYTHON_SCALARS) else to_tensor(dx, op="trapezoid")
+        whole: Tensor = reduction.sum(pairs, i) * apart / 2
         return whole
     (places,) = _floats("trapezoid", x)
     if places.ndim == 1:

@@ -225,9 +225,9 @@ def spread_over(x: Tensor, mesh_axes: Any, mesh: DeviceMesh) -> Tensor:
 def with_sharding_constraint(x: Any, spec: Any, mesh: DeviceMesh | None = None) -> Tensor:
     """Fix the layout of a value inside a function; automatic sharding never changes it."""
     tensor = to_tensor(x, op="with_sharding_constraint")
-    if isinstance(spec, ShardingSpec):
-        mesh = mesh or spec.mesh
-    found = mesh or _mesh("with_sharding_constraint", tensor)
+    if mesh is None and isinstance(spec, ShardingSpec):
+        mesh = spec.mesh
+    found = _mesh("with_sharding_constraint", tensor) if mesh is None else mesh
     return _laid_out("with_sharding_constraint", tensor, found, spec)
 
 

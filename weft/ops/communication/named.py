@@ -7,9 +7,11 @@ rule is the transposed collective.
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from weft.core.common.factors import Factors
+from weft.core.common.parameters import shown
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import TensorType
 from weft.errors import ArgumentError, ShapeError
@@ -131,7 +133,12 @@ def _resized(op: Operation, x: TensorType, sizes: dict[int, int]) -> Factors:
 
 def checked_pairs(op: str, pairs: Any, count: int) -> tuple[tuple[int, int], ...]:
     """Pairs of (from, to) in which nobody sends or receives twice."""
-    found = tuple((int(source), int(target)) for source, target in pairs)
+    try:
+        found = tuple((index(source), index(target)) for source, target in pairs)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{op}: expected pairs (from, to) of integers, got {shown(pairs)}"
+        ) from error
     sources, targets = [s for s, _ in found], [t for _, t in found]
     legal = all(0 <= i < count for i in (*sources, *targets))
     if not legal or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):

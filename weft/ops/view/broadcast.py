@@ -31,7 +31,8 @@ class BroadcastTo(LogicalShapeOperation):
     def index(self, x: TensorType, *, rank: int, shape: Shape) -> Factors:
         core = x.shape[len(x.shape) - rank :]
         new = len(shape) - rank
-        if any(size not in (1, full) for size, full in zip(core, shape[new:], strict=True)):
+        sizes = zip(core, shape[max(new, 0) :], strict=False)
+        if new < 0 or any(size not in (1, full) for size, full in sizes):
             raise ShapeError(f"cannot stretch shape {core} to {shape}")
         extents = {f"r{k}": size for k, size in enumerate(shape) if _repeats(k - new, core, size)}
         right = [f"r{k}" if f"r{k}" in extents else f"i{k}" for k in range(len(shape))]
