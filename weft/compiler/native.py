@@ -30,6 +30,7 @@ from weft.compiler.watched import Watched
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
+from weft.errors import OutOfMemoryError, WeftError
 from weft.runtime.cpu.program_builder import ProgramBuilder
 
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
@@ -71,7 +72,15 @@ class Native(Prepared):
                 memory[ref] = Memory(ref[0].types[ref[1]], "output", len(self._outputs))
                 self._outputs.append(memory[ref])
             self._given.append(memory[ref])
-        self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
+        try:
+            self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
+        except MemoryError as error:
+            if isinstance(error, WeftError):
+                raise
+            raise OutOfMemoryError(
+                f"compile: memory ran out while kernels for {len(trace.nodes)} calls were written"
+                "\nhint: compile smaller functions, or free tensors first"
+            ) from error
         self._kept = self._place_kept()
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)
