@@ -289,17 +289,27 @@ class KernelStore:
 
 
 @contextmanager
-def _told(count: int) -> Iterator[None]:
-    """Inside, what stops a compilation becomes an error of ours; nothing half made is kept."""
+def memory_told(doing: str) -> Iterator[None]:
+    """Inside, memory that runs out while `doing` something is an error of ours."""
     try:
         yield
     except WeftError:
         raise
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"compile: memory ran out while {count} kernels were compiled"
+            f"compile: memory ran out while {doing}"
             "\nhint: compile smaller functions, or free tensors first"
         ) from error
+
+
+@contextmanager
+def _told(count: int) -> Iterator[None]:
+    """Inside, what stops a compilation becomes an error of ours; nothing half made is kept."""
+    try:
+        with memory_told(f"{count} kernels were compiled"):
+            yield
+    except WeftError:
+        raise
     except RuntimeError as error:
         raise CompilationError(
             f"compile: LLVM refused one of {count} kernels: {error}"

@@ -15,7 +15,7 @@ from weft.compiler import explain
 from weft.compiler.assemble import Assembler, Environment, constant, leaves
 from weft.compiler.executable import Interpreted
 from weft.compiler.fuse import PACKED
-from weft.compiler.kernels import STORE
+from weft.compiler.kernels import STORE, memory_told
 from weft.compiler.memory import ALIGNMENT
 from weft.compiler.packs import Packs
 from weft.compiler.place import place
@@ -30,7 +30,6 @@ from weft.compiler.watched import Watched
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
-from weft.errors import OutOfMemoryError, WeftError
 from weft.runtime.cpu.program_builder import ProgramBuilder
 
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
@@ -72,15 +71,8 @@ class Native(Prepared):
                 memory[ref] = Memory(ref[0].types[ref[1]], "output", len(self._outputs))
                 self._outputs.append(memory[ref])
             self._given.append(memory[ref])
-        try:
+        with memory_told(f"kernels for {len(trace.nodes)} calls were written"):
             self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
-        except MemoryError as error:
-            if isinstance(error, WeftError):
-                raise
-            raise OutOfMemoryError(
-                f"compile: memory ran out while kernels for {len(trace.nodes)} calls were written"
-                "\nhint: compile smaller functions, or free tensors first"
-            ) from error
         self._kept = self._place_kept()
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)

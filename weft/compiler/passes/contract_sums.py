@@ -80,7 +80,7 @@ class Blocks:
     hidden: Hidden
     seen: Value = ZERO  # points of the piece whose products are taken; 0 for the others
     far: Value | bool = False  # whether there are others
-    none: Value | bool = False  # whether all products of the piece are 0
+    none: Value | bool = False  # whether all products of the piece are 0, if `seen` cannot say it
     some: Value | bool = False  # whether those of some panel of columns are
 
     def block(self, p: Value, q: Value, packed: Value | None) -> Statements:
@@ -122,7 +122,7 @@ class Blocks:
             return (
                 *self.begin(slot, lane),
                 *self.soon(slot),
-                *when(none if self.far is False else False, rests, products),
+                *when(none, rests, products),
                 *self.join(slot, lane),
                 *when(straight, ends, self.keep(slot, lane)),
             )

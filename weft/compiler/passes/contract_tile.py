@@ -82,7 +82,8 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
     some = frame.flag("some", hidden.no_products_of_some(rows, columns, depth), made)
     seen = frame.let("seen", hidden.seen(rows, depth, none), made)
     near, far = Span(depth.start, seen), frame.flag("far", less(seen, depth.count), made)
-    blocks = replace(blocks, none=none, some=some, seen=seen, far=far)
+    empty = none if far is False else False  # then nothing of the piece is seen
+    blocks = replace(blocks, none=empty, some=some, seen=seen, far=far)
     direct: Value = ZERO  # panels of columns that are not packed
     if not b.pack_right:
         whole = ceiling if b.turns else divide
