@@ -25,6 +25,7 @@ CASES_WHILE_YOU_WORK = 3
 os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
 os.environ["WEFT_CACHE_BYTES"] = str(256 << 20)
 os.environ["WEFT_CALIBRATE"] = "0"  # compiling is the same on every machine
+os.environ.setdefault("WEFT_DRAFTS", "0")  # what runs is the code that lasts
 
 hypothesis.settings.register_profile(
     "ci",

@@ -30,6 +30,7 @@ class Settings:
     cache_threshold: int = _setting(1 << 16, "bytes from which results come from weft's allocator")
     compile_after: int = _setting(1, "runs of a recorded graph before it is compiled")
     compile_elements: int = _setting(1 << 20, "results from which a graph is compiled at once")
+    drafts: int = _setting(1, "0 waits for the best code of small graphs, too, when first called")
     logical_devices: int = _setting(8, "how many devices cpu:0 … this process shows", 1)
     threads: int = _setting(0, "threads that compiled programs use; 0 is one for each core")
     cache_dir: str = _setting("", "folder of compiled code; empty is weft in the user's cache")

@@ -120,6 +120,34 @@ def test_pythons_lock_goes_around_as_before_when_all_is_made(
         sys.setswitchinterval(before)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_draft_comes_first_and_the_code_later(
+    monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    monkeypatch.setattr(code_ahead, "available_cores", lambda: cores)
+    target, done = host_target(), threading.Event()
+    job = begin(text(8, 50), target, drafts=True)
+    assert finish([job], drafts=True) == [compile_text(text(8, 50), target, draft=True)]
+    assert job.is_usable and not job.is_done
+    assert code_cache().folder.read(job.key) is None
+    code_ahead.later([job], done.set)
+    assert done.wait(60) and job.code == compile_text(text(8, 50), target)
+    assert code_cache().folder.read(job.key) == job.code
+    assert finish([job], drafts=True) == finish([job]) == [job.code]
+
+
+def test_who_wants_no_draft_gets_the_code() -> None:
+    jobs = [begin(text(n, 50), host_target(), drafts=True) for n in range(3)]
+    assert finish(jobs) == [compile_text(text(n, 50), host_target()) for n in range(3)]
+
+
+def test_nothing_follows_code_that_cannot_be_made() -> None:
+    seen, done = [], threading.Event()
+    code_ahead.later([begin("this is no module", host_target())], lambda: seen.append(1))
+    code_ahead.later([], done.set)
+    assert done.wait(60) and not seen
+
+
 def test_code_is_on_disk_for_the_next_process() -> None:
     job = begin(text(5), host_target())
     (code,) = finish([job])

@@ -54,6 +54,7 @@ class Assembler:
 
     general: bool = False  # whether kernels are for all sizes from the start
     own: bool = False  # whether long products have kernels for their very sizes
+    drafts: bool = False  # whether drafts of kernels are made first
     strides: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     status: Memory = field(default_factory=lambda: Memory(TensorType((2,), INDEX), "status"))
@@ -290,6 +291,7 @@ class Assembler:
                 own=self.own,
                 lasting=lasting,
                 times=self._times,
+                drafts=self.drafts,
             )
             self._asked[key] = found, kernel
         return self._asked[key][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.flatten import passed_through
@@ -67,8 +67,13 @@ def build(
     rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
     if not native:
         return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
-    made = _native.Native(lowered, donated, general=general, own=own, lasting=lasting)
+    drafts = _native.drafts_pay(lowered)
+    made = _native.Native(
+        lowered, donated, general=general, own=own, lasting=lasting, drafts=drafts
+    )
     made.without_packs = otherwise
     if origin is not None:
-        _stored.keep(origin, made, lowered, rewritten, kept)
+        made.settle(partial(_stored.keep, origin, made, lowered, rewritten, kept))
+    else:
+        made.settle()
     return Built(made, lambda: lowered, kept, rewritten)

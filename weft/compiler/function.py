@@ -31,13 +31,19 @@ _tracing = RLock()  # one for all functions: they may call each other while they
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Inside, nobody searches for cycles: what compiling makes is a lot, and nearly has none."""
+    """Inside, nobody searches for cycles: what compiling makes is a lot, and nearly has none.
+
+    Afterwards it counts as old, since the search that would follow at once takes milliseconds.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if collects:
+            if not gc.get_freeze_count():  # what somebody has frozen must stay so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -35,7 +35,7 @@ from weft.config import settings
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_ahead import Job, begin, finish, has_help, is_idle
 from weft.runtime.cpu.code_cache import link
-from weft.runtime.cpu.jit import Loaded, Target, chosen_target
+from weft.runtime.cpu.jit import Loaded, Target, chosen_target, load_object
 
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
 ALONE = 8  # the same for a single thread, which has nobody to share them with
@@ -53,10 +53,13 @@ class Compiled:
     target: Target
     choice: Choice = USUAL
     checks: bool = False  # whether it looks where it reads and writes
+    drafts: bool = False  # whether a draft of its code is used until the code is there
     jobs: tuple[Job, ...] = ()  # what makes the code of each kernel, once it was begun
     code: tuple[Loaded, ...] = ()  # of each kernel; one module may hold several
     modules: tuple[str, ...] = ()  # the keys under which the code is kept
-    addresses: tuple[int, ...] = ()
+    addresses: tuple[int, ...] = ()  # in the code, or in its draft
+    draft: tuple[Loaded, ...] = ()  # of each kernel: somebody may be running it
+    drafted: tuple[int, ...] = ()  # addresses in the draft
 
     @property
     def functions(self) -> int:
@@ -67,6 +70,25 @@ class Compiled:
     def is_product(self) -> bool:
         """Whether it is a product of matrices, whose code is long: a module of its own."""
         return any("contract" in kernel.notes for kernel in self.kernels)
+
+    def link(self, jobs: tuple[Job, ...]) -> None:
+        """Take the code that these jobs have made; what has only drafts can be linked again."""
+        if self.code or not jobs:  # another program was first, or nothing could be made
+            return
+        self.modules = tuple(job.key for job in jobs)
+        if all(job.code is not None for job in jobs):
+            code = tuple(link(job.key, job.code) for job in jobs if job.code is not None)
+            self.addresses = self._addresses_in(code)
+            self.code = code  # at last: who sees it does not ask for the rest
+            return
+        loaded = {job: load_object(job.code or job.draft or b"") for job in jobs}
+        self.draft = tuple(loaded[job] for job in jobs)
+        self.addresses = self.drafted = self._addresses_in(self.draft)
+        self.jobs = jobs
+
+    def _addresses_in(self, code: tuple[Loaded, ...]) -> tuple[int, ...]:
+        places = zip(self.kernels, code, strict=True)
+        return tuple(loaded.address(kernel.name) for kernel, loaded in places)
 
 
 @dataclass(frozen=True)
@@ -107,6 +129,7 @@ class KernelStore:
         own: bool = False,
         lasting: frozenset[int] = frozenset(),
         times: int = 1,
+        drafts: bool = False,
     ) -> Request:
         """The compiled kernel for this one, made ready by `ready`; a general one for all sizes.
 
@@ -115,7 +138,7 @@ class KernelStore:
         `cut` a product is one kernel, whose tasks take so many points of the depth and so many rows
         each, see `contract`; 0 is as many as suits it. Values of the buffers `lasting` last from
         run to run: factors made of them may be packed by a kernel that runs once, small ones too in
-        a loop that runs often.
+        a loop that runs often. With `drafts` a draft of its code is made first.
         """
         kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
@@ -144,7 +167,7 @@ class KernelStore:
             if found is None:
                 with clock("lower"):
                     kernels = self.scheduled(lifting, choice, pieces, tall, packing, parted)
-                found = self._new(iter(kernels), choice, clock)
+                found = self._new(iter(kernels), choice, drafts, clock)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
                     self._made.popitem(last=False)
@@ -194,9 +217,11 @@ class KernelStore:
                 return (product,)
         return one_by_one(plain(kernel), passes(target.vector_bytes * choice.step, True))
 
-    def _new(self, kernels: Iterator[Kernel], choice: Choice, clock: Clock) -> Compiled:
+    def _new(
+        self, kernels: Iterator[Kernel], choice: Choice, drafts: bool, clock: Clock
+    ) -> Compiled:
         """A form; the first ones of a graph are compiled as their kernels come."""
-        found = Compiled((), chosen_target(), choice, settings.check_bounds > 0)
+        found = Compiled((), chosen_target(), choice, settings.check_bounds > 0, drafts)
         while True:
             with clock("lower"):
                 kernel = next(kernels, None)
@@ -258,10 +283,11 @@ class KernelStore:
             self._versions.popitem(last=False)
         return found
 
-    def ready(self, requests: Sequence[Request], clock: Clock) -> int:
-        """Compile what has no code yet; gives the number of new functions."""
+    def ready(self, requests: Sequence[Request], clock: Clock, drafts: bool = False) -> int:
+        """Compile what has no code yet, or not even a draft; gives the number of new functions."""
         with self._lock:
-            new = list({r.compiled: None for r in requests if not r.compiled.code})
+            asked = dict.fromkeys(r.compiled for r in requests)
+            new = [each for each in asked if not (each.addresses if drafts else each.code)]
             if not new:
                 return 0
             self.compilations += 1
@@ -275,16 +301,13 @@ class KernelStore:
             jobs = list({job: None for each in new for job in each.jobs})
             try:
                 with clock("compile"), _told(len(new)):
-                    codes = dict(zip(jobs, finish(jobs), strict=True))
+                    finish(jobs, drafts=drafts)
             finally:
                 for each in new:
                     each.jobs = ()
             with clock("link"):
                 for each, made in begun.items():
-                    each.modules = tuple(job.key for job in made)
-                    each.code = tuple(link(job.key, codes[job]) for job in made)
-                    places = zip(each.kernels, each.code, strict=True)
-                    each.addresses = tuple(loaded.address(k.name) for k, loaded in places)
+                    each.link(made)
             return sum(len(c.kernels) for c in new)
 
 
@@ -328,11 +351,13 @@ def _write(batch: Sequence[Compiled], apart: bool = True) -> None:
         each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
     target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
+    drafts = all(each.drafts for each in batch)
     if len(batch) == 1 and (batch[0].jobs or (apart and has_help())):
         for kernel in batch[0].kernels[len(batch[0].jobs) :]:
-            batch[0].jobs += (begin(emit([kernel], target, checks), target),)
+            batch[0].jobs += (begin(emit([kernel], target, checks), target, drafts=drafts),)
         return
-    job = begin(emit([k for each in batch for k in each.kernels], target, checks), target)
+    text = emit([k for each in batch for k in each.kernels], target, checks)
+    job = begin(text, target, drafts=drafts)
     for each in batch:
         each.jobs = (job,) * len(each.kernels)
 

@@ -6,7 +6,8 @@ which say what it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,20 @@ from weft.compiler.statistics import BuildCounts
 from weft.compiler.steps import Call, Memory, Step
 from weft.compiler.translate import Translator, touched
 from weft.compiler.watched import Watched
+from weft.config import settings
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
+from weft.runtime.cpu.code_ahead import later
 from weft.runtime.cpu.program_builder import ProgramBuilder
 
+_DRAFTED = frozenset({"view", "map", "reduce"})
+_DRAFTED_ELEMENTS = 1 << 24  # of all results: drafts take milliseconds longer, and save as many
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
 
 
 class Native(Prepared):
-    """A trace compiled for this machine."""
+    """A trace compiled for this machine; whoever wants `drafts` of its code must `settle` it."""
 
     def __init__(
         self,
@@ -48,11 +53,12 @@ class Native(Prepared):
         strides: dict[Ref, tuple[int, ...]] | None = None,
         retells: bool = True,
         lasting: Sequence[bool] = (),
+        drafts: bool = False,
     ) -> None:
         calibrate_for(trace)
         self._trace = trace
         self._retells = retells  # whether references say what a kernel reports
-        self._assembler = assembler = Assembler(general, own, usable(strides or {}, trace))
+        self._assembler = assembler = Assembler(general, own, drafts, usable(strides or {}, trace))
         self._inputs = [Memory(node.types[0], "input", i) for i, node in enumerate(trace.inputs)]
         constants = [not x._impl.shared for x in trace.captures]
         given = [*lasting[: len(self._inputs) - len(constants)]]
@@ -74,7 +80,7 @@ class Native(Prepared):
         with memory_told(f"kernels for {len(trace.nodes)} calls were written"):
             self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
         self._kept = self._place_kept()
-        self._new_kernels = STORE.ready(assembler.requests, assembler.clock)
+        self._new_kernels = STORE.ready(assembler.requests, assembler.clock, drafts)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)
         self._prepare()
 
@@ -157,6 +163,23 @@ class Native(Prepared):
         captured = [x.data() for x in self._trace.captures]
         self._connect(program, self._interface(large), captured, self._packs(kept))
 
+    def settle(self, then: Callable[[], None] = lambda: None) -> None:
+        """Have drafts replaced when the code itself was made, and `then` called."""
+        drafted = [each for each in dict.fromkeys(self.code) if each.drafted]
+        begun = [(each, each.jobs) for each in drafted]
+
+        def replace() -> None:
+            for each, jobs in begun:
+                each.link(jobs)
+            pairs = (zip(each.drafted, each.addresses, strict=True) for each in drafted)
+            self.program.replace(dict(itertools.chain.from_iterable(pairs)))
+            then()
+
+        if drafted:
+            later([job for _, jobs in begun for job in jobs], replace)
+        else:
+            then()
+
     def _ranges(self) -> dict[Memory, tuple[int, int]]:
         """Where the elements of inputs lie that are read however they are strided."""
         found = {}
@@ -203,6 +226,14 @@ class Native(Prepared):
             self._trace.name, self.steps, self.calls, self.placement, self._kept
         )
         return text + explain.all_loops(self.calls) if loops else text
+
+
+def drafts_pay(trace: Trace) -> bool:
+    """Whether drafts are quick enough to run: a graph of some arithmetic on not too much data."""
+    if not settings.drafts or not all(kind_of(node) in _DRAFTED for node in trace.nodes):
+        return False
+    kinds = (kind for node in (*trace.inputs, *trace.nodes) for kind in node.types)
+    return sum(kind.size for kind in kinds) <= _DRAFTED_ELEMENTS
 
 
 def usable(strides: dict[Ref, tuple[int, ...]], trace: Trace) -> dict[Ref, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from weft.compiler.native import Native
+from weft.compiler.native import Native, drafts_pay
 from weft.config import settings
 from weft.core.common.types import Array
 from weft.core.graph.graph import GRAPH
@@ -106,7 +106,8 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
         if (times <= settings.compile_after and not large) or not jit.available():
             return False
         trace, strides = graph.trace()
-        program = Native(trace, strides=strides)
+        program = Native(trace, strides=strides, drafts=drafts_pay(trace))
+        program.settle()
         GRAPH.counters.compilations += 1
         _compiled[graph.key] = program
         if len(_compiled) > MOST_GRAPHS:

@@ -4,6 +4,9 @@ LLVM lets go of Python's lock, so other threads compile what is written while on
 all is written, the one that wrote compiles too: everybody takes the longest module that is left, so
 that nobody is late with a long one. Until then threads get Python's lock sooner than they usually
 do, since one that has to wait for it compiles nothing.
+
+A job may ask for a draft: code that is made in a third of the time and runs slower. Who wants to
+begin takes it, and has the code itself made `later`.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +32,7 @@ _unfinished: dict[str, Job] = {}  # what other threads were asked for, by key
 _threads: list[ThreadPoolExecutor] = []  # one, once it is needed
 _waiting: set[int] = set()  # threads that take part until what they need is done
 _HURRY = 1e-4  # seconds after which a thread is made to let go of Python's lock
+_MEANWHILE = 0.01  # seconds for who waited for drafts to run them, on all cores
 _usual: list[float] = []  # what it was before, while it is that
 
 
@@ -42,11 +47,18 @@ class Job:
     code: bytes | None = None
     error: Exception | None = None
     maker: tuple[int, int] | None = None  # the process and the thread that make it
+    drafts: bool = False  # whether a draft is worth making before the code
+    draft: bytes | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether the code is there, or cannot be made."""
         return self.code is not None or self.error is not None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is at least a draft, or nothing can be made."""
+        return self.is_done or self.draft is not None
 
     @property
     def is_left(self) -> bool:
@@ -56,18 +68,21 @@ class Job:
         return self.maker[0] != os.getpid() or self.maker[1] == threading.get_ident()
 
 
-def begin(text: str, target: Target) -> Job:
-    """Have a module compiled, unless it was before: at once, if there is a core for it."""
+def begin(text: str, target: Target, *, drafts: bool = False) -> Job:
+    """Have a module compiled, unless it was before: at once, if there is a core for it.
+
+    With `drafts` other threads make a draft, and the code is left to `finish` or `later`.
+    """
     key, cache = key_of(text, target), code_cache()
     known = cache.get(key)
     with _lock:
         if known is None and key in _unfinished:
             return _unfinished[key]
-        job = Job(text, target, key, cache, known)
+        job = Job(text, target, key, cache, known, drafts=drafts)
         if known is None and _extra_threads() > 0:
             _unfinished[key] = job
             _set_pace()  # before a thread begins to wait for Python's lock
-            _ask_a_thread()
+            _ask_a_thread(_make_one)
     return job
 
 
@@ -82,15 +97,18 @@ def is_idle() -> bool:
         return len(_unfinished) < _extra_threads()
 
 
-def finish(jobs: Sequence[Job]) -> list[bytes]:
-    """The object code of each module, in whose making this thread takes part."""
+def finish(jobs: Sequence[Job], *, drafts: bool = False) -> list[bytes]:
+    """The object code of each module, in whose making this thread takes part.
+
+    With `drafts` it may be a draft, of jobs that were begun so.
+    """
     thread = threading.get_ident()
     try:
         with _lock:
             _waiting.add(thread)
             _set_pace()
-        while (job := _next_of(jobs)) is not None:
-            _make(job)
+        while (job := _next_of(jobs, drafts)) is not None:
+            _make(job, drafts)
     finally:  # what an interrupt leaves here, the next one of this thread takes away
         with _lock:
             _waiting.discard(thread)
@@ -98,19 +116,35 @@ def finish(jobs: Sequence[Job]) -> list[bytes]:
     for job in jobs:
         if job.error is not None:
             raise job.error
-    return [job.code for job in jobs if job.code is not None]
+    found = (job.draft if job.code is None else job.code for job in jobs)
+    return [code for code in found if code is not None]
+
+
+def later(jobs: Sequence[Job], then: Callable[[], None]) -> None:
+    """Have the code made of which there are only drafts, by another thread, and `then` called.
+
+    Where it cannot be made, drafts stay what there is.
+    """
+
+    def make() -> None:
+        time.sleep(_MEANWHILE)
+        finish(jobs)
+        then()
+
+    with _lock:
+        _ask_a_thread(make)
 
 
 def _extra_threads() -> int:
     return min(available_cores() - 1, _MOST_THREADS)
 
 
-def _ask_a_thread() -> None:
-    """Have another thread make one of the jobs."""
+def _ask_a_thread(work: Callable[[], None]) -> None:
+    """Have another thread do something, when one is free."""
     if not _threads:
-        _threads.append(ThreadPoolExecutor(_extra_threads(), "weft-compiler"))
+        _threads.append(ThreadPoolExecutor(max(_extra_threads(), 1), "weft-compiler"))
     with suppress(RuntimeError):  # no thread can be started: who waits makes all
-        _threads[0].submit(_make_one)
+        _threads[0].submit(work)
 
 
 def _set_pace() -> None:
@@ -125,11 +159,11 @@ def _set_pace() -> None:
             sys.setswitchinterval(usual)
 
 
-def _next_of(jobs: Iterable[Job]) -> Job | None:
+def _next_of(jobs: Iterable[Job], drafts: bool) -> Job | None:
     """A job that nobody makes, for this thread; None when all are done, which it waits for."""
     with _lock:
-        while not all(job.is_done for job in jobs):
-            found = _longest_left(jobs)
+        while left := [j for j in jobs if not (j.is_usable if drafts else j.is_done)]:
+            found = _longest_left(left)
             if found is not None:
                 return found
             _changed.wait()
@@ -149,16 +183,19 @@ def _make_one() -> None:
     with _lock:
         job = _longest_left(_unfinished.values())
     if job is not None:
-        _make(job)
+        _make(job, drafts=True)
 
 
-def _make(job: Job) -> None:
-    """Compile one module; who waits for it gets the code, or the error."""
+def _make(job: Job, drafts: bool) -> None:
+    """Compile one module; who waits for it gets the code, a draft if it wants one, or the error."""
     code: bytes | None = None
+    draft: bytes | None = None
     error: Exception | None = None
     try:
         code = job.cache.recent(job.key)  # another job may have had the same text
-        if code is None:
+        if code is None and job.drafts and drafts:
+            draft = compile_text(job.text, job.target, draft=True)
+        elif code is None:
             made = compile_text(job.text, job.target)
             job.cache.put(job.key, made)
             code = made
@@ -167,6 +204,7 @@ def _make(job: Job) -> None:
     finally:
         with _lock:
             job.code, job.error, job.maker = code, error, None  # left to others, if interrupted
+            job.draft = draft or job.draft
             _unfinished.pop(job.key, None)
             _set_pace()
             _changed.notify_all()

@@ -14,7 +14,7 @@ import functools
 import struct
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -180,6 +180,12 @@ class Program:
         if not (self.encoded.is_brief and knows_arrays() and has_builtins()):
             return None
         return Frame(self.encoded, self._doors).as_function(self.encoded)
+
+    def replace(self, addresses: Mapping[int, int]) -> None:
+        """Use other kernels that do the same, from their next call; runs may be under way."""
+        code = self.encoded.code
+        for word in self.encoded.kernels:
+            code[word] = addresses.get(int(code[word]), code[word])
 
     def cancel(self) -> None:
         """Stop the runs that other threads are in: they raise `CancelledError`."""

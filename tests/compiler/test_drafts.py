@@ -1,0 +1,196 @@
+"""Drafts of code: the same bits from the first call on, and nobody keeps them for long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.compiler.bits import assert_same, interpreted
+from tests.compiler.test_same_bits import Case, check, op_cases
+from weft.compiler.kernels import STORE
+from weft.compiler.native import Native, drafts_pay
+from weft.compiler.rewrite import rewrite
+from weft.config import settings
+from weft.core.common import dtypes
+from weft.core.graph.trace import Trace
+from weft.runtime.cpu import code_ahead, code_cache, jit
+
+pytestmark = pytest.mark.skipif(not jit.available(), reason="no machine code here")
+ROOT = Path(__file__).parents[2]
+X = np.linspace(-2, 2, 30_000, dtype=np.float32).reshape(100, 300)
+
+
+def forget() -> None:
+    """What a new process would not have."""
+    code_cache._made.clear()
+    code_cache._linked.clear()
+    STORE._versions.clear()
+    STORE._made.clear()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(settings, "cache_dir", str(tmp_path / "code"))
+    monkeypatch.setattr(settings, "drafts", 1)
+    forget()
+    yield
+    settle()
+    forget()
+
+
+def settle() -> None:
+    """Wait until other threads have made what they were asked for."""
+    done = threading.Event()
+    code_ahead.later([], done.set)
+    assert done.wait(60)
+
+
+def normal(x: Any) -> Any:
+    """Layer norm: a reduction, arithmetic, another reduction."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return wf.tanh(centred / wf.sqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-5))
+
+
+def words(program: Any) -> list[int]:
+    """The addresses of the kernels that a program calls."""
+    return [int(program.encoded.code[word]) for word in program.encoded.kernels]
+
+
+def drafted(trace: Trace, arrays: Any) -> tuple[Any, ...]:
+    """What drafts of a trace's kernels compute."""
+    made = Native(rewrite(trace)[0], drafts=True)
+    assert all(each.drafted or each.code for each in made.code)
+    return made.run(arrays[: len(trace.inputs) - len(trace.captures)])
+
+
+def has_drafts(case: Case) -> bool:
+    trace = wf.trace(lambda *x: wf.tree_leaves(case.function(*x)), *map(wf.asarray, case.arrays))
+    return bool(trace.nodes) and drafts_pay(rewrite(trace)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "dtype",
+    [dtypes.float64, dtypes.float32, dtypes.bfloat16, dtypes.float16, dtypes.int32],
+    ids=dtypes.name_of,
+)
+def test_drafts_of_every_op_give_the_same_bits(dtype: Any) -> None:
+    cases = [case for case in op_cases(dtype) if has_drafts(case)]
+    assert len(cases) > 150
+    check(cases, drafted)
+
+
+def test_code_takes_the_place_of_drafts() -> None:
+    f = wf.compile(normal)
+    first = f(wf.tensor(X)).host()
+    executable = next(iter(f._cache.values()))[0].executable
+    before = words(executable.program)
+    settle()
+    after = words(executable.program)
+    assert set(before).isdisjoint(after)
+    assert {c.addresses for c in executable.code} != {c.drafted for c in executable.code}
+    assert all(set(each.addresses) <= set(after) for each in executable.code)
+    again = f(wf.tensor(X)).host()
+    assert first.tobytes() == again.tobytes()
+    trace = wf.trace(normal, wf.tensor(X))
+    assert_same([first], interpreted(trace, [X]))
+
+
+def test_runs_under_way_go_on_while_drafts_are_replaced() -> None:
+    x = wf.tensor(X)
+    expected = wf.compile(normal)(x).host().tobytes()
+    settle()
+    forget()
+    f = wf.compile(normal)
+    found = {f(x).host().tobytes() for _ in range(300)}  # drafts at first, then the code
+    settle()
+    assert found == {expected} == {f(x).host().tobytes()}
+
+
+def test_programs_share_drafts_and_each_is_settled() -> None:
+    f, g = wf.compile(normal), wf.compile(lambda x: normal(x))
+    results = [each(wf.tensor(X)).host().tobytes() for each in (f, g)]
+    settle()
+    made = [next(iter(each._cache.values()))[0].executable for each in (f, g)]
+    kernels = {word for each in made for word in words(each.program)}
+    assert kernels == {a for each in made for c in each.code for a in c.addresses}
+    assert results[0] == results[1]
+
+
+def test_who_wants_the_code_itself_waits_for_it() -> None:
+    trace = rewrite(wf.trace(normal, wf.tensor(X)))[0]
+    hasty = Native(trace, drafts=True)
+    assert all(each.drafted and not each.code for each in hasty.code)
+    patient = Native(trace)
+    assert all(each.code for each in patient.code) and not patient.counts.from_disk
+    assert set(words(hasty.program)).isdisjoint(words(patient.program))
+    assert_same(hasty.run([X]), patient.run([X]))
+
+
+def test_recorded_graphs_begin_with_drafts() -> None:
+    x = wf.tensor(X.repeat(40, axis=0))
+    found = normal(x).host()
+    settle()
+    assert found.tobytes() == normal(x).host().tobytes()
+
+
+def test_drafts_are_for_arithmetic_on_not_too_much_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pays(function: Any, *shapes: tuple[int, ...]) -> bool:
+        types = [wf.zeros(shape) for shape in shapes]
+        return drafts_pay(wf.trace(function, *types))
+
+    assert pays(lambda x: wf.tanh(x).sum(), (1000, 1000))
+    assert not pays(lambda x: wf.tanh(x).sum(), (1 << 12, 1 << 12))
+    assert not pays(lambda x, y: x @ y, (4, 5), (5, 6))
+    assert not pays(lambda x: wf.sort(x), (100,))
+    assert not pays(lambda x: wf.scan(lambda c, r: (c + r, c), x[0], x), (100, 4))
+    monkeypatch.setattr(settings, "drafts", 0)
+    assert not pays(lambda x: wf.tanh(x).sum(), (1000, 1000))
+
+
+def test_drafts_stay_where_the_code_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = code_ahead.compile_text
+
+    def compile_text(text: str, target: Any, draft: bool = False) -> bytes:
+        if not draft:
+            raise MemoryError
+        return own(text, target, draft)
+
+    with monkeypatch.context() as inside:
+        inside.setattr(code_ahead, "compile_text", compile_text)
+        f = wf.compile(normal)
+        first = f(wf.tensor(X)).host()
+        settle()
+        assert f(wf.tensor(X)).host().tobytes() == first.tobytes()
+    wf.compile(lambda x: normal(x))(wf.tensor(X)).host()
+    settle()
+    assert f(wf.tensor(X)).host().tobytes() == first.tobytes()
+
+
+STARTS = """
+import numpy as np
+import weft as wf
+f = wf.compile(lambda x: wf.tanh(x * 2).sum())
+print(float(f(wf.tensor(np.linspace(0, 1, 5000, dtype=np.float32)))), f.stats.from_disk)
+"""
+
+
+def test_a_process_that_ends_at_once_leaves_its_code_to_the_next(tmp_path: Path) -> None:
+    def run() -> list[str]:
+        environment = {"WEFT_CACHE_DIR": str(tmp_path / "shared"), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", STARTS]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout.split()
+
+    (first, new), (second, known) = run(), run()
+    assert first == second
+    assert (new, known) == ("0", "1")
