@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.compiler.native_kernels import Compiled
 from tests.compiler.test_contract import Case, arrays, product
 from tests.compiler.test_contract_shared import kernels_of, normal
+from weft.compiler.kernels import evaluate
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
@@ -62,6 +64,22 @@ def test_both_kernels_mean_the_plain_loops(vector_bytes: int, registers: int) ->
         assert x.tobytes() == y.tobytes()
 
 
+@pytest.mark.parametrize("rows", [7, 9, 16, 32])
+@pytest.mark.parametrize("columns", [5, 32, 45, 4700])
+def test_every_width_of_vectors_gives_the_same_sums_of_pieces(rows: int, columns: int) -> None:
+    case = Case(rows, columns, 1024)
+    kernel = product(case)
+    sums = {}
+    with using_path("parted"):
+        for vector_bytes, registers in ((16, 32), (32, 16), (64, 32)):
+            first, _ = contract_parted(kernel, vector_bytes, registers)
+            dtype, size = first.notes["partials"]
+            given = [*arrays(case), np.full(size, np.nan, dtype)]
+            Compiled([first])(first.name, given, end=evaluate(first.notes["tasks"], ()))
+            sums[vector_bytes] = given[-1].tobytes()
+    assert len(set(sums.values())) == 1
+
+
 def test_a_small_factor_or_an_uneven_depth_takes_one_kernel() -> None:
     assert is_parted(product(Case(1, 512, 1024)))
     for case in (Case(1, 64, 1024), Case(1, 512, 1025), Case(33, 512, 1024), Case(1, 4096, 512)):
@@ -72,3 +90,10 @@ def test_the_next_points_of_a_factor_to_pack_are_fetched_while_products_are_take
     first, _ = contract_parted(product(Case(16, 512, 1024)), 16, 32, by_lane=True)
     aheads = [line for line in show(first).splitlines() if "ahead" in line]
     assert len(aheads) == first.notes["contract"].ahead == 1
+
+
+def test_the_widest_vectors_read_a_large_factor_where_it_lies() -> None:
+    first, _ = contract_parted(product(Case(16, 512, 1024)), 64, 32)
+    block = first.notes["contract"]
+    assert block.rows_inside and not block.pack_right
+    assert block.columns * 4 == 128  # of a row: whole lines

@@ -48,6 +48,7 @@ LARGE = 1 << 20  # bytes of the right factor
 WIDE = 8192  # columns of a task, at most
 FEW = 6  # rows beyond which the right factor is packed before it is multiplied with
 DEEP, PACKED = 64, 4608  # points of the depth and columns that are packed at a time, then
+READ = 16  # points of the depth that are read at a time where the widest vectors are: no packing
 
 
 def is_parted(kernel: Kernel) -> bool:
@@ -93,9 +94,10 @@ def contract_parted(
     part = _part(product, piece, len(kernel.buffers))
     block = choose(part, vector_bytes, registers, choice)
     many = rows > FEW and block.lanes > 1
-    if many:
-        deep = DEEP // 2 if vector_bytes == WIDEST else DEEP
-        block = replace(block, depth=deep, pack_right=True)
+    if many and vector_bytes == WIDEST:  # whose rows are as long as what is fetched at a time
+        block = replace(block, depth=READ, pack_right=False, rows_inside=True)
+    elif many:
+        block = replace(block, depth=DEEP, pack_right=True)
     wide = block.columns
     most = (PACKED if many else WIDE) // wide * wide
     lanes = by_lane and block.lanes > 1 and block.rows % block.lanes == 0

@@ -269,7 +269,8 @@ class Blocks:
                 else:
                     at = add(panel, add(multiply(k, b.columns), add(lane, j * b.lanes)))
                     rights.append(f.right.at(at))
-            at = multiply(k, f.left.width) if b.pack_left else deep[product.depth[0]]
+            along = add(own, multiply(k, f.left.width))
+            at = along if b.pack_left else deep[product.depth[0]]
             return self.products(self.lefts(at, lane, rows), rights)
 
         return f.unrolled(self.seen, body)

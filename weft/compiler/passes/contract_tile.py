@@ -109,24 +109,23 @@ def _piece(frame: Frame, blocks: Blocks) -> Statements:
         packed = _packed(left, shown, hidden.left_shown, product.left)
         return when(none, (), when(unused, (), packed))
 
+    def panels(meet: Callable[[Value, Value | None], Statements]) -> Statements:
+        """What each panel of columns meets; and where it is packed, if it is."""
+        found: Statements = ()
+        if known(direct) != 0:
+            found += frame.loop("panel", direct, lambda q: meet(q, None))
+        if not b.turns and known(subtract(wide, direct)) != 0:
+            found += frame.loop("panel", wide, lambda q: meet(q, subtract(q, direct)), direct)
+        return found
+
     high = ceiling(rows.count, b.rows)
     if b.rows_inside:
         made += frame.loop("panel", high, pack)
-
-        def inside(q: Value) -> Statements:
-            return frame.loop("panel", high, lambda p: blocks.block(p, q, q))
-
-        return (*made, *frame.loop("panel", wide, inside))
+        made += panels(lambda q, at: frame.loop("panel", high, lambda p: blocks.block(p, q, at)))
+        return tuple(made)
 
     def body(p: Value) -> Statements:
-        found = [*pack(p)]
-        if known(direct) != 0:
-            found += frame.loop("panel", direct, lambda q: blocks.block(p, q, None))
-        if not b.turns and known(subtract(wide, direct)) != 0:
-            found += frame.loop(
-                "panel", wide, lambda q: blocks.block(p, q, subtract(q, direct)), direct
-            )
-        return (*found, *finished(p))
+        return (*pack(p), *panels(lambda q, at: blocks.block(p, q, at)), *finished(p))
 
     return (*made, *frame.loop("panel", high, body))
 
