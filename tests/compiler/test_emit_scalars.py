@@ -247,7 +247,9 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 PROCESSORS = {
     "baseline": jit.Target(TRIPLE, "x86-64", ""),
     "avx2": jit.Target(TRIPLE, "x86-64-v3", "+avx,+avx2,+sse4.1,+f16c,+fma"),
-    "avx512": jit.Target(TRIPLE, "x86-64-v4", "+avx,+avx2,+avx512f,+sse4.1,+f16c,+fma"),
+    "avx512": jit.Target(
+        TRIPLE, "x86-64-v4", "+avx,+avx2,+avx512f,+avx512dq,+avx512vl,+sse4.1,+f16c,+fma"
+    ),
     "graviton": jit.Target("aarch64-unknown-linux-gnu", "neoverse-v1", "+neon,+fp-armv8"),
 }
 
@@ -295,6 +297,17 @@ def test_a_literal_addend_is_read_where_the_sum_would_overwrite_it(name, is_read
     assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
     assert text.count("load volatile") == is_read
     assert not is_read or not re.search(r"\smovi?\s+v", assembly)
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(FLOAT, 16), (FLOAT, 4), (np.dtype("d"), 8)])
+def test_the_larger_of_two_vectors_is_one_instruction_and_a_question_for_nan(dtype, lanes):
+    x, y = operands(dtype, dtype)
+    target = PROCESSORS["avx512"]
+    for made, ranges in ((builder.max(x, y), 1), (builder.max(x, const(0.5, dtype)), 0)):
+        text = emit([elementwise(made, [dtype, dtype], 4 * lanes, lanes, "kernel")], target)
+        assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
+        assert len(re.findall(r"\bvrangep[sd]\b", assembly)) == ranges
+        assert "uno" in text or not ranges
 
 
 def test_object_code_needs_no_symbol_from_outside():

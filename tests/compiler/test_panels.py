@@ -184,7 +184,8 @@ def test_the_gradient_of_attention_holds_scores_of_a_panel_alone(function, gener
 def test_the_gradient_of_narrow_heads_holds_scores_of_a_panel_alone(function, width):
     small, large = (planned(gradient(function), *[(1, 8, n, width)] * 3) for n in (1024, 2048))
     assert any(isinstance(step, Panels) for step in large.steps)
-    assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned
+    packed = 2 * PACKED  # factors that are too small to be packed at half the length
+    assert large.counts.bytes_planned <= LINEAR * small.counts.bytes_planned + packed
     assert large.counts.bytes_planned < SCORES / 4 + 4 * PACKED
 
 

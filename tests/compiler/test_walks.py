@@ -7,7 +7,10 @@ import pytest
 
 import weft as wf
 from tests.compiler.example_kernels import transpose
+from tests.compiler.kernel_parts import Example
+from tests.compiler.native_kernels import Compiled
 from tests.compiler.reduction_kernels import column_sum, layer_norm
+from weft.compiler.kernels import evaluate
 from weft.compiler.loops import Ahead, every
 from weft.compiler.pipeline import schedule
 
@@ -69,3 +72,25 @@ def test_a_row_that_is_read_again_leaves_time_to_fetch_the_next_one() -> None:
     assert fetched.source.op == "load"
     (short,) = schedule(layer_norm(64, 70).kernel, vector_bytes=16)
     assert not any(isinstance(s, Ahead) for s in every(short.body))
+
+
+def tasks_and_bits(example: Example, vector_bytes: int) -> tuple[int, list[bytes]]:
+    """How many tasks a kernel has for vectors of this width, and what it writes."""
+    (kernel,) = schedule(example.kernel, vector_bytes=vector_bytes)
+    arrays = [np.random.default_rng(0).normal(size=n).astype(np.float32) for n in example.sizes]
+    tasks = evaluate(kernel.notes["tasks"], example.parameters)
+    Compiled([kernel])(kernel.name, arrays, example.parameters, tasks)
+    return tasks, [a.tobytes() for a in arrays]
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (128, 512), (96, 300), (256, 40)])
+def test_the_widest_vectors_take_two_short_rows_at_a_time(shape: tuple[int, int]) -> None:
+    (alone, expected), (paired, found) = (tasks_and_bits(layer_norm(*shape), n) for n in (16, 64))
+    assert paired * 2 == alone
+    assert found == expected
+
+
+@pytest.mark.parametrize("shape", [(65, 128), (64, 1024), (16, 1000)])
+def test_long_rows_and_odd_numbers_of_them_stay_alone(shape: tuple[int, int]) -> None:
+    (alone, expected), (wide, found) = (tasks_and_bits(layer_norm(*shape), n) for n in (16, 64))
+    assert (wide, found) == (alone, expected)

@@ -50,6 +50,8 @@ def native_to(target: Target) -> frozenset[str]:
     signs = {64: "avx512vnni", 32: "avxvnni"}.get(target.vector_bytes)
     if signs is not None and target.has(signs):
         found |= {"dot4", "vnni"}
+    if target.has("avx512dq") and target.has("avx512vl"):
+        found |= {"range"}
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()

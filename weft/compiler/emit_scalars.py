@@ -24,6 +24,7 @@ _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fn
 _BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"} | _BITS
 
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of each byte
+_RANGE = frozenset({16, 32, 64})  # bytes of a vector that AVX-512 finds the larger ones of
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
 
 
@@ -32,7 +33,7 @@ def instruction(
 ) -> str:
     """One instruction on operands of dtype `source`; the result is of dtype `target`.
 
-    `native` names what the target does itself: `half` (conversions), `round`, `fma`; and
+    `native` names what the target does itself: `half` (conversions), `round`, `fma`, `range`; and
     `overwrites` if sums of products go where the addend was.
     """
     if op == "cast":
@@ -70,6 +71,9 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
         order = "u" if op == "not_equal" else "o"
         return c.compare(order + _PREDICATE[op], name, *args)
     if op in ("min", "max"):
+        literal = any(x.startswith("splat") for x in args)  # of which LLVM knows more
+        if "range" in native and c.lanes * dtype.itemsize in _RANGE and not literal:
+            return _by_range(c, op, args, name, dtype.itemsize)
         return c.intrinsic(f"{op}imum", name, *args)
     if op == "sqrt":
         return c.intrinsic("sqrt", name, *args)
@@ -87,6 +91,20 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
         whole = partial(_whole, c, native, "floor", name)
         return floor_divide(c, args[0], args[1], name, whole)
     raise _refuse(op, dtype)
+
+
+def _by_range(c: Code, op: str, args: list[str], name: str, size: int) -> str:
+    """The larger or smaller of two by an instruction that knows signed zeros, but not NaN."""
+    kind, (x, y), code = c.type(name), args, 5 if op == "max" else 4
+    letter, mask = "s" if size == 4 else "d", f"i{max(c.lanes, 8)}"
+    more = ("i32 4",) if c.lanes * size == 64 else ()  # rounds as ever
+    called = f"@llvm.x86.avx512.mask.range.p{letter}.{8 * size * c.lanes}"
+    kinds = ", ".join([kind, kind, "i32", kind, mask, *("i32" for _ in more)])
+    c.writer.declarations[f"declare {kind} {called}({kinds})"] = None
+    given = [f"{kind} {x}", f"{kind} {y}", f"i32 {code}", f"{kind} {x}", f"{mask} -1", *more]
+    found = c.writer.let(f"call {kind} {called}({', '.join(given)})")
+    either = c.compare("uno", name, x, y)
+    return c.select(either, name, c.op("fadd", name, x, y), found)
 
 
 def _from_memory(c: Code, addend: str, name: str) -> str:

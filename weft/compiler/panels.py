@@ -457,19 +457,24 @@ def _is_in_order(call: Call, tasks: int) -> bool:
     stores = [s for s in every(loop.body) if isinstance(s, Store)]
     first = {s.variable: 0 for s in every(loop.body) if isinstance(s, Loop)}
     probes = sorted({t for k in range(tasks.bit_length()) for t in ((1 << k) - 1, 1 << k)})
+    begun = set[int]()  # buffers of which a task writes its first element
     for store in stores:
         size = call.memory[store.buffer].kind.size
         places = {*first, loop.variable}
         terms = without(polynomial(store.index), first)
+        further = terms.pop((), 0)
         if tasks > 1 and terms == {(loop.variable,): size // tasks}:
-            continue
+            begun |= {store.buffer} if further == 0 else set()
+            if 0 <= further < size // tasks:
+                continue
         if not all(v.op in _KNOWN or v in places for v in values_in(store.index)):
             return False
         for task in (t for t in (*probes, tasks - 1) if t < tasks):
             at = evaluate(store.index, call.request.parameters, {**first, loop.variable: task})
             if at != task * (size // tasks):
                 return False
-    return bool(stores)
+        begun.add(store.buffer)
+    return bool(stores) and begun == {store.buffer for store in stores}
 
 
 _KNOWN = frozenset(["const", "parameter", "add", "sub", "mul", "floordiv", "rem", "min", "max"])

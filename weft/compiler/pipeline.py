@@ -47,7 +47,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("simplify once more", shorten),
         ("vectorize", lambda kernel: vectorize(kernel, vector_bytes)),
         ("simplify at last", simplify),
-        ("pair", pair),
+        ("pair", lambda kernel: pair(kernel, vector_bytes)),
         ("unroll", unroll),
         ("ahead", lambda kernel: ahead(kernel, vector_bytes)),
     ]

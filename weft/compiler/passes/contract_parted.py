@@ -48,7 +48,7 @@ LARGE = 1 << 20  # bytes of the right factor
 WIDE = 8192  # columns of a task, at most
 FEW = 6  # rows beyond which the right factor is packed before it is multiplied with
 DEEP, PACKED = 64, 4608  # points of the depth and columns that are packed at a time, then
-READ = 16  # points of the depth that are read at a time where the widest vectors are: no packing
+READ = 8  # points of the depth that are read at a time where the widest vectors are: no packing
 
 
 def is_parted(kernel: Kernel) -> bool:
