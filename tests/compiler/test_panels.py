@@ -441,3 +441,24 @@ def test_no_kernel_is_compiled_for_a_product_that_runs_in_a_panel_alone():
     assert isinstance(step, Panels)
     assert [each.name for each in packs] == ["matmul_pack", "matmul_pack"]
     assert set(made.code) == {call.request.compiled for call in step.calls}
+
+
+@pytest.mark.parametrize("rows", [128, 256])
+def test_tiles_of_a_product_are_flat_where_a_mask_ends_its_rows(rows: int) -> None:
+    shape = (16, 4, rows, 32)
+    arrays = [random(*shape) + i for i in range(3)]
+    made = planned(causal, *[shape] * 3)
+    (panel,) = [step for step in made.steps if isinstance(step, Panels)]
+    heights = [
+        call.request.compiled.kernels[0].notes["contract"].tile_rows
+        for call in panel.calls
+        if "contract" in call.request.compiled.kernels[0].notes
+    ]
+    assert min(heights) < max(heights) == panel.height
+    trace = wf.trace(causal, *(wf.zeros(shape) for _ in range(3)))
+    for threads in (1, 2):
+        found = made.run(arrays, threads)
+        for x, y in zip(found, Interpreted(trace).run(arrays), strict=True):
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    for step in planned(attention, *[shape] * 3).steps:
+        assert not isinstance(step, Panels) or len({tasks for _, tasks in step.shares}) <= 2

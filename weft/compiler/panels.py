@@ -36,6 +36,8 @@ SMALL = 1 << 10  # bytes of keys
 HIGH = 128  # rows of a panel, if tiles can be cut otherwise
 BLOCKS = range(6, 17)  # rows of blocks that tiles may be cut into for the sake of panels
 LOW = 64  # the same if products pack nothing but these rows
+FLAT = 32  # the same of tiles that end where a mask does, in panels
+LONG = 4  # times as long as a panel is high: such rows have little hidden in a tile
 _BYTE = np.dtype(np.uint8)
 
 
@@ -240,6 +242,7 @@ def _panels(
     if len(shares) + len(chain.sums) < len(members):
         return None  # tiles that cannot end where batches do
     height = min(lcm(*(share.rows for share in shares)), chain.rows.rows)
+    members = [_with_flat_tiles(e, chain, height) for e in members]
     if chain.sums and chain.rows.rows > PIECE and height % PIECE:
         return None  # sums of pieces would be cut elsewhere than they must be
     count = chain.rows.batches * -(-chain.rows.rows // height)
@@ -281,6 +284,26 @@ def _as_tall_as_each_other(chain: _Chain) -> list[Entry]:
             again = entry if call is None else entry.with_steps((call,))
         made.append(again if again is entry or _share(again, chain.rows) else entry)
     return made
+
+
+def _with_flat_tiles(entry: Entry, chain: _Chain, height: int) -> Entry:
+    """A product whose rows a mask ends early in tiles of few rows, which end as early as they do.
+
+    Of long rows it is little that is left out so.
+    """
+    tiles = _tiled(entry) if entry.group.kind == "dot" and entry not in chain.sums else None
+    if tiles is None or tiles.height != height or chain.rows.rows > LONG * height:
+        return entry
+    call = entry.alone[0]
+    if not (isinstance(call, Call) and call.request.compiled.kernels[0].notes.get("fades")):
+        return entry
+    for tall in range(FLAT, height, FLAT // 4):
+        if height % tall == 0 and _has_blocks(tall):
+            flat = entry.cut(0, tall)
+            again = entry if flat is None else entry.with_steps((flat,))
+            share = _share(again, chain.rows)
+            return again if share and share.rows == tall else entry
+    return entry
 
 
 def _height(chain: _Chain, tiles: Sequence[_Tiled], packed: bool) -> int:

@@ -85,6 +85,7 @@ def contract(
     batches = reduce(multiply, (extent for _, extent in product.batch), integer(1))
     notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": pieces}
     notes["batches"] = batches  # those whose results have one right factor may count as rows
+    notes["fades"] = masked(product, product.left) is not None  # rows may end before the depth
     return scope.kernel_with((loop,), **notes)
 
 
