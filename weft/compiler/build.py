@@ -205,6 +205,8 @@ class Builder:
 
     def _operands(self, *xs: Any) -> tuple[Value, ...]:
         """Values of one dtype: Python numbers take it from the values beside them."""
+        if all([type(x) is Value for x in xs]):
+            return xs
         found = [self.operand(x) for x in xs]
         dtypes = [x.dtype for x in found if isinstance(x, Value)]
         dtype = dtypes[0] if dtypes else _dtype_of(found[0])

@@ -7,7 +7,6 @@ instructions it has.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from weft.compiler.emit_bounds import Guard
@@ -380,7 +379,9 @@ class _Function:
         """A loop of one turn, or none, is no loop."""
         if turns > 0:
             self.scopes.push(Scope("step"))
-            self._enter(loop, replace(start, depth=self.scopes.top))
+            depth, reads, varies = self.scopes.top, start.reads, start.varies
+            made = Operand(start.text, INDEX, 1, depth, reads, varies, True, start.natural)
+            self._enter(loop, made)
             self.statements(loop.body)
             self._leave(loop)
             self.scopes.pop()
@@ -390,9 +391,10 @@ class _Function:
             self.values.vectorize(None, 1)
 
     def _enter(self, loop: Loop, variable: Operand) -> None:
-        """Make a loop's variable known in its body."""
+        """Make a loop's variable, which nobody has seen, known in its body."""
         if loop.kind != "vector" or loop.step == 1:
             self.scopes.keep(loop.variable, variable, self.scopes.top)
             return
         self.values.vectorize(loop.variable, loop.step, loop.start)
-        self.scopes.keep((loop.variable, 0), replace(variable, varies=True), self.scopes.top)
+        variable.varies = True
+        self.scopes.keep((loop.variable, 0), variable, self.scopes.top)

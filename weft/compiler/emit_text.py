@@ -7,6 +7,7 @@ lanes, so that what is written for a scalar is written for a vector too.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,15 @@ def vector(name: str, lanes: int) -> str:
     return name if lanes == 1 else f"<{lanes} x {name}>"
 
 
-def constant(number: Any, dtype: DType) -> str:
-    """A NumPy scalar as LLVM writes it, bit for bit."""
+def constant(data: bytes, dtype: DType) -> str:
+    """A scalar of these bytes as LLVM writes it, bit for bit."""
     if dtype == BOOL:
-        return "true" if number else "false"
-    if dtype in NARROW:
-        return str(int(np.asarray(number).view(f"i{dtype.itemsize}")))
-    if dtype.kind in "iu":
-        return str(int(number))
-    if dtype.itemsize == 8:
-        return f"0x{int(np.asarray(number).view(np.uint64)):016X}"
-    return float_constant(int(np.asarray(number).view(np.uint32)))
+        return "true" if any(data) else "false"
+    signed = dtype.kind == "i" or dtype in NARROW
+    bits = int.from_bytes(data, sys.byteorder, signed=signed)
+    if signed or dtype.kind == "u":
+        return str(bits)
+    return float_constant(bits) if dtype.itemsize == 4 else f"0x{bits:016X}"
 
 
 def float_constant(bits: int) -> str:

@@ -8,6 +8,7 @@ lane only: the address of a vector in memory is the address of its first lane.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from weft.compiler import affine
 from weft.compiler.emit_bounds import Guard
@@ -34,7 +35,6 @@ from weft.compiler.loops import (
     integer,
     integer_of,
     leaves_of,
-    literal,
 )
 from weft.compiler.polynomial import Polynomial, polynomial, without
 
@@ -92,24 +92,29 @@ class Values:
     def value(self, root: Value, lane: int | None = None) -> Operand:
         """A value, as a vector if lanes differ, or in one lane."""
         lane = self.lane if lane is None else lane
-        find = self._find
-        found = find(root, lane)
+        found = self._find(root, lane)
         if found is None:
-            stack = [(root, False)]
-            while stack:
-                x, ready = stack.pop()
-                if find(x, lane) is not None:
+            self._make_all(root, lane)
+            found = self._find(root, lane)
+        assert isinstance(found, Operand), root
+        return found
+
+    def _make_all(self, root: Value, lane: int) -> None:
+        """Write a value, and before it what it needs."""
+        find = self._known.get if lane == VECTOR else partial(self._find, lane=lane)
+        stack = [(root, False)]
+        while stack:
+            x, ready = stack.pop()
+            if not ready:
+                if find(x) is not None:
                     continue
-                if not ready and x.args and x.op not in _ASKING:
-                    missing = [(a, False) for a in _needs(x) if find(a, lane) is None]
+                if x.op not in _ASKING:
+                    missing = [(a, False) for a in _needs(x) if find(a) is None]
                     if missing:
                         stack.append((x, True))
                         stack += reversed(missing)
                         continue
-                self._make(x, lane)
-            found = find(root, lane)
-        assert isinstance(found, Operand), root
-        return found
+            self._make(x, lane)
 
     def next_of(self, local: int, root: Value) -> Operand:
         """The value that a register is given: if it is made of its old one, nobody asks again."""
@@ -283,8 +288,6 @@ class Values:
 
     def _find(self, x: Value, lane: int) -> Operand | list[Operand] | None:
         found = self._known.get(x)
-        if x.op == "const":
-            return self._literal(x) if found is None else found
         if lane == VECTOR:
             return found
         special = self._known.get((x, lane))
@@ -294,12 +297,10 @@ class Values:
             return found if found.lanes == 1 else self._extract(found, lane)
         return None
 
-    def _literal(self, x: Value) -> Operand:
-        number = literal(x)
-        natural = bool(x.dtype == INDEX and number >= 0)
-        found = Operand(constant(number, x.dtype), x.dtype, literal=True, natural=natural)
-        self.scopes.keep(x, found, 0)
-        return found
+    @staticmethod
+    def _literal(x: Value) -> Operand:
+        text = constant(x.data, x.dtype)
+        return Operand(text, x.dtype, literal=True, natural=x.dtype == INDEX and text[0] != "-")
 
     def _extract(self, x: Operand, lane: int) -> Operand:
         key = ("lane", x.text, lane)
@@ -322,7 +323,11 @@ class Values:
         return name
 
     def _make(self, x: Value, lane: int) -> None:
-        if x.op == "load":
+        if x.op not in _OTHERWISE:
+            made = self._instruction(x, lane)
+        elif x.op == "const":
+            made = self._literal(x)
+        elif x.op == "load":
             made = self._load(x, lane, self.place_of(("buffer", x.data)))
         elif x.op == "get":
             made = self._get(x, lane)
@@ -341,10 +346,8 @@ class Values:
             return
         elif x.op == "variable":
             made = self._variable(x, lane)
-        elif x.op == "parameter":
-            made = Operand(self.parameters[x.data], INDEX)
         else:
-            made = self._instruction(x, lane)
+            made = Operand(self.parameters[x.data], INDEX)
         self._keep(x, lane, made)
 
     def _keep(self, x: Value, lane: int, made: Operand | list[Operand]) -> None:
@@ -377,9 +380,7 @@ class Values:
         lanes, depth, varies, reads = 1, 0, False, NOTHING
         known = self._known
         for arg in x.args:
-            a = known.get(arg) if lane == VECTOR else None
-            if a is None:
-                a = self._find(arg, lane)
+            a = known.get(arg) if lane == VECTOR else self._find(arg, lane)
             assert isinstance(a, Operand), x
             operands.append(a)
             if a.lanes > lanes:
@@ -571,7 +572,7 @@ class Values:
 
 
 _ASKING = frozenset({"load", "get", "across", "turned"})  # what asks for operands by lane
-_OTHERWISE = _ASKING | {"rarely", "item", "variable", "parameter"}  # what is no instruction
+_OTHERWISE = _ASKING | {"const", "rarely", "item", "variable", "parameter"}  # no instructions
 _MEMORY = {"load": "buffer", "get": "local"}
 
 

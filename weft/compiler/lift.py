@@ -116,6 +116,8 @@ def is_size(x: Value) -> bool:
 
 def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tuple[int, ...]]:
     """The kernel with these literals as parameters, and what they are."""
+    if not lifted:
+        return kernel, ()
     places = sorted(lifted)
     given = {form.literals[i]: k for k, i in enumerate(places)}
 

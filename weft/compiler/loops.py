@@ -37,10 +37,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias
+from functools import lru_cache, wraps
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -80,6 +80,7 @@ _LEAVES = frozenset({"variable", "load", "get"})
 
 _values: dict[Any, _Reference] = {}
 _NOTHING: frozenset[Value] = frozenset()
+_Found = TypeVar("_Found")
 
 
 class Value:
@@ -105,12 +106,22 @@ class Value:
         self.data = data  # a literal, or the number of a variable, parameter, buffer or local
         self.terms: Any = None  # an index as a polynomial, once somebody has asked for it
         self.extent: int | None = None  # of a variable whose name says how far it runs
-        self.inside: frozenset[Value] | None = None if args else _NOTHING  # see `leaves_of`
+        self.inside = _leaves_of_all(args) if args else _NOTHING  # see `leaves_of`
         self.is_folded = not args  # whether `simplify` leaves it as it is,
         self.is_plain = not args  # and as an index
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype}{'' if self.data is None else f' {self.data!r}'}>"
+
+
+def _leaves_of_all(values: tuple[Value, ...]) -> frozenset[Value]:
+    """The leaves of some values, often those of one of them."""
+    found = _NOTHING
+    for x in values:
+        more = x.inside | {x} if x.op in _LEAVES else x.inside
+        if more and more is not found:
+            found = found | more if found else more
+    return found
 
 
 class _Reference(weakref.ref[Value]):
@@ -366,31 +377,7 @@ def values_in(*roots: Value) -> set[Value]:
 
 def leaves_of(x: Value) -> frozenset[Value]:
     """The variables, loads and locals among the values that `x` needs, itself included."""
-    found = _inside(x) if x.inside is None else x.inside
-    return found | {x} if x.op in _LEAVES else found
-
-
-def _inside(x: Value) -> frozenset[Value]:
-    """The leaves of a value's operands, which are found once for each value."""
-    stack = [x]
-    while stack:
-        point = stack[-1]
-        missing = [a for a in point.args if a.inside is None]
-        if missing:
-            stack += missing
-            continue
-        stack.pop()
-        found = _NOTHING
-        for a in point.args:
-            more = a.inside
-            assert more is not None
-            if a.op in _LEAVES:
-                more = more | {a}
-            if more and more is not found:
-                found = found | more if found else more
-        point.inside = found
-    assert x.inside is not None
-    return x.inside
+    return x.inside | {x} if x.op in _LEAVES else x.inside
 
 
 def expressions(statement: Statement) -> tuple[Value, ...]:
@@ -412,13 +399,34 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
     return (statement.condition,)
 
 
-def every(statements: tuple[Statement, ...]) -> list[Statement]:
+def recalled(
+    find: Callable[[tuple[Statement, ...]], _Found],
+) -> Callable[[tuple[Statement, ...]], _Found]:
+    """A function of statements that has its last result ready: who asks, asks again in a row."""
+    last: tuple[tuple[Statement, ...], _Found] = (), find(())
+
+    @wraps(find)
+    def found(statements: tuple[Statement, ...]) -> _Found:
+        nonlocal last
+        of, result = last
+        if of is not statements:
+            result = find(statements)
+            last = statements, result
+        return result
+
+    return found
+
+
+@recalled
+def every(statements: tuple[Statement, ...]) -> Sequence[Statement]:
     """All statements, outer before inner, in order."""
     found: list[Statement] = []
-    for statement in statements:
+    stack = list(reversed(statements))
+    while stack:
+        statement = stack.pop()
         found.append(statement)
         if statement.body:
-            found += every(statement.body)
+            stack += reversed(statement.body)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from operator import is_
 from typing import Any, TypeAlias
 
@@ -23,9 +24,11 @@ from weft.compiler.loops import (
     Store,
     Tiles,
     Value,
+    When,
     every,
     expressions,
     leaves_of,
+    recalled,
     value,
     values_in,
     variable,
@@ -44,7 +47,10 @@ class Scope:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.locals = list(kernel.locals)
-        self._names = {v.data for s in every(kernel.body) for v in bound(s)}
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {v.data for s in every(self.kernel.body) for v in bound(s)}
 
     def variable(self, name: str) -> Value:
         """A variable whose name is not taken; `name` is where the search begins."""
@@ -68,8 +74,10 @@ class Scope:
 
     def kernel_with(self, body: Statements, **notes: Any) -> Kernel:
         """The kernel with these statements and every local made so far."""
-        old = self.kernel
-        return replace(old, body=body, locals=tuple(self.locals), notes={**old.notes, **notes})
+        old, made = self.kernel, tuple(self.locals)
+        if made == old.locals and not notes:
+            return with_statements(old, body)
+        return replace(old, body=body, locals=made, notes={**old.notes, **notes})
 
 
 def bound(statement: Statement) -> tuple[Value, ...]:
@@ -106,13 +114,29 @@ def changer(change: Change) -> Change:
     return lambda x: rebuild(x, change, memo)
 
 
+def _are_same(old: Statements, new: Statements) -> bool:
+    return old is new or (len(old) == len(new) and all(map(is_, old, new)))
+
+
+def with_statements(kernel: Kernel, body: Statements) -> Kernel:
+    """The same kernel around other statements; itself, if it has these."""
+    if _are_same(kernel.body, body):
+        return kernel
+    parameters, notes = kernel.parameters, kernel.notes
+    return Kernel(kernel.name, kernel.buffers, kernel.locals, body, parameters, notes)
+
+
 def with_body(statement: Statement, body: Statements) -> Statement:
     """The same loop, reduction or condition around other statements."""
-    old = statement.body
-    if old is body or (len(old) == len(body) and all(map(is_, old, body))):
+    if _are_same(statement.body, body):
         return statement
-    assert not isinstance(statement, Store | Assign | Tiles | Ahead)
-    return replace(statement, body=body)
+    if isinstance(statement, Loop):
+        variable, kind = statement.variable, statement.kind
+        return Loop(variable, statement.start, statement.stop, body, kind, statement.step)
+    if isinstance(statement, Reduce):
+        return Reduce(statement.axes, statement.lanes, statement.parts, body)
+    assert isinstance(statement, When)
+    return When(statement.condition, body)
 
 
 def revise_one(statement: Statement, change: Change) -> Statement:
@@ -144,7 +168,8 @@ def revise_one(statement: Statement, change: Change) -> Statement:
         return replace(statement, places=(sums, left, right), groups=change(statement.groups))
     if isinstance(statement, Ahead):
         return Ahead(change(statement.source))
-    return replace(statement, condition=change(statement.condition))
+    condition = change(statement.condition)
+    return statement if condition is statement.condition else When(condition, statement.body)
 
 
 def _all(values: tuple[Value, ...], change: Change) -> tuple[Value, ...]:
@@ -241,13 +266,14 @@ def values_of(statements: Iterable[Statement]) -> set[Value]:
     return values_in(*(x for s in every(tuple(statements)) for x in expressions(s)))
 
 
-def leaves_in(statements: Iterable[Statement]) -> set[Value]:
+@recalled
+def leaves_in(statements: Statements) -> frozenset[Value]:
     """The variables, loads and locals that statements, and those inside them, are made of."""
     found: set[Value] = set()
-    for statement in every(tuple(statements)):
+    for statement in every(statements):
         for x in expressions(statement):
             found |= leaves_of(x)
-    return found
+    return frozenset(found)
 
 
 def assigned_locals(statements: Iterable[Statement]) -> set[int]:

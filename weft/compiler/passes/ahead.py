@@ -29,7 +29,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes.contract_blocks import LINE, WIDEST
 from weft.compiler.passes.reduce_lanes import BLOCK
 from weft.compiler.polynomial import add, known, number, stride, subtract
-from weft.compiler.rebuild import Statements, substitute_value, with_body
+from weft.compiler.rebuild import Statements, substitute_value, with_body, with_statements
 
 MOST_RUNS = 8
 ROW = 1 << 14  # bytes of a row that is still near when it is read again, as the next one is
@@ -39,7 +39,7 @@ def ahead(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
     """The kernel whose long vector loops say what they will read."""
     if vector_bytes < WIDEST:
         return _with_rows(kernel)
-    return replace(kernel, body=_statements(kernel.body))
+    return with_statements(kernel, _statements(kernel.body))
 
 
 def _statements(statements: Statements) -> Statements:
@@ -96,7 +96,7 @@ def _with_rows(kernel: Kernel) -> Kernel:
             seen[run] = times = seen.get(run, 0) + 1
             if times == 2:
                 made[id(loop)] = made.get(id(loop), ()) + _next_row(x, outer.variable, loop.step)
-    return replace(kernel, body=_fetching(kernel.body, made)) if made else kernel
+    return with_statements(kernel, _fetching(kernel.body, made)) if made else kernel
 
 
 def _next_row(x: Value, row: Value, lanes: int) -> Statements:

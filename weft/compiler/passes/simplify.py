@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from weft.compiler.loops import (
     BOOL,
+    COMPARISONS,
     INDEX,
     Assign,
     Kernel,
@@ -44,6 +45,7 @@ from weft.compiler.rebuild import (
     revise_one,
     substitute,
     with_body,
+    with_statements,
 )
 
 
@@ -60,30 +62,41 @@ def shorten(kernel: Kernel) -> Kernel:
         if smaller_body == body:
             break
         body = fold(smaller_body)
-    return kernel if body is kernel.body else replace(kernel, body=body)
+    return with_statements(kernel, body)
 
 
 def fold(statements: Statements) -> Statements:
     """Statements whose index arithmetic is in its plainest form."""
     memo: dict[Value, Value] = {}
-    return tuple(_fold_one(s, lambda x: _folded(x, memo)) for s in statements)
+
+    def change(x: Value) -> Value:
+        return x if x.is_folded else _folded(x, memo)
+
+    return tuple([_fold_one(s, change) for s in statements])
 
 
 def _folded(x: Value, memo: dict[Value, Value], depth: int = 0) -> Value:
     """`rebuild` by `_point`, for those values of which it is not known that they stay."""
-    if x.is_folded:
-        return x
     found = memo.get(x)
     if found is not None:
         return found
     if depth == DEEPEST:
         for point in walk(x):
-            _folded(point, memo, DEEPEST - 1)
+            if not point.is_folded:
+                _folded(point, memo, DEEPEST - 1)
         return memo.get(x, x)
-    made = tuple([a if a.is_folded else _folded(a, memo, depth + 1) for a in x.args])
-    found = _point(x if made == x.args else value(x.op, made, x.dtype, x.data))
+    made, is_final = [], True
+    for a in x.args:
+        if not a.is_folded:
+            a = _folded(a, memo, depth + 1)
+            is_final = is_final and a.is_folded
+        made.append(a)
+    args = tuple(made)
+    found = x if args == x.args else value(x.op, args, x.dtype, x.data)
+    if found.op in _FOLDED:
+        found = _point(found)
     if found is x:
-        x.is_folded = all([a.is_folded for a in made])
+        x.is_folded = is_final
     memo[x] = found
     return found
 
@@ -103,7 +116,7 @@ def _fold_one(statement: Statement, change: Change) -> Statement:
     elif isinstance(changed, Reduce):
         axes = tuple((v, plain(extent)) for v, extent in changed.axes)
         changed = changed if axes == changed.axes else replace(changed, axes=axes)
-    return with_body(changed, tuple(_fold_one(s, change) for s in changed.body))
+    return with_body(changed, tuple([_fold_one(s, change) for s in changed.body]))
 
 
 def plain(index: Value) -> Value:
@@ -128,14 +141,18 @@ def rejoined(p: Polynomial) -> Polynomial:
     return p
 
 
+_FOLDED = frozenset({"load", "get", "floordiv", "rem", "min", "max", "select"}) | COMPARISONS
+
+
 def _point(x: Value) -> Value:
+    """One of the instructions of `_FOLDED`, whose operands are folded."""
     if x.op in ("load", "get") and x.args:
         return value(x.op, (plain(x.args[0]),), x.dtype, x.data)
     if x.dtype == INDEX and x.op in ("floordiv", "rem", "min", "max"):
         return _index_point(x)
     if x.op == "select" and x.args[0].op == "const":
         return x.args[1] if literal(x.args[0]) else x.args[2]
-    if x.op in ("less", "less_equal", "equal", "not_equal") and x.args[0].dtype == INDEX:
+    if x.op in COMPARISONS and x.args[0].dtype == INDEX:
         return _comparison(x)
     return x
 

@@ -74,12 +74,11 @@ def _statements(
 def _is_columns(loop: Loop, judge: Lanes, vector_bytes: int) -> bool:
     """Whether a loop is around ordered loops and too long for the lanes of one vector."""
     most = most_of(loop.stop)
-    around = any(isinstance(s, Loop) for s in every(loop.body))
-    if loop.kind != "serial" or not around or known(loop.start) != 0:
+    if loop.kind != "serial" or known(loop.start) != 0 or most is None or most > MOST:
         return False
-    if most is None or not width(loop, vector_bytes) < most <= MOST:
+    if not any(isinstance(s, Loop) for s in every(loop.body)):
         return False
-    return judge.runs_as_lanes(loop)
+    return width(loop, vector_bytes) < most and judge.runs_as_lanes(loop)
 
 
 class _Sunk:

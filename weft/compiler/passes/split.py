@@ -139,18 +139,13 @@ class _Split:
         first = Scope(self.kernel)
         second = Scope(self.kernel)
         note = (self.dtype, elements if size is None else size)
-        chunks = replace(
-            first.kernel_with(self._chunks(first)), buffers=(*self.kernel.buffers, partials)
+        chunks = first.kernel_with(self._chunks(first), partials=note)
+        ends = second.kernel_with(self._ends(second))
+        read = replace(partials, mode="read")
+        return (
+            replace(chunks, buffers=(*chunks.buffers, partials)),
+            replace(ends, name=f"{ends.name}_end", buffers=(*ends.buffers, read)),
         )
-        chunks = replace(
-            chunks, locals=tuple(first.locals), notes={**chunks.notes, "partials": note}
-        )
-        ends = replace(
-            second.kernel_with(self._ends(second)),
-            name=f"{self.kernel.name}_end",
-            buffers=(*self.kernel.buffers, replace(partials, mode="read")),
-        )
-        return chunks, ends
 
     def _place(self, slot: int, chunk: Value, lane: Value | None) -> Value:
         """Where a result of a chunk lies; lanes that are adjacent in vectors are so here."""

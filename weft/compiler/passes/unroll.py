@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store
 from weft.compiler.polynomial import known
-from weft.compiler.rebuild import Statements, values_of, with_body
+from weft.compiler.rebuild import Statements, values_of, with_body, with_statements
 
 STEPS = 8
 INSTRUCTIONS = 128  # that a loop may become
@@ -14,7 +14,7 @@ INSTRUCTIONS = 128  # that a loop may become
 
 def unroll(kernel: Kernel) -> Kernel:
     """The kernel with short innermost loops of kind `unroll`."""
-    return replace(kernel, body=_statements(kernel.body))
+    return with_statements(kernel, _statements(kernel.body))
 
 
 def _statements(statements: Statements) -> Statements:
