@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from weft.compiler import affine
@@ -179,7 +179,7 @@ def folded(op: str, args: list[Operand]) -> Operand | None:
         return Operand(str(number), INDEX, 1, depth, reads, varies, True, number >= 0)
     unit = "1" if op == "mul" else "0"
     if y.literal and y.text == unit:
-        return replace(x, depth=depth, varies=varies, reads=reads)
+        return Operand(x.text, INDEX, 1, depth, reads, varies, False, x.natural)
     if x.literal and x.text == unit and op != "sub":
-        return replace(y, depth=depth, varies=varies, reads=reads)
+        return Operand(y.text, INDEX, 1, depth, reads, varies, False, y.natural)
     return None

@@ -138,11 +138,13 @@ class Writer:
 
 
 def _flatten(lines: list[Any], found: list[str]) -> None:
-    for line in lines:
-        if isinstance(line, str):
-            found.append(line)
-        else:
-            _flatten(line, found)
+    kinds = [*map(type, lines), list]
+    start = 0
+    while (place := kinds.index(list, start)) < len(lines):
+        found += lines[start:place]
+        _flatten(lines[place], found)
+        start = place + 1
+    found += lines[start:]
 
 
 class Code:

@@ -223,10 +223,12 @@ class Values:
             index, step = index.args[0], integer_of(index.args[1])
         position = self.value(index, lane)
         assert position.lanes == 1, f"lanes differ in {index}"
+        depth, reads, varies = position.depth, position.reads, position.varies
         if step and position.literal:
-            position, step = replace(position, text=str(int(position.text) + step)), 0
+            text, step = str(int(position.text) + step), 0
+            position = Operand(text, INDEX, 1, depth, reads, varies, True)
         pointer, depth = self.address(place, position, step)
-        return Located(pointer, depth, position.reads, position.varies)
+        return Located(pointer, depth, reads, varies)
 
     def lane_addresses(self, place: Place, index: Value) -> list[str]:
         """Pointers to the elements of all lanes."""
@@ -377,14 +379,15 @@ class Values:
 
     def _instruction(self, x: Value, lane: int) -> Operand:
         operands: list[Operand] = []
-        lanes, depth, varies, reads = 1, 0, False, NOTHING
-        known = self._known
+        lanes, depth, varies, reads = 0, 0, False, NOTHING
+        known, is_mixed = self._known, False
         for arg in x.args:
             a = known.get(arg) if lane == VECTOR else self._find(arg, lane)
             assert isinstance(a, Operand), x
             operands.append(a)
-            if a.lanes > lanes:
-                lanes = a.lanes
+            if a.lanes != lanes:
+                is_mixed = lanes > 0
+                lanes = max(lanes, a.lanes)
             if a.depth > depth:
                 depth = a.depth
             varies = varies or a.varies
@@ -397,11 +400,11 @@ class Values:
                 return simple
             natural = x.op in _GROWS and all(a.natural for a in operands)
             natural = natural or (x.op == "max" and any(a.natural for a in operands))
-        decides = x.op == "select" and operands[0].lanes == 1
-        texts = [
-            a.text if a.lanes == lanes or (decides and a is operands[0]) else self.spread(a, lanes)
-            for a in operands
-        ]
+        texts = [a.text for a in operands]
+        if is_mixed:
+            decides = x.op == "select" and operands[0].lanes == 1
+            for place in range(decides, len(operands)):
+                texts[place] = self.spread(operands[place], lanes)
         depth = self.scopes.floor(depth)
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         text = self._write(x, texts, operands, lanes)

@@ -96,6 +96,7 @@ class Fusion:
         for node in nodes:
             self._place(node)
         self._choose_inline(nodes)
+        self._pulled = {group: self._pulled_by(group) for group in self.groups}
         self._wanted = self._find_wanted()
         self.groups = self._sorted()
 
@@ -396,8 +397,11 @@ class Fusion:
                 }
         return wanted
 
-    def pulled(self, group: Group) -> list[OutputRefs]:
+    def pulled(self, group: Group) -> tuple[OutputRefs, ...]:
         """Calls of other groups that this one computes for itself."""
+        return self._pulled[group]
+
+    def _pulled_by(self, group: Group) -> tuple[OutputRefs, ...]:
         found: dict[OutputRefs, None] = {}
         stack = list(group.members)
         while stack:
@@ -406,14 +410,15 @@ class Fusion:
                 if elsewhere and r.node not in found:
                     found[r.node] = None
                     stack.append(r.node)
-        return list(found)
+        return tuple(found)
 
-    def _seen(self, group: Group, node: OutputRefs) -> Iterable[Read]:
+    def _seen(self, group: Group, node: OutputRefs) -> Sequence[Read]:
         """What a call reads, with the conditions of masks that a product looks at."""
-        yield from self.reads[node]
-        for r in self.reads[node]:
+        found = list(self.reads[node])
+        for r in self.reads[node] if group.kind == "dot" else ():
             seen = self.looked_at(group, r.node)
-            yield from (m for m in self.reads.get(r.node, ()) if m.ref in seen)
+            found += [m for m in self.reads.get(r.node, ()) if m.ref in seen]
+        return found
 
     def looked_at(self, group: Group, node: OutputRefs) -> tuple[Ref, ...]:
         """What a product sees of a stored mask beside its elements: all but what it shows."""

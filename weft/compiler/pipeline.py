@@ -17,7 +17,7 @@ from weft.compiler.passes.parallelize import parallelize
 from weft.compiler.passes.ranges import ranges
 from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.search import search
-from weft.compiler.passes.simplify import shorten, simplify
+from weft.compiler.passes.simplify import renumber, shorten
 from weft.compiler.passes.sink import sink
 from weft.compiler.passes.split import split
 from weft.compiler.passes.tally import tally
@@ -43,14 +43,18 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("parallelize", lambda kernel: parallelize(kernel, threads_wanted)),
         ("reduce", lambda kernel: reduce(kernel, vector_bytes=vector_bytes)),
         ("simplify again", shorten),
-        ("sink", lambda kernel: sink(kernel, vector_bytes)),
-        ("simplify once more", shorten),
-        ("vectorize", lambda kernel: vectorize(kernel, vector_bytes)),
-        ("simplify at last", simplify),
+        ("sink", lambda kernel: _shorter(kernel, sink(kernel, vector_bytes))),
+        ("vectorize", lambda kernel: _shorter(kernel, vectorize(kernel, vector_bytes))),
+        ("renumber", renumber),
         ("pair", lambda kernel: pair(kernel, vector_bytes)),
         ("unroll", unroll),
         ("ahead", lambda kernel: ahead(kernel, vector_bytes)),
     ]
+
+
+def _shorter(kernel: Kernel, made: Kernel) -> Kernel:
+    """What a pass has made of a short kernel, short again."""
+    return kernel if made is kernel else shorten(made)
 
 
 def stages(

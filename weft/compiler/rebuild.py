@@ -188,39 +188,38 @@ def revise(statements: Statements, change: Change) -> Statements:
 
 
 def substitute(statements: Statements, values: Mapping[Value, Value]) -> Statements:
-    """Statements where some values, such as variables, are others."""
+    """Statements where some leaves, such as variables, are other values."""
     if not values:
         return statements
-    memo = dict(values)
-    return revise(statements, lambda x: _replaced(x, memo))
+    memo, leaves = dict(values), frozenset(values)
+    return revise(statements, lambda x: _replaced(x, memo, leaves))
 
 
 def substitute_value(x: Value, values: Mapping[Value, Value]) -> Value:
-    """An expression where some values are others."""
-    return _replaced(x, dict(values))
+    """An expression where some leaves are other values."""
+    return _replaced(x, dict(values), frozenset(values))
 
 
-def _replaced(x: Value, memo: dict[Value, Value], depth: int = 0) -> Value:
-    """`rebuild` where nothing changes but what `memo` knows from the start."""
+def _replaced(
+    x: Value, memo: dict[Value, Value], leaves: frozenset[Value], depth: int = 0
+) -> Value:
+    """`rebuild` where nothing changes but `leaves`, which `memo` knows from the start."""
     found = memo.get(x)
     if found is not None:
         return found
-    args = x.args
-    if not args:
+    if leaves.isdisjoint(x.inside):
         return x
     if depth == DEEPEST:
         for point in walk(x):
-            _replaced(point, memo, DEEPEST - 1)
-        return memo.get(x, x)
+            _replaced(point, memo, leaves, DEEPEST - 1)
+        return memo[x]
     made = []
-    changed = False
-    for a in args:
+    for a in x.args:
         b = memo.get(a)
         if b is None:
-            b = _replaced(a, memo, depth + 1) if a.args else a
+            b = _replaced(a, memo, leaves, depth + 1) if a.args else a
         made.append(b)
-        changed = changed or b is not a
-    memo[x] = found = value(x.op, tuple(made), x.dtype, x.data) if changed else x
+    memo[x] = found = value(x.op, tuple(made), x.dtype, x.data)
     return found
 
 
@@ -229,12 +228,12 @@ def rename_locals(statements: Statements, numbers: Mapping[int, int]) -> Stateme
     if not numbers:
         return statements
 
-    def change(x: Value) -> Value:
-        if x.op == "get" and x.data in numbers:
-            return value("get", x.args, x.dtype, numbers[x.data])
-        return x
-
-    return renamed(revise(statements, changer(change)), numbers)
+    read = [x for x in leaves_in(statements) if x.op == "get" and x.data in numbers]
+    values: dict[Value, Value] = {}
+    for x in sorted(read, key=lambda x: len(x.inside)):  # positions before those made of them
+        args = tuple([substitute_value(a, values) for a in x.args])
+        values[x] = value("get", args, x.dtype, numbers[x.data])
+    return renamed(substitute(statements, values), numbers)
 
 
 def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:

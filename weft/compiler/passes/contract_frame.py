@@ -6,7 +6,7 @@ Conditions that are known while the loops are written are plain bools, and leave
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from weft.compiler.loops import (
@@ -129,7 +129,8 @@ def _at_a_sum(statement: Statement) -> Statement:
     """Like `folded`, of a store."""
     if not isinstance(statement, Store):
         return statement
-    return replace(statement, index=add(statement.index, 0))
+    index = add(statement.index, 0)
+    return Store(statement.buffer, index, statement.value, statement.combine)
 
 
 def _reads(product: Product) -> bool:

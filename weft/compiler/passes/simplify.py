@@ -51,11 +51,11 @@ from weft.compiler.rebuild import (
 
 def simplify(kernel: Kernel) -> Kernel:
     """The same kernel in fewer and plainer words."""
-    return _without_locals(shorten(kernel))
+    return renumber(shorten(kernel))
 
 
 def shorten(kernel: Kernel) -> Kernel:
-    """`simplify` between passes: locals keep their numbers, whether they are used or not."""
+    """`simplify` but for `renumber`: locals keep theirs, whether they are used or not."""
     body = fold(kernel.body)
     while True:
         smaller_body = _used(_without_steps(body), kernel)
@@ -254,7 +254,8 @@ def _is_unread(part: Part, unread: set[int]) -> bool:
     return unread.issuperset(part.targets)
 
 
-def _without_locals(kernel: Kernel) -> Kernel:
+def renumber(kernel: Kernel) -> Kernel:
+    """The kernel without locals that nobody uses; the others are numbered anew."""
     used = sorted(read_locals(kernel.body) | assigned_locals(kernel.body))
     if len(used) == len(kernel.locals):
         return kernel

@@ -100,7 +100,6 @@ class CodeFolder:
             log.warning("compiled code is not kept on disk: %s: %s", self.path, reason)
 
     def _read(self, folder: int, key: str) -> bytes | None:
-        secret = _secret(folder)
         name = key + _SUFFIX
         try:
             data = _contents(folder, name)
@@ -110,7 +109,7 @@ class CodeFolder:
             data = b""
         head, _, code = data.partition(b"\n")
         # Nothing of the file is parsed: the header is made anew and must be the same, byte by byte.
-        if hmac.compare_digest(head, _header(secret, key, code)):
+        if hmac.compare_digest(head, _header(_secret(folder), key, code)):
             with suppress(
                 OSError
             ):  # read-only, or evicted meanwhile: the code is good all the same
@@ -178,8 +177,6 @@ def default_folder() -> str:
 def _opened(path: str) -> Iterator[int]:
     """The folder, made if it is not there; an error that says why it must not be used."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    if os.path.islink(path):
-        raise PermissionError("it is a symbolic link")
     try:
         folder = os.open(path, flags)
     except FileNotFoundError:
@@ -187,6 +184,10 @@ def _opened(path: str) -> Iterator[int]:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
         folder = os.open(path, flags)
+    except OSError:
+        if os.path.islink(path):
+            raise PermissionError("it is a symbolic link") from None
+        raise
     try:
         found = os.fstat(folder)
         if found.st_uid != os.geteuid():
