@@ -379,12 +379,14 @@ class Values:
 
     def _instruction(self, x: Value, lane: int) -> Operand:
         operands: list[Operand] = []
+        texts: list[str] = []
         lanes, depth, varies, reads = 0, 0, False, NOTHING
         known, is_mixed = self._known, False
         for arg in x.args:
             a = known.get(arg) if lane == VECTOR else self._find(arg, lane)
             assert isinstance(a, Operand), x
             operands.append(a)
+            texts.append(a.text)
             if a.lanes != lanes:
                 is_mixed = lanes > 0
                 lanes = max(lanes, a.lanes)
@@ -400,11 +402,10 @@ class Values:
                 return simple
             natural = x.op in _GROWS and all(a.natural for a in operands)
             natural = natural or (x.op == "max" and any(a.natural for a in operands))
-        texts = [a.text for a in operands]
         if is_mixed:
-            decides = x.op == "select" and operands[0].lanes == 1
-            for place in range(decides, len(operands)):
-                texts[place] = self.spread(operands[place], lanes)
+            for place, a in enumerate(operands):
+                if a.lanes != lanes and (place or x.op != "select"):
+                    texts[place] = self.spread(a, lanes)
         depth = self.scopes.floor(depth)
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         text = self._write(x, texts, operands, lanes)

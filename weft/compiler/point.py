@@ -28,7 +28,7 @@ from weft.compiler.loops import (
     integer,
     literal,
     value,
-    walk,
+    values_in,
 )
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape, TensorType
@@ -345,7 +345,7 @@ _NONE = _Frozen({})
 @lru_cache(4096)
 def _weight(op: Operation, found: tuple[DType, ...], params: _Frozen) -> int:
     made = _body(op, found, params)
-    return sum(1 + (v.op == "fma") for v in walk(made) if v.op not in ("get", "const"))
+    return sum([1 + (v.op == "fma") for v in values_in(made) if v.op not in ("get", "const")])
 
 
 __all__ = ["DTYPES", "Point", "Pull", "body", "inside", "kind_of", "weight"]

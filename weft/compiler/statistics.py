@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from time import perf_counter
+from time import perf_counter_ns
 
-from weft.core.common.events import told
+from weft.core.common.events import Event, tell, watchers
 
 PHASES = ("trace", "recall", "optimise", "fuse", "lower", "emit", "compile", "link")
 
@@ -67,20 +67,34 @@ class Clock:
     def __init__(self) -> None:
         self.milliseconds: dict[str, float] = {}
 
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
+    def __call__(self, phase: str) -> _Phase:
         """Inside, time is put down to `phase`."""
-        start = perf_counter()
-        try:
-            with told("compile", phase):
-                yield
-        finally:
-            self.add({phase: 1e3 * (perf_counter() - start)})
+        return _Phase(self, phase)
 
     def add(self, milliseconds: Mapping[str, float]) -> None:
         """Put more time down."""
         for phase, spent in milliseconds.items():
             self.milliseconds[phase] = self.milliseconds.get(phase, 0.0) + spent
+
+
+class _Phase:
+    """What a clock is given with `with`; watchers are told too."""
+
+    __slots__ = ("_clock", "_phase", "_start")
+
+    def __init__(self, clock: Clock, phase: str) -> None:
+        self._clock = clock
+        self._phase = phase
+        self._start = 0
+
+    def __enter__(self) -> None:
+        self._start = perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        end = perf_counter_ns()
+        self._clock.add({self._phase: 1e-6 * (end - self._start)})
+        if watchers:
+            tell(Event("compile", self._phase, self._start, end, threading.get_native_id()))
 
 
 class Counting:

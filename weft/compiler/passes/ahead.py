@@ -55,9 +55,10 @@ def _statements(statements: Statements) -> Statements:
 
 
 def _is_long(loop: Loop) -> bool:
+    if loop.kind != "vector" or not all(isinstance(s, Store | Assign) for s in loop.body):
+        return False
     steps = known(subtract(loop.stop, loop.start))
-    plain = all(isinstance(s, Store | Assign) for s in loop.body)
-    return loop.kind == "vector" and plain and (steps is None or steps >= BLOCK)
+    return steps is None or steps >= BLOCK
 
 
 def _soon(loop: Loop) -> Statements:
@@ -88,9 +89,10 @@ def _with_rows(kernel: Kernel) -> Kernel:
     outer = kernel.parallel
     if outer is None:
         return kernel
+    loops = [s for s in every(outer.body) if isinstance(s, Loop) and _is_long(s)]
     seen: dict[Value, int] = {}
     made: dict[int, Statements] = {}
-    for loop in [s for s in every(outer.body) if isinstance(s, Loop) and _is_long(s)]:
+    for loop in loops if len(loops) > 1 else ():
         for x in _runs(loop):
             run = substitute_value(x, {loop.variable: integer(0)})
             seen[run] = times = seen.get(run, 0) + 1

@@ -18,6 +18,11 @@ _definitions: list[_Definition] = []  # CPython refers to them for as long as th
 NUMBER_OF = int(ctypes.cast(ctypes.pythonapi.PyLong_FromLong, ctypes.c_void_p).value or 0)
 
 
+_NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
+
+
 class _Definition(ctypes.Structure):
     """CPython's `PyMethodDef`."""
 
@@ -41,7 +46,5 @@ def function_of(routine: int, bound: Any) -> Callable[..., Any]:
     if made is None:
         made = _Definition(b"run", routine, _FASTCALL, None)
         _definitions.append(made)
-    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    new = kind(("PyCFunction_NewEx", ctypes.pythonapi))
-    result: Callable[..., Any] = new(ctypes.addressof(made), bound, None)
+    result: Callable[..., Any] = _NEW(ctypes.addressof(made), bound, None)
     return result

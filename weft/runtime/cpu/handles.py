@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,6 +83,7 @@ def _record(names: Sequence[str], content: dict[str, int], rest: list[int], held
     return record
 
 
+@cache
 def _place_of(field: str, kind: type) -> int:
     """Where objects of a class keep a field, in bytes from their beginning."""
     sample: Any = object.__new__(kind)
@@ -91,10 +93,12 @@ def _place_of(field: str, kind: type) -> int:
     return [*words].index(id(marker)) * _WORD
 
 
+@cache
 def _python_routine(name: str) -> int:
     return int(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0)
 
 
+@cache
 def _numpy_routine(place: int) -> int:
     """An entry of the table that NumPy has for code in C; the order is part of its promises."""
     kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
