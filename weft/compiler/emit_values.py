@@ -121,7 +121,8 @@ class Values:
         if self._held[local] not in root.args or root.op in _OTHERWISE:
             return self.value(root)
         for a in root.args:
-            self.value(a)
+            if self.lane != VECTOR or a not in self._known:
+                self.value(a)
         return self._instruction(root, self.lane)
 
     def scalar(self, root: Value) -> Operand:

@@ -209,12 +209,13 @@ def kind_of(node: OutputRefs) -> str:
 
 def _kind_of(node: OutputRefs) -> str:
     op = node.op
-    types = tuple(source.types[slot] for source, slot in node.inputs)
     if len(node.types) != 1 or op.multiple or not op.pure or not op.leaf:
         return "host"
-    if node.device.kind == "cpu" and any(t.dtype not in DTYPES for t in (*types, node.types[0])):
-        return _kind_of_rare(op, {t.dtype for t in (*types, node.types[0])})
-    found = _kind(op, types, node.types[0], _Frozen(node.params))
+    types, (made,) = tuple([source.types[slot] for source, slot in node.inputs]), node.types
+    known = {made.dtype, *[t.dtype for t in types]}
+    if node.device.kind == "cpu" and not known <= DTYPES:
+        return _kind_of_rare(op, known)
+    found = _kind(op, types, made, _Frozen(node.params) if node.params else _NONE)
     if found == "reduce" and (reduced_size(node) <= 1 or is_pool(node)):
         return "map"
     return found

@@ -107,6 +107,8 @@ def freeze(value: Any) -> Hashable:
     (False, False, True)
     """
     kind = type(value)
+    if kind is dict:
+        return frozen_items(dict(sorted(value.items())) if len(value) > 1 else value)
     if kind is int or kind is str or kind is bool:
         return (kind, value)
     if kind is float:
@@ -119,8 +121,6 @@ def freeze(value: Any) -> Hashable:
             return (kinds, value)
     if kind is tuple or kind is list:
         return (kind, tuple(map(freeze, value)))
-    if kind is dict:
-        return frozen_items(dict(sorted(value.items())) if len(value) > 1 else value)
     if isinstance(value, np.generic):
         return (kind, value.tobytes())
     return (kind, value)
