@@ -9,6 +9,7 @@ from tests.compiler import example_kernels
 from tests.compiler.example_kernels import EXAMPLES, TAILS, Example, add, mul, op
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import (
+    INDEX,
     Ahead,
     Assign,
     Buffer,
@@ -29,6 +30,7 @@ from weft.compiler.passes import parallelize, sink, split, tile
 from weft.compiler.passes.collapse import collapse
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.pipeline import schedule, stages
+from weft.compiler.rebuild import rename_locals
 from weft.compiler.show import show
 from weft.compiler.verify import verify
 from weft.testing.ir import run_kernel
@@ -304,3 +306,17 @@ def test_long_reductions_have_caches_fetch_what_they_will_read(example, wide, fe
     kernels = prove(example, vector_bytes=wide, threads_wanted=False)
     soon = [s.source.args[0] for k in kernels for s in every(k.body) if isinstance(s, Ahead)]
     assert [literal(x.args[1]) for x in soon] == fetched
+
+
+def test_locals_are_renamed_in_positions_of_positions_too():
+    def chosen(register, inner, outer):
+        return get(outer, F, get(inner, INDEX, add(get(register, INDEX), integer(1))))
+
+    (made,) = rename_locals((Assign(3, chosen(0, 1, 2)),), {0: 1, 1: 2, 2: 0, 3: 5})
+    assert made == Assign(5, chosen(1, 2, 0))
+
+
+def test_a_pass_that_finds_nothing_to_do_gives_the_kernel_itself():
+    kernel = simplify(EXAMPLES["packed"]().kernel)
+    assert sink.sink(kernel) is kernel
+    assert simplify(kernel) is kernel
