@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.compiler import function as compiled_function
 from weft.core.graph.graph import GRAPH
 from weft.errors import ArgumentError, MutationError
 
@@ -337,3 +339,45 @@ def test_threads_that_call_first_compile_once(x):
         thread.join()
     assert found == [[2, 4, 6, 8]] * 4
     assert len(runs) == compiled.stats.compilations == 1
+
+
+class Searching:
+    """Stands for `gc`, and remembers what is asked of it."""
+
+    def __init__(self, frozen=0):
+        self.asked = []
+        self.frozen = frozen
+
+    def __getattr__(self, name):
+        return lambda: self.asked.append(name) or name == "isenabled"
+
+    def get_freeze_count(self):
+        return self.frozen
+
+
+def searching(monkeypatch, first, frozen=0):
+    """What two phases of compiling, spared for the `first` time and the next, ask of `gc`."""
+    stand_in = Searching(frozen)
+    monkeypatch.setattr(compiled_function, "gc", stand_in)
+    monkeypatch.setattr(compiled_function, "_spared", itertools.count(first))
+    for _ in range(2):
+        with compiled_function._undisturbed():
+            stand_in.asked.append("compiles")
+    return stand_in.asked
+
+
+PHASE = ["isenabled", "disable", "compiles"]
+AGED = [*PHASE, "freeze", "unfreeze", "enable"]
+
+
+def test_what_compiling_made_is_not_searched_for_cycles(monkeypatch):
+    assert searching(monkeypatch, 1) == AGED + AGED
+
+
+def test_cycles_are_searched_for_after_some_compilations(monkeypatch):
+    asked = searching(monkeypatch, compiled_function._TIMES)
+    assert asked == [*PHASE, "collect", "enable", *AGED]
+
+
+def test_what_others_have_frozen_stays_frozen(monkeypatch):
+    assert searching(monkeypatch, 1, frozen=5) == [*PHASE, "enable"] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,25 +27,36 @@ from weft.core.graph.trace import Trace
 from weft.errors import ArgumentError
 
 _MOST_REASONS = 100
+_TIMES = 32  # that no search for cycles follows, before one goes through all there is
 _tracing = RLock()  # one for all functions: they may call each other while they are traced
+_spared = itertools.count(1)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Inside, nobody searches for cycles: what compiling makes is a lot, and nearly has none.
-
-    Afterwards it counts as old, since the search that would follow at once takes milliseconds.
-    """
+    """Inside, nobody searches for cycles: what compiling makes is a lot, and nearly has none."""
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():  # what somebody has frozen must stay so
-                gc.freeze()
-                gc.unfreeze()
+            _spare_a_search()
             gc.enable()
+
+
+def _spare_a_search() -> None:
+    """Count what is new as old, since the search that would follow at once takes milliseconds.
+
+    The wait for a search through everything begins anew, too, so after some times there is one.
+    """
+    if gc.get_freeze_count():  # what somebody has frozen must stay so
+        return
+    if next(_spared) % _TIMES:
+        gc.freeze()
+        gc.unfreeze()
+    else:
+        gc.collect()
 
 
 class CompiledFunction:

@@ -170,7 +170,7 @@ def integer_of(x: Value) -> int:
 @lru_cache(4096)
 def integer(number: int) -> Value:
     """A literal index."""
-    return const(number, INDEX)
+    return value("const", (), INDEX, int(number).to_bytes(8, sys.byteorder, signed=True))
 
 
 def variable(name: str) -> Value:

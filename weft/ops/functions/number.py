@@ -79,7 +79,7 @@ class Number:
 
     def wrap(self, instruction: str, *others: Number | float) -> Number:
         """One instruction on this number and others of its dtype."""
-        values = [self.like(other).value for other in others]
+        values = [x.value if isinstance(x, Number) else self.like(x).value for x in others]
         return Number(self.s, getattr(self.s, instruction)(self.value, *values))
 
     def __add__(self, other: Number | float) -> Number:
