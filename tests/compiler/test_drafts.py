@@ -48,9 +48,9 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def settle() -> None:
     """Wait until other threads have made what they were asked for."""
-    for threads in code_ahead._threads:
+    for threads in code_ahead._patient:
         threads.shutdown()
-    code_ahead._threads.clear()
+    code_ahead._patient.clear()
 
 
 def normal(x: Any) -> Any:

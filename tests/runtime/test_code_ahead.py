@@ -41,9 +41,10 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def _stop_threads() -> None:
     """What comes next may need another number of them, or none."""
-    for each in code_ahead._threads:
-        each.shutdown()
-    code_ahead._threads.clear()
+    for threads in (code_ahead._threads, code_ahead._patient):
+        for each in threads:
+            each.shutdown()
+        threads.clear()
 
 
 def test_every_module_comes_back_in_order() -> None:

@@ -30,9 +30,10 @@ _lock = threading.RLock()  # held by who changes what follows, or a job
 _changed = threading.Condition(_lock)
 _unfinished: dict[str, Job] = {}  # what other threads were asked for, by key
 _threads: list[ThreadPoolExecutor] = []  # one, once it is needed
+_patient: list[ThreadPoolExecutor] = []  # the same, for what is made later
 _waiting: set[int] = set()  # threads that take part until what they need is done
 _HURRY = 1e-4  # seconds after which a thread is made to let go of Python's lock
-_MEANWHILE = 0.01  # seconds for who waited for drafts to run them, on all cores
+_MEANWHILE = 0.05  # seconds from a draft to the code, at least
 _usual: list[float] = []  # what it was before, while it is that
 
 
@@ -82,7 +83,7 @@ def begin(text: str, target: Target, *, drafts: bool = False) -> Job:
         if known is None and _extra_threads() > 0:
             _unfinished[key] = job
             _set_pace()  # before a thread begins to wait for Python's lock
-            _ask_a_thread(_make_one)
+            _ask_a_thread(_make_one, _threads, _extra_threads())
     return job
 
 
@@ -123,28 +124,30 @@ def finish(jobs: Sequence[Job], *, drafts: bool = False) -> list[bytes]:
 def later(jobs: Sequence[Job], then: Callable[[], None]) -> None:
     """Have the code made of which there are only drafts, by another thread, and `then` called.
 
-    Where it cannot be made, drafts stay what there is.
+    That is after a while, in which drafts may run and others be made, or when the process ends.
+    Where the code cannot be made, drafts stay what there is.
     """
+    due = time.monotonic() + _MEANWHILE
 
     def make() -> None:
-        time.sleep(_MEANWHILE)
+        threading.main_thread().join(max(due - time.monotonic(), 0.0))
         finish(jobs)
         then()
 
     with _lock:
-        _ask_a_thread(make)
+        _ask_a_thread(make, _patient, 1)
 
 
 def _extra_threads() -> int:
     return min(available_cores() - 1, _MOST_THREADS)
 
 
-def _ask_a_thread(work: Callable[[], None]) -> None:
-    """Have another thread do something, when one is free."""
-    if not _threads:
-        _threads.append(ThreadPoolExecutor(max(_extra_threads(), 1), "weft-compiler"))
+def _ask_a_thread(work: Callable[[], None], threads: list[ThreadPoolExecutor], most: int) -> None:
+    """Have one of these other threads do something, when it is free."""
+    if not threads:
+        threads.append(ThreadPoolExecutor(most, "weft-compiler"))
     with suppress(RuntimeError):  # no thread can be started: who waits makes all
-        _threads[0].submit(work)
+        threads[0].submit(work)
 
 
 def _set_pace() -> None:
@@ -216,6 +219,7 @@ def _reset_after_fork() -> None:
     _lock = threading.RLock()
     _changed = threading.Condition(_lock)
     _threads.clear()
+    _patient.clear()
     _unfinished.clear()
     _waiting.clear()
     _set_pace()
