@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,3 +201,24 @@ def test_a_process_that_ends_at_once_leaves_its_code_to_the_next(tmp_path: Path)
     (first, new), (second, known) = run(), run()
     assert first == second
     assert (new, known) == ("0", "1")
+
+
+def test_what_two_threads_link_at_once_is_linked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Code:
+        """What could be unmapped while somebody runs it."""
+
+    def load_object(code: bytes) -> Code:
+        time.sleep(0.02)
+        return Code()
+
+    monkeypatch.setattr(code_cache, "load_object", load_object)
+    seen: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(code_cache.link("key", b"code")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 4 and len({*map(id, seen)}) == 1

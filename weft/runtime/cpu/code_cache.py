@@ -133,14 +133,16 @@ def _fingerprint(folders: tuple[str, ...]) -> str:
 
 
 _linked: WeakValueDictionary[str, Loaded] = WeakValueDictionary()
+_linking = threading.Lock()  # two threads that link one code must get the same
 
 
 def link(key: str, code: bytes) -> Loaded:
     """The code kept under `key` in this process: mapped now, unless a program uses it already."""
-    found = _linked.get(key)
-    if found is None:
-        found = _linked[key] = load_object(code)
-    return found
+    with _linking:
+        found = _linked.get(key)
+        if found is None:
+            found = _linked[key] = load_object(code)
+        return found
 
 
 def linked(key: str) -> tuple[Loaded | None, bool]:
@@ -153,6 +155,8 @@ def linked(key: str) -> tuple[Loaded | None, bool]:
 
 
 def _reset_after_fork() -> None:
+    global _linking
+    _linking = threading.Lock()
     for each in _made.values():
         each.reset_after_fork()
 
