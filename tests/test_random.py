@@ -10,7 +10,10 @@ from scipy import stats
 
 import weft as wf
 from weft import errors, random
+from weft.ops.base import call
+from weft.ops.functions.numpy_scalars import NumpyScalars
 from weft.ops.random import counts
+from weft.ops.random.bits import midpoint, random_bits_op
 
 KEY = random.key(20240607)
 N = 20_000
@@ -149,6 +152,51 @@ def test_normals_have_independent_neighbours_and_light_tails():
     assert abs(stats.kurtosis(x)) < 5 * np.sqrt(24 / x.size)
     beyond = (np.abs(x) > 4).mean()
     assert abs(beyond - 2 * stats.norm.sf(4)) < 5 * np.sqrt(2 * stats.norm.sf(4) / x.size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normals_are_box_muller_of_the_words_bit_for_bit(dtype):
+    kind, size = np.dtype(dtype), 100_003
+    if dtype == "float32":
+        x, y = (block_words(KEY, size) >> np.uint64(32), block_words(KEY, size) & 0xFFFFFFFF)
+        y, digits = y >> np.uint64(9), 23
+    else:
+        x, y = (block_words(k, size) for k in random.split(KEY, 2))
+        y, digits = y >> np.uint64(12), 52
+    half = kind.type(0.5)
+    radius = (x.astype(kind) + half) * kind.type(2.0 ** -(8 * kind.itemsize))
+    radius = np.minimum(radius, kind.type(1 - np.finfo(kind).epsneg))
+    angle = (y.astype(kind) + half) * kind.type(np.pi * 2.0**-digits)
+    length = np.sqrt(kind.type(-2) * NumpyScalars.call("log", radius))
+    wanted = length * NumpyScalars.call("cos", angle)
+    for drawn in (random.normal(KEY, (size,), dtype), COMPILED_NORMAL(KEY, (size,), dtype)):
+        assert drawn.numpy().tobytes() == wanted.tobytes()
+
+
+def block_words(key, size):
+    """Both words of the blocks 0, 1, … of a key, by the reference."""
+    return random_bits_op.eval(key.numpy(), shape=(size,), bits=64)
+
+
+COMPILED_NORMAL = wf.compile(random.normal, static_argnums=(1, 2))
+
+
+def test_no_normal_is_a_zero():
+    turns = wf.asarray(np.arange(1 << 23, dtype=np.uint32))
+    params = {"bits": 23, "length": np.pi, "dtype": np.dtype("float32")}
+    cosines = wf.compile(lambda x: wf.cos(call(midpoint, (x,), params)))(turns).numpy()
+    assert (cosines != 0).all()
+    nearest = wf.asarray([np.pi / 2, np.nextafter(np.pi / 2, 0), np.nextafter(np.pi / 2, 2)])
+    assert (wf.cos(nearest).numpy() != 0).all()
+    for dtype in ("float32", "float64"):
+        below = np.nextafter(np.ones(1, dtype), np.zeros(1, dtype))
+        assert wf.log(wf.asarray(below)).item() < 0
+
+
+def test_a_spread_of_zero_leaves_the_mean():
+    for mean in (0.0, 0, 3.0):
+        drawn = random.normal(KEY, (100,), mean=mean, std=0.0).numpy()
+        assert drawn.tobytes() == np.full(100, mean, np.float32).tobytes()
 
 
 def test_truncated_normals_stay_inside_and_far_out():

@@ -52,6 +52,7 @@
 | `peaks`, `peak_kernels` | what this machine can do at most, measured; by which kernels |
 | `watched` | `Watched`: runs that tell each call of a kernel |
 | `build` | `Builder`: scalar instructions as values of the loop IR |
+| `intervals` | `decided`: comparisons that the intervals of floats answer |
 | `affine` | `stride`, `depends`: how an index moves with a loop's variable |
 | `order/` | calls that order rows become kernels |
 | `passes/` | kernels made of kernels: how loops, reductions and products run |
@@ -59,6 +60,7 @@
 | `emit_cpu` | `emit`: the dialect of processors |
 | `emit_tiles`, `narrow` | products of tiles; which products of bfloat16 are summed as they sum |
 | `emit_pairs` | products of pairs of bfloat16, by AVX512-BF16 |
+| `emit_bits` | rotations and signs, where instructions insert bits |
 | `emit_bounds` | `Guard`: kernels that check every access |
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |

@@ -2,7 +2,7 @@
 
 An op's `body` runs once with a `Builder`, and what it returns is the expression a kernel computes.
 Literals are folded where the result is exact whatever the target: index arithmetic, and choices
-whose condition is known.
+whose condition is known, be it because of the intervals that operands lie in.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.compiler import affine
+from weft.compiler.intervals import decided
 from weft.compiler.loops import BINARY, BOOL, COMPARISONS, INDEX, Value, const, literal, value
 from weft.core.common.types import DType
 from weft.errors import UnsupportedDTypeError, UnsupportedError
@@ -233,6 +234,10 @@ class Builder:
             folded = _fold(op, x, y, dtype or INDEX)
             if folded is not None:
                 return folded
+        elif op in COMPARISONS:
+            known = decided(op, x, y)
+            if known is not None:
+                return const(known, BOOL)
         return value(op, (x, y), dtype or x.dtype)
 
     @staticmethod

@@ -24,6 +24,7 @@ from weft.runtime.cpu.jit import Target
 # Processors that multiply pairs of bfloat16 twice as fast as floats. Intel's that have tiles take
 # twice as long for pairs instead, so these widen where the tiles are not granted.
 _PAIRING = ("znver", "cooperlake")
+_NEON = ("aarch64", "arm64")
 
 
 def emit(kernels: Sequence[Kernel], target: Target, checks: bool = False) -> str:
@@ -41,6 +42,8 @@ def native_to(target: Target) -> frozenset[str]:
     """The instructions a processor has that others must spell in several."""
     if target.architecture != "x86_64":
         found = {"half", "round", "fma", "saturate", "lane", "overwrites"}
+        if target.architecture in _NEON:
+            found |= {"inserts"}
         return frozenset(found | {"dot4", "sdot"} if target.has("dotprod") else found)
     has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
     found = {name for name, any_of in has.items() if any(map(target.has, any_of))}

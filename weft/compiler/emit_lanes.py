@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_text import Code, Writer, type_of
 from weft.compiler.loops import BOOL
@@ -15,6 +17,12 @@ def combine(c: Code, native: frozenset[str], how: str, x: str, y: str, dtype: DT
     if how == "last":
         return y
     return instruction(c, native, _INSTRUCTION.get(how, how), [x, y], dtype, dtype)
+
+
+def counting(name: str, lanes: int, step: Any = 1) -> str:
+    """The literal 0, step, 2 · step… of integers, as many as lanes."""
+    width = 1 << int(name[1:])
+    return f"<{', '.join(f'{name} {step * lane % width}' for lane in range(lanes))}>"
 
 
 def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:

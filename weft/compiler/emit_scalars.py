@@ -23,6 +23,7 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"} | _BITS
 
+_FLOATS = 4  # in a register of NEON
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of each byte
 _RANGE = frozenset({16, 32, 64})  # bytes of a vector that AVX-512 finds the larger ones of
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
@@ -83,7 +84,7 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
         return _whole(c, native, op, name, args[0])
     if op == "fma":
         if "overwrites" in native:
-            args = [*args[:2], _from_memory(c, args[2], name)]
+            args = [args[0], _in_one_register(c, args[1], name), _from_memory(c, args[2], name)]
         return c.intrinsic("fma", name, *args) if "fma" in native else fused(c, args, name)
     if op == "rem":
         return remainder(c, args[0], args[1], name)
@@ -117,6 +118,18 @@ def _from_memory(c: Code, addend: str, name: str) -> str:
     kind, place = c.type(name), f"@weft.{name}{c.lanes}.{addend[:-1].rpartition(' ')[2]}"
     c.writer.declarations[f"{place} = internal constant {kind} {addend}, align 16"] = None
     return c.writer.let(f"load volatile {kind}, ptr {place}, align 16")
+
+
+def _in_one_register(c: Code, factor: str, name: str) -> str:
+    """A literal by which vectors are multiplied: if a float, read each time for all their parts.
+
+    Polynomials need its register; it would be copied out of their way and back again.
+    """
+    if name != "float" or not factor.startswith("splat") or c.lanes % _FLOATS:
+        return factor
+    part, kind = _from_memory(Code(c.writer, _FLOATS), factor, name), f"<{_FLOATS} x {name}>"
+    places = ", ".join(f"i32 {lane % _FLOATS}" for lane in range(c.lanes))
+    return c.writer.let(f"shufflevector {kind} {part}, {kind} poison, <{c.lanes} x i32> <{places}>")
 
 
 def _whole(c: Code, native: frozenset[str], op: str, name: str, x: str) -> str:

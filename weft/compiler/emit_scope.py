@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from weft.compiler import affine
 from weft.compiler.emit_text import Writer
-from weft.compiler.loops import INDEX
+from weft.compiler.loops import INDEX, Value, leaves_of
 from weft.core.common.types import DType
 
 Memory: TypeAlias = tuple[str, int]  # ("buffer", position) or ("local", position)
 NOTHING: frozenset[Memory] = frozenset()
+_MEMORY = {"load": "buffer", "get": "local"}
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +160,11 @@ class Scopes:
         for key, what in made:
             if known.get(key) is what:
                 del known[key]
+
+
+def reads_of(x: Value) -> frozenset[Memory]:
+    """The memory that a value needs."""
+    return frozenset((_MEMORY[a.op], a.data) for a in leaves_of(x) if a.op in _MEMORY)
 
 
 def _reads(parts: list[Operand]) -> frozenset[Memory]:

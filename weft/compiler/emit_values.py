@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 
 from weft.compiler import affine
+from weft.compiler.emit_bits import inserted
 from weft.compiler.emit_bounds import Guard
-from weft.compiler.emit_lanes import combine_lanes, turn
+from weft.compiler.emit_lanes import combine_lanes, counting, turn
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import (
     NOTHING,
@@ -23,6 +24,7 @@ from weft.compiler.emit_scope import (
     Scope,
     Scopes,
     folded,
+    reads_of,
 )
 from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
 from weft.compiler.loops import (
@@ -36,7 +38,7 @@ from weft.compiler.loops import (
     integer_of,
     leaves_of,
 )
-from weft.compiler.polynomial import Polynomial, polynomial, without
+from weft.compiler.polynomial import divides, polynomial, without
 
 VECTOR = -1  # all lanes, where a lane's number is asked for
 ASKING = -2  # the lane that a loop over lanes has come to
@@ -85,7 +87,7 @@ class Values:
     def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
         """Enter a vector loop, or leave it."""
         assert variable is None or self.variable is None, "a vector loop inside a vector loop"
-        self._whole = start is not None and _is_multiple(polynomial(start), lanes)
+        self._whole = start is not None and divides(polynomial(start), lanes)
         self.variable, self.lanes = variable, lanes
         self._slopes, self._strides = {}, {}
 
@@ -108,7 +110,7 @@ class Values:
             if not ready:
                 if find(x) is not None:
                     continue
-                if x.op not in _ASKING:
+                if x.op not in _ASKING and not (x.op == "cast" and self._asks(x, lane)):
                     missing = [(a, False) for a in _needs(x) if find(a) is None]
                     if missing:
                         stack.append((x, True))
@@ -193,7 +195,7 @@ class Values:
         if not (self.aligned and self._whole and self.variable is not None):
             return size
         others = without(polynomial(index), (self.variable,))
-        return size * self.lanes if _is_multiple(others, self.lanes) else size
+        return size * self.lanes if divides(others, self.lanes) else size
 
     def address(self, place: Place, index: Operand, step: int | str = 0) -> tuple[str, int]:
         """A pointer to an element, `step` elements past `index`; and the depth it is known at."""
@@ -326,7 +328,9 @@ class Values:
         return name
 
     def _make(self, x: Value, lane: int) -> None:
-        if x.op not in _OTHERWISE:
+        if x.op == "cast" and self._asks(x, lane):
+            made = self._counted(x)
+        elif x.op not in _OTHERWISE:
             made = self._instruction(x, lane)
         elif x.op == "const":
             made = self._literal(x)
@@ -373,10 +377,27 @@ class Values:
             text = self._let(f"add i64 {first.text}, {step}", depth)
             return replace(first, text=text, depth=depth, literal=False)
         lanes = self.lanes
-        steps = ", ".join(f"i64 {k}" for k in range(lanes))
-        start = self.spread(first, lanes)
-        text = self._let(f"add <{lanes} x i64> {start}, <{steps}>", depth)
+        start, steps = self.spread(first, lanes), counting("i64", lanes)
+        text = self._let(f"add <{lanes} x i64> {start}, {steps}", depth)
         return replace(first, text=text, lanes=lanes, depth=depth, literal=False)
+
+    def _asks(self, x: Value, lane: int) -> bool:
+        """Whether a cast asks for its operand by lane: an even index that is made short."""
+        if lane != VECTOR:
+            return False
+        is_short = x.dtype.kind in "iu" and x.dtype.itemsize < x.args[0].dtype.itemsize
+        is_index = x.args[0].dtype == INDEX
+        return is_short and is_index and isinstance(self.slope(x.args[0]) or None, int)
+
+    def _counted(self, x: Value) -> Operand:
+        """The first lane is made short, and the others are counted from it."""
+        first, name, lanes = self.value(x.args[0], 0), type_of(x.dtype), self.lanes
+        depth = self.scopes.floor(first.depth)
+        text = self._let(f"trunc i64 {first.text} to {name}", depth)
+        start = self.spread(Operand(text, x.dtype, 1, depth, first.reads), lanes)
+        steps = counting(name, lanes, self.slope(x.args[0]))
+        text = self._let(f"add {vector(name, lanes)} {start}, {steps}", depth)
+        return Operand(text, x.dtype, lanes, depth, first.reads, True)
 
     def _instruction(self, x: Value, lane: int) -> Operand:
         operands: list[Operand] = []
@@ -423,6 +444,10 @@ class Values:
             return self.writer.let(
                 f"select {condition} {texts[0]}, {kind} {texts[1]}, {kind} {texts[2]}"
             )
+        if x.op == "bit_or" and lanes > 1 and "inserts" in self.native:
+            found = inserted(code, x, lambda a: self.spread(self.value(a, VECTOR), lanes))
+            if found is not None:
+                return found
         if x.op in ("floordiv", "rem") and x.dtype == INDEX:
             known = operands[1].literal and int(operands[1].text) > 0
             if known and operands[0].natural:
@@ -466,9 +491,7 @@ class Values:
         if x.args:
             return self._load(x, lane, self.place_of(memory))
         depth = self.scopes.anchor(0, memory)
-        lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
-        text = self.writer.let(f"load {self.registers[x.data]}, ptr {self.locals[x.data]}")
-        self.writer.lines = lines
+        text = self._let(f"load {self.registers[x.data]}, ptr {self.locals[x.data]}", depth)
         made = Operand(text, x.dtype, local.lanes, depth, self._own[x.data])
         if local.lanes == 1 or lane == VECTOR:
             return made
@@ -578,18 +601,8 @@ class Values:
 
 _ASKING = frozenset({"load", "get", "across", "turned"})  # what asks for operands by lane
 _OTHERWISE = _ASKING | {"const", "rarely", "item", "variable", "parameter"}  # no instructions
-_MEMORY = {"load": "buffer", "get": "local"}
-
-
-def reads_of(x: Value) -> frozenset[Memory]:
-    """The memory that a value needs."""
-    return frozenset((_MEMORY[a.op], a.data) for a in leaves_of(x) if a.op in _MEMORY)
 
 
 def _needs(x: Value) -> tuple[Value, ...]:
     """Operands that are written before a value: those of branches are written inside."""
     return (x.args[0], *x.args[1 + x.data :]) if x.op == "rarely" else x.args
-
-
-def _is_multiple(p: Polynomial, by: int) -> bool:
-    return all(count % by == 0 for count in p.values())

@@ -154,6 +154,11 @@ def without(p: Polynomial, atoms: Iterable[Value]) -> Polynomial:
     return {term: count for term, count in p.items() if gone.isdisjoint(term)}
 
 
+def divides(p: Polynomial, by: int) -> bool:
+    """Whether every coefficient is a multiple of a number."""
+    return all(count % by == 0 for count in p.values())
+
+
 @lru_cache(RECENT)
 def stride(index: Value, variable: Value) -> Polynomial | None:
     """By how much an index grows with a variable; None if that is not the same everywhere.

@@ -6,7 +6,7 @@ import pytest
 
 import weft as wf
 from weft.ops.base import call
-from weft.ops.random.bits import _Words, fold_in_op, random_bits_op, threefry
+from weft.ops.random.bits import _Words, fold_in_op, midpoint, random_bits_op, threefry
 
 # Known answers published with the Random123 library: counter, key, result.
 KNOWN = [
@@ -92,3 +92,28 @@ def test_empty_and_scalar_draws_have_their_shape():
     assert draw(key, shape=(0, 3), bits=32).shape == (0, 3)
     assert draw(key, shape=(), bits=32).shape == ()
     assert fold_in_op.eval(key, np.zeros((0,), np.uint32)).shape == (0, 2)
+
+
+BITS = {"float32": (32, 31, 24), "float64": (64, 63, 53)}  # digits that a float lacks, or has
+
+
+@pytest.mark.parametrize("dtype", list(BITS))
+def test_middles_are_those_of_the_sum_and_the_product_and_stay_below_the_length(dtype):
+    kind = np.dtype(dtype)
+    words, rng = np.dtype(f"u{kind.itemsize}"), np.random.default_rng(0)
+    for bits, length in [(n, 1.0) for n in BITS[dtype]] + [(BITS[dtype][-1] - 1, np.pi)]:
+        last = (1 << bits) - 1
+        ends = np.array([0, 1, 2, last // 2, last - 1, last], words)
+        x = np.concatenate([rng.integers(0, last, 5000, words), ends])
+        middle = (x.astype(kind) + kind.type(0.5)) * kind.type(length * 2.0**-bits)
+        wanted = np.minimum(middle, np.nextafter(kind.type(length), kind.type(0)))
+        params = {"bits": bits, "length": length, "dtype": kind}
+        found = wf.compile(lambda x, given=params: call(midpoint, (x,), given))(wf.tensor(x))
+        assert found.numpy().tobytes() == wanted.tobytes()
+        assert midpoint.eval(x, **params).tobytes() == wanted.tobytes()
+        assert wanted.min() > 0
+
+
+def test_a_middle_whose_sum_and_product_are_both_rounded_is_refused():
+    with pytest.raises(AssertionError):
+        midpoint.eval(np.zeros(1, np.uint32), bits=32, length=np.pi, dtype=np.dtype("float32"))

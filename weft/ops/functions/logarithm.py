@@ -71,7 +71,7 @@ def natural(reduced: Reduced) -> Number:
     """The logarithm to base e."""
     f, k = reduced
     high, low = parts("LN2", f.format.digits - 12, f.format.digits)
-    return k.fma(high, f - quotient(f, k * low))
+    return k.like(high).fma(k, f - quotient(f, k * low))
 
 
 def based(reduced: Reduced, inverse: str, two: str) -> Number:

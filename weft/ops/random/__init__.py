@@ -2,7 +2,7 @@
 
 | file | what lives in it |
 |---|---|
-| `bits` | the generator Threefry-2x32 as an op |
+| `bits` | the generator Threefry-2x32 as an op; its integers as floats |
 | `state` | keys, and the global generator |
 | `continuous` | uniform, normal and other continuous distributions |
 | `gamma` | the gamma family, and normal vectors |

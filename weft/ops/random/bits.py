@@ -7,7 +7,7 @@ on layout, thread count or backend. (Salmon et al., "Parallel random numbers: as
 
 from __future__ import annotations
 
-from math import prod
+from math import frexp, pi, prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.common.factors import Factors
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.ops.base import Example, Operation
+from weft.ops.families import ElementwiseOperation
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
@@ -34,7 +35,7 @@ def threefry(s: Any, key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[An
             left = s.shift_left(y, s.const(turn, _WORD))
             y = s.bit_xor(s.bit_or(left, s.shift_right(y, s.const(32 - turn, _WORD))), x)
         x = s.add(x, schedule[(block + 1) % 3])
-        y = s.add(s.add(y, schedule[(block + 2) % 3]), s.const(block + 1, _WORD))
+        y = s.add(y, s.add(schedule[(block + 2) % 3], s.const(block + 1, _WORD)))
     return x, y
 
 
@@ -163,4 +164,43 @@ class FoldIn(Operation):
         return s.select(s.equal(s.cast(index[-1], _WORD), s.const(0, _WORD)), x, y)
 
 
-random_bits_op, fold_in_op = RandomBits(), FoldIn()
+class Midpoint(ElementwiseOperation):
+    """The middle of interval x, of 2^`bits` equal ones that divide `length`, as a float.
+
+    Where an x has more digits than the float, what would round up to the length stays below it.
+    """
+
+    domain = "integer"
+    sample = "n"
+    examples = (
+        Example({"bits": 32, "length": 1.0, "dtype": np.dtype("float32")}),
+        Example({"bits": 52, "length": pi, "dtype": np.dtype("float64")}),
+    )
+    reasons = {"vjp": "the operand is an integer", "jvp": "the operand is an integer"}
+
+    def dtype(self, *found: DType, **params: Any) -> DType:
+        result: DType = params["dtype"]
+        return result
+
+    def eval(self, x: Array, *, bits: int, length: float, dtype: DType) -> Array:
+        step, below = _interval(bits, length, dtype)
+        middle: Array = (x.astype(dtype) + dtype.type(0.5)) * step
+        return middle if below is None else np.minimum(middle, below)
+
+    def body(self, s: Any, x: Any, *, bits: int, length: float, dtype: DType) -> Any:
+        step, below = _interval(bits, length, dtype)
+        middle = s.fma(s.cast(x, dtype), s.const(step, dtype), s.const(step / 2, dtype))
+        return middle if below is None else s.min(middle, s.const(below, dtype))
+
+
+def _interval(bits: int, length: float, dtype: DType) -> tuple[Any, Any]:
+    """The length of one interval; the largest float below that of all, if middles may reach it."""
+    whole = dtype.type(length)
+    step = whole * dtype.type(2.0**-bits)
+    if bits <= np.finfo(dtype).nmant:  # x + ½ is exact,
+        return step, None
+    assert frexp(length)[0] == 0.5, length  # or its product is: one rounding, fused or not
+    return step, np.nextafter(whole, dtype.type(0))
+
+
+random_bits_op, fold_in_op, midpoint = RandomBits(), FoldIn(), Midpoint()

@@ -26,7 +26,7 @@ from weft.ops.elementwise.comparison import maximum, minimum
 from weft.ops.elementwise.elementary import cos, exp, log, log1p, sin, sqrt
 from weft.ops.elementwise.special_functions import ndtr, ndtri
 from weft.ops.families import broadcast_shape, cast
-from weft.ops.random.bits import random_bits_op
+from weft.ops.random.bits import midpoint, random_bits_op
 from weft.ops.random.state import as_key, streams
 
 
@@ -104,7 +104,7 @@ def raw_bits(key: Tensor, shape: Shape, count: int, word: str = "mixed") -> Tens
 def open_uniform(key: Tensor, shape: Shape, dtype: DType, word: str = "mixed") -> Tensor:
     """Uniform in (0, 1), both ends left out, and dense near 0; float32 or float64."""
     size = 8 * dtype.itemsize
-    return _inside(cast(raw_bits(key, shape, size, word), dtype), size, dtype)
+    return _middle(raw_bits(key, shape, size, word), size, dtype)
 
 
 def signed_uniform(key: Tensor, shape: Shape, dtype: DType) -> tuple[Tensor, Tensor]:
@@ -112,13 +112,12 @@ def signed_uniform(key: Tensor, shape: Shape, dtype: DType) -> tuple[Tensor, Ten
     size = 8 * dtype.itemsize
     drawn = raw_bits(key, shape, size)
     sign = cast(drawn & 1, dtype) * 2 - 1
-    return sign, _inside(cast(drawn >> 1, dtype), size - 1, dtype)
+    return sign, _middle(drawn >> 1, size - 1, dtype)
 
 
-def _inside(drawn: Tensor, size: int, dtype: DType) -> Tensor:
-    below = 1 - float(np.finfo(dtype).epsneg)  # integers close to 2^size round up to it
-    result: Tensor = minimum((drawn + 0.5) * 2.0**-size, below)
-    return result
+def _middle(drawn: Tensor, size: int, dtype: DType, length: float = 1.0) -> Tensor:
+    """An integer below 2^size as a float inside (0, length)."""
+    return call(midpoint, (drawn,), {"bits": size, "length": length, "dtype": dtype})
 
 
 def unit_uniform(key: Tensor, shape: Shape, dtype: DType) -> Tensor:
@@ -137,8 +136,7 @@ def standard_normal(key: Tensor, shape: Shape, dtype: DType) -> Tensor:
     else:
         turn, digits = raw_bits(key, shape, 23, "second"), 23
         radius = open_uniform(key, shape, dtype, "first")
-    angle = (cast(turn, dtype) + 0.5) * (pi * 2.0**-digits)
-    result: Tensor = sqrt(-2 * log(radius)) * cos(angle)
+    result: Tensor = sqrt(-2 * log(radius)) * cos(_middle(turn, digits, dtype, pi))
     return result
 
 
@@ -168,11 +166,17 @@ def uniform(
     )
     _require_interval("uniform", minval, maxval)
     unit = unit_uniform(found, sizes, target)
-    if all(type(end) in (int, float) for end in (minval, maxval)) and (minval, maxval) == (0, 1):
+    if _are_zero_and_one(minval, maxval):
         return unit
     drawn = low + unit * (high - low)
     # What rounds up to the open end belongs to the closed one: then each float has its share.
     return where(drawn < high, drawn, low)
+
+
+def _are_zero_and_one(first: Any, second: Any) -> bool:
+    """Whether two parameters are plain numbers, 0 and 1."""
+    plain = all(type(given) in (int, float) for given in (first, second))
+    return plain and (first, second) == (0, 1)
 
 
 def _require_interval(op: str, low: Any, high: Any) -> None:
@@ -190,7 +194,10 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, mean: Any = 0.0, std: A
         "normal", found, shape_tuple("normal", shape), wide, mean, std
     )
     require("normal", "std", std, lambda x: x >= 0, "non-negative")
-    return cast(standard_normal(found, sizes, wide) * spread + centre, target)
+    drawn = standard_normal(found, sizes, wide)
+    if not _are_zero_and_one(mean, std):  # no draw is -0.0, which 0 added to it would change
+        drawn = drawn * spread + centre
+    return cast(drawn, target)
 
 
 def truncated_normal(
