@@ -80,8 +80,8 @@ class Native(Prepared):
         with memory_told(f"kernels for {len(trace.nodes)} calls were written"):
             self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
         self._kept = self._place_kept()
-        self._new_kernels = STORE.ready(assembler.requests, assembler.clock, drafts)
         self.placement = place(self.steps, self._inputs, self._outputs, donated)
+        self._new_kernels = STORE.ready(assembler.requests, assembler.clock, drafts)
         self._prepare()
 
     def _place_kept(self) -> list[Call]:

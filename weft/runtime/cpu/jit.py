@@ -171,7 +171,7 @@ def compile_text(text: str, target: Target, draft: bool = False) -> bytes:
     library = _calls.calls()
     if library is None:
         return bytes(_compiled(text, target, "emit_object"))
-    with tuned(target), _machine(target, draft) as machine:
+    with tuned(None if draft else target), _machine(target, draft) as machine:
         return bytes(library.object_code(text, machine))
 
 
@@ -218,7 +218,8 @@ class _Tuning:
     whether they are one takes a tenth and changes nothing. Options are those of the
     whole process: who comes first sets them, who leaves last sets them back, and who wants others
     waits until nobody is left. To set one takes as long as a few instructions take to compile, so
-    who is about to compile many modules can have them stay.
+    who is about to compile many modules can have them stay. Drafts skip all that these are about,
+    and have no target here.
     """
 
     def __init__(self) -> None:
@@ -230,10 +231,10 @@ class _Tuning:
         self._stays = False
 
     @contextmanager
-    def __call__(self, target: Target) -> Iterator[None]:
-        options = self._options_for(target)
+    def __call__(self, target: Target | None) -> Iterator[None]:
         thread = threading.get_ident()
         with self._lock:
+            options = self._options if target is None else self._options_for(target)
             self._changed.wait_for(lambda: self._options == options or self._is_free())
             if self._is_free() and self._options != options:
                 self._set(options)
