@@ -90,7 +90,8 @@ def test_drafts_of_every_op_give_the_same_bits(dtype: Any) -> None:
     check(cases, drafted)
 
 
-def test_code_takes_the_place_of_drafts() -> None:
+def test_code_takes_the_place_of_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_ahead, "_MEANWHILE", 2.0)  # a first call may take long
     f = wf.compile(normal)
     first = f(wf.tensor(X)).host()
     executable = next(iter(f._cache.values()))[0].executable
@@ -117,7 +118,8 @@ def test_runs_under_way_go_on_while_drafts_are_replaced() -> None:
     assert found == {expected} == {f(x).host().tobytes()}
 
 
-def test_programs_share_drafts_and_each_is_settled() -> None:
+def test_programs_share_drafts_and_each_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_ahead, "_MEANWHILE", 2.0)  # the second must not find it on disk
     f, g = wf.compile(normal), wf.compile(lambda x: normal(x))
     results = [each(wf.tensor(X)).host().tobytes() for each in (f, g)]
     settle()
@@ -137,6 +139,16 @@ def test_who_wants_the_code_itself_waits_for_it() -> None:
     assert_same(hasty.run([X]), patient.run([X]))
 
 
+def test_products_of_matrices_are_never_drafted() -> None:
+    x = np.ones((64, 64), np.float32)
+    trace = rewrite(wf.trace(lambda x: normal(x @ x).sum(), wf.tensor(x)))[0]
+    made = Native(trace, drafts=True)
+    products = [each for each in made.code if each.is_product]
+    assert products and all(each.code and not each.drafted for each in products)
+    assert any(each.drafted for each in made.code)
+    assert_same(made.run([x]), Native(trace).run([x]))
+
+
 def test_recorded_graphs_begin_with_drafts() -> None:
     x = wf.tensor(X.repeat(40, axis=0))
     found = normal(x).host()
@@ -151,7 +163,8 @@ def test_drafts_are_for_arithmetic_on_not_too_much_data(monkeypatch: pytest.Monk
 
     assert pays(lambda x: wf.tanh(x).sum(), (1000, 1000))
     assert not pays(lambda x: wf.tanh(x).sum(), (1 << 12, 1 << 12))
-    assert not pays(lambda x, y: x @ y, (4, 5), (5, 6))
+    assert pays(lambda x, y: wf.tanh(x @ y), (40, 50), (50, 60))
+    assert not pays(lambda x, y: wf.conv2d(x, y), (1, 3, 9, 9), (4, 3, 3, 3))
     assert not pays(lambda x: wf.sort(x), (100,))
     assert not pays(lambda x: wf.scan(lambda c, r: (c + r, c), x[0], x), (100, 4))
     monkeypatch.setattr(settings, "drafts", 0)

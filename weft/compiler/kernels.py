@@ -292,11 +292,12 @@ class KernelStore:
                 return 0
             self.compilations += 1
             self._next, self._begun = [], 0
-            left = [c for c in new if not c.jobs]
+            left = sorted((c for c in new if not c.jobs), key=lambda c: c.is_product)
             with clock("emit"):
                 batch = BATCH if has_help() else ALONE
-                for i in range(0, len(left), batch):
-                    _write(left[i : i + batch])
+                for _, alike in itertools.groupby(left, lambda c: c.drafts and not c.is_product):
+                    for several in _in_batches(list(alike), batch):
+                        _write(several)
             begun = {each: each.jobs for each in new}
             jobs = list({job: None for each in new for job in each.jobs})
             try:
@@ -309,6 +310,11 @@ class KernelStore:
                 for each, made in begun.items():
                     each.link(made)
             return sum(len(c.kernels) for c in new)
+
+
+def _in_batches(forms: Sequence[Compiled], size: int) -> Iterator[Sequence[Compiled]]:
+    """So many forms at a time."""
+    return (forms[i : i + size] for i in range(0, len(forms), size))
 
 
 @contextmanager
@@ -351,7 +357,7 @@ def _write(batch: Sequence[Compiled], apart: bool = True) -> None:
         each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
     target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
-    drafts = all(each.drafts for each in batch)
+    drafts = all(each.drafts and not each.is_product for each in batch)
     if len(batch) == 1 and (batch[0].jobs or (apart and has_help())):
         for kernel in batch[0].kernels[len(batch[0].jobs) :]:
             batch[0].jobs += (begin(emit([kernel], target, checks), target, drafts=drafts),)

@@ -35,7 +35,7 @@ from weft.core.graph.trace import Trace
 from weft.runtime.cpu.code_ahead import later
 from weft.runtime.cpu.program_builder import ProgramBuilder
 
-_DRAFTED = frozenset({"view", "map", "reduce"})
+_DRAFTED = frozenset({"view", "map", "reduce", "dot"})
 _DRAFTED_ELEMENTS = 1 << 24  # of all results: drafts take milliseconds longer, and save as many
 _OWN_BYTES = 1 << 16  # an arena up to this size belongs to the program, a larger one to each run
 
@@ -229,7 +229,10 @@ class Native(Prepared):
 
 
 def drafts_pay(trace: Trace) -> bool:
-    """Whether drafts are quick enough to run: a graph of some arithmetic on not too much data."""
+    """Whether drafts are quick enough to run: a graph of some arithmetic on not too much data.
+
+    Products of matrices are no part of it, whose code takes many times as long as a draft.
+    """
     if not settings.drafts or not all(kind_of(node) in _DRAFTED for node in trace.nodes):
         return False
     kinds = (kind for node in (*trace.inputs, *trace.nodes) for kind in node.types)
