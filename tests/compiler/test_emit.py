@@ -247,6 +247,32 @@ def test_lanes_of_a_register_are_combined_in_halves(combine):
     assert found[0] == lanes[0]
 
 
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+@pytest.mark.parametrize("dtype", ["uint32", "int64", "float32", "float64"])
+def test_lanes_that_hold_are_moved_together_and_counted(lanes, dtype):
+    dtype, size = np.dtype(dtype), 10 * lanes
+    x = np.random.default_rng(lanes).integers(0, 9, size).astype(dtype)
+    held = builder.less(load(1, v, dtype), const(4, dtype))
+    place = value("add", (get(0, INDEX), value("sub", (v, get(1, INDEX)), INDEX)), INDEX)
+    count = value("across", (builder.cast(held, INDEX),), INDEX, "add")
+    steps = (
+        Store(0, place, value("compress", (held, load(1, v, dtype)), dtype)),
+        Assign(0, builder.add(get(0, INDEX), count)),
+        Assign(1, builder.add(get(1, INDEX), integer(lanes))),
+    )
+    body = [
+        Assign(0, integer(0)),
+        Assign(1, integer(0)),
+        Loop(v, integer(0), integer(size), steps, "vector", lanes),
+        Store(2, integer(0), get(0, INDEX)),
+    ]
+    kernel = kernel_of([dtype, dtype, INDEX], body, [Local("low", INDEX), Local("done", INDEX)])
+    found, total = np.zeros(size, dtype), np.zeros(1, np.int64)
+    run(kernel, found, x, total)
+    assert total[0] == np.count_nonzero(x < 4)
+    assert np.array_equal(found[: total[0]], x[x < 4])
+
+
 @pytest.mark.parametrize("combine", ["argmax", "argmin"])
 @pytest.mark.parametrize("case", ["plain", "ties", "nan"])
 def test_the_extreme_lane_keeps_its_place(combine, case):

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_text import Code, Writer, type_of
-from weft.compiler.loops import BOOL
+from weft.compiler.loops import BOOL, Value
 from weft.core.common.types import DType
 
 _INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
@@ -102,6 +102,57 @@ def combine_lanes(
         else:
             texts = [combine(code, native, how, low[0], high[0], dtypes[0])]
     return texts
+
+
+def compress(writer: Writer, mask: str, text: str, name: str, lanes: int) -> str:
+    """The lanes of a vector where the mask holds, moved to its beginning."""
+    kind, bools = f"<{lanes} x {name}>", f"<{lanes} x i1>"
+    suffix = {"float": "f32", "double": "f64"}.get(name, name)
+    function = f"{kind} @llvm.experimental.vector.compress.v{lanes}{suffix}"
+    writer.declarations[f"declare {function}({kind}, {bools}, {kind})"] = None
+    return writer.let(f"call {function}({kind} {text}, {bools} {mask}, {kind} poison)")
+
+
+def any_lane(writer: Writer, mask: str, lanes: int) -> str:
+    """Whether the mask holds in some lane."""
+    if lanes == 1:
+        return mask
+    kind, name = f"<{lanes} x i1>", f"@llvm.vector.reduce.or.v{lanes}i1"
+    writer.declarations[f"declare i1 {name}({kind})"] = None
+    return writer.let(f"call i1 {name}({kind} {mask})")
+
+
+def _is_count(x: Value) -> bool:
+    """Whether lanes that are combined are counted: in how many of them something holds."""
+    of = x.args[0]
+    counts = of.op == "cast" and of.args[0].dtype == BOOL and of.dtype.kind in "iu"
+    return counts and x.data == "add"
+
+
+def meeting(x: Value) -> tuple[Value, ...]:
+    """What `meet` is given of an `across`: its operands, or the mask that is counted."""
+    return x.args[0].args if _is_count(x) else x.args
+
+
+def meet(
+    writer: Writer, native: frozenset[str], x: Value, texts: list[str], lanes: int
+) -> list[str]:
+    """The lanes of an `across` combined, given as the text of what is meeting."""
+    if _is_count(x):
+        return [_count_lanes(writer, texts[0], type_of(x.dtype), lanes)]
+    return combine_lanes(writer, native, x.data, texts, [a.dtype for a in x.args], lanes)
+
+
+def _count_lanes(writer: Writer, mask: str, name: str, lanes: int) -> str:
+    """In how many lanes the mask holds, as an integer of a type."""
+    bits, function = f"i{lanes}", f"i{lanes} @llvm.ctpop.i{lanes}"
+    writer.declarations[f"declare {function}({bits})"] = None
+    held = writer.let(f"bitcast <{lanes} x i1> {mask} to {bits}")
+    count = writer.let(f"call {function}({bits} {held})")
+    if bits == name:
+        return count
+    narrows = lanes > int(name[1:])
+    return writer.let(f"{'trunc' if narrows else 'zext'} {bits} {count} to {name}")
 
 
 def _half(writer: Writer, text: str, dtype: DType, lanes: int, which: int) -> str:

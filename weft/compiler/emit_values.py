@@ -13,7 +13,7 @@ from functools import partial
 from weft.compiler import affine
 from weft.compiler.emit_bits import inserted
 from weft.compiler.emit_bounds import Guard
-from weft.compiler.emit_lanes import combine_lanes, counting, turn
+from weft.compiler.emit_lanes import any_lane, compress, counting, meet, meeting, turn
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import (
     NOTHING,
@@ -344,6 +344,8 @@ class Values:
         elif x.op == "turned":
             self._keep(x, lane, self._turned(x))
             return
+        elif x.op == "compress":
+            made = self._compressed(x, lane)
         elif x.op == "item":
             both = self._find(x.args[0], lane)
             assert isinstance(both, list)
@@ -508,7 +510,7 @@ class Values:
         usual = [self.spread(many, lanes) for many in fast]
         kinds = [vector(type_of(many.dtype), lanes) for many in fast]
         branch, join = writer.label("slow"), writer.label("join")
-        asked = condition.text if condition.lanes == 1 else self._any(condition)
+        asked = any_lane(writer, condition.text, condition.lanes)
         start = writer.block
         writer.branch(asked, branch, join)
         writer.begin(branch)
@@ -529,12 +531,6 @@ class Values:
             text = writer.let(f"phi {kind} [ {few}, %{end} ], [ {plain}, %{start} ]")
             made.append(Operand(text, many.dtype, lanes, self.scopes.top, reads, varies))
         return made
-
-    def _any(self, condition: Operand) -> str:
-        kind = f"<{condition.lanes} x i1>"
-        name = f"@llvm.vector.reduce.or.v{condition.lanes}i1"
-        self.writer.declarations[f"declare i1 {name}({kind})"] = None
-        return self.writer.let(f"call i1 {name}({kind} {condition.text})")
 
     def _lane_by_lane(
         self, condition: Operand, slow: tuple[Value, ...], usual: list[str], kinds: list[str]
@@ -583,23 +579,27 @@ class Values:
         reads = reads_of(x)
         return [Operand(text, x.dtype, lanes, self.scopes.top, reads, True) for text in found]
 
+    def _compressed(self, x: Value, lane: int) -> Operand:
+        assert lane == VECTOR, "lanes that move are asked for together"
+        mask, text = (self.spread(self.value(a, VECTOR), self.lanes) for a in x.args)
+        made = compress(self.writer, mask, text, type_of(x.dtype), self.lanes)
+        return Operand(made, x.dtype, self.lanes, self.scopes.top, reads_of(x), True)
+
     def _across(self, x: Value, lane: int) -> None:
         """Combine lanes: each with the one half the lanes away, until one is left."""
-        parts = [self.value(a, VECTOR) for a in x.args]
+        parts = [self.value(a, VECTOR) for a in meeting(x)]
         lanes = parts[0].lanes
         texts = [self.spread(part, lanes) for part in parts]
         depth = self.scopes.floor(max(part.depth for part in parts))
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
-        found = combine_lanes(
-            self.writer, self.native, x.data, texts, [part.dtype for part in parts], lanes
-        )
+        found = meet(self.writer, self.native, x, texts, lanes)
         self.writer.lines = lines
         reads = frozenset().union(*(part.reads for part in parts))
-        made = [Operand(t, p.dtype, 1, depth, reads) for t, p in zip(found, parts, strict=True)]
+        made = [Operand(t, a.dtype, 1, depth, reads) for t, a in zip(found, x.args, strict=True)]
         self._keep(x, lane, made if len(made) > 1 else made[0])
 
 
-_ASKING = frozenset({"load", "get", "across", "turned"})  # what asks for operands by lane
+_ASKING = frozenset({"load", "get", "across", "turned", "compress"})  # for operands by lane
 _OTHERWISE = _ASKING | {"const", "rarely", "item", "variable", "parameter"}  # no instructions
 
 

@@ -41,7 +41,7 @@ from weft.core.common.dtypes import bfloat16
 _ARITY = {
     **dict.fromkeys(("const", "variable", "parameter"), 0),
     **dict.fromkeys(UNARY | {"cast", "bitcast", "load"}, 1),
-    **dict.fromkeys(BINARY | COMPARISONS, 2),
+    **dict.fromkeys(BINARY | COMPARISONS | {"compress"}, 2),
     **dict.fromkeys(("select", "fma", "dot4"), 3),
 }
 _OPEN = frozenset(
@@ -284,6 +284,8 @@ class _Checker:
             count = x.data
             fits = len(dtypes) == 1 + 2 * count and dtypes[0] == BOOL
             fits = fits and dtypes[1 : 1 + count] == dtypes[1 + count :]
+        elif x.op == "compress":
+            fits = dtypes == [BOOL, x.dtype] and self.lanes > 0
         elif x.op == "turned":
             fits = len(x.args) == self.lanes and all(d == x.dtype for d in dtypes)
         elif x.op == "item":

@@ -93,6 +93,8 @@ def compute(x: Value, args: tuple[Any, ...]) -> Any:
         return tuple(np.where(condition, *pair)[()] for pair in zip(both[: x.data], both[x.data :]))
     if x.op == "turned":
         return tuple(np.stack(args).T)
+    if x.op == "compress":
+        return _compress(*args)
     if x.op == "item":
         return args[0][x.data]
     raise AssertionError(f"no such scalar instruction: {x.op}")
@@ -103,6 +105,12 @@ def _plain(x: Value, args: tuple[Any, ...]) -> Any:
     if any(a.dtype in _NARROW for a in arrays) and x.op != "select":
         arrays = [a.astype(_SINGLE) if a.dtype in _NARROW else a for a in arrays]
     return np.asarray(_PLAIN[x.op](*arrays)).astype(x.dtype, copy=False)[()]
+
+
+def _compress(mask: Any, x: Any) -> Any:
+    """The lanes that hold, then the others, which nobody may rely on, the last one first."""
+    mask, lanes = np.broadcast_arrays(mask, x)
+    return np.concatenate([lanes[mask], lanes[~mask][::-1]])
 
 
 def _by_lane(function: Callable[..., Any], args: tuple[Any, ...], dtype: DType) -> Any:
