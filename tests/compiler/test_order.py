@@ -4,20 +4,22 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.compiler.emit_cpu import emit
 from weft.compiler.native import Native
-from weft.compiler.order import merge, shared
+from weft.compiler.order import bucket, network, parts, shared, split
 from weft.compiler.order.lower import lower_order
 from weft.compiler.order.network import LONGEST
 from weft.compiler.order.rows import SAMPLED, SHORT
 from weft.compiler.order.shared import SHARED
 from weft.compiler.steps import Memory
 from weft.compiler.verify import verify
+from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs
 from weft.core.tensor.tracing import trace
 from weft.ops.sorting import argsort_op, sort_op, top_positions_op
-from weft.runtime.cpu.jit import chosen_target, using_target
+from weft.runtime.cpu.jit import Target, chosen_target, emit_assembly, using_target
 from weft.testing.ir import run_kernel
 
 pytestmark = pytest.mark.slow
@@ -115,16 +117,19 @@ def test_threads_that_share_a_row_change_nothing(name, threads):
         check(top_positions_op, x, threads, k=100, largest=few)
 
 
-@pytest.fixture
-def merging(monkeypatch):
-    """Long rows are merged, as they are where vectors are wide."""
+@pytest.fixture(params=["narrow", "wide"])
+def parting(monkeypatch, request):
+    """Long rows are parted, as they are where vectors are wide; be they so, or only said to be."""
     fits = lambda order: len(order.record) == 1 and order.width >= 32  # noqa: E731
-    monkeypatch.setattr(shared, "merges", fits)
+    monkeypatch.setattr(shared, "parts", fits)
+    if request.param == "wide":
+        monkeypatch.setattr(Target, "vector_bytes", property(lambda target: 64))
+        monkeypatch.setattr(network, "compares_numbers", lambda: True)
 
 
-@pytest.mark.parametrize("name", ["int32", "float32", "uint64"])
+@pytest.mark.parametrize("name", ["int32", "float32", "uint64", "float64"])
 @pytest.mark.parametrize(("rows", "size"), [(1, SHARED), (3, SHARED + 12_345)])
-def test_long_rows_that_are_merged_are_those_of_the_reference(merging, name, rows, size):
+def test_long_rows_that_are_parted_are_those_of_the_reference(parting, name, rows, size):
     for few in (False, True):
         x = drawn(name, (rows, size), size, few)
         check(sort_op, x, 2, descending=few)
@@ -132,15 +137,108 @@ def test_long_rows_that_are_merged_are_those_of_the_reference(merging, name, row
     check(top_positions_op, x, k=size // 2, largest=True)
 
 
-@pytest.mark.parametrize("number", [0, -0.0, np.nan, np.inf, 7])
-def test_rows_that_are_merged_may_have_one_number_or_be_sorted(merging, number):
+@pytest.mark.parametrize("number", [0, -0.0, np.nan, np.inf, -np.inf, 7])
+def test_rows_that_are_parted_may_have_one_number_or_be_sorted(parting, number):
     x = np.full((1, SHARED + 1), number, np.float32)
     check(sort_op, x, descending=False)
+    check(sort_op, x, descending=True)
     check(argsort_op, x, descending=True)
     x = np.arange(SHARED + 77, dtype=np.uint32)[None] + np.uint32(2**32 - SHARED - 77)
     for each in (x, x[:, ::-1].copy()):
         check(sort_op, each, descending=False)
         check(argsort_op, each, descending=False)
+
+
+def patterns(size):
+    """Rows that pivots may stumble on."""
+    rng, n = np.random.default_rng(size), np.arange(size)
+    yield np.minimum(n, size - n)
+    yield n % 1000
+    yield n & 1
+    yield np.maximum(rng.standard_normal(size), 0)
+    yield np.where(rng.random(size) < 0.999, 0, rng.standard_normal(size))
+    yield np.cumsum(rng.standard_normal(size))
+    yield np.exp(60 * rng.random(size) - 40)
+    unseen = rng.standard_normal(size)  # what the sample sees is all the same
+    step = size // split.SAMPLE
+    for number in range(split.SAMPLE):
+        unseen[number * step : (number + 1) * step : max(step // 3, 1)] = -9
+        unseen[number * step + number * 40503 % step] = -9
+    yield unseen
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_a_few_special_numbers_are_parted_like_others(parting, name):
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((2, SHARED + 5)).astype(name)
+    for number in (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(name).smallest_subnormal):
+        x[rng.integers(0, 2, 40), rng.integers(0, SHARED, 40)] = number
+    check(sort_op, x, descending=False)
+    check(sort_op, x, descending=True)
+    check(argsort_op, x, descending=True)
+
+
+def test_no_digits_are_needed_where_rows_are_alike(parting, monkeypatch):
+    monkeypatch.setattr(
+        bucket.Bucket, "_by_digits", lambda bucket: ()
+    )  # leaves results as they are
+    for x in patterns(SHARED + 4321):
+        check(sort_op, x.astype(np.float32)[None], descending=False)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("name", ["float32", "int64"])
+def test_rows_that_pivots_stumble_on_are_sorted_all_the_same(parting, name, threads):
+    for x in patterns(SHARED + 4321):
+        row = (x if name == "float32" else x * 1000).astype(name)[None]
+        check(sort_op, row, threads, descending=False)
+        check(argsort_op, row, threads, descending=True)
+
+
+@pytest.mark.parametrize("name", ["float32", "uint64"])
+def test_parts_stay_inside_their_memory(parting, monkeypatch, name):
+    monkeypatch.setattr(settings, "check_bounds", 1)
+    for x in patterns(SHARED + 15):
+        row = np.ceil(np.abs(x)).astype(name)[None]
+        check(sort_op, row, descending=False)
+        check(argsort_op, row, descending=True)
+
+
+@pytest.mark.parametrize("change", [{"DEEPEST": 2}, {"DEEPEST": 7, "LEAST": 1 << 40}])
+@pytest.mark.parametrize("name", ["float32", "uint64"])
+def test_parts_that_stay_large_are_sorted_by_digits(parting, monkeypatch, name, change):
+    monkeypatch.setattr(settings, "check_bounds", 1)
+    for constant, number in change.items():
+        monkeypatch.setattr(bucket, constant, number)
+    for few in (False, True):
+        x = drawn(name, (2, SHARED + 99), 5, few)
+        check(sort_op, x, descending=few)
+        check(argsort_op, x, descending=few)
+        check(top_positions_op, x, k=SHARED // 3, largest=few)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("int32", ("vpcompressd", "vpminud")), ("float64", ("vpcompressq", "vminpd"))],
+)
+def test_parts_are_made_by_the_instructions_that_wide_vectors_have(name, expected):
+    features = "+avx,+avx2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+popcnt"
+    wide = Target("x86_64-unknown-linux-gnu", "sapphirerapids", features)
+    with using_target(wide):
+        kernels = [each.kernel for each in lowered(sort_op, (1, SHARED), name, descending=False)]
+        code = emit_assembly(emit(kernels, wide), wide.triple, wide.cpu, wide.features)
+    assert all(f"{each}\t%zmm" in code for each in expected) and "popcnt" in code
+
+
+@pytest.mark.parametrize("name", ["int16", "float16", "float32", "float64", "int32"])
+@pytest.mark.parametrize(("rows", "size"), [(33, 2), (70, 17), (9, 2000)])
+def test_records_of_short_rows_may_be_compared_as_floats(monkeypatch, name, rows, size):
+    monkeypatch.setattr(network, "compares_numbers", lambda: True)
+    for few in (False, True):
+        x = drawn(name, (rows, size), size, few)
+        check(sort_op, x, descending=few)
+        check(argsort_op, x, descending=few)
+        check(top_positions_op, x, k=2, largest=few)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -248,12 +346,24 @@ def test_sorting_inside_vmap_and_scan_is_sorting_each_one():
         same_bits(ours, theirs.numpy())
 
 
+def called(op, shape, dtype, **params):
+    """A call that is not made."""
+    kind = TensorType(shape, np.dtype(dtype))
+    leaf = OutputRefs.leaf(None, kind, wf.zeros(()).device)
+    return OutputRefs(op, ((leaf, 0),), params, (op.infer(kind, **params),), leaf.device)
+
+
+def lowered(op, shape, dtype, **params):
+    """The kernels of a call."""
+    node = called(op, shape, dtype, **params)
+    source = Memory(TensorType(shape, np.dtype(dtype)))
+    return lower_order(node, source, Memory(node.types[0]))
+
+
 def interpreted(op, x, **params):
     """A call whose kernels are walked statement by statement, their last tasks first."""
-    kind = TensorType(x.shape, x.dtype)
-    leaf = OutputRefs.leaf(None, kind, wf.asarray(x).device)
-    node = OutputRefs(op, ((leaf, 0),), params, (op.infer(kind, **params),), leaf.device)
-    source, target = Memory(kind), Memory(node.types[0])
+    node = called(op, x.shape, x.dtype, **params)
+    source, target = Memory(TensorType(x.shape, x.dtype)), Memory(node.types[0])
     arrays = {source: x.reshape(-1).view(np.uint8), target: np.zeros(target.nbytes, np.uint8)}
     for each in lower_order(node, source, target):
         verify(each.kernel, scheduled=True)
@@ -279,10 +389,16 @@ def test_kernels_mean_the_same_to_the_interpreter_of_loops(name, rows, size):
         same_bits(interpreted(op, x, **params), op.eval(x, **params))
 
 
-def test_merges_mean_the_same_to_the_interpreter_of_loops(merging, monkeypatch):
-    monkeypatch.setattr(merge, "SHORTEST_RUN", 32)
+@pytest.mark.parametrize("name", ["float32", "int64"])
+def test_parts_mean_the_same_to_the_interpreter_of_loops(parting, monkeypatch, name):
+    for constant, number in (("PART", 32), ("SAMPLE", 32)):
+        for module in (split, bucket, parts):
+            if hasattr(module, constant):
+                monkeypatch.setattr(module, constant, number)
     monkeypatch.setattr(shared, "SHARED", 100)
-    x = drawn("float32", (1, 300), 3)
+    x = drawn(name, (1, 300), 3)
     with using_target(chosen_target().baseline()):
         ours = interpreted(sort_op, x, descending=False)
+        places = interpreted(argsort_op, x, descending=True)
     same_bits(ours, np.sort(x, kind="stable"))
+    same_bits(places, argsort_op.eval(x, descending=True))

@@ -7,5 +7,7 @@
 | `network` | many rows of moderate length side by side, a row in each lane |
 | `rows` | rows one after another: by digits, by ranks, or a few of their elements |
 | `shared` | long rows that threads share, chunk by chunk |
-| `merge` | such rows where vectors are wide: sorted runs, merged two by two |
+| `parts` | such rows where vectors are wide: chunks are parted into buckets |
+| `split` | how records are parted at a pivot, and where they lie meanwhile |
+| `bucket` | a bucket of a row inside a task: parted, until networks sort the parts |
 """

@@ -37,6 +37,7 @@ from weft.core.common.types import DType
 Body: TypeAlias = tuple[Statement, ...]
 COUNT = np.dtype(np.int32)  # of elements in a row
 LANES = 8  # of the loops that clear and add up tables
+_FREE = 3  # highest bits, 010: those of floats that are neither tiny nor infinite
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,17 @@ class Order:
         if needed <= 64:
             return (np.dtype(np.uint32 if needed <= 32 else np.uint64),)
         return (self.key_dtype, np.dtype(np.uint32 if self.size <= 1 << 32 else np.uint64))
+
+    @property
+    def number(self) -> DType | None:
+        """Floats that can stand for records, in the same order, if there are such."""
+        if not self.positions:
+            return self.dtype if self.dtype.kind == "f" and self.width >= 32 else None
+        bits = self.record[0].itemsize * 8
+        needed = self.width + max(self.size - 1, 1).bit_length()
+        if len(self.record) > 1 or needed > bits - _FREE or bits < 32:
+            return None
+        return np.dtype(f"f{bits // 8}")
 
 
 class Code(Builder):
@@ -185,6 +197,10 @@ class Keys:
         return (1 << self.order.width) - 1
 
     @property
+    def _infinity(self) -> int:
+        return int(np.array(np.inf, self.order.dtype).view(self.order.key_dtype))
+
+    @property
     def floating(self) -> bool:
         """Whether elements that are equal may differ in their bits."""
         return dtypes.is_floating(self.order.dtype)
@@ -220,15 +236,35 @@ class Keys:
         made = s.bit_not(key) if self.order.descending else key
         if not self.floating:
             return s.bit_xor(made, self._number(self._sign)) if self._is_signed else made
-        turned = s.bit_or(self._spread_sign(s.bit_not(made)), self._number(self._sign))
-        return s.bit_xor(made, turned)
+        return self._rising(made)
+
+    def _rising(self, key: Value) -> Value:
+        """The bits of the float that has this key where rows rise."""
+        s = self.code
+        turned = s.bit_or(self._spread_sign(s.bit_not(key)), self._number(self._sign))
+        return s.bit_xor(key, turned)
+
+    def number(self, key: Value) -> Value:
+        """A float that sorts as its key does; for NaN, the infinity next to it."""
+        s, last = self.code, self._infinity | self._sign
+        first = self._most - last
+        if self.order.missing_first:
+            inside = s.max(key, self._number(first))
+        else:
+            inside = s.min(key, self._number(last))
+        return s.bitcast(self._rising(inside), self.order.dtype)
+
+    def bits_of_number(self, number: Value) -> Value:
+        """The bits of an element whose key became this number."""
+        s = self.code
+        bits = s.bitcast(number, self.order.key_dtype)
+        return s.bit_xor(bits, self._number(self._sign)) if self.order.descending else bits
 
     def is_missing(self, bits: Value) -> Value:
         """Whether bits are those of NaN."""
         s = self.code
-        infinite = np.array(np.inf, self.order.dtype).view(self.order.key_dtype)
         size = s.bit_and(bits, self._number(self._sign - 1))
-        return s.less(self._number(int(infinite)), size)
+        return s.less(self._number(self._infinity), size)
 
     def is_special(self, bits: Value) -> Value:
         """Whether an element cannot be told from its key: NaN, or the negative zero."""
@@ -296,6 +332,24 @@ class Records:
             return s.index(record[1])
         mask = (1 << self._packed) - 1
         return s.index(s.bit_and(record[0], s.const(mask, self.dtypes[0])))
+
+    @property
+    def _below(self) -> int:
+        """The bits that hold the position in a number."""
+        return (1 << self._packed - _FREE) - 1
+
+    def number(self, record: Value) -> Value:
+        """A float that sorts as a record with a position does: the key is moved closer to it."""
+        s, first = self.code, self.dtypes[0]
+        below, top = s.const(self._below, first), s.const(1 << first.itemsize * 8 - 2, first)
+        moved = s.bit_and(s.shift_right(record, s.const(_FREE, first)), s.bit_not(below))
+        bits = s.bit_or(s.bit_or(moved, s.bit_and(record, below)), top)
+        return s.bitcast(bits, np.dtype(f"f{first.itemsize}"))
+
+    def position_of_number(self, number: Value) -> Value:
+        """The position in a record that became this number."""
+        s, first = self.code, self.dtypes[0]
+        return s.index(s.bit_and(s.bitcast(number, first), s.const(self._below, first)))
 
     def digit(self, record: tuple[Value, ...], shift: int, bits: int) -> Value:
         """Some bits of the key, as an index."""

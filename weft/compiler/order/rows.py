@@ -38,6 +38,9 @@ SAMPLE = 64  # elements of a sample that lie side by side
 STRETCH = 16  # elements that are looked at together
 POSITION = np.dtype(np.int64)
 
+Span = tuple[Value, Value, Value]  # where a row begins, and from where to where in it
+Finish = Callable[[Value, tuple[Value, ...]], Body]  # what becomes of a record at its place
+
 
 def digits_of(order: Order) -> list[tuple[int, int]]:
     """(lowest bit, bits) of the digits of a key, the lowest first."""
@@ -118,13 +121,14 @@ class Task:
         return Rows(tuple(self.code.buffer(m, dtype, mode) for m, dtype in pairs), kinds)
 
     def mapped(
-        self, base: Value, start: Value, stop: Value, put: Callable[[Value, Value], Body]
+        self, span: Span, put: Callable[[Value, Value], Body], lanes: int = LANES
     ) -> tuple[Body, Value]:
-        """Give `put` the keys from `start` to `stop` of a row; and whether some are special."""
+        """Give `put` the keys of a part of a row; and whether some are special."""
         s, dtype = self.code, self.order.key_dtype
-        count = s.floordiv(s.sub(stop, start), integer(LANES))
-        middle = s.add(start, s.mul(count, integer(LANES)))
-        wide, single = s.register(dtype, LANES), s.register(dtype)
+        base, start, stop = span
+        count = s.floordiv(s.sub(stop, start), integer(lanes))
+        middle = s.add(start, s.mul(count, integer(lanes)))
+        wide, single = s.register(dtype, lanes), s.register(dtype)
 
         def step(found: Register) -> Callable[[Value], Body]:
             def body(i: Value) -> Body:
@@ -138,7 +142,7 @@ class Task:
             return body
 
         loops: Body = (
-            s.loop(middle, step(wide), start, "vector"),
+            s.loop(middle, step(wide), start, "vector", lanes),
             s.loop(stop, step(single), middle),
         )
         if not self.restores:
@@ -230,8 +234,8 @@ class Sorter:
     scratch: Rows
     now: Register  # where in the scratch memory the records are
 
-    def sorted(self, homes: tuple[Value, Value], count: Value, target: Value) -> list[Statement]:
-        """Sort `count` records at `now`, which is one of two homes; then write the results."""
+    def sorted(self, homes: tuple[Value, Value], count: Value, finish: Finish) -> list[Statement]:
+        """Sort `count` records at `now`, which is one of two homes; `finish` is told each place."""
         task, s = self.task, self.task.code
         other = s.sub(s.add(*homes), self.now.value)
         pairs = list(zip(task.digits, self.tables, strict=True))
@@ -252,14 +256,14 @@ class Sorter:
             moves = self._moved(digit, table, count, keep)
             differ = s.not_equal(s.index(table.at(first)), count)
             body.append(When(differ, (*moves, self.now.set(other))))
-        return [*body, *self._moved(*pairs[-1], count, partial(task.finish, target))]
+        return [*body, *self._moved(*pairs[-1], count, finish)]
 
     def _moved(
         self,
         digit: tuple[int, int],
         table: Register,
         count: Value,
-        goal: Callable[[Value, tuple[Value, ...]], Body],
+        goal: Finish,
     ) -> Body:
         """Turn counts into the places where a digit's values begin; move each record to the next
         place of its own."""
@@ -314,8 +318,9 @@ def sorted_rows(order: Order, source: Memory, target: Memory) -> Made:
         def put(i: Value, key: Value) -> Body:
             return sorter.scratch.put(s.add(homes[0], i), task.records.make(key, i))
 
-        body, special = task.mapped(base, zero, size, put)
-        body = (*body, sorter.now.set(homes[0]), *sorter.sorted(homes, size, goal))
+        body, special = task.mapped((base, zero, size), put)
+        finish = partial(task.finish, goal)
+        body = (*body, sorter.now.set(homes[0]), *sorter.sorted(homes, size, finish))
         return (*body, When(special, task.restored(base))) if task.restores else body
 
     kernel = s.kernel("order", tasks, lambda t: _rows_of(s, order, tasks, t, row))
@@ -358,11 +363,10 @@ def threshold(task: Task, counts: Callable[[Value], Value]) -> tuple[Body, Value
     return (digit.set(integer(0)), count.set(integer(0)), loop), digit.value
 
 
-def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
+def look(task: Task, span: Span, table: Register) -> Body:
     """Count the highest digit of some keys; keys are computed a stretch at a time.
 
-    `span` is where the row begins, and from where to where elements are looked at. As many elements
-    as are wanted lie up to a threshold if they do so among these already.
+    As many elements as are wanted lie up to a threshold if they do so among these already.
     """
     s, highest, every = task.code, task.highest, every_of(task.order)
     base, start, stop = span
@@ -388,13 +392,7 @@ def look(task: Task, span: tuple[Value, Value, Value], table: Register) -> Body:
     return cleared(s, table, 1 << highest[1]), some
 
 
-def take(
-    task: Task,
-    digit: Value,
-    span: tuple[Value, Value, Value],
-    target: Rows,
-    next_: Register,
-) -> Body:
+def take(task: Task, digit: Value, span: Span, target: Rows, next_: Register) -> Body:
     """Put records up to the threshold one after another; stretches without any are passed over."""
     s, low = task.code, task.highest[0]
     base, start, stop = span
@@ -443,7 +441,7 @@ def _selected(
         found.set(homes[0]),
         *take(task, digit, span, sorter.scratch, found),
         sorter.now.set(homes[0]),
-        *sorter.sorted(homes, s.sub(found.value, homes[0]), goal),
+        *sorter.sorted(homes, s.sub(found.value, homes[0]), partial(task.finish, goal)),
     )
 
 

@@ -13,8 +13,9 @@ from functools import partial
 
 from weft.compiler.loops import INDEX, Kernel, Store, Value, When, integer, load
 from weft.compiler.order.code import COUNT, LANES, Body, Code, Order, Register
-from weft.compiler.order.merge import merged_together, merges
+from weft.compiler.order.parts import parted_together, parts
 from weft.compiler.order.rows import (
+    Finish,
     Made,
     Task,
     cleared,
@@ -153,7 +154,7 @@ def _count(work: Shared, now: list[Memory], number: int) -> None:
             def put(i: Value, key: Value) -> Body:
                 return records.put(s.add(base, i), task.records.make(key, i))
 
-            made, special = task.mapped(base, start, stop, put)
+            made, special = task.mapped((base, start, stop), put)
             if task.restores:
                 place = s.add(s.mul(row, integer(work.chunks)), which)
                 made = (*made, Store(flags, place, s.cast(special, order.key_dtype)))
@@ -179,7 +180,7 @@ def _move(work: Shared, now: list[Memory], then: list[Memory], number: int) -> N
 
     def chunk(row: Value, which: Value, start: Value, stop: Value) -> Body:
         base, goal = s.mul(row, integer(order.size)), s.mul(row, integer(order.kept))
-        finish: Callable[[Value, tuple[Value, ...]], Body] = partial(task.finish, goal)
+        finish: Finish = partial(task.finish, goal)
         if home is not None:
             finish = lambda place, record: home.put(s.add(base, place), record)  # noqa: E731
 
@@ -284,6 +285,7 @@ def _finish(work: Shared, records: list[Memory], found: Memory) -> None:
     def row(number: Value) -> Body:
         first = s.mul(number, integer(2 * order.size))
         homes = first, s.add(first, integer(order.size))
+        finish = partial(task.finish, s.mul(number, integer(order.kept)))
 
         def join(which: Value) -> Body:
             begin = s.add(first, s.mul(which, integer(work.chunk)))
@@ -300,7 +302,7 @@ def _finish(work: Shared, records: list[Memory], found: Memory) -> None:
             next_.set(first),
             s.loop(work.chunks, join),
             sorter.now.set(first),
-            *sorter.sorted(homes, s.sub(next_.value, first), s.mul(number, integer(order.kept))),
+            *sorter.sorted(homes, s.sub(next_.value, first), finish),
         )
 
     work.add(task, s.kernel("order_finish", order.rows, row), [work.target, *records], 1)
@@ -315,4 +317,4 @@ def ordered_together(order: Order, source: Memory, target: Memory) -> list[Made]
     """The kernels that order few, long rows."""
     if selects(order):
         return selected_together(order, source, target)
-    return (merged_together if merges(order) else sorted_together)(order, source, target)
+    return (parted_together if parts(order) else sorted_together)(order, source, target)
