@@ -9,6 +9,8 @@ from weft.compiler.emit_text import Code, Writer, type_of
 from weft.compiler.loops import BOOL, Value
 from weft.core.common.types import DType
 
+_BITS = {"i32": 32, "float": 32, "i64": 64, "double": 64}  # of lanes that can be moved together
+_REGISTER = 512
 _INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
 
 
@@ -105,7 +107,11 @@ def combine_lanes(
 
 
 def compress(writer: Writer, mask: str, text: str, name: str, lanes: int) -> str:
-    """The lanes of a vector where the mask holds, moved to its beginning."""
+    """The lanes of a vector where the mask holds, moved to its beginning.
+
+    It must fit a register of AVX-512: what LLVM makes of a longer one there is wrong.
+    """
+    assert lanes * _BITS[name] <= _REGISTER, f"{lanes} lanes of {name} are too many"
     kind, bools = f"<{lanes} x {name}>", f"<{lanes} x i1>"
     suffix = {"float": "f32", "double": "f64"}.get(name, name)
     function = f"{kind} @llvm.experimental.vector.compress.v{lanes}{suffix}"

@@ -297,7 +297,7 @@ def _with_flat_tiles(entry: Entry, chain: _Chain, height: int) -> Entry:
     call = entry.alone[0]
     if not (isinstance(call, Call) and call.request.compiled.kernels[0].notes.get("fades")):
         return entry
-    for tall in range(FLAT, height, FLAT // 4):
+    for tall in range(FLAT, height):
         if height % tall == 0 and _has_blocks(tall):
             flat = entry.cut(0, tall)
             again = entry if flat is None else entry.with_steps((flat,))
