@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import gc
-import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,9 +26,8 @@ from weft.core.graph.trace import Trace
 from weft.errors import ArgumentError
 
 _MOST_REASONS = 100
-_TIMES = 32  # that no search for cycles follows, before one goes through all there is
 _tracing = RLock()  # one for all functions: they may call each other while they are traced
-_spared = itertools.count(1)
+_spared = [None] * 64  # searches for cycles that do not follow; a function has two
 
 
 @contextmanager
@@ -48,15 +46,18 @@ def _undisturbed() -> Iterator[None]:
 def _spare_a_search() -> None:
     """Count what is new as old, since the search that would follow at once takes milliseconds.
 
-    The wait for a search through everything begins anew, too, so after some times there is one.
+    The wait for a search through everything begins anew, too, so this is for the first ones alone:
+    a process that goes on compiling is searched as ever. So is one where somebody has frozen what
+    there was, which must stay so, and takes long to count.
     """
-    if gc.get_freeze_count():  # what somebody has frozen must stay so
+    if not _spared:
         return
-    if next(_spared) % _TIMES:
-        gc.freeze()
-        gc.unfreeze()
-    else:
-        gc.collect()
+    _spared.pop()
+    if gc.get_freeze_count():
+        _spared.clear()
+        return
+    gc.freeze()
+    gc.unfreeze()
 
 
 class CompiledFunction:
