@@ -142,6 +142,24 @@ def test_who_wants_no_draft_gets_the_code() -> None:
     assert finish(jobs) == [compile_text(text(n, 50), host_target()) for n in range(3)]
 
 
+def test_what_can_be_made_later_waits_for_who_hurries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_ahead, "_MEANWHILE", 0.0)
+    done = threading.Event()
+    with code_ahead.hurrying():
+        code_ahead.later([], done.set)
+        assert not done.wait(0.2)
+    assert done.wait(10)
+
+
+def test_nobody_hurries_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_ahead, "_MEANWHILE", 0.0)
+    monkeypatch.setattr(code_ahead, "_PATIENCE", 0.01)
+    done = threading.Event()
+    with code_ahead.hurrying():
+        code_ahead.later([], done.set)
+        assert done.wait(10)
+
+
 def test_nothing_follows_code_that_cannot_be_made() -> None:
     seen, done = [], threading.Event()
     code_ahead.later([begin("this is no module", host_target())], lambda: seen.append(1))

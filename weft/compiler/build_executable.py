@@ -13,6 +13,7 @@ from weft.core.common.lazy import LazyModule
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
 
+_ahead = LazyModule("weft.runtime.cpu.code_ahead")
 _native = LazyModule("weft.compiler.native")
 _rewriting = LazyModule("weft.compiler.rewrite")
 _recompute = LazyModule("weft.compiler.recompute")
@@ -68,9 +69,10 @@ def build(
     if not native:
         return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
     drafts = _native.drafts_pay(lowered)
-    made = _native.Native(
-        lowered, donated, general=general, own=own, lasting=lasting, drafts=drafts
-    )
+    with _ahead.hurrying():
+        made = _native.Native(
+            lowered, donated, general=general, own=own, lasting=lasting, drafts=drafts
+        )
     made.without_packs = otherwise
     if origin is not None:
         made.settle(partial(_stored.keep, origin, made, lowered, rewritten, kept))

@@ -15,9 +15,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from weft.errors import WeftError
@@ -32,8 +32,10 @@ _unfinished: dict[str, Job] = {}  # what other threads were asked for, by key
 _threads: list[ThreadPoolExecutor] = []  # one, once it is needed
 _patient: list[ThreadPoolExecutor] = []  # the same, for what is made later
 _waiting: set[int] = set()  # threads that take part until what they need is done
+_hurrying: list[int] = []  # threads that put a program together
 _HURRY = 1e-4  # seconds after which a thread is made to let go of Python's lock
-_MEANWHILE = 0.05  # seconds from a draft to the code, at least
+_MEANWHILE = 0.05  # seconds from a draft to the code, at least,
+_PATIENCE = 2.0  # and until it is made, whoever hurries
 _usual: list[float] = []  # what it was before, while it is that
 
 
@@ -124,18 +126,34 @@ def finish(jobs: Sequence[Job], *, drafts: bool = False) -> list[bytes]:
 def later(jobs: Sequence[Job], then: Callable[[], None]) -> None:
     """Have the code made of which there are only drafts, by another thread, and `then` called.
 
-    That is after a while, in which drafts may run and others be made, or when the process ends.
-    Where the code cannot be made, drafts stay what there is.
+    That is after a while, in which drafts may run, and not while others are `hurrying`; or when the
+    process ends. Where the code cannot be made, drafts stay what there is.
     """
     due = time.monotonic() + _MEANWHILE
 
     def make() -> None:
         threading.main_thread().join(max(due - time.monotonic(), 0.0))
+        with _lock:
+            _changed.wait_for(lambda: not _hurrying, _PATIENCE)
         finish(jobs)
         then()
 
     with _lock:
         _ask_a_thread(make, _patient, 1)
+
+
+@contextmanager
+def hurrying() -> Iterator[None]:
+    """Inside, somebody waits for a program: what can be made later is left for later."""
+    thread = threading.get_ident()
+    with _lock:
+        _hurrying.append(thread)
+    try:
+        yield
+    finally:
+        with _lock:
+            _hurrying.remove(thread)
+            _changed.notify_all()
 
 
 def _extra_threads() -> int:
@@ -222,6 +240,7 @@ def _reset_after_fork() -> None:
     _patient.clear()
     _unfinished.clear()
     _waiting.clear()
+    _hurrying.clear()
     _set_pace()
 
 
