@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from weft.compiler import affine
-from weft.compiler.emit_text import Writer
+from weft.compiler.emit_text import Writer, constant
 from weft.compiler.loops import INDEX, Value, leaves_of
 from weft.core.common.types import DType
 
@@ -165,6 +165,17 @@ class Scopes:
 def reads_of(x: Value) -> frozenset[Memory]:
     """The memory that a value needs."""
     return frozenset((_MEMORY[a.op], a.data) for a in leaves_of(x) if a.op in _MEMORY)
+
+
+def needs_of(x: Value) -> tuple[Value, ...]:
+    """Operands that are written before a value: those of branches are written inside."""
+    return (x.args[0], *x.args[1 + x.data :]) if x.op == "rarely" else x.args
+
+
+def literal(x: Value) -> Operand:
+    """A literal, as it stands in the text."""
+    text = constant(x.data, x.dtype)
+    return Operand(text, x.dtype, literal=True, natural=x.dtype == INDEX and text[0] != "-")
 
 
 def _reads(parts: list[Operand]) -> frozenset[Memory]:

@@ -24,9 +24,11 @@ from weft.compiler.emit_scope import (
     Scope,
     Scopes,
     folded,
+    literal,
+    needs_of,
     reads_of,
 )
-from weft.compiler.emit_text import Code, Writer, constant, stored_type, type_of, vector
+from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.loops import (
     BOOL,
     INDEX,
@@ -111,7 +113,7 @@ class Values:
                 if find(x) is not None:
                     continue
                 if x.op not in _ASKING and not (x.op == "cast" and self._asks(x, lane)):
-                    missing = [(a, False) for a in _needs(x) if find(a) is None]
+                    missing = [(a, False) for a in needs_of(x) if find(a) is None]
                     if missing:
                         stack.append((x, True))
                         stack += reversed(missing)
@@ -302,11 +304,6 @@ class Values:
             return found if found.lanes == 1 else self._extract(found, lane)
         return None
 
-    @staticmethod
-    def _literal(x: Value) -> Operand:
-        text = constant(x.data, x.dtype)
-        return Operand(text, x.dtype, literal=True, natural=x.dtype == INDEX and text[0] != "-")
-
     def _extract(self, x: Operand, lane: int) -> Operand:
         key = ("lane", x.text, lane)
         found = self._known.get(key)
@@ -333,7 +330,7 @@ class Values:
         elif x.op not in _OTHERWISE:
             made = self._instruction(x, lane)
         elif x.op == "const":
-            made = self._literal(x)
+            made = literal(x)
         elif x.op == "load":
             made = self._load(x, lane, self.place_of(("buffer", x.data)))
         elif x.op == "get":
@@ -601,8 +598,3 @@ class Values:
 
 _ASKING = frozenset({"load", "get", "across", "turned", "compress"})  # for operands by lane
 _OTHERWISE = _ASKING | {"const", "rarely", "item", "variable", "parameter"}  # no instructions
-
-
-def _needs(x: Value) -> tuple[Value, ...]:
-    """Operands that are written before a value: those of branches are written inside."""
-    return (x.args[0], *x.args[1 + x.data :]) if x.op == "rarely" else x.args

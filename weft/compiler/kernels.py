@@ -59,7 +59,6 @@ class Compiled:
     modules: tuple[str, ...] = ()  # the keys under which the code is kept
     addresses: tuple[int, ...] = ()  # in the code, or in its draft
     draft: tuple[Loaded, ...] = ()  # of each kernel: somebody may be running it
-    drafted: tuple[int, ...] = ()  # addresses in the draft
 
     @property
     def functions(self) -> int:
@@ -70,6 +69,11 @@ class Compiled:
     def is_product(self) -> bool:
         """Whether it is a product of matrices, whose code is long: a module of its own."""
         return any("contract" in kernel.notes for kernel in self.kernels)
+
+    @property
+    def drafted(self) -> tuple[int, ...]:
+        """The addresses in the draft, if there is one."""
+        return self._addresses_in(self.draft) if self.draft else ()
 
     def link(self, jobs: tuple[Job, ...]) -> None:
         """Take the code that these jobs have made; what has only drafts can be linked again."""
@@ -83,7 +87,7 @@ class Compiled:
             return
         loaded = {job: load_object(job.code or job.draft or b"") for job in jobs}
         self.draft = tuple(loaded[job] for job in jobs)
-        self.addresses = self.drafted = self._addresses_in(self.draft)
+        self.addresses = self.drafted
         self.jobs = jobs
 
     def _addresses_in(self, code: tuple[Loaded, ...]) -> tuple[int, ...]:

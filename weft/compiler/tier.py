@@ -18,6 +18,7 @@ from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
+from weft.runtime.cpu.code_ahead import hurrying
 
 MOST_GRAPHS = 256  # compiled graphs that are kept
 MOST_SEEN = 4096  # graphs whose first run is remembered
@@ -106,7 +107,8 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
         if (times <= settings.compile_after and not large) or not jit.available():
             return False
         trace, strides = graph.trace()
-        program = Native(trace, strides=strides, drafts=drafts_pay(trace))
+        with hurrying():
+            program = Native(trace, strides=strides, drafts=drafts_pay(trace))
         program.settle()
         GRAPH.counters.compilations += 1
         _compiled[graph.key] = program

@@ -170,7 +170,7 @@ def compile_text(text: str, target: Target, draft: bool = False) -> bytes:
     _initialize()
     library = _calls.calls()
     if library is None:
-        return bytes(_compiled(text, target, "emit_object"))
+        return bytes(_compiled(text, target, "emit_object", draft))
     with tuned(None if draft else target), _machine(target, draft) as machine:
         return bytes(library.object_code(text, machine))
 
@@ -192,9 +192,9 @@ def load_object(code: bytes) -> Loaded:
         return Linked(engine, library.link(engine, f"weft{next(_names)}"))
 
 
-def _compiled(text: str, target: Target, how: str) -> Any:
+def _compiled(text: str, target: Target, how: str, draft: bool = False) -> Any:
     """What a machine of llvmlite makes of a module, one at a time."""
-    with _lock, tuned(target), _machine(target) as machine:
+    with _lock, tuned(None if draft else target), _machine(target, draft) as machine:
         context = _llvm.create_context()
         module = _llvm.parse_assembly(text, context)
         try:
