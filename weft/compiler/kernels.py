@@ -75,6 +75,10 @@ class Compiled:
         """The addresses in the draft, if there is one."""
         return self._addresses_in(self.draft) if self.draft else ()
 
+    def is_drafted(self, kernel: Kernel) -> bool:
+        """Whether a draft is made of one of its kernels: of all but what multiplies matrices."""
+        return self.drafts and ("contract" not in kernel.notes or bool(kernel.notes.get("packs")))
+
     def link(self, jobs: tuple[Job, ...]) -> None:
         """Take the code that these jobs have made; what has only drafts can be linked again."""
         if self.code or not jobs:  # another program was first, or nothing could be made
@@ -85,8 +89,10 @@ class Compiled:
             self.addresses = self._addresses_in(code)
             self.code = code  # at last: who sees it does not ask for the rest
             return
-        loaded = {job: load_object(job.code or job.draft or b"") for job in jobs}
-        self.draft = tuple(loaded[job] for job in jobs)
+        drafts = {job: load_object(job.draft or b"") for job in jobs if job.code is None}
+        self.draft = tuple(
+            drafts[job] if job.code is None else link(job.key, job.code) for job in jobs
+        )
         self.addresses = self.drafted
         self.jobs = jobs
 
@@ -299,7 +305,7 @@ class KernelStore:
             left = sorted((c for c in new if not c.jobs), key=lambda c: c.is_product)
             with clock("emit"):
                 batch = BATCH if has_help() else ALONE
-                for _, alike in itertools.groupby(left, lambda c: c.drafts and not c.is_product):
+                for _, alike in itertools.groupby(left, lambda c: c.is_product):
                     for several in _in_batches(list(alike), batch):
                         _write(several)
             begun = {each: each.jobs for each in new}
@@ -353,23 +359,27 @@ def _told(count: int) -> Iterator[None]:
 def _write(batch: Sequence[Compiled], apart: bool = True) -> None:
     """Have kernels compiled: several forms in one module, a single form's each in its own.
 
-    With many modules, or one thread, a form's need not be `apart`. Names are by position, so that
-    the same graph finds its code on disk again.
+    With many modules, or one thread, a form's need not be `apart`. What is drafted is a module of
+    its own. Names are by position, so that the same graph finds its code on disk again.
     """
     names = (f"kernel{number}" for number in itertools.count())
     for each in batch:
         each.kernels = tuple(replace(k, name=next(names)) for k in each.kernels)
     target, checks = batch[0].target, batch[0].checks
     assert all(each.checks == checks for each in batch)
-    drafts = all(each.drafts and not each.is_product for each in batch)
     if len(batch) == 1 and (batch[0].jobs or (apart and has_help())):
-        for kernel in batch[0].kernels[len(batch[0].jobs) :]:
-            batch[0].jobs += (begin(emit([kernel], target, checks), target, drafts=drafts),)
+        (form,) = batch
+        for kernel in form.kernels[len(form.jobs) :]:
+            text = emit([kernel], target, checks)
+            form.jobs += (begin(text, target, drafts=form.is_drafted(kernel)),)
         return
-    text = emit([k for each in batch for k in each.kernels], target, checks)
-    job = begin(text, target, drafts=drafts)
+    jobs: dict[bool, Job] = {}
+    for drafts in (False, True):
+        alike = [k for each in batch for k in each.kernels if each.is_drafted(k) == drafts]
+        if alike:
+            jobs[drafts] = begin(emit(alike, target, checks), target, drafts=drafts)
     for each in batch:
-        each.jobs = (job,) * len(each.kernels)
+        each.jobs = tuple(jobs[each.is_drafted(k)] for k in each.kernels)
 
 
 def products_of(statements: Sequence[Statement]) -> int:

@@ -225,8 +225,17 @@ def _from_array(data: Array, dtype: DType | None, device: Device, copy: bool | N
             raise ArgumentError(f"asarray: {plain.dtype} to {dtype} needs a copy, and copy=False")
         return cast(wrap_shared(plain, device), dtype)
     if copy:
-        return _placed(np.array(plain, order="C", copy=True), device)
+        return _copied(plain, device)
     return wrap_shared(plain, device) if device.kind == "cpu" else _placed(plain, device)
+
+
+def _copied(data: Array, device: Device) -> Tensor:
+    """A copy of an array; a large one begins where vectors and lines of caches do."""
+    if device.kind == "cpu" and data.nbytes >= settings.cache_threshold:
+        kind = TensorType(data.shape, data.dtype)
+        (made,) = client(device).execute(copy_op, (data,), {}, (kind,))
+        return wrap(made, device)
+    return _placed(np.array(data, order="C", copy=True), device)
 
 
 def _placed(data: Array, device: Device) -> Tensor:
@@ -308,7 +317,7 @@ def to_device(x: Any, device: Any, /, *, stream: Any = None) -> Tensor:
             "to_device: a tensor inside a transform stays on its device"
             "\nhint: move the inputs before calling the transformed function"
         )
-    return _placed(np.array(tensor.host(), order="C", copy=True), place)
+    return _copied(tensor.host(), place)
 
 
 def shape_tuple(op: str, shape: Any) -> Shape:

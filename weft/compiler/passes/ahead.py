@@ -23,6 +23,7 @@ from weft.compiler.loops import (
     every,
     expressions,
     integer,
+    leaves_of,
     load,
     walk,
 )
@@ -62,8 +63,11 @@ def _is_long(loop: Loop) -> bool:
 
 
 def _soon(loop: Loop) -> Statements:
-    """What a later step reads of each run: a block on for each run of its buffer."""
-    runs = _runs(loop)
+    """What a later step reads of each run: a block on for each run of its buffer.
+
+    A run whose place was found is of what has been read before, and is near.
+    """
+    runs = [x for x in _runs(loop) if not _is_found(x.args[0])]
     writes = any(isinstance(s, Store) for s in loop.body)
     if len(runs) > (1 if writes else MOST_RUNS):
         return ()
@@ -82,6 +86,10 @@ def _runs(loop: Loop) -> list[Value]:
         if x.op == "load" and number(stride(x.args[0], loop.variable)) == 1:
             found[x] = None
     return list(found)
+
+
+def _is_found(place: Value) -> bool:
+    return any(x.op == "get" for x in leaves_of(place))
 
 
 def _with_rows(kernel: Kernel) -> Kernel:

@@ -10,6 +10,7 @@ the nearest cache where they lie a power of two apart.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from weft.compiler.loops import (
     Assign,
@@ -78,11 +79,21 @@ def _is_short(outer: Loop) -> bool:
     loops = [s for s in inside if isinstance(s, Loop)]
     if not all(isinstance(s, Loop) or _is_plain(s) for s in inside):
         return False
-    ends = [(known(s.start), known(s.stop)) for s in loops]
-    if not all(a is not None and b is not None and b <= SHORT for a, b in ends):
+    if _steps(outer.body) > SHORT:
         return False
     given = (x for s in inside if isinstance(s, Assign) for x in walk(s.value))
     return any(s.kind == "vector" for s in loops) and any(x.op == "across" for x in given)
+
+
+def _steps(statements: Statements) -> float:
+    """How many steps the longest loop has, with those of loops inside."""
+    found = 1.0
+    for loop in (s for s in statements if isinstance(s, Loop)):
+        start, stop = known(loop.start), known(loop.stop)
+        if start is None or stop is None:
+            return inf
+        found = max(found, (stop - start) * _steps(loop.body))
+    return found
 
 
 def _is_chain(kernel: Kernel, outer: Loop) -> bool:
