@@ -22,7 +22,7 @@ bytes of one int32 by those of another, all added to a third), `across` (lanes
 combined by a balanced tree), `rarely` (a branch that few lanes need), `turned` (as many vectors as
 they have lanes: lane i of item k is lane k of operand i), `item` (of what has several results) and
 `compress` (the lanes of a vector where a mask holds, moved to its beginning; what follows them has
-no meaning).
+no meaning). A `select` that was `written` chooses what memory has: it tells what a mask hides.
 Buffers and locals are named by position. A `reduce` over n points has one meaning, whatever splits
 it: see `weft.compiler.passes.reduce`. `chain` is the combination of products: target = fma(x, y,
 target) for each point in order, from 0; integers wrap. `dot` is a chain of each PIECE of the
@@ -52,6 +52,7 @@ INDEX = np.dtype(np.int64)
 BOOL = np.dtype(np.bool_)
 LANES = 16  # lanes of a reduction along the last axis
 LEAF = 32  # points each lane adds up before the balanced tree begins
+WRITTEN = "written"  # of a `select` of an element from memory: it has that value there already
 PIECE = 256  # products that a `dot` adds up before their sum joins that of the pieces before
 
 COMPARISONS = frozenset({"less", "less_equal", "equal", "not_equal"})

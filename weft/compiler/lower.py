@@ -21,6 +21,7 @@ from weft.compiler.index import Index, axis, flat, strided, unflat
 from weft.compiler.loops import (
     INDEX,
     LANES,
+    WRITTEN,
     Assign,
     Buffer,
     Kernel,
@@ -35,6 +36,7 @@ from weft.compiler.loops import (
     identity_of,
     integer,
     load,
+    value,
 )
 from weft.compiler.narrow import narrow_combine
 from weft.compiler.point import Point, Pull, reduced_axes, reduced_size, weight
@@ -125,7 +127,7 @@ class Frame:
         return self.load(ref, point)
 
     def _hidden(self, ref: Ref, point: Point) -> Value:
-        """An element from memory under the mask that it was written with."""
+        """An element from memory under the mask that it was written with, and has there already."""
         node = ref[0]
 
         def source(operand: Ref, place: Point) -> Value | None:
@@ -133,7 +135,8 @@ class Frame:
                 self.load(ref, place) if operand == node.inputs[1] else self.source(operand, place)
             )
 
-        return Pull(source).compute(node, point)
+        found = Pull(source).compute(node, point)
+        return value("select", found.args, found.dtype, WRITTEN) if found.op == "select" else found
 
     def finish(self, name: str, body: tuple[Statement, ...]) -> Lowered:
         """The kernel."""

@@ -28,7 +28,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes.chains import in_chains
 from weft.compiler.passes.contract_blocks import by_lanes, choose, dealt, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame, multiplied
-from weft.compiler.passes.contract_hidden import FINE, masked
+from weft.compiler.passes.contract_hidden import FINE, masks
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
@@ -68,7 +68,7 @@ def contract(
     if not (pieces or tall):
         product = dealt(scope, product, lanes)
     block = choose(product, vector_bytes, registers, choice, tall)
-    if masked(product, product.left) or masked(product, product.right):
+    if any(masks(product)):
         block = replace(block, depth=min(block.depth, FINE))
     block = by_lanes(product, block) if by_lane else block
     if tall and tall % block.rows == 0:  # a path that is forced may have other rows
@@ -85,7 +85,7 @@ def contract(
     batches = reduce(multiply, (extent for _, extent in product.batch), integer(1))
     notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": pieces}
     notes["batches"] = batches  # those whose results have one right factor may count as rows
-    notes["fades"] = masked(product, product.left) is not None  # rows may end before the depth
+    notes["fades"] = masks(product)[0] is not None  # rows may end before the depth
     return scope.kernel_with((loop,), **notes)
 
 

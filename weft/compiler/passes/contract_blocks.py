@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import PIECE, Value, integer, walk
-from weft.compiler.passes.contract_match import Product
+from weft.compiler.passes.contract_match import Product, changed
 from weft.compiler.polynomial import add, known, multiply, number, stride
 from weft.compiler.rebuild import Scope, substitute, substitute_value
 from weft.errors import ArgumentError
@@ -161,6 +161,7 @@ def dealt(scope: Scope, product: Product, lanes: int) -> Product:
         batch=(*product.batch, (batch, count)),
         column=(lane, integer(lanes)),
         right=substitute_value(product.right, names),
+        masks=changed(product.masks, lambda x: substitute_value(x, names)),
         epilogue=substitute(product.epilogue, names),
         in_order=False,
     )

@@ -49,6 +49,7 @@ from weft.compiler.polynomial import (
 from weft.compiler.rebuild import Statements, changer, rebuild, revise, substitute_value
 
 TURNS = 16  # points of the depth that are taken together where a mask hides the next ones
+BESIDE = 8  # sums of nothings that are taken together: none waits for another
 FINE = 256  # points of the depth in one piece, at most, where a mask may hide them
 
 Box = Mapping[Value, tuple[Value, Value]]  # variables with their first and last points
@@ -73,8 +74,13 @@ class Masked:
         return value("equal", (self.hidden, zero), BOOL)
 
 
-def masked(product: Product, factor: Value) -> Masked | None:
-    """A factor as one with a mask of positions, if it is that."""
+def masks(product: Product) -> tuple[Masked | None, Masked | None]:
+    """The left and the right factor as ones with a mask of positions, if they are that."""
+    left, right = product.masks
+    return _masked(product, left or product.left), _masked(product, right or product.right)
+
+
+def _masked(product: Product, factor: Value) -> Masked | None:
     if factor.op != "select" or factor.dtype.kind != "f":
         return None
     condition, shown, hidden = factor.args
@@ -180,13 +186,13 @@ class Hidden:
         self.frame = frame
         product = frame.product
         self.sums = mask_of_sums(product)
-        self.left, self.right = masked(product, product.left), masked(product, product.right)
+        self.left, self.right = masks(product)
         if self.left is not None:
             self.right = None
+        self.length = frame.block.tile_columns if self.left else frame.block.tile_rows
         self.rest = 0
         if self.left or self.right:
-            length = frame.block.tile_columns if self.left else frame.block.tile_rows
-            self.rest = frame.scope.local("rest", frame.dtype, 1, length)
+            self.rest = frame.scope.local("rest", frame.dtype, 1, self.length)
 
     def no_sum(self, rows: Span, columns: Span) -> Value | bool:
         """Whether no sum of some rows and columns is used."""
@@ -282,30 +288,47 @@ class Hidden:
         span, (name, _), factor = columns, product.column, product.right
         if self.left is None:
             span, (name, _), factor = rows, product.row, product.left
-        lanes = f.block.lanes if runs_along(factor, name) else 1
         made: list[Statement] = []
-        whole = f.let("whole", multiply(divide(span.count, lanes), lanes), made)
 
-        def at(place: Value, sums: int) -> Statements:
+        def sums_at(places: Sequence[Value], lanes: int) -> Statements:
+            sums = [f.scope.local("sum", f.dtype, lanes) for _ in places]
+
             def body(k: Value) -> Statements:
-                names = {product.depth[0]: add(depth.start, k), name: add(span.start, place)}
-                x = substitute_value(factor, names)
-                return (Assign(sums, multiplied(mask.hidden, x, get(sums, f.dtype))),)
+                deep, found = {product.depth[0]: add(depth.start, k)}, list[Statement]()
+                for s, place in zip(sums, places, strict=True):
+                    x = substitute_value(factor, {**deep, name: add(span.start, place)})
+                    found.append(Assign(s, multiplied(mask.hidden, x, get(s, f.dtype))))
+                return tuple(found)
 
             return (
-                Assign(sums, const(-0.0, f.dtype)),
+                *(Assign(s, const(-0.0, f.dtype)) for s in sums),
                 *f.loop("depth", depth.count, body),
-                Assign(self.rest, get(sums, f.dtype), place),
+                *(
+                    Assign(self.rest, get(s, f.dtype), at)
+                    for s, at in zip(sums, places, strict=True)
+                ),
             )
 
-        start: Value = ZERO
-        if lanes > 1:
-            lane, wide = f.scope.variable("lane"), f.scope.local("sums", f.dtype, lanes)
-            made.append(Loop(lane, ZERO, whole, at(lane, wide), "vector", lanes))
-            start = whole
-        if known(subtract(span.count, start)) != 0:
-            place, single = f.scope.variable("place"), f.scope.local("sum", f.dtype)
-            made.append(Loop(place, start, span.count, at(place, single)))
+        first, wide = ZERO, f.block.lanes if runs_along(factor, name) else 1
+        beside = max(min((known(span.count) or self.length) // wide, BESIDE), 1)
+        for lanes, several in dict.fromkeys(((wide, beside), (wide, 1), (1, 1))):
+            step = lanes * several
+            turns = f.let("turns", divide(subtract(span.count, first), step), made)
+            if known(turns) == 0:
+                continue
+
+            def turn(
+                n: Value, lanes: int = lanes, step: int = step, first: Value = first
+            ) -> Statements:
+                start = add(first, multiply(n, step))
+                if lanes == 1:
+                    return sums_at([add(start, i) for i in range(step)], 1)
+                lane = f.scope.variable("lane")
+                places = [add(add(start, lane), i) for i in range(0, step, lanes)]
+                return (Loop(lane, ZERO, integer(lanes), sums_at(places, lanes), "vector", lanes),)
+
+            made += f.loop("turn", turns, turn)
+            first = add(first, multiply(turns, step))
         return tuple(made)
 
     def add_rests(self, p: Value, q: Value, lane: Value) -> Statements:

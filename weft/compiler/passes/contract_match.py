@@ -7,7 +7,7 @@ several summed axes, become one axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from weft.compiler.loops import (
     INDEX,
     PIECE,
     PRODUCTS,
+    WRITTEN,
     Assign,
     Kernel,
     Loop,
@@ -64,6 +65,7 @@ class Product:
     in_order: bool = True  # whether the loops were batches, rows and columns, in this order
     quads: bool = False  # whether factors are four bytes each, see `contract_quads`
     chain: bool = False  # whether all products are one chain, and not pieces of it
+    masks: tuple[Value | None, Value | None] = (None, None)  # that the factors were written under
 
     @property
     def is_pieced(self) -> bool:
@@ -78,7 +80,14 @@ class Product:
 
     def swapped(self) -> Product:
         """The transposed product; the order of sums, and so every bit, is the same."""
-        return replace(self, row=self.column, column=self.row, left=self.right, right=self.left)
+        return replace(
+            self,
+            row=self.column,
+            column=self.row,
+            left=self.right,
+            right=self.left,
+            masks=self.masks[::-1],
+        )
 
 
 def match(scope: Scope) -> Product | None:
@@ -102,14 +111,25 @@ def match(scope: Scope) -> Product | None:
         lefts[-1] if lefts else (scope.variable("row"), one),
         column,
         reduce.axes[-1],
-        left,
-        right,
+        _bare(left),
+        _bare(right),
         part.targets[0],
         epilogue,
         [*batch, *others, *lefts, *rights[-1:]] == loops,
         chain=part.combine == "chain",
+        masks=(_mask(left), _mask(right)),
     )
     return _joined(scope, found, lefts[:-1], reduce.axes[:-1])
+
+
+def _mask(factor: Value) -> Value | None:
+    """The mask that a factor was written under."""
+    return factor if factor.op == "select" and factor.data == WRITTEN else None
+
+
+def _bare(factor: Value) -> Value:
+    """A factor as memory has it."""
+    return factor if _mask(factor) is None else factor.args[1]
 
 
 def depth_of(kernel: Kernel) -> int:
@@ -225,6 +245,14 @@ def _joined(
     return product
 
 
+def changed(
+    masks: tuple[Value | None, Value | None], change: Callable[[Value], Value]
+) -> tuple[Value | None, Value | None]:
+    """Masks of both factors, each that there is changed."""
+    left, right = masks
+    return left and change(left), right and change(right)
+
+
 def _with_joined(scope: Scope, product: Product, outer: Axis, inner: Axis, name: str) -> Product:
     flat = scope.variable(name)
     join = _Join(outer[0], inner[0], inner[1], flat)
@@ -234,6 +262,7 @@ def _with_joined(scope: Scope, product: Product, outer: Axis, inner: Axis, name:
         left=join.value(product.left),
         right=join.value(product.right),
         epilogue=tuple(map(join.statement, product.epilogue)),
+        masks=changed(product.masks, join.value),
     )
     return replace(made, row=axis) if name == "row" else replace(made, depth=axis)
 

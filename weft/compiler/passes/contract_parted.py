@@ -36,7 +36,7 @@ from weft.compiler.passes.contract_blocks import (
     runs_along,
 )
 from weft.compiler.passes.contract_frame import Frame
-from weft.compiler.passes.contract_hidden import mask_of_sums, masked
+from weft.compiler.passes.contract_hidden import mask_of_sums, masks
 from weft.compiler.passes.contract_match import Product, depth_of, match
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.polynomial import add, known, multiply
@@ -64,8 +64,7 @@ def is_parted(kernel: Kernel) -> bool:
     large = columns * depth * product.dtype.itemsize >= LARGE or forced_path() == "parted"
     if not (large and 0 < rows <= MOST_ROWS and columns > 1):
         return False
-    factors = product.left, product.right
-    if mask_of_sums(product) is not None or any(masked(product, x) for x in factors):
+    if mask_of_sums(product) is not None or any(masks(product)):
         return False
     return runs_along(product.right, product.column[0])
 

@@ -35,7 +35,7 @@ from weft.compiler.passes.contract_frame import (
     less,
     when,
 )
-from weft.compiler.passes.contract_hidden import FINE, mask_of_sums, masked
+from weft.compiler.passes.contract_hidden import FINE, mask_of_sums, masks
 from weft.compiler.passes.contract_match import Axis, Product, match
 from weft.compiler.passes.contract_pack import FEW, Copy, in_fews
 from weft.compiler.passes.contract_quads import in_quads
@@ -97,7 +97,7 @@ def packing_of(
         if any(found.shared) or found.lasting:
             return found
     right = _read_by(product.right)
-    apart = right and not _read_by(product.left) <= right and not masked(product, product.right)
+    apart = right and not _read_by(product.left) <= right and not masks(product)[1]
     return Packing(_NONE, right) if alone and apart and is_worth_packing(product) else None
 
 
@@ -129,7 +129,7 @@ def contract_shared(
         shared = packing.shared if product is given else packing.shared[::-1]
         strip = None if packing.lasting or all(shared) else shared[0]
         block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
-        if masked(product, product.left):
+        if masks(product)[0]:
             block = replace(block, depth=min(block.depth, FINE))
         ready = shared[0] or packing.lasts(product.left) or product.batch
         if known(product.row[1]) == 1 and is_plain(product.left) and not ready:
@@ -205,7 +205,8 @@ class _Places:
         notes: dict[str, Any] = {"contract": self.block}
         if stage == "packs":
             notes |= {"partials": (dtype, self._sizes[0]), "packs": True}
-        others = [x for x in _factors(product) if x not in lasting or masked(product, product.left)]
+        others = [x for x in _factors(product) if x not in lasting or masks(product)[0]]
+        others += [x for x in product.masks if x is not None]
         others += [x for s in product.epilogue for x in expressions(s)]
         notes["spared"] = kept - _read_by(*others)
         return notes
@@ -227,8 +228,7 @@ def _read_by(*values: Value) -> frozenset[int]:
 
 def _is_bare(product: Product) -> bool:
     """Whether no mask hides parts of a product."""
-    factors = product.left, product.right
-    return mask_of_sums(product) is None and not any(masked(product, x) for x in factors)
+    return mask_of_sums(product) is None and not any(masks(product))
 
 
 def _packing(frame: Frame, which: tuple[bool, bool]) -> Loop:

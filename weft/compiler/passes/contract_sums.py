@@ -132,7 +132,12 @@ class Blocks:
             made += when(begun, self.fetch(f.waits, row, column))
         if unused is not False and self.part == WHOLE:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
-            hidden = self.finish_from_tile(row, column, slot, self.hidden.epilogue(2))
+            epilogue = self.hidden.epilogue(2)
+            hidden = when(
+                whole,
+                f.lanes(lambda lane: self.finish(row, column, lane, epilogue)),
+                self.finish_from_tile(row, column, slot, epilogue),
+            )
             return (*made, *when(unused, hidden, (*f.lanes(body), *crooked)))
         made += f.lanes(body)
         if f.waits is not None:
