@@ -11,6 +11,7 @@ from weft.core.common.types import DType
 
 _BITS = {"i32": 32, "float": 32, "i64": 64, "double": 64}  # of lanes that can be moved together
 _REGISTER = 512
+_LEAST = 16  # bytes of the smallest register of vectors
 _INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
 
 
@@ -93,7 +94,8 @@ def combine_lanes(
 
     `argmax` and `argmin` have two vectors, elements and their places; others have one.
     """
-    while lanes > 1:
+    least = _LEAST // dtypes[0].itemsize if _is_by_range(native, how, dtypes[0]) else 1
+    while lanes > least:
         pairs = list(zip(texts, dtypes, strict=True))
         low = [_half(writer, text, dtype, lanes, 0) for text, dtype in pairs]
         high = [_half(writer, text, dtype, lanes, 1) for text, dtype in pairs]
@@ -103,7 +105,24 @@ def combine_lanes(
             texts = _extreme(code, native, how, low, high, dtypes)
         else:
             texts = [combine(code, native, how, low[0], high[0], dtypes[0])]
-    return texts
+    return texts if lanes == 1 else [_first_of(writer, native, how, texts[0], dtypes[0], lanes)]
+
+
+def _is_by_range(native: frozenset[str], how: str, dtype: DType) -> bool:
+    """Whether one instruction meets lanes, which takes no fewer than fill a small register."""
+    return "range" in native and how in ("min", "max") and dtype.kind == "f" and dtype.itemsize >= 4
+
+
+def _first_of(
+    writer: Writer, native: frozenset[str], how: str, text: str, dtype: DType, lanes: int
+) -> str:
+    """The lanes of a register met, all of them in each step: only the first one counts."""
+    kind, code, apart = f"<{lanes} x {type_of(dtype)}>", Code(writer, lanes), lanes // 2
+    while apart:
+        mask = ", ".join(f"i32 {(k + apart) % lanes}" for k in range(lanes))
+        other = writer.let(f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{mask}>")
+        text, apart = combine(code, native, how, text, other, dtype), apart // 2
+    return writer.let(f"extractelement {kind} {text}, i32 0")
 
 
 def compress(writer: Writer, mask: str, text: str, name: str, lanes: int) -> str:
