@@ -152,6 +152,23 @@ def test_products_of_matrices_are_never_drafted() -> None:
     assert_same(made.run([x]), Native(trace).run([x]))
 
 
+def test_what_packs_a_factor_is_drafted_and_the_product_is_not() -> None:
+    x = np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(512, 512)
+    trace = rewrite(wf.trace(lambda x: x @ x, wf.tensor(x)))[0]
+    made = Native(trace, drafts=True)
+    (product,) = made.code
+    packs, sums = product.kernels
+    assert product.is_drafted(packs) and not product.is_drafted(sums)
+    first = [np.array(y) for y in made.run([x])]
+    made.settle()
+    settle()
+    drafted, code = product.drafted, product.addresses
+    assert drafted[0] != code[0] and drafted[1] == code[1]
+    assert code[0] in words(made.program) and drafted[0] not in words(made.program)
+    assert_same(first, made.run([x]))
+    assert_same(first, interpreted(trace, [x]))
+
+
 def test_recorded_graphs_begin_with_drafts() -> None:
     x = wf.tensor(X.repeat(40, axis=0))
     found = normal(x).host()
@@ -217,6 +234,31 @@ def test_a_process_that_ends_at_once_leaves_its_code_to_the_next(tmp_path: Path)
     (first, new), (second, known) = run(), run()
     assert first == second
     assert (new, known) == ("0", "1")
+
+
+FORKS = """
+import os
+import numpy as np
+import weft as wf
+
+x = wf.tensor(np.linspace(0, 1, 5000, dtype=np.float32))
+f = wf.compile(lambda x: wf.tanh(x * 2).sum())
+first = float(f(x))
+child = os.fork()
+same = all(float(f(x)) == first for _ in range(50))
+new = float(wf.compile(lambda x: wf.exp(x * 2).sum())(x))
+if not child:
+    os._exit(0 if same and new > 0 else 1)
+assert same and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_goes_on_with_the_drafts_of_its_parent(tmp_path: Path) -> None:
+    settings = {"WEFT_CACHE_DIR": str(tmp_path / "forks"), "WEFT_DRAFTS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    environment = {**os.environ, **settings}
+    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=120)
 
 
 def test_what_two_threads_link_at_once_is_linked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,12 @@ from weft.compiler.loops import (
     BOOL,
     COMPARISONS,
     UNARY,
+    Assign,
+    Local,
+    Loop,
     Store,
     const,
+    get,
     integer,
     load,
     value,
@@ -308,6 +312,19 @@ def test_the_larger_of_two_vectors_is_one_instruction_and_a_question_for_nan(dty
         assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
         assert len(re.findall(r"\bvrangep[sd]\b", assembly)) == ranges
         assert "uno" in text or not ranges
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(FLOAT, 16), (np.dtype("d"), 8)])
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_the_lanes_of_an_extreme_meet_in_whole_registers(how, dtype, lanes):
+    target, held = PROCESSORS["avx512"], Local("held", dtype, lanes)
+    met = value("across", (get(0, dtype),), dtype, how)
+    read = Loop(i, integer(0), integer(lanes), (Assign(0, load(0, i, dtype)),), "vector", lanes)
+    body = (read, Store(1, integer(0), met))
+    text = emit([kernel_of([dtype, dtype], body, (held,))], target)
+    assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
+    assert len(re.findall(r"\bvrangep[sd]\b", assembly)) == lanes.bit_length() - 1
+    assert not re.search(rf"\bv{how}[sp][sd]\b", assembly)
 
 
 def test_object_code_needs_no_symbol_from_outside():

@@ -12,7 +12,9 @@ import weft as wf
 from weft.compiler import panels
 from weft.compiler import recompute as recomputing
 from weft.compiler.executable import Interpreted
+from weft.compiler.loops import WRITTEN
 from weft.compiler.native import Native
+from weft.compiler.rebuild import values_of
 from weft.compiler.recompute import recompute
 from weft.compiler.rewrite import rewrite
 from weft.compiler.steps import Panels
@@ -259,6 +261,16 @@ def test_what_a_mask_hides_has_the_bits_of_what_is_computed(width, function, cas
 def locals_of(native: Native) -> list[Any]:
     calls = [call for step in native.steps if isinstance(step, Panels) for call in step.calls]
     return [local for call in calls for local in call.request.compiled.kernels[0].locals]
+
+
+@pytest.mark.parametrize("function", [causal, gradient(causal), windowed])
+def test_a_mask_that_memory_has_already_is_not_applied_again(function, monkeypatch):
+    monkeypatch.setattr(recomputing, "LARGE", 1 << 18)
+    monkeypatch.setattr(panels, "WORTH", 1 << 18)
+    made = compiled(function, *[(1, 4, 530, 32)] * 3)
+    kernels = [k for form in made.code for k in form.kernels]
+    assert any(local.name == "rest" for k in kernels for local in k.locals)
+    assert not any(x.data == WRITTEN for k in kernels for x in values_of(k.body))
 
 
 def test_squares_that_are_used_otherwise_are_kept_and_others_are_not(monkeypatch):

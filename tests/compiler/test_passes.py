@@ -149,6 +149,20 @@ def test_two_chains_run_side_by_side_where_rows_come_in_pairs(rows, tasks):
     assert evaluate(kernel.notes["tasks"], ()) == tasks
 
 
+@pytest.mark.parametrize(("n", "tasks"), [(128, 32), (512, 32), (8192, 64)])
+def test_wide_vectors_take_two_rows_at_a_time_where_rows_are_short(n, tasks):
+    example = example_kernels.extreme(64, n, "argmax", example_kernels.ties, alone=True)
+    (kernel,) = schedule(example.kernel, vector_bytes=64, threads_wanted=True)
+    assert evaluate(kernel.notes["tasks"], ()) == tasks
+
+
+def test_what_was_found_is_near_and_not_fetched():
+    example = example_kernels.extreme(64, 8192, "argmax", example_kernels.ties, alone=True)
+    (kernel,) = schedule(example.kernel, vector_bytes=64, threads_wanted=True)
+    fetching = [any(isinstance(s, Ahead) for s in loop.body) for loop in loops_of(kernel, "vector")]
+    assert sum(fetching) == 1
+
+
 QUICK = (1, 15, 16, 17, 33, 512, 513)
 SIZES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TAILS]
 

@@ -43,6 +43,14 @@ def test_constant_tensors_have_the_asked_shape_dtype_and_value(shape, dtype):
     assert wf.full_like(wf.ones(shape), 1, dtype=dtype).dtype == dtype
 
 
+@pytest.mark.parametrize("given", [np.ones((300, 500), "f4"), np.ones((500, 300)).T[::-1]])
+def test_large_copies_begin_where_lines_of_caches_do(given):
+    for made in (wf.tensor(given), wf.tensor(given).to("cpu:1")):
+        assert made.host().ctypes.data % 64 == 0
+        assert np.array_equal(made.host(), given) and made.host().flags.c_contiguous
+        assert not np.shares_memory(made.host(), given)
+
+
 def test_default_dtypes():
     assert wf.zeros(2).dtype == wf.eye(2).dtype == wf.linspace(0, 1, 3).dtype == np.float32
     assert wf.full(2, 1).dtype == np.int64

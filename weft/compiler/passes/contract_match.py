@@ -26,6 +26,7 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    expressions,
     integer,
     value,
     walk,
@@ -35,7 +36,9 @@ from weft.compiler.rebuild import (
     Scope,
     Statements,
     assigned_locals,
+    changer,
     read_locals,
+    revise,
     stored_buffers,
     substitute,
     substitute_value,
@@ -114,7 +117,7 @@ def match(scope: Scope) -> Product | None:
         _bare(left),
         _bare(right),
         part.targets[0],
-        epilogue,
+        _without_masks(epilogue),
         [*batch, *others, *lefts, *rights[-1:]] == loops,
         chain=part.combine == "chain",
         masks=(_mask(left), _mask(right)),
@@ -130,6 +133,12 @@ def _mask(factor: Value) -> Value | None:
 def _bare(factor: Value) -> Value:
     """A factor as memory has it."""
     return factor if _mask(factor) is None else factor.args[1]
+
+
+def _without_masks(epilogue: Statements) -> Statements:
+    """What follows a sum, which reads elements as memory has them."""
+    found = walk(*(x for s in epilogue for x in expressions(s)))
+    return revise(epilogue, changer(_bare)) if any(map(_mask, found)) else epilogue
 
 
 def depth_of(kernel: Kernel) -> int:
