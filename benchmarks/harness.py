@@ -149,7 +149,7 @@ def options_of(text: str | None, argv: list[str] | None = None) -> argparse.Name
     """The command line of a table of rows."""
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--threads", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.05)
     parser.add_argument(
         "--only", default="", help="run one library alone, or the rows whose names hold this text"
