@@ -334,7 +334,8 @@ def memory_told(doing: str) -> Iterator[None]:
         yield
     except WeftError:
         raise
-    except MemoryError as error:
+    except (MemoryError, SystemError) as error:
+        # Some functions of Python fail for want of memory without a word, which is a SystemError.
         raise OutOfMemoryError(
             f"compile: memory ran out while {doing}"
             "\nhint: compile smaller functions, or free tensors first"
