@@ -311,10 +311,13 @@ def test_the_same_kernel_is_scheduled_the_same_way_each_time():
     [
         (example_kernels.row_sum(20, 4096), 64, [2048, 2560, 3072, 3584]),  # four runs of a row
         (example_kernels.row_sum(4, 4096), 32, []),
+        (example_kernels.row_sum(4, 4096), 16, [128]),
+        (example_kernels.row_sum(4, 4096, "max"), 16, [128]),
+        (example_kernels.elementwise(4096), 16, []),
         (example_kernels.row_sum(4, 256), 64, []),  # rows end before it
         (example_kernels.transpose(64, 64), 64, []),
     ],
-    ids=["long rows", "narrow vectors", "short rows", "tiles"],
+    ids=["long rows", "narrow", "narrowest", "extremes", "arithmetic", "short rows", "tiles"],
 )
 def test_long_reductions_have_caches_fetch_what_they_will_read(example, wide, fetched):
     kernels = prove(example, vector_bytes=wide, threads_wanted=False)

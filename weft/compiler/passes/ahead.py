@@ -3,8 +3,9 @@
 A processor that follows reads loses the trail at the end of a page, and where several runs of one
 page are read in turns. Wide vectors are through with a page before it is found again. Loops that
 also write several runs are left alone: there the memory is busy, not idle. Narrower vectors are
-slower than that; but where tasks read a row several times, memory is idle after the first time, so
-the second of these loops fetches the next task's row.
+slower than that; but the narrowest fetch a few lines ahead if a loop does little but read an array.
+Where tasks read a row several times, memory is idle after the first time, so the second of these
+loops fetches the next task's row.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from weft.compiler.loops import (
     load,
     walk,
 )
-from weft.compiler.passes.contract_blocks import LINE, WIDEST
+from weft.compiler.passes.contract_blocks import LINE, NARROW, WIDEST
 from weft.compiler.passes.reduce_lanes import BLOCK
 from weft.compiler.polynomial import add, known, number, stride, subtract
 from weft.compiler.rebuild import Statements, substitute_value, with_body, with_statements
 
 MOST_RUNS = 8
+NEAR = 512  # bytes that a loop with narrow vectors fetches ahead, if all it does is read
 ROW = 1 << 14  # bytes of a row that is still near when it is read again, as the next one is
 
 
 def ahead(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
     """The kernel whose long vector loops say what they will read."""
     if vector_bytes < WIDEST:
-        return _with_rows(kernel)
+        made = _with_rows(kernel)
+        return _with_next_lines(made) if made is kernel and vector_bytes == NARROW else made
     return with_statements(kernel, _statements(kernel.body))
 
 
@@ -102,11 +105,49 @@ def _with_rows(kernel: Kernel) -> Kernel:
     made: dict[int, Statements] = {}
     for loop in loops if len(loops) > 1 else ():
         for x in _runs(loop):
-            run = substitute_value(x, {loop.variable: integer(0)})
+            run = _first(x, loop)
             seen[run] = times = seen.get(run, 0) + 1
             if times == 2:
                 made[id(loop)] = made.get(id(loop), ()) + _next_row(x, outer.variable, loop.step)
     return with_statements(kernel, _fetching(kernel.body, made)) if made else kernel
+
+
+def _with_next_lines(kernel: Kernel) -> Kernel:
+    """The kernel whose long loops fetch the next lines of an array that they do little but read."""
+    loops = [s for s in every(kernel.body) if isinstance(s, Loop) and _is_long(s)]
+    reads = {id(loop): _runs(loop) for loop in loops}
+    again = Counter(_first(x, loop) for loop in loops for x in reads[id(loop)])
+    made: dict[int, Statements] = {}
+    for loop in loops:
+        runs = reads[id(loop)]
+        near = any(again[_first(x, loop)] > 1 or _is_found(x.args[0]) for x in runs)
+        if not near and len({x.data for x in runs}) == 1 and _is_light(loop, len(runs)):
+            made[id(loop)] = tuple(s for x in runs for s in _next_lines(x, loop.step))
+    return with_statements(kernel, _fetching(kernel.body, made)) if made else kernel
+
+
+def _first(x: Value, loop: Loop) -> Value:
+    """Where a run begins."""
+    return substitute_value(x, {loop.variable: integer(0)})
+
+
+def _is_light(loop: Loop, runs: int) -> bool:
+    """Whether a loop writes nothing, and takes an instruction or two for each run that it reads."""
+    left = [s.value for s in loop.body if isinstance(s, Assign)]
+    work: set[Value] = set()
+    while left:
+        x = left.pop()
+        if x.args and x.op != "load" and x not in work:
+            work.add(x)
+            left += x.args
+    few = len(work) <= 2 * runs and not any(x.op == "cast" for x in work)
+    return few and all(isinstance(s, Assign) for s in loop.body)
+
+
+def _next_lines(x: Value, lanes: int) -> Statements:
+    size = x.dtype.itemsize
+    places = range(NEAR // size, NEAR // size + lanes, max(LINE // size, 1))
+    return tuple(Ahead(load(x.data, add(x.args[0], k), x.dtype)) for k in places)
 
 
 def _next_row(x: Value, row: Value, lanes: int) -> Statements:
