@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft as wf
+from weft.compiler import kernels
+from weft.config import settings
 from weft.errors import OutOfMemoryError
 
 DTYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64"]
@@ -103,6 +106,22 @@ def test_results_that_no_memory_has_are_refused_and_the_next_call_works(function
         with pytest.raises(OutOfMemoryError):
             wf.realize(run(x))
     assert (wf.ones(3) + 1).tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(("raised", "unlike"), [(MemoryError, wf.sinh), (SystemError, wf.cosh)])
+def test_memory_that_runs_out_while_code_is_written_is_told(
+    raised: type[Exception], unlike: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def emit(*_: Any) -> str:
+        raise raised("error return without exception set")
+
+    monkeypatch.setattr(settings, "cache_dir", str(tmp_path))
+    x = wf.ones(1000)
+    with monkeypatch.context() as inside:
+        inside.setattr(kernels, "emit", emit)
+        with pytest.raises(OutOfMemoryError, match="memory ran out while"):
+            wf.compile(lambda x: wf.cbrt(x) - unlike(x))(x)
+    assert wf.compile(lambda x: wf.cbrt(x) - unlike(x))(x).shape == (1000,)
 
 
 _LIMITED = """
