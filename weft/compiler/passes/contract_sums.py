@@ -132,12 +132,7 @@ class Blocks:
             made += when(begun, self.fetch(f.waits, row, column))
         if unused is not False and self.part == WHOLE:
             crooked = when(straight, (), self.finish_from_tile(row, column, slot))
-            epilogue = self.hidden.epilogue(2)
-            hidden = when(
-                whole,
-                f.lanes(lambda lane: self.finish(row, column, lane, epilogue)),
-                self.finish_from_tile(row, column, slot, epilogue),
-            )
+            hidden = self.finish_hidden(row, column, slot, whole)
             return (*made, *when(unused, hidden, (*f.lanes(body), *crooked)))
         made += f.lanes(body)
         if f.waits is not None:
@@ -453,6 +448,14 @@ class Blocks:
             return f.epilogue(add(row, i), add(column, j), kept, lanes, given)
 
         return self.frame.each(row, column, at)
+
+    def finish_hidden(
+        self, row: Value, column: Value, slot: Value, whole: Value | bool
+    ) -> Statements:
+        """The epilogue of a block whose sums a mask hides: written out, if all of it is there."""
+        epilogue = self.hidden.epilogue(2)
+        at_once = self.frame.lanes(lambda lane: self.finish(row, column, lane, epilogue))
+        return when(whole, at_once, self.finish_from_tile(row, column, slot, epilogue))
 
     def finish_panel(self, p: Value) -> Statements:
         """The epilogue for all points of a panel of rows, from the tile, one row after another."""
