@@ -10,6 +10,7 @@ loops fetches the next task's row.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -76,10 +77,14 @@ def _soon(loop: Loop) -> Statements:
         return ()
     together, made = Counter(x.data for x in runs), list[Statement]()
     for x in runs:
-        start, size = BLOCK * together[x.data], x.dtype.itemsize
-        for k in range(start, start + loop.step, max(LINE // size, 1)):
-            made.append(Ahead(load(x.data, add(x.args[0], k), x.dtype)))
+        made += _lines(x, BLOCK * together[x.data], loop.step)
     return tuple(made)
+
+
+def _lines(x: Value, further: int, lanes: int) -> Statements:
+    """The lines of memory that some lanes read, so many elements further."""
+    places = range(further, further + lanes, max(LINE // x.dtype.itemsize, 1))
+    return tuple(Ahead(load(x.data, add(x.args[0], k), x.dtype)) for k in places)
 
 
 def _runs(loop: Loop) -> list[Value]:
@@ -120,9 +125,10 @@ def _with_next_lines(kernel: Kernel) -> Kernel:
     made: dict[int, Statements] = {}
     for loop in loops:
         runs = reads[id(loop)]
-        near = any(again[_first(x, loop)] > 1 or _is_found(x.args[0]) for x in runs)
-        if not near and len({x.data for x in runs}) == 1 and _is_light(loop, len(runs)):
-            made[id(loop)] = tuple(s for x in runs for s in _next_lines(x, loop.step))
+        known_before = any(again[_first(x, loop)] > 1 or _is_found(x.args[0]) for x in runs)
+        if not known_before and len({x.data for x in runs}) == 1 and _is_light(loop, len(runs)):
+            near = (_lines(x, NEAR // x.dtype.itemsize, loop.step) for x in runs)
+            made[id(loop)] = tuple(itertools.chain.from_iterable(near))
     return with_statements(kernel, _fetching(kernel.body, made)) if made else kernel
 
 
@@ -144,19 +150,12 @@ def _is_light(loop: Loop, runs: int) -> bool:
     return few and all(isinstance(s, Assign) for s in loop.body)
 
 
-def _next_lines(x: Value, lanes: int) -> Statements:
-    size = x.dtype.itemsize
-    places = range(NEAR // size, NEAR // size + lanes, max(LINE // size, 1))
-    return tuple(Ahead(load(x.data, add(x.args[0], k), x.dtype)) for k in places)
-
-
 def _next_row(x: Value, row: Value, lanes: int) -> Statements:
     """What the next task reads where this one reads a run."""
     length, size = number(stride(x.args[0], row)), x.dtype.itemsize
     if length is None or not BLOCK <= length <= ROW // size or lanes * size < LINE:
         return ()
-    places = range(length, length + lanes, LINE // size)
-    return tuple(Ahead(load(x.data, add(x.args[0], k), x.dtype)) for k in places)
+    return _lines(x, length, lanes)
 
 
 def _fetching(statements: Statements, made: dict[int, Statements]) -> Statements:
