@@ -314,6 +314,32 @@ def test_the_larger_of_two_vectors_is_one_instruction_and_a_question_for_nan(dty
         assert "uno" in text or not ranges
 
 
+@pytest.mark.parametrize(("dtype", "lanes"), [(FLOAT, 32), (FLOAT, 4), (np.dtype("d"), 8)])
+@pytest.mark.parametrize("name", ["exp", "exp2"])
+def test_an_exponential_is_scaled_by_one_instruction_of_avx_512(name, dtype, lanes):
+    (x,) = operands(dtype)
+    for processor in ("avx512", "avx2"):
+        target = PROCESSORS[processor]
+        text = emit([elementwise(builder.call(name, x), [dtype], 64, lanes, "kernel")], target)
+        assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
+        vectors = max(lanes * dtype.itemsize // 64, 1) if processor == "avx512" else 0
+        assert len(re.findall(r"\bvscalefp[sd]\b", assembly)) == vectors
+        assert ("vpsll" in assembly) == (not vectors)
+
+
+def test_products_that_only_look_like_powers_of_two_are_taken():
+    x, y = operands(FLOAT, FLOAT)
+    whole, word = np.dtype("i4"), builder.bitcast(y, np.dtype("i4"))
+    for shift, mask, other in ((22, -(1 << 23), 24), (22, -(1 << 22), 23), (21, -(1 << 23), 23)):
+        half = builder.bit_and(builder.shift_left(word, const(shift, whole)), const(mask, whole))
+        rest = builder.sub(builder.shift_left(word, const(other, whole)), half)
+        first, second = (builder.bitcast(a, FLOAT) for a in (half, rest))
+        made = builder.mul(builder.mul(x, first), second)
+        text = emit([elementwise(made, [FLOAT, FLOAT], 64, 16, "kernel")], PROCESSORS["avx512"])
+        assert "scalef" not in text
+        assert text.count("fmul") == 2
+
+
 @pytest.mark.parametrize(("dtype", "lanes"), [(FLOAT, 16), (np.dtype("d"), 8)])
 @pytest.mark.parametrize("how", ["max", "min"])
 def test_the_lanes_of_an_extreme_meet_in_whole_registers(how, dtype, lanes):

@@ -66,6 +66,7 @@
 | `emit_scope` | where each value is computed, and how long it stays true |
 | `emit_fused` | fused multiply-add where a processor has none |
 | `emit_lanes` | values combined, and the lanes of a vector |
+| `emit_scale` | products by powers of two, where one instruction takes them |
 | `emit_scalars` | scalar instructions with one meaning on every target |
 | `emit_convert` | casts; narrow floats by integer arithmetic |
 | `emit_remainder` | exact remainders of floats |

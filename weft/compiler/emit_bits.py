@@ -54,7 +54,7 @@ def _rotated(c: Code, x: Value, word: str, text_of: Callable[[Value], str]) -> s
     shifted, count = text_of(x.args[0]), integer_of(x.args[1].args[1])
     pieces = []
     for first in range(0, c.lanes, _LANES):
-        mask = _mask(range(first, first + _LANES))
+        mask = places(range(first, first + _LANES))
         high, low = (
             c.writer.let(f"shufflevector {kind} {text}, {kind} poison, {mask}")
             for text in (shifted, word)
@@ -69,7 +69,7 @@ def _joined(c: Code, pieces: list[str]) -> str:
     """Registers, as many as a power of two, as one vector."""
     size = _LANES
     while len(pieces) > 1:
-        kind, mask = f"<{size} x i32>", _mask(range(2 * size))
+        kind, mask = f"<{size} x i32>", places(range(2 * size))
         pieces = [
             c.writer.let(f"shufflevector {kind} {x}, {kind} {y}, {mask}")
             for x, y in zip(pieces[::2], pieces[1::2], strict=True)
@@ -81,12 +81,13 @@ def _joined(c: Code, pieces: list[str]) -> str:
 def _looked_up(c: Code, word: str, by: int) -> str:
     """Words rotated by whole bytes to the left."""
     kind, each = c.type("i32"), f"<{_BYTES * c.lanes} x i8>"
-    places = (k - k % _BYTES + (k - by) % _BYTES for k in range(_BYTES * c.lanes))
+    taken = (k - k % _BYTES + (k - by) % _BYTES for k in range(_BYTES * c.lanes))
     seen = c.writer.let(f"bitcast {kind} {word} to {each}")
-    moved = c.writer.let(f"shufflevector {each} {seen}, {each} poison, {_mask(places)}")
+    moved = c.writer.let(f"shufflevector {each} {seen}, {each} poison, {places(taken)}")
     return c.writer.let(f"bitcast {each} {moved} to {kind}")
 
 
-def _mask(places: Iterable[int]) -> str:
-    lanes = [f"i32 {place}" for place in places]
+def places(numbers: Iterable[int]) -> str:
+    """The lanes that a `shufflevector` takes, one after the other."""
+    lanes = [f"i32 {number}" for number in numbers]
     return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"

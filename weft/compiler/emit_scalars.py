@@ -34,8 +34,8 @@ def instruction(
 ) -> str:
     """One instruction on operands of dtype `source`; the result is of dtype `target`.
 
-    `native` names what the target does itself: `half` (conversions), `round`, `fma`, `range`; and
-    `overwrites` if sums of products go where the addend was.
+    `native` names what the target does itself: `half` (conversions), `round`, `fma`, `range`,
+    `scale`; and `overwrites` if sums of products go where the addend was.
     """
     if op == "cast":
         return cast(c, native, args[0], source, target)

@@ -15,6 +15,7 @@ from weft.compiler.emit_bits import inserted
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import any_lane, compress, counting, meet, meeting, turn
 from weft.compiler.emit_scalars import instruction
+from weft.compiler.emit_scale import scaled
 from weft.compiler.emit_scope import (
     NOTHING,
     Located,
@@ -445,6 +446,10 @@ class Values:
             )
         if x.op == "bit_or" and lanes > 1 and "inserts" in self.native:
             found = inserted(code, x, lambda a: self.spread(self.value(a, VECTOR), lanes))
+            if found is not None:
+                return found
+        if x.op == "mul" and lanes > 1 and "scale" in self.native:
+            found = scaled(code, x, lambda a: self.spread(self.value(a, VECTOR), lanes))
             if found is not None:
                 return found
         if x.op in ("floordiv", "rem") and x.dtype == INDEX:

@@ -1,0 +1,80 @@
+"""Products by a power of two that may be out of reach: one instruction of AVX-512.
+
+Elsewhere two powers of about equal size are made of the bits of a whole number, and two products
+taken. Only the second one can round, so the bits are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from weft.compiler.emit_bits import places
+from weft.compiler.emit_text import Code, type_of
+from weft.compiler.loops import Value, integer_of
+from weft.ops.functions.number import FORMATS
+
+LEAST, MOST = 16, 64  # bytes of a vector that the instruction takes
+_LETTER = {4: "s", 8: "d"}
+
+
+def scaled(c: Code, x: Value, text_of: Callable[[Value], str]) -> str | None:
+    """A product y * first * second, by powers of two that one number is the exponent of, or None.
+
+    See `weft.ops.functions.number.Whole` for that number.
+    """
+    size = x.dtype.itemsize
+    product, second = x.args
+    if product.op != "mul" or size not in _LETTER or c.lanes * size < LEAST:
+        return None
+    form = FORMATS[8 * size]
+    y, first = product.args
+    whole = _whole(first, second, form.fraction)
+    if whole is None or whole.dtype != x.dtype:
+        return None
+    name, base = type_of(x.dtype), math.ldexp(1.5, form.fraction) + 2 * form.bias
+    exponent = c.op("fsub", name, text_of(whole), c.number(base, name))
+    return _called(c, text_of(y), exponent, name, size)
+
+
+def _whole(first: Value, second: Value, fraction: int) -> Value | None:
+    """The number whose `powers_of_two` these are, if they are."""
+    if first.op != "bitcast" or second.op != "bitcast":
+        return None
+    (low,), (rest,) = first.args, second.args
+    if (low.op, rest.op) != ("bit_and", "sub") or rest.args[1] is not low:
+        return None
+    half, whole = low.args[0], rest.args[0]
+    if half.op != "shift_left" or whole.op != "shift_left" or half.args[0] is not whole.args[0]:
+        return None
+    given = (low.args[1], half.args[1], whole.args[1])
+    if any(x.op != "const" for x in given):
+        return None
+    bits = whole.args[0]
+    is_exponent = [integer_of(x) for x in given] == [-(1 << fraction), fraction - 1, fraction]
+    return bits.args[0] if is_exponent and bits.op == "bitcast" else None
+
+
+def _called(c: Code, y: str, exponent: str, name: str, size: int) -> str:
+    if c.lanes * size > MOST:
+        return _by_halves(c, y, exponent, name, size)
+    kind, mask = c.type(name), f"i{max(c.lanes, 8)}"
+    more = ("i32 4",) if c.lanes * size == MOST else ()  # rounds as ever
+    called = f"@llvm.x86.avx512.mask.scalef.p{_LETTER[size]}.{8 * size * c.lanes}"
+    kinds = ", ".join([kind, kind, kind, mask, *("i32" for _ in more)])
+    c.writer.declarations[f"declare {kind} {called}({kinds})"] = None
+    given = [f"{kind} {y}", f"{kind} {exponent}", f"{kind} {y}", f"{mask} -1", *more]
+    return c.writer.let(f"call {kind} {called}({', '.join(given)})")
+
+
+def _by_halves(c: Code, y: str, exponent: str, name: str, size: int) -> str:
+    kind, half = c.type(name), Code(c.writer, c.lanes // 2)
+    made = []
+    for first in (0, half.lanes):
+        mask = places(range(first, first + half.lanes))
+        few = (
+            c.writer.let(f"shufflevector {kind} {x}, {kind} poison, {mask}") for x in (y, exponent)
+        )
+        made.append(_called(half, *few, name, size))
+    low, high = (f"{half.type(name)} {x}" for x in made)
+    return c.writer.let(f"shufflevector {low}, {high}, {places(range(c.lanes))}")
