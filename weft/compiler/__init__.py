@@ -27,6 +27,7 @@
 | `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
 | `entries` | what groups of calls read of each other, row by row or elsewhere |
 | `steps`, `panels` | what such an order is made of; kernels that run on some rows at a time |
+| `streams` | which results are so large that caches need not keep them |
 | `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
 | `choice`, `choices` | what may be decided otherwise about a heavy kernel; what tuning decided |
 | `search` | `search`: candidates measured in turns, within a time |
@@ -65,6 +66,7 @@
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |
 | `emit_fused` | fused multiply-add where a processor has none |
+| `emit_stream` | stores of large results past the caches |
 | `emit_lanes` | values combined, and the lanes of a vector |
 | `emit_scale` | products by powers of two, where one instruction takes them |
 | `emit_scalars` | scalar instructions with one meaning on every target |

@@ -32,6 +32,7 @@ from weft.compiler.steps import (
     ScanLoop,
     Step,
 )
+from weft.compiler.streams import Streams
 from weft.compiler.translate import touched
 from weft.config import settings
 from weft.core.common.types import TensorType
@@ -66,6 +67,7 @@ class Assembler:
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
     _asked: dict[_Asked, tuple[Request, Kernel]] = field(default_factory=dict)
+    _streams: Streams = field(default_factory=Streams)
     clock: Clock = field(default_factory=Clock)
 
     def block(
@@ -217,7 +219,8 @@ class Assembler:
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
         places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
-        request = self._request(lowered.kernel, cut, self._lasting(places))
+        kernel = self._streams.kernel(lowered.kernel, places)
+        request = self._request(kernel, cut, self._lasting(places))
         self.requests.append(request)
         written = [memory[ref] for ref in lowered.written]
         if lowered.reports:

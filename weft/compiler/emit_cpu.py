@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_llvm import Frame, emit_kernel
 from weft.compiler.emit_pairs import FEATURE
+from weft.compiler.emit_stream import fence, streams_of
 from weft.compiler.emit_text import Writer
 from weft.compiler.emit_tiles import feature_of
 from weft.compiler.loops import Kernel, Loop
@@ -45,7 +46,12 @@ def native_to(target: Target) -> frozenset[str]:
         if target.architecture in _NEON:
             found |= {"inserts"}
         return frozenset(found | {"dot4", "sdot"} if target.has("dotprod") else found)
-    has = {"half": ("f16c", "avx512f"), "round": ("sse4.1", "avx"), "fma": ("fma", "avx512f")}
+    has = {
+        "stream": ("avx",),
+        "half": ("f16c", "avx512f"),
+        "round": ("sse4.1", "avx"),
+        "fma": ("fma", "avx512f"),
+    }
     found = {name for name, any_of in has.items() if any(map(target.has, any_of))}
     pairs = {64: "avx512bw", 32: "avx2"}.get(target.vector_bytes)
     if pairs is None or target.has(pairs):
@@ -72,6 +78,7 @@ class Cpu:
     def __init__(self, target: Target, checks: bool = False) -> None:
         self.native = native_to(target)
         self.checks = checks
+        self._streams: dict[int, str] = {}
 
     def open(self, kernel: Kernel, writer: Writer) -> Frame:
         """Write the function's header and load its pointers and parameters."""
@@ -90,10 +97,14 @@ class Cpu:
             place = writer.let(f"getelementptr i64, ptr %parameters, i64 {number}")
             parameters.append(writer.let(f"load i64, ptr {place}"))
         guard = Guard(kernel, writer) if self.checks else None
-        return Frame(tuple(buffers), tuple(parameters), "%begin", "%end", guard)
+        streams = "stream" in self.native and not self.checks
+        self._streams = streams_of(kernel, buffers, writer) if streams else {}
+        return Frame(tuple(buffers), tuple(parameters), "%begin", "%end", guard, self._streams)
 
     def close(self, writer: Writer) -> None:
-        """Write the function's end."""
+        """Write the function's end; others see what went past caches after a fence."""
+        if self._streams:
+            fence(writer)
         writer.lines.append("  ret void\n}")
 
     def index(self, loop: Loop, writer: Writer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from weft.compiler.emit_scalars import instruction
@@ -207,3 +208,45 @@ def _extreme(
         c.select(wins, type_of(kind), new, old)
         for kind, old, new in zip(dtypes, low, high, strict=True)
     ]
+
+
+def asking_lanes(
+    writer: Writer,
+    condition: str,
+    lanes: int,
+    usual: list[str],
+    kinds: list[str],
+    found: Callable[[str], list[str]],
+) -> list[str]:
+    """Vectors, with what is `found` for a lane put into those that a condition holds for; a loop.
+
+    A scalar's instructions are few to compile, and those that run them are few too.
+    """
+    before = writer.block
+    loop, asks, after, done = (writer.label(n) for n in ("lane", "asks", "after", "done"))
+    asking, following = writer.name(), writer.name()
+    olds, news = [writer.name() for _ in usual], [writer.name() for _ in usual]
+    writer.goto(loop)
+    writer.begin(loop)
+    count = f"phi i64 [ 0, %{before} ], [ {following}, %{after} ]"
+    writer.lines.append(f"  {asking} = {count}")
+    for kind, old, first, new in zip(kinds, olds, usual, news, strict=True):
+        writer.lines.append(f"  {old} = phi {kind} [ {first}, %{before} ], [ {new}, %{after} ]")
+    which = f"i64 {asking}"
+    flag = writer.let(f"extractelement <{lanes} x i1> {condition}, {which}")
+    writer.branch(flag, asks, after)
+    writer.begin(asks)
+    put = [
+        writer.let(f"insertelement {kind} {old}, {one}, {which}")
+        for kind, old, one in zip(kinds, olds, found(asking), strict=True)
+    ]
+    end = writer.block
+    writer.goto(after)
+    writer.begin(after)
+    for kind, old, one, new in zip(kinds, olds, put, news, strict=True):
+        writer.lines.append(f"  {new} = phi {kind} [ {old}, %{loop} ], [ {one}, %{end} ]")
+    writer.lines.append(f"  {following} = add nuw nsw i64 {asking}, 1")
+    more = writer.let(f"icmp ult i64 {following}, {lanes}")
+    writer.branch(more, loop, done)
+    writer.begin(done)
+    return news

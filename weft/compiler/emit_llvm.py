@@ -7,12 +7,15 @@ instructions it has.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
 from weft.compiler.emit_scope import Memory, Operand, Place, Scope, reads_of
+from weft.compiler.emit_stream import is_streamed, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
 from weft.compiler.emit_values import VECTOR, Values
@@ -46,6 +49,9 @@ class Frame(NamedTuple):
     begin: str  # the range of the parallel loop
     end: str
     guard: Guard | None = None  # checks accesses, where somebody asks for that
+    streams: Mapping[int, str] = MappingProxyType(
+        {}
+    )  # those buffers; whether they start with lines
 
 
 class Dialect(Protocol):
@@ -117,6 +123,7 @@ class _Function:
         self.values.parameters = frame.parameters
         self.values.guard = frame.guard
         self.scopes = self.values.scopes
+        self.streams = {("buffer", n): starts for n, starts in frame.streams.items()}
         self._writes: dict[int, frozenset[Memory]] = {}  # what loops of this kernel write
         for number, local in enumerate(kernel.locals):
             if local.shared:
@@ -210,8 +217,11 @@ class _Function:
         step = values.slope(index)
         if step == 1:
             pointer = values.locate(place, index, 0).pointer
-            align = values.alignment(place, index)
-            values.write(place, pointer, values.spread(value, values.lanes), values.lanes, align)
+            text, starts = values.spread(value, values.lanes), self.streams.get(place.memory)
+            if starts and is_streamed(values, place, index):
+                stream(values, starts, place, pointer, text)
+                return
+            values.write(place, pointer, text, values.lanes, values.alignment(place, index))
         elif step == 0 and value.lanes == 1:
             pointer = values.locate(place, index, 0).pointer
             values.write(place, pointer, value.text, 1)

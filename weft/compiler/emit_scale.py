@@ -72,9 +72,9 @@ def _by_halves(c: Code, y: str, exponent: str, name: str, size: int) -> str:
     made = []
     for first in (0, half.lanes):
         mask = places(range(first, first + half.lanes))
-        few = (
+        few, of = (
             c.writer.let(f"shufflevector {kind} {x}, {kind} poison, {mask}") for x in (y, exponent)
         )
-        made.append(_called(half, *few, name, size))
+        made.append(_called(half, few, of, name, size))
     low, high = (f"{half.type(name)} {x}" for x in made)
     return c.writer.let(f"shufflevector {low}, {high}, {places(range(c.lanes))}")

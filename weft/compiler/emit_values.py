@@ -13,7 +13,15 @@ from functools import partial
 from weft.compiler import affine
 from weft.compiler.emit_bits import inserted
 from weft.compiler.emit_bounds import Guard
-from weft.compiler.emit_lanes import any_lane, compress, counting, meet, meeting, turn
+from weft.compiler.emit_lanes import (
+    any_lane,
+    asking_lanes,
+    compress,
+    counting,
+    meet,
+    meeting,
+    turn,
+)
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scale import scaled
 from weft.compiler.emit_scope import (
@@ -195,10 +203,15 @@ class Values:
     def alignment(self, place: Place, index: Value) -> int:
         """The bytes that the address of a vector, adjacent elements from `index`, divides by."""
         size = place.dtype.itemsize
-        if not (self.aligned and self._whole and self.variable is not None):
+        if not self.aligned:
             return size
-        others = without(polynomial(index), (self.variable,))
-        return size * self.lanes if divides(others, self.lanes) else size
+        return size * self.lanes if self.is_whole(index) else size
+
+    def is_whole(self, index: Value) -> bool:
+        """Whether adjacent elements from `index` on begin a whole number of vectors into memory."""
+        if not (self._whole and self.variable is not None):
+            return False
+        return divides(without(polynomial(index), (self.variable,)), self.lanes)
 
     def address(self, place: Place, index: Operand, step: int | str = 0) -> tuple[str, int]:
         """A pointer to an element, `step` elements past `index`; and the depth it is known at."""
@@ -444,12 +457,9 @@ class Values:
             return self.writer.let(
                 f"select {condition} {texts[0]}, {kind} {texts[1]}, {kind} {texts[2]}"
             )
-        if x.op == "bit_or" and lanes > 1 and "inserts" in self.native:
-            found = inserted(code, x, lambda a: self.spread(self.value(a, VECTOR), lanes))
-            if found is not None:
-                return found
-        if x.op == "mul" and lanes > 1 and "scale" in self.native:
-            found = scaled(code, x, lambda a: self.spread(self.value(a, VECTOR), lanes))
+        if lanes > 1 and x.op in _SHORTER and _SHORTER[x.op][0] in self.native:
+            text_of = lambda a: self.spread(self.value(a, VECTOR), lanes)  # noqa: E731
+            found = _SHORTER[x.op][1](code, x, text_of)
             if found is not None:
                 return found
         if x.op in ("floordiv", "rem") and x.dtype == INDEX:
@@ -537,41 +547,16 @@ class Values:
     def _lane_by_lane(
         self, condition: Operand, slow: tuple[Value, ...], usual: list[str], kinds: list[str]
     ) -> list[str]:
-        """The usual vectors with the slow values put into the lanes that ask, in a loop.
+        """The usual vectors with the slow values put into the lanes that ask."""
 
-        A scalar's instructions are few to compile, and those that run them are few too.
-        """
-        writer, before = self.writer, self.writer.block
-        loop, asks, after, done = (writer.label(n) for n in ("lane", "asks", "after", "done"))
-        self.asking, following = writer.name(), writer.name()
-        olds, news = [writer.name() for _ in usual], [writer.name() for _ in usual]
-        writer.goto(loop)
-        writer.begin(loop)
-        count = f"phi i64 [ 0, %{before} ], [ {following}, %{after} ]"
-        writer.lines.append(f"  {self.asking} = {count}")
-        for kind, old, first, new in zip(kinds, olds, usual, news, strict=True):
-            writer.lines.append(f"  {old} = phi {kind} [ {first}, %{before} ], [ {new}, %{after} ]")
-        which = f"i64 {self.asking}"
-        flag = writer.let(f"extractelement <{condition.lanes} x i1> {condition.text}, {which}")
-        writer.branch(flag, asks, after)
-        writer.begin(asks)
-        self.scopes.push(Scope("branch"))
-        found = [self.value(a, ASKING) for a in slow]
-        self.scopes.pop()
-        put = [
-            writer.let(f"insertelement {kind} {old}, {type_of(a.dtype)} {a.text}, {which}")
-            for kind, old, a in zip(kinds, olds, found, strict=True)
-        ]
-        end = writer.block
-        writer.goto(after)
-        writer.begin(after)
-        for kind, old, one, new in zip(kinds, olds, put, news, strict=True):
-            writer.lines.append(f"  {new} = phi {kind} [ {old}, %{loop} ], [ {one}, %{end} ]")
-        writer.lines.append(f"  {following} = add nuw nsw i64 {self.asking}, 1")
-        more = writer.let(f"icmp ult i64 {following}, {condition.lanes}")
-        writer.branch(more, loop, done)
-        writer.begin(done)
-        return news
+        def found(asking: str) -> list[str]:
+            self.asking = asking
+            self.scopes.push(Scope("branch"))
+            texts = [f"{type_of(a.dtype)} {self.value(a, ASKING).text}" for a in slow]
+            self.scopes.pop()
+            return texts
+
+        return asking_lanes(self.writer, condition.text, condition.lanes, usual, kinds, found)
 
     def _turned(self, x: Value) -> list[Operand]:
         """Each bit of a lane's number trades places with one of the vectors' own."""
@@ -601,5 +586,6 @@ class Values:
         self._keep(x, lane, made if len(made) > 1 else made[0])
 
 
+_SHORTER = {"bit_or": ("inserts", inserted), "mul": ("scale", scaled)}  # by fewer instructions
 _ASKING = frozenset({"load", "get", "across", "turned", "compress"})  # for operands by lane
 _OTHERWISE = _ASKING | {"const", "rarely", "item", "variable", "parameter"}  # no instructions

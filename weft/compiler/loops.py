@@ -204,7 +204,10 @@ def turned(vectors: Sequence[Value]) -> tuple[Value, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory the caller gives: `read`, `write`, or `update` (read and written)."""
+    """Memory the caller gives: `read`, `write`, or `update` (read and written).
+
+    What is written as a `stream` is so large, and read so late, that caches need not keep it.
+    """
 
     name: str
     dtype: DType

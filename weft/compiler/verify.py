@@ -51,6 +51,8 @@ _EXTREMES = ("argmax", "argmin")
 _WORD = np.dtype(np.int32)
 _NARROW = (bfloat16, np.dtype(np.float32))
 TILED = (_NARROW, (np.dtype(np.int8), _WORD))  # factors of tiles and their sums
+_MODES = frozenset({"read", "write", "update", "stream"})
+_READ = frozenset({"read", "update"})  # modes
 _STORED = COMBINES - {*_EXTREMES, *PRODUCTS}
 
 
@@ -70,7 +72,7 @@ class _Checker:
         self.lanes = 0  # of the vector loop around; 0 outside
         self.vector: Value | None = None  # its variable
         for buffer in kernel.buffers:
-            self.ensure(buffer.mode in ("read", "write", "update"), f"{buffer.name}: no such mode")
+            self.ensure(buffer.mode in _MODES, f"{buffer.name}: no such mode")
         for local in kernel.locals:
             self.ensure(local.lanes >= 1 and local.length >= 0, f"{local.name}: no such size")
             beside = local.beside is None or (local.length and local.beside < len(kernel.buffers))
@@ -313,7 +315,7 @@ class _Checker:
         elif x.op == "load":
             self.ensure(0 <= x.data < len(self.kernel.buffers), f"no buffer {x.data}", x)
             buffer = self.kernel.buffers[x.data]
-            self.ensure(buffer.mode != "write", f"{buffer.name}: loaded, but only written", x)
+            self.ensure(buffer.mode in _READ, f"{buffer.name}: loaded, but only written", x)
             self.ensure(x.dtype == buffer.dtype, f"{buffer.name}: loaded as {x.dtype}", x)
             self.ensure(x.args[0].dtype == INDEX, f"{buffer.name}: an index is int64", x)
         else:
