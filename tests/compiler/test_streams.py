@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.compiler.native_kernels import Compiled, elementwise, i, kernel_of, operands
+from tests.compiler.native_kernels import Compiled, elementwise, operands
 from weft.compiler import streams
-from weft.compiler.affine import add
 from weft.compiler.build import Builder
 from weft.compiler.emit_cpu import emit, native_to
 from weft.compiler.kernels import STORE
-from weft.compiler.loops import Loop, Store, integer
 from weft.compiler.steps import Memory
 from weft.compiler.verify import verify
 from weft.config import settings
@@ -59,15 +57,6 @@ def test_parts_of_lines_do_not():
     assert past(doubled(lanes=8))[0] == 0
     assert past(doubled(lanes=16, dtype=np.dtype(np.int16)))[0] == 0
     assert past(doubled(lanes=16, size=4099))[0] == 1  # the last three one by one
-
-
-def test_vectors_that_begin_inside_a_line_do_not():
-    (x,) = operands(FLOAT)
-    for start, whole in ((3, False), (16, True)):
-        store = Store(0, add(i, integer(start)), x)
-        body = (Loop(i, integer(0), integer(64), (store,), "vector", 16),)
-        kernel = with_mode(kernel_of([FLOAT, FLOAT], body), "stream")
-        assert (past(kernel)[0] == 1) == whole
 
 
 def test_nothing_does_on_processors_without_wide_vectors_or_if_accesses_are_checked():

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_llvm import Frame, emit_kernel
 from weft.compiler.emit_pairs import FEATURE
-from weft.compiler.emit_stream import fence, streams_of
+from weft.compiler.emit_stream import fence
 from weft.compiler.emit_text import Writer
 from weft.compiler.emit_tiles import feature_of
 from weft.compiler.loops import Kernel, Loop
@@ -78,7 +78,7 @@ class Cpu:
     def __init__(self, target: Target, checks: bool = False) -> None:
         self.native = native_to(target)
         self.checks = checks
-        self._streams: dict[int, str] = {}
+        self._streams: frozenset[int] = frozenset()
 
     def open(self, kernel: Kernel, writer: Writer) -> Frame:
         """Write the function's header and load its pointers and parameters."""
@@ -97,9 +97,14 @@ class Cpu:
             place = writer.let(f"getelementptr i64, ptr %parameters, i64 {number}")
             parameters.append(writer.let(f"load i64, ptr {place}"))
         guard = Guard(kernel, writer) if self.checks else None
-        streams = "stream" in self.native and not self.checks
-        self._streams = streams_of(kernel, buffers, writer) if streams else {}
+        self._streams = self._streams_of(kernel)
         return Frame(tuple(buffers), tuple(parameters), "%begin", "%end", guard, self._streams)
+
+    def _streams_of(self, kernel: Kernel) -> frozenset[int]:
+        """The buffers that are written past caches."""
+        if self.checks or "stream" not in self.native:
+            return frozenset()
+        return frozenset(n for n, buffer in enumerate(kernel.buffers) if buffer.mode == "stream")
 
     def close(self, writer: Writer) -> None:
         """Write the function's end; others see what went past caches after a fence."""

@@ -7,15 +7,13 @@ instructions it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
 from weft.compiler.emit_scope import Memory, Operand, Place, Scope, reads_of
-from weft.compiler.emit_stream import is_streamed, stream
+from weft.compiler.emit_stream import LINE, fills_lines, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
 from weft.compiler.emit_values import VECTOR, Values
@@ -38,7 +36,6 @@ from weft.errors import UnsupportedError
 
 WAY = 1 << 14  # bytes that the nearest cache has places for once, or a multiple of it
 BEHIND = 1 << 10  # bytes from what is read back to an array that is walked with it
-LINE = 64
 
 
 class Frame(NamedTuple):
@@ -49,9 +46,7 @@ class Frame(NamedTuple):
     begin: str  # the range of the parallel loop
     end: str
     guard: Guard | None = None  # checks accesses, where somebody asks for that
-    streams: Mapping[int, str] = MappingProxyType(
-        {}
-    )  # those buffers; whether they start with lines
+    streams: frozenset[int] = frozenset()  # buffers that are written past caches
 
 
 class Dialect(Protocol):
@@ -123,7 +118,7 @@ class _Function:
         self.values.parameters = frame.parameters
         self.values.guard = frame.guard
         self.scopes = self.values.scopes
-        self.streams = {("buffer", n): starts for n, starts in frame.streams.items()}
+        self.streams = {("buffer", number) for number in frame.streams}
         self._writes: dict[int, frozenset[Memory]] = {}  # what loops of this kernel write
         for number, local in enumerate(kernel.locals):
             if local.shared:
@@ -217,9 +212,9 @@ class _Function:
         step = values.slope(index)
         if step == 1:
             pointer = values.locate(place, index, 0).pointer
-            text, starts = values.spread(value, values.lanes), self.streams.get(place.memory)
-            if starts and is_streamed(values, place, index):
-                stream(values, starts, place, pointer, text)
+            text = values.spread(value, values.lanes)
+            if place.memory in self.streams and fills_lines(place, values.lanes):
+                stream(values, place, pointer, text)
                 return
             values.write(place, pointer, text, values.lanes, values.alignment(place, index))
         elif step == 0 and value.lanes == 1:

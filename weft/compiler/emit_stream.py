@@ -1,8 +1,8 @@
 """Stores of whole lines past the caches, for results that are larger than these.
 
-A cache would read each line first, only to write it back later: that is twice the traffic. Memory
-must begin with a line for it, which is asked when a function starts. Other threads see what was
-written so once it is fenced.
+A cache would read each line first, only to write it back later: that is twice the traffic. A vector
+goes past it if it lies on whole lines, which is asked at each store: one instruction more beside
+memory that is waited for. Other threads see what was written so once it is fenced.
 """
 
 from __future__ import annotations
@@ -10,36 +10,25 @@ from __future__ import annotations
 from weft.compiler.emit_scope import Place
 from weft.compiler.emit_text import Writer, vector
 from weft.compiler.emit_values import Values
-from weft.compiler.loops import Kernel, Value
 
 LINE = 64  # bytes
 _FENCE = "@llvm.x86.sse.sfence"
 _PAST = "!0"
 
 
-def streams_of(kernel: Kernel, buffers: list[str], writer: Writer) -> dict[int, str]:
-    """By buffer that is a stream: what tells whether it begins with a line."""
-    found = {}
-    for number, buffer in enumerate(kernel.buffers):
-        if buffer.mode == "stream":
-            start = writer.let(f"ptrtoint ptr {buffers[number]} to i64")
-            apart = writer.let(f"and i64 {start}, {LINE - 1}")
-            found[number] = writer.let(f"icmp eq i64 {apart}, 0")
-    return found
+def fills_lines(place: Place, lanes: int) -> bool:
+    """Whether a vector of elements can lie on whole lines."""
+    return lanes * place.dtype.itemsize % LINE == 0
 
 
-def is_streamed(values: Values, place: Place, index: Value) -> bool:
-    """Whether a vector of a stream, adjacent elements from `index` on, fills whole lines."""
-    whole_lines = values.lanes * place.dtype.itemsize % LINE == 0
-    return whole_lines and values.is_whole(index)
-
-
-def stream(values: Values, starts: str, place: Place, pointer: str, text: str) -> None:
-    """Write a vector, past the caches if its buffer `starts` with a line."""
+def stream(values: Values, place: Place, pointer: str, text: str) -> None:
+    """Write a vector, past the caches if it lies on whole lines."""
     writer = values.writer
     writer.declarations[f"{_PAST} = !{{i32 1}}"] = None
     past, near, after = (writer.label(name) for name in ("past", "near", "after"))
-    writer.branch(starts, past, near)
+    address = writer.let(f"ptrtoint ptr {pointer} to i64")
+    inside = writer.let(f"and i64 {address}, {LINE - 1}")
+    writer.branch(writer.let(f"icmp eq i64 {inside}, 0"), past, near)
     writer.begin(past)
     kind = vector(place.element, values.lanes)
     writer.do(f"store {kind} {text}, ptr {pointer}, align {LINE}, !nontemporal {_PAST}")

@@ -203,15 +203,10 @@ class Values:
     def alignment(self, place: Place, index: Value) -> int:
         """The bytes that the address of a vector, adjacent elements from `index`, divides by."""
         size = place.dtype.itemsize
-        if not self.aligned:
+        if not (self.aligned and self._whole and self.variable is not None):
             return size
-        return size * self.lanes if self.is_whole(index) else size
-
-    def is_whole(self, index: Value) -> bool:
-        """Whether adjacent elements from `index` on begin a whole number of vectors into memory."""
-        if not (self._whole and self.variable is not None):
-            return False
-        return divides(without(polynomial(index), (self.variable,)), self.lanes)
+        others = without(polynomial(index), (self.variable,))
+        return size * self.lanes if divides(others, self.lanes) else size
 
     def address(self, place: Place, index: Operand, step: int | str = 0) -> tuple[str, int]:
         """A pointer to an element, `step` elements past `index`; and the depth it is known at."""
