@@ -86,14 +86,16 @@ def test_memory_may_begin_anywhere(shift):
 
 def test_large_results_are_streams_but_nothing_else():
     kernel = replace(doubled("write"), notes={})
-    large, small = TensorType((streams.LARGE // 4,), FLOAT), TensorType((100,), FLOAT)
-    given = Memory(large, "input")
+    large, small = TensorType((streams.TOUCHED // 8,), FLOAT), TensorType((100,), FLOAT)
+    given, few = Memory(large, "input"), Memory(small, "input")
     chosen = streams.Streams()
     with using_target(WIDE):
         found = chosen.kernel(kernel, [Memory(large, "output"), given])
         assert [b.mode for b in found.buffers] == ["stream", "read"]
         assert chosen.kernel(kernel, [Memory(large, "output"), given]) is found
-        assert chosen.kernel(kernel, [Memory(small, "output"), given]) is kernel
+        assert chosen.kernel(kernel, [Memory(large, "output"), few]) is kernel  # it is near
+        vast = Memory(TensorType((streams.TOUCHED,), FLOAT), "input")
+        assert chosen.kernel(kernel, [Memory(small, "output"), vast]) is kernel
         assert chosen.kernel(kernel, [Memory(large, "temporary"), given]) is kernel
         updated = with_mode(kernel, "update")
         assert chosen.kernel(updated, [Memory(large, "output"), given]) is updated
@@ -124,6 +126,7 @@ def test_programs_give_the_bits_they_gave(monkeypatch, name):
     monkeypatch.setattr(settings, "cache_bytes", 0)  # else it would be the program that is there
     plain = wf.tree_leaves(wf.compile(lambda x: made(x))(x))
     monkeypatch.setattr(streams, "LARGE", 1 << 10)
+    monkeypatch.setattr(streams, "TOUCHED", 1 << 10)
     streamed = wf.compile(lambda x: made(x))
     for _ in range(2):
         for one, other in zip(plain, wf.tree_leaves(streamed(x)), strict=True):
@@ -135,6 +138,7 @@ def test_programs_give_the_bits_they_gave(monkeypatch, name):
 
 def test_a_result_that_takes_the_memory_of_an_operand_may_begin_anywhere(monkeypatch):
     monkeypatch.setattr(streams, "LARGE", 1 << 10)
+    monkeypatch.setattr(streams, "TOUCHED", 1 << 10)
     room = np.arange(4096 + 3, dtype=FLOAT)
     for shift in (0, 1, 3):
         x = wf.tensor(room[shift : shift + 4096].copy())

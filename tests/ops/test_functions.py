@@ -170,6 +170,16 @@ def test_float32_keeps_denormal_results_to_the_last(name, end):
     assert np.array_equal(call(name, x) == 0, want == 0)
 
 
+@pytest.mark.parametrize(("dtype", "end"), [(FLOAT32, -150.5), (FLOAT64, -1075.5)], ids=str)
+@pytest.mark.parametrize("name", ["exp", "exp2"])
+def test_powers_below_the_smallest_number_are_zero_however_far_below(name, dtype, end):
+    end = end * math.log(2) if name == "exp" else end
+    far = [*(k * end for k in (1, 1.01, 1.3, 1.69, 1.7, 2, 10)), -1e9, -3e38, -np.inf]
+    found = call(name, np.array(far, dtype))
+    assert not found.any()
+    assert not np.signbit(found).any()
+
+
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_angles_next_to_a_multiple_of_a_right_angle_keep_their_digits(name):
     hard = np.ldexp(6381956970095103.0, 797)  # closer to one than any other float64

@@ -1,7 +1,8 @@
-"""Products by a power of two that may be out of reach: one instruction of AVX-512.
+"""Exponentials y * 2**n, be 2**n out of reach: one instruction of AVX-512.
 
 Elsewhere two powers of about equal size are made of the bits of a whole number, and two products
-taken. Only the second one can round, so the bits are the same.
+taken. Only the second one can round, so the bits are the same. What is nothing is not computed:
+processors take long for results near the smallest numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 from weft.compiler.emit_bits import places
 from weft.compiler.emit_text import Code, type_of
-from weft.compiler.loops import Value, integer_of
+from weft.compiler.loops import Value, const, integer_of
 from weft.ops.functions.number import FORMATS
 
 LEAST, MOST = 16, 64  # bytes of a vector that the instruction takes
@@ -21,7 +22,7 @@ _LETTER = {4: "s", 8: "d"}
 def scaled(c: Code, x: Value, text_of: Callable[[Value], str]) -> str | None:
     """A product y * first * second, by powers of two that one number is the exponent of, or None.
 
-    See `weft.ops.functions.number.Whole` for that number.
+    See `weft.ops.functions.number.Whole` for that number. Here y is about 1: a polynomial's value.
     """
     size = x.dtype.itemsize
     product, second = x.args
@@ -29,12 +30,16 @@ def scaled(c: Code, x: Value, text_of: Callable[[Value], str]) -> str | None:
         return None
     form = FORMATS[8 * size]
     y, first = product.args
+    if y.op != "fma" or y.args[2] is not const(1, x.dtype):
+        return None
     whole = _whole(first, second, form.fraction)
     if whole is None or whole.dtype != x.dtype:
         return None
     name, base = type_of(x.dtype), math.ldexp(1.5, form.fraction) + 2 * form.bias
     exponent = c.op("fsub", name, text_of(whole), c.number(base, name))
-    return _called(c, text_of(y), exponent, name, size)
+    made = _called(c, text_of(y), exponent, name, size)
+    is_some = c.compare("uge", name, exponent, c.number(-(form.bias + form.fraction), name))
+    return c.select(is_some, name, made, c.number(0.0, name))
 
 
 def _whole(first: Value, second: Value, fraction: int) -> Value | None:

@@ -22,6 +22,10 @@ from weft.ops.functions.split import Double, constant, fast_two_sum, multiply, p
 # Beyond these every result is infinite or zero; inside, two powers of two scale it.
 _RANGE = {32: (-105.0, 90.0), 64: (-746.0, 711.0)}
 _RANGE2 = {32: (-151.0, 129.0), 64: (-1077.0, 1025.0)}
+# The same where nothing but the product is wanted: both powers of the lowest n are 0. Products that
+# nearly reach the smallest numbers take processors a hundred times as long as others.
+_FAR = {32: (-176.0, 90.0), 64: (-1418.0, 711.0)}
+_FAR2 = {32: (-254.0, 129.0), 64: (-2046.0, 1025.0)}
 _LN2_DIGITS = {32: (24,), 64: (53, 53)}
 _EXPM1_END = {32: 89.5, 64: 710.5}  # half of expm1 is infinite from here on
 
@@ -81,12 +85,12 @@ def exponential_double(x: Number, low: Number) -> tuple[Double, Whole]:
 
 def exp(x: Number) -> Number:
     """e to the power x."""
-    return exponential(x.clamp(*_RANGE[x.format.width])).collapse()
+    return exponential(x.clamp(*_FAR[x.format.width])).collapse()
 
 
 def exp2(x: Number) -> Number:
     """2 to the power x."""
-    x = x.clamp(*_RANGE2[x.format.width])
+    x = x.clamp(*_FAR2[x.format.width])
     n = nearest(x, 1.0, 2 * x.format.bias)
     r = x - n.value()
     return Exponential(polynomial(r, (1.0, *coefficients("EXP2", r))), n).collapse()

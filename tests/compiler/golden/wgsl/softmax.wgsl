@@ -130,7 +130,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
           let v64 = b0[v63];
           let v65 = l0;
           let v66 = exact(v64 - v65);
-          let v67 = max_f32(f32(v66), f32(-1.050000000e+02f));
+          let v67 = max_f32(f32(v66), f32(-1.760000000e+02f));
           let v68 = min_f32(f32(v67), f32(9.000000000e+01f));
           let v69 = exact(fma(v68, 1.442695022e+00f, 1.258316600e+07f));
           let v70 = exact(v69 - 1.258316600e+07f);
