@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import weft as wf
 from weft.compiler import kernels
 from weft.config import settings
 from weft.errors import OutOfMemoryError
+from weft.runtime.cpu import room
 
 DTYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64"]
 
@@ -124,10 +126,28 @@ def test_memory_that_runs_out_while_code_is_written_is_told(
     assert wf.compile(lambda x: wf.cbrt(x) - unlike(x))(x).shape == (1000,)
 
 
+@pytest.mark.parametrize(
+    ("constant", "doing"), [("LEAST", "were written"), ("EACH", "1 kernels were compiled")]
+)
+def test_no_room_for_the_compiler_is_told_before_it_is_needed(
+    constant: str, doing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "cache_bytes", 0)
+    function, x = getattr(wf, {"LEAST": "sinh", "EACH": "cosh"}[constant]), wf.ones(1000)
+    with monkeypatch.context() as inside:
+        inside.setattr(room, "_is_limited", lambda: True)
+        wf.compile(lambda x: function(x) + wf.cbrt(x))(x)  # there is enough
+        inside.setattr(room, constant, 1 << 60)
+        with pytest.raises(OutOfMemoryError, match=f"memory ran out while .*{doing}"):
+            wf.compile(lambda x: function(x) * wf.cbrt(x))(x)
+    assert wf.compile(lambda x: function(x) * wf.cbrt(x))(x).shape == (1000,)
+
+
 _LIMITED = """
 import resource, sys
 import numpy as np, weft as wf
 from weft.errors import OutOfMemoryError
+from weft.runtime.cpu import room
 
 f = wf.compile(lambda x: wf.tanh(x @ x) + 1)
 g = wf.compile(wf.grad(lambda x: wf.softmax(x @ x.T, -1).sum()))
@@ -135,7 +155,7 @@ h = lambda x: wf.sort(x, axis=-1)
 for run in (f, g, h):
     wf.realize(run(wf.ones((64, 64))))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
 told = 0
 for n in (512, 1024, 3000, 5000, 2048, 6000, 256):
     for run in (f, g, h):
@@ -150,7 +170,10 @@ print("alive", wf.realize(f(wf.ones((64, 64)))).shape)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
-def test_memory_that_runs_out_is_an_error_and_the_process_goes_on() -> None:
-    done = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True)
+@pytest.mark.parametrize("megabytes", [96, 56, 4])
+def test_memory_that_runs_out_is_an_error_and_the_process_goes_on(megabytes: int) -> None:
+    kept = {**os.environ, "WEFT_CACHE_BYTES": "0"}  # else there would be nothing to compile
+    command = [sys.executable, "-c", _LIMITED, str(megabytes)]
+    done = subprocess.run(command, capture_output=True, text=True, env=kept)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("alive")

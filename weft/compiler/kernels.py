@@ -36,6 +36,7 @@ from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_ahead import Job, begin, finish, has_help, is_idle
 from weft.runtime.cpu.code_cache import link
 from weft.runtime.cpu.jit import Loaded, Target, chosen_target, load_object
+from weft.runtime.cpu.room import ask_for_room
 
 BATCH = 4  # kernels in a module: few share what a module costs, several can be compiled apart
 ALONE = 8  # the same for a single thread, which has nobody to share them with
@@ -331,6 +332,7 @@ def _in_batches(forms: Sequence[Compiled], size: int) -> Iterator[Sequence[Compi
 def memory_told(doing: str) -> Iterator[None]:
     """Inside, memory that runs out while `doing` something is an error of ours."""
     try:
+        ask_for_room()
         yield
     except WeftError:
         raise

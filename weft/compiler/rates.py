@@ -7,6 +7,7 @@ cut. With the setting `calibrate` at 0 the fixed ones hold, and compiling is the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,8 @@ def calibrate_for(trace: Trace) -> None:
     place = _place()
     if settings.calibrate and place not in _asked and products(trace) >= HEAVY_FLOPS:
         _asked.add(place)
-        _found[place] = calibrated(_peaks.peaks(1), _peaks.peaks(place[1]).handoff)
+        with suppress(MemoryError):  # what is there is for the program
+            _found[place] = calibrated(_peaks.peaks(1), _peaks.peaks(place[1]).handoff)
 
 
 def products(trace: Trace) -> int:

@@ -21,6 +21,7 @@
 | `pool` | `pool`: threads that share the work of a region |
 | `pool_text` | the pool in LLVM IR, and what differs between systems |
 | `processor` | what LLVM calls this processor, kept on disk |
+| `room` | `room_for`: memory for LLVM, where a process may have only so much |
 | `profile` | `Profile`: when each kernel ran, and on which thread |
 | `program` | `Program`: a compiled graph, run by one native call |
 | `program_builder` | `ProgramBuilder`, `Step`: regions, loops, branches, calls of Python |

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.core.common.lazy import LazyModule
 from weft.errors import UnsupportedError
+from weft.runtime.cpu.room import room_for
 
 if TYPE_CHECKING:
     from weft.runtime.cpu.code_image import Image
@@ -169,10 +170,11 @@ def compile_text(text: str, target: Target, draft: bool = False) -> bytes:
     """
     _initialize()
     library = _calls.calls()
-    if library is None:
-        return bytes(_compiled(text, target, "emit_object", draft))
-    with tuned(None if draft else target), _machine(target, draft) as machine:
-        return bytes(library.object_code(text, machine))
+    with room_for(text):
+        if library is None:
+            return bytes(_compiled(text, target, "emit_object", draft))
+        with tuned(None if draft else target), _machine(target, draft) as machine:
+            return bytes(library.object_code(text, machine))
 
 
 def emit_assembly(text: str, triple: str, cpu: str = "", features: str = "") -> str:
