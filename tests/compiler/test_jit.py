@@ -157,6 +157,7 @@ def test_refused_executable_memory_is_reported(monkeypatch):
         def check_jit_execution(self) -> None:
             raise OSError(13, "cannot allocate executable memory")
 
+    jit._initialize()  # it would load the module, and its functions with it
     monkeypatch.setattr(jit, "_llvm", Refusing("llvmlite.binding"))
     monkeypatch.setattr(code_image, "can_map", lambda: False)
     monkeypatch.setattr(jit, "_image", code_image)
