@@ -263,8 +263,29 @@ class Keys:
     def is_missing(self, bits: Value) -> Value:
         """Whether bits are those of NaN."""
         s = self.code
-        size = s.bit_and(bits, self._number(self._sign - 1))
-        return s.less(self._number(self._infinity), size)
+        return s.less(self._number(self._infinity), self._size(bits))
+
+    def _size(self, bits: Value) -> Value:
+        """Bits without the sign."""
+        return self.code.bit_and(bits, self._number(self._sign - 1))
+
+    def is_zero(self, bits: Value) -> Value:
+        """Whether bits are those of one of the zeros."""
+        return self.code.equal(self._size(bits), self._number(0))
+
+    def is_before_zeros(self, bits: Value) -> Value:
+        """Whether an element is a number that comes before zeros."""
+        s = self.code
+        first = 1 if self.order.descending else self._sign + 1
+        return s.less(s.sub(bits, self._number(first)), self._number(self._infinity))
+
+    def oddity(self, bits: Value) -> Value:
+        """A number that is at least `odd` for zeros and NaN, and less for all others."""
+        return self.code.sub(self._size(bits), self._number(1))
+
+    def odd(self) -> Value:
+        """The least `oddity` of zeros and NaN."""
+        return self._number(self._infinity)
 
     def is_special(self, bits: Value) -> Value:
         """Whether an element cannot be told from its key: NaN, or the negative zero."""

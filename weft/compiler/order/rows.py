@@ -35,7 +35,8 @@ MOST_TASKS = 64
 SELECTED = 16  # rows this many times longer than what is wanted of them are not sorted whole,
 SAMPLED = 2048  # if they have so many elements
 SAMPLE = 64  # elements of a sample that lie side by side
-STRETCH = 16  # elements that are looked at together
+STRETCH = 16  # elements that are looked at together,
+MANY = 64  # the same of those among which hardly any is wanted
 POSITION = np.dtype(np.int64)
 
 Span = tuple[Value, Value, Value]  # where a row begins, and from where to where in it
@@ -160,30 +161,74 @@ class Task:
         """Give zeros and NaNs of a sorted row the bits they had, in the order they came in."""
         s, size = self.code, self.order.size
         zeros, missing = s.register(INDEX), s.register(INDEX)
-        goals = ((zeros, self.keys.zero()), (missing, self.keys.missing()))
+        tests = self.keys.is_before_zeros, self.keys.is_missing
+        counts = [s.register(COUNT, LANES) for _ in tests]
+        whole = size // LANES * LANES
 
         def count(i: Value) -> Body:
-            key = self.key(s.add(base, i))
+            bits = self.bits(s.add(base, i))
             return tuple(
-                place.set(s.add(place.value, s.index(s.less(key, goal)))) for place, goal in goals
+                here.set(s.add(here.value, s.cast(test(bits), COUNT)))
+                for here, test in zip(counts, tests, strict=True)
+            )
+
+        def count_one(i: Value) -> Body:
+            bits = self.bits(s.add(base, i))
+            return tuple(
+                here.set(s.add(here.value, s.index(test(bits))))
+                for here, test in zip((zeros, missing), tests, strict=True)
             )
 
         def put(i: Value) -> Body:
             bits = self.bits(s.add(base, i))
-            key = self.keys.key(bits)
+            kinds = (zeros, self.keys.is_zero(bits)), (missing, self.keys.is_missing(bits))
             return tuple(
                 When(
-                    s.equal(key, goal),
+                    test,
                     (
                         self.store(s.add(base, place.value), bits),
                         place.set(s.add(place.value, integer(1))),
                     ),
                 )
-                for place, goal in goals
+                for place, test in kinds
             )
 
-        start = (zeros.set(integer(0)), missing.set(integer(0)))
-        return (*start, s.loop(size, count), s.loop(size, put))
+        starts: Body = (missing.set(s.sub(integer(size), missing.value)),)
+        if self.order.missing_first:
+            starts = zeros.set(s.add(zeros.value, missing.value)), missing.set(integer(0))
+        return (
+            *(here.set(s.const(0, COUNT)) for here in counts),
+            s.loop(whole, count, 0, "vector", LANES),
+            zeros.set(s.index(s.across("add", counts[0].value))),
+            missing.set(s.index(s.across("add", counts[1].value))),
+            s.loop(size, count_one, whole),
+            *starts,
+            *self._at_special(base, put),
+        )
+
+    def _at_special(self, base: Value, put: Callable[[Value], Body]) -> Body:
+        """Go to the zeros and NaNs of a row, of which there are few: most stretches have none."""
+        s, size, dtype = self.code, self.order.size, self.order.key_dtype
+        oddest, whole = s.register(dtype, STRETCH), size // MANY
+
+        def look(n: Value) -> Body:
+            begin = s.mul(n, integer(MANY))
+            end = s.sum(begin, MANY)
+
+            def ask(i: Value) -> Body:
+                oddity = self.keys.oddity(self.bits(s.add(base, i)))
+                return (oddest.set(s.max(oddest.value, oddity)),)
+
+            return (
+                oddest.set(s.const(0, dtype)),
+                s.loop(end, ask, begin, "vector", STRETCH),
+                When(
+                    s.less_equal(self.keys.odd(), s.across("max", oddest.value)),
+                    (s.loop(end, put, begin),),
+                ),
+            )
+
+        return s.loop(whole, look), s.loop(size, put, whole * MANY)
 
 
 def found_special(task: Task, flags: Memory, chunks: int) -> Kernel:
