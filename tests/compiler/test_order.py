@@ -167,6 +167,21 @@ def patterns(size):
     yield unseen
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_one_zero_or_nan_in_a_long_row_keeps_its_bits(name, descending):
+    x = drawn(name, (1, SHARED + 77), 8)
+    x = np.where(np.isfinite(x.astype(float)) & (x != 0), x, 1).astype(x.dtype)
+    width = np.dtype(f"u{x.dtype.itemsize}")
+    infinity, sign = int(np.array(np.inf, x.dtype).view(width)), 1 << (8 * width.itemsize - 1)
+    for bits in (sign, infinity + 1, sign + infinity + 1, sign - 1, 2 * sign - 1):
+        for place in (0, 4242, SHARED + 76):
+            row = x.copy()
+            row.view(width)[0, place] = bits
+            with np.errstate(invalid="ignore"):  # NumPy minds NaNs that signal
+                check(sort_op, row, descending=descending)
+
+
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_a_few_special_numbers_are_parted_like_others(parting, name):
     rng = np.random.default_rng(4)
