@@ -314,6 +314,15 @@ def test_the_larger_of_two_vectors_is_one_instruction_and_a_question_for_nan(dty
         assert "uno" in text or not ranges
 
 
+@pytest.mark.parametrize("processor", ["avx2", "avx512", "graviton"])
+def test_a_mask_becomes_floats_without_a_conversion(processor):
+    x, y = operands(FLOAT, FLOAT)
+    made, target = builder.add(builder.cast(builder.less(x, y), FLOAT), x), PROCESSORS[processor]
+    text = emit([elementwise(made, [FLOAT, FLOAT], 64, 16, "kernel")], target)
+    assembly = jit.emit_assembly(text, target.triple, target.cpu, target.features)
+    assert not re.search(r"cvt", assembly)
+
+
 @pytest.mark.parametrize(("dtype", "lanes"), [(FLOAT, 32), (FLOAT, 4), (np.dtype("d"), 8)])
 @pytest.mark.parametrize("name", ["exp", "exp2"])
 def test_an_exponential_is_scaled_by_one_instruction_of_avx_512(name, dtype, lanes):

@@ -40,6 +40,8 @@ def cast(c: Code, native: frozenset[str], x: str, source: DType, target: DType) 
                 return c.saturate(target.kind == "i", x, have, want)
             return _saturated(c, x, have, target)
         return c.convert("fpext" if want == "double" else "fptrunc", x, have, want)
+    if target.kind == "f" and source == BOOL:  # a mask of vectors is no number yet
+        return c.select(x, want, c.number(1.0, want), c.number(0.0, want))
     if target.kind == "f":
         return c.convert("sitofp" if source.kind == "i" else "uitofp", x, have, want)
     if _WIDTH[have] == _WIDTH[want]:
