@@ -302,14 +302,6 @@ class Keys:
         after = s.less(x, y) if order.descending else s.less(y, x)
         return s.bit_not(after)
 
-    def zero(self) -> Value:
-        """The key of zeros."""
-        return self.key(self._number(0))
-
-    def missing(self) -> Value:
-        """The key of NaN."""
-        return self._number(0 if self.order.missing_first else self._most)
-
 
 # -- records -----------------------------------------------------------------------------------
 

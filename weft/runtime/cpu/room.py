@@ -45,3 +45,13 @@ def _is_limited() -> bool:
     if os.name != "posix":
         return False
     return bool(_resource.getrlimit(_resource.RLIMIT_AS)[0] != _resource.RLIM_INFINITY)
+
+
+def _reset_after_fork() -> None:
+    """Start a child with a free lock: a thread that is not there may hold the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
