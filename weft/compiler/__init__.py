@@ -66,6 +66,7 @@
 | `emit_values` | expressions, scalar and vector, each written once |
 | `emit_scope` | where each value is computed, and how long it stays true |
 | `emit_fused` | fused multiply-add where a processor has none |
+| `emit_held` | loads whose index a bound holds back |
 | `emit_stream` | stores of large results past the caches |
 | `emit_lanes` | values combined, and the lanes of a vector |
 | `emit_scale` | products by powers of two, where one instruction takes them |

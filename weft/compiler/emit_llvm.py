@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
-from weft.compiler.emit_scope import Memory, Operand, Place, Scope, reads_of
+from weft.compiler.emit_scope import VECTOR, Memory, Operand, Place, Scope, reads_of
 from weft.compiler.emit_stream import LINE, fills_lines, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
-from weft.compiler.emit_values import VECTOR, Values
+from weft.compiler.emit_values import Values
 from weft.compiler.loops import (
     INDEX,
     Ahead,

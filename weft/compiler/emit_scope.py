@@ -19,6 +19,7 @@ from weft.core.common.types import DType
 
 Memory: TypeAlias = tuple[str, int]  # ("buffer", position) or ("local", position)
 NOTHING: frozenset[Memory] = frozenset()
+VECTOR = -1  # all lanes, where a lane's number is asked for
 _MEMORY = {"load": "buffer", "get": "local"}
 
 

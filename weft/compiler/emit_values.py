@@ -13,6 +13,7 @@ from functools import partial
 from weft.compiler import affine
 from weft.compiler.emit_bits import inserted
 from weft.compiler.emit_bounds import Guard
+from weft.compiler.emit_held import held_back, is_held_back, is_parted, parted
 from weft.compiler.emit_lanes import (
     any_lane,
     asking_lanes,
@@ -26,6 +27,7 @@ from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scale import scaled
 from weft.compiler.emit_scope import (
     NOTHING,
+    VECTOR,
     Located,
     Memory,
     Operand,
@@ -51,7 +53,6 @@ from weft.compiler.loops import (
 )
 from weft.compiler.polynomial import divides, polynomial, without
 
-VECTOR = -1  # all lanes, where a lane's number is asked for
 ASKING = -2  # the lane that a loop over lanes has come to
 _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 _GROWS = frozenset({"add", "mul", "floordiv", "rem", "min", "shift_right", "bit_and"})
@@ -73,6 +74,7 @@ class Values:
         self.native = native
         self.kind = kind  # the type of pointers to buffers
         self.aligned = aligned  # whether buffers begin where vectors may
+        self.parts = True  # whether vectors that meet no bound are handled apart from others
         self._whole = False  # whether the vector loop's variable counts whole vectors
         self.scopes = Scopes(writer)
         self._known = self.scopes.known
@@ -121,7 +123,7 @@ class Values:
             if not ready:
                 if find(x) is not None:
                     continue
-                if x.op not in _ASKING and not (x.op == "cast" and self._asks(x, lane)):
+                if x.op not in _ASKING and not self._asks(x, lane):
                     missing = [(a, False) for a in needs_of(x) if find(a) is None]
                     if missing:
                         stack.append((x, True))
@@ -176,7 +178,7 @@ class Values:
         if index in self._slopes:
             return self._slopes[index]
         found: int | Value | None = None
-        if self.variable is not None and not self._has_lanes(index):
+        if self.variable is not None and not self.has_lanes(index):
             step = affine.stride(index, self.variable, self._strides)
             found = integer_of(step) if step is not None and step.op == "const" else step
         self._slopes[index] = found
@@ -289,7 +291,7 @@ class Values:
         self.writer.declarations[_PREFETCH] = None
         self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
-    def _has_lanes(self, index: Value) -> bool:
+    def has_lanes(self, index: Value) -> bool:
         leaves, arrays = leaves_of(index), self._wide_arrays
         if not leaves.isdisjoint(self._wide_registers):
             return True
@@ -334,7 +336,9 @@ class Values:
         return name
 
     def _make(self, x: Value, lane: int) -> None:
-        if x.op == "cast" and self._asks(x, lane):
+        if x.op == "select" and self._asks(x, lane):
+            made = parted(self, x)
+        elif x.op == "cast" and self._asks(x, lane):
             made = self._counted(x)
         elif x.op not in _OTHERWISE:
             made = self._instruction(x, lane)
@@ -390,9 +394,13 @@ class Values:
         return replace(first, text=text, lanes=lanes, depth=depth, literal=False)
 
     def _asks(self, x: Value, lane: int) -> bool:
-        """Whether a cast asks for its operand by lane: an even index that is made short."""
-        if lane != VECTOR:
+        """Whether operands are asked for by lane: an index that a cast makes short, or loads, of
+        which all lanes may take one."""
+        if lane != VECTOR or x.op not in ("cast", "select"):
             return False
+        if x.op == "select":
+            inside = self.parts and self.variable is not None and self.kind == "ptr"
+            return inside and is_parted(self, x)
         is_short = x.dtype.kind in "iu" and x.dtype.itemsize < x.args[0].dtype.itemsize
         is_index = x.args[0].dtype == INDEX
         return is_short and is_index and isinstance(self.slope(x.args[0]) or None, int)
@@ -474,7 +482,9 @@ class Values:
             pointer, depth, reads, _ = self.locate(place, index, 0)
             lanes, varies, align = self.lanes, True, self.alignment(place, index)
         else:
-            return self._gather(x, place)
+            inside = self.parts and x.op == "load" and self.kind == "ptr"
+            is_held = inside and step is None and is_held_back(self, index)
+            return held_back(self, x, place) if is_held else self.gather(x, place)
         depth = self.scopes.anchor(depth, place.memory)
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         text = self.read(place, pointer, lanes, align)
@@ -484,7 +494,8 @@ class Values:
             return self._extract(made, lane)
         return made
 
-    def _gather(self, x: Value, place: Place) -> Operand:
+    def gather(self, x: Value, place: Place) -> Operand:
+        """A load whose lanes read wherever they do, one by one."""
         pointers = self.lane_addresses(place, x.args[0])
         name, made = vector(type_of(x.dtype), self.lanes), "poison"
         for lane, pointer in enumerate(pointers):
