@@ -265,3 +265,24 @@ def test_aliases_are_the_same_functions():
     assert wf.sub is wf.subtract and wf.mul is wf.multiply and wf.neg is wf.negative
     assert wf.div is wf.true_divide is wf.divide
     assert wf.mod is wf.remainder and wf.power is wf.pow
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_a_power_of_one_half_is_a_root_that_knows_what_powers_do(name):
+    x = wf.tensor([0.0, -0.0, 1.0, 2.0, 6.25, 1e-3, -1.0, np.inf, -np.inf, np.nan]).astype(name)
+    found = (x**0.5).astype("float64").host()
+    roots = np.sqrt(np.abs(x.astype("float64").host()))
+    wanted = np.where(np.isin(np.arange(10), (6, 9)), np.nan, roots)
+    assert np.allclose(found, wanted, rtol=4 * float(wf.finfo(name).eps), equal_nan=True)
+    assert not np.signbit(found[:2]).any()
+    assert (x**0.5).dtype == x.dtype
+    assert wf.pow(x, 0.5).host().tobytes() == (x**0.5).host().tobytes()
+    assert wf.compile(lambda x: x**0.5)(x).host().tobytes() == (x**0.5).host().tobytes()
+
+
+def test_a_root_written_as_a_power_has_its_derivatives():
+    x = wf.tensor([4.0, 9.0, 0.25])
+    assert np.allclose(wf.grad(lambda x: (x**0.5).sum())(x).host(), [0.25, 1 / 6, 1.0])
+    second = wf.grad(lambda x: wf.grad(lambda x: (x**0.5).sum())(x).sum())(x)
+    assert np.allclose(second.host(), -0.25 * np.array([4.0, 9.0, 0.25]) ** -1.5)
+    assert wf.vmap(lambda x: x**0.5)(x).tolist() == [2.0, 3.0, 0.5]

@@ -231,7 +231,7 @@ def _integer_power(s: Any, x: Any, y: Any) -> Any:
 
 
 class Pow(BinaryOperation):
-    """x1 to the power x2, elementwise; `x ** 2` with a Python 2 is `square(x)`.
+    """x1 to the power x2, elementwise; `x ** 2` with a Python 2 is `square(x)`, `x ** 0.5` a root.
 
     Integers wrap around; with a negative exponent they give 1/x**|y| rounded toward zero, and 0 at
     zero. x**0 is 1 and its derivative by x is 0; at x1 = 0 the derivative by the exponent is 0.
@@ -244,6 +244,9 @@ class Pow(BinaryOperation):
     def __call__(self, x1: Any, x2: Any, /) -> Tensor:
         if type(x2) is int and x2 == 2 and isinstance(x1, Tensor) and not dtypes.is_bool(x1.dtype):
             return square(x1)
+        is_root = type(x2) is float and x2 == 0.5 and isinstance(x1, Tensor)
+        if is_root and dtypes.is_floating(x1.dtype):
+            return where(x1 == -np.inf, np.inf, FUNCTIONS["sqrt"](x1) + 0.0)  # that of -0 is 0
         return super().__call__(x1, x2)
 
     def eval(self, x: Array, y: Array) -> Array:
