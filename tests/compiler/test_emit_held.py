@@ -7,6 +7,7 @@ import pytest
 
 import weft as wf
 from tests.compiler.native_kernels import Compiled, elementwise, i, operands
+from weft.compiler import emit_held
 from weft.compiler.build import Builder
 from weft.compiler.emit_cpu import emit
 from weft.compiler.loops import const, integer, load
@@ -103,3 +104,21 @@ def test_rows_are_joined_and_padded_along_either_axis(shape):
     assert np.array_equal(padded.host(), np.pad(x, ((1, 2), (3, 4)), constant_values=7.0))
     slope = wf.compile(wf.grad(lambda t: (wf.pad(t, 2) ** 2).sum()))(t)
     assert np.array_equal(slope.host(), 2 * x)
+
+
+@pytest.mark.parametrize("most", [1, 2, 32])
+def test_only_so_many_choices_are_taken_apart_and_the_rest_is_as_it_was(monkeypatch, most):
+    monkeypatch.setattr(settings, "cache_bytes", 0)
+    monkeypatch.setattr(emit_held, "MOST", most)
+    xs = [np.full(11, k, FLOAT) for k in range(9)]
+    joined = wf.compile(lambda *given: wf.concatenate(given))(*map(wf.tensor, xs))
+    assert np.array_equal(joined.host(), np.concatenate(xs))
+
+
+def test_choices_as_deep_as_the_stack_are_not_taken_apart():
+    loaded = load(1, held(i, 0, 9), FLOAT)
+    made = builder.select(builder.less(i, integer(5)), loaded, const(0.0, FLOAT))
+    for k in range(1200):
+        made = builder.select(builder.less(i, integer(k)), const(float(k), FLOAT), made)
+    text = emit([elementwise(made, [FLOAT], 32, 16, "kernel")], WIDE)
+    assert text.count("select <16 x i1>") > 1000

@@ -147,7 +147,6 @@ _LIMITED = """
 import resource, sys
 import numpy as np, weft as wf
 from weft.errors import OutOfMemoryError
-from weft.runtime.cpu import room
 
 f = wf.compile(lambda x: wf.tanh(x @ x) + 1)
 g = wf.compile(wf.grad(lambda x: wf.softmax(x @ x.T, -1).sum()))

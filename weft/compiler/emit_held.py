@@ -18,7 +18,8 @@ from weft.compiler.loops import INDEX, Value
 if TYPE_CHECKING:
     from weft.compiler.emit_values import Values
 
-_STILL, _AHEAD = frozenset({0}), frozenset({1})
+MOST = 32  # choices inside each other that are taken apart; of more, the innermost
+_STILL = frozenset({0})
 
 
 def is_held_back(values: Values, index: Value) -> bool:
@@ -45,14 +46,22 @@ def _moves(values: Values, x: Value) -> frozenset[int] | None:
 
 def is_parted(values: Values, x: Value) -> bool:
     """Whether a choice by bounds of an index is one between loads, one of which they hold back."""
-    if not any(_is_held_load(values, a) for a in x.args[1:]):
+    if _is_deep(x):
         return False
-    return _bounds(values, x.args[0]) is not None
+    return any(
+        is_parted(values, a) if a.op == "select" else _is_held_load(values, a) for a in x.args[1:]
+    ) and (_bounds(values, x.args[0]) is not None)
+
+
+def _is_deep(x: Value) -> bool:
+    """Whether too many choices stand inside each other."""
+    inner = {x}
+    for _ in range(MOST):
+        inner = {a for each in inner for a in each.args[1:] if a.op == "select"}
+    return bool(inner)
 
 
 def _is_held_load(values: Values, x: Value) -> bool:
-    if x.op == "select":
-        return is_parted(values, x)
     is_load = x.op == "load" and values.slope(x.args[0]) is None
     return is_load and is_held_back(values, x.args[0])
 
@@ -73,10 +82,9 @@ class _Ways:
 
     def __init__(self, values: Values, x: Value) -> None:
         self.values, self.writer, self.value = values, values.writer, x
-        self.kind, lanes = vector(type_of(x.dtype), values.lanes), values.lanes
+        self.kind = vector(type_of(x.dtype), values.lanes)
         self.other, self.join = self.writer.label("other"), self.writer.label("join")
         self.found: list[tuple[str, str]] = []
-        self.same = f"<{lanes} x i32> zeroinitializer"
 
     def branch(self, condition: str, *labels: str) -> list[str]:
         """Go to one of two new blocks, or to one and `other`."""
@@ -103,8 +111,9 @@ class _Ways:
         (same,) = self.branch(writer.let(f"icmp eq i64 {passed}, 0"), "same")
         writer.begin(same)
         one = f"{type_of(x.dtype)} {values.read(place, pointer, 1)}"
-        spread = writer.let(f"insertelement {self.kind} poison, {one}, i32 0")
-        self.end(writer.let(f"shufflevector {self.kind} {spread}, {self.kind} poison, {self.same}"))
+        put = writer.let(f"insertelement {self.kind} poison, {one}, i32 0")
+        first_lane = f"<{lanes} x i32> zeroinitializer"
+        self.end(writer.let(f"shufflevector {self.kind} {put}, {self.kind} poison, {first_lane}"))
 
     def choose(self, x: Value) -> None:
         """What all lanes take of a choice, if they take the same."""

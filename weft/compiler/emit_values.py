@@ -292,6 +292,7 @@ class Values:
         self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     def has_lanes(self, index: Value) -> bool:
+        """Whether an index is made of registers or arrays that have a value for each lane."""
         leaves, arrays = leaves_of(index), self._wide_arrays
         if not leaves.isdisjoint(self._wide_registers):
             return True

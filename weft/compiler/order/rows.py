@@ -165,19 +165,15 @@ class Task:
         counts = [s.register(COUNT, LANES) for _ in tests]
         whole = size // LANES * LANES
 
-        def count(i: Value) -> Body:
-            bits = self.bits(s.add(base, i))
-            return tuple(
-                here.set(s.add(here.value, s.cast(test(bits), COUNT)))
-                for here, test in zip(counts, tests, strict=True)
-            )
+        def count(into: Sequence[Register], dtype: DType) -> Callable[[Value], Body]:
+            def body(i: Value) -> Body:
+                bits = self.bits(s.add(base, i))
+                return tuple(
+                    here.set(s.add(here.value, s.cast(test(bits), dtype)))
+                    for here, test in zip(into, tests, strict=True)
+                )
 
-        def count_one(i: Value) -> Body:
-            bits = self.bits(s.add(base, i))
-            return tuple(
-                here.set(s.add(here.value, s.index(test(bits))))
-                for here, test in zip((zeros, missing), tests, strict=True)
-            )
+            return body
 
         def put(i: Value) -> Body:
             bits = self.bits(s.add(base, i))
@@ -198,10 +194,10 @@ class Task:
             starts = zeros.set(s.add(zeros.value, missing.value)), missing.set(integer(0))
         return (
             *(here.set(s.const(0, COUNT)) for here in counts),
-            s.loop(whole, count, 0, "vector", LANES),
+            s.loop(whole, count(counts, COUNT), 0, "vector", LANES),
             zeros.set(s.index(s.across("add", counts[0].value))),
             missing.set(s.index(s.across("add", counts[1].value))),
-            s.loop(size, count_one, whole),
+            s.loop(size, count((zeros, missing), INDEX), whole),
             *starts,
             *self._at_special(base, put),
         )

@@ -10,7 +10,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from weft.core.common.lazy import LazyModule
 
@@ -24,10 +24,7 @@ _lock = threading.RLock()
 @contextmanager
 def room_for(text: str) -> Iterator[None]:
     """Inside, LLVM finds the memory to compile a module; MemoryError if it would not."""
-    if not _is_limited():
-        yield
-        return
-    with _lock:
+    with _lock if _is_limited() else nullcontext():
         ask_for_room(len(text))
         yield
 
