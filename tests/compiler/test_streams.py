@@ -85,22 +85,25 @@ def test_memory_may_begin_anywhere(shift):
 
 
 def test_large_results_are_streams_but_nothing_else():
-    kernel = replace(doubled("write"), notes={})
+    kernel = doubled("write")
     large, small = TensorType((streams.TOUCHED // 8,), FLOAT), TensorType((100,), FLOAT)
-    given, few = Memory(large, "input"), Memory(small, "input")
-    chosen = streams.Streams()
+    vast = TensorType((streams.TOUCHED,), FLOAT)
     with using_target(WIDE):
-        found = chosen.kernel(kernel, [Memory(large, "output"), given])
-        assert [b.mode for b in found.buffers] == ["stream", "read"]
-        assert chosen.kernel(kernel, [Memory(large, "output"), given]) is found
-        assert chosen.kernel(kernel, [Memory(large, "output"), few]) is kernel  # it is near
-        vast = Memory(TensorType((streams.TOUCHED,), FLOAT), "input")
-        assert chosen.kernel(kernel, [Memory(small, "output"), vast]) is kernel
-        assert chosen.kernel(kernel, [Memory(large, "temporary"), given]) is kernel
-        updated = with_mode(kernel, "update")
-        assert chosen.kernel(updated, [Memory(large, "output"), given]) is updated
+        for given, result, role, found in (
+            (large, large, "output", {0}),
+            (small, large, "output", set()),  # it is near
+            (vast, small, "output", set()),
+            (large, large, "temporary", set()),
+        ):
+            places = [Memory(result, role), Memory(given, "input")]
+            assert streams.large_results(kernel, places) == found
+        places = [Memory(large, "output"), Memory(large, "input")]
+        assert not streams.large_results(with_mode(kernel, "update"), places)
     with using_target(OLD):
-        assert chosen.kernel(kernel, [Memory(large, "output"), given]) is kernel
+        assert not streams.large_results(kernel, places)
+    made = streams.with_streams(kernel, frozenset({0}))
+    assert [b.mode for b in made.buffers] == ["stream", "read"]
+    assert streams.with_streams(kernel, frozenset()) is kernel
 
 
 PROGRAMS = {

@@ -32,7 +32,7 @@ from weft.compiler.steps import (
     ScanLoop,
     Step,
 )
-from weft.compiler.streams import Streams
+from weft.compiler.streams import large_results, with_streams
 from weft.compiler.translate import touched
 from weft.config import settings
 from weft.core.common.types import TensorType
@@ -45,8 +45,8 @@ from weft.ops.control.loop_ops import Scan, WhileLoop
 
 Environment: TypeAlias = dict[Ref, Memory]
 _Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
-# A kernel, cut so, of what lasts, and how many times it runs.
-_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], int]
+# A kernel, cut so, of what lasts, which of its results are streams, and how many times it runs.
+_Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], frozenset[int], int]
 
 
 @dataclass
@@ -67,7 +67,6 @@ class Assembler:
     _reserved: list[Step] = field(default_factory=list)
     _alike: Alike = field(default_factory=Alike)
     _asked: dict[_Asked, tuple[Request, Kernel]] = field(default_factory=dict)
-    _streams: Streams = field(default_factory=Streams)
     clock: Clock = field(default_factory=Clock)
 
     def block(
@@ -219,8 +218,8 @@ class Assembler:
     ) -> list[Call]:
         """A kernel's functions: one, or two where a reduction over few rows is shared out."""
         places = [memory.setdefault(ref, Memory(_kind(ref))) for ref in lowered.refs]
-        kernel = self._streams.kernel(lowered.kernel, places)
-        request = self._request(kernel, cut, self._lasting(places))
+        streams = large_results(lowered.kernel, places)
+        request = self._request(lowered.kernel, cut, self._lasting(places), streams)
         self.requests.append(request)
         written = [memory[ref] for ref in lowered.written]
         if lowered.reports:
@@ -282,12 +281,18 @@ class Assembler:
         (kept,) = known[key].written
         return (*(kept if i in spared["spared"] else m for i, m in enumerate(places)), kept)
 
-    def _request(self, kernel: Kernel, cut: Cut | None, lasting: frozenset[int]) -> Request:
+    def _request(
+        self,
+        kernel: Kernel,
+        cut: Cut | None,
+        lasting: frozenset[int],
+        streams: frozenset[int],
+    ) -> Request:
         """What runs a kernel, asked for once."""
-        key = (id(kernel), cut, lasting, self._times)
+        key = (id(kernel), cut, lasting, streams, self._times)
         if key not in self._asked:
             found = STORE.request(
-                kernel,
+                with_streams(kernel, streams),
                 self.clock,
                 self.general,
                 cut,

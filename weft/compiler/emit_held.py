@@ -46,11 +46,11 @@ def _moves(values: Values, x: Value) -> frozenset[int] | None:
 
 def is_parted(values: Values, x: Value) -> bool:
     """Whether a choice by bounds of an index is one between loads, one of which they hold back."""
-    if _is_deep(x):
+    if _bounds(values, x.args[0]) is None or _is_deep(x):
         return False
     return any(
         is_parted(values, a) if a.op == "select" else _is_held_load(values, a) for a in x.args[1:]
-    ) and (_bounds(values, x.args[0]) is not None)
+    )
 
 
 def _is_deep(x: Value) -> bool:

@@ -94,16 +94,23 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
     raise _refuse(op, dtype)
 
 
+def by_avx512(c: Code, instruction: str, args: list[str], name: str, size: int, *more: str) -> str:
+    """An instruction of AVX-512 on two vectors that are no larger than a register, in all lanes."""
+    kind, letter = c.type(name), "s" if size == 4 else "d"
+    typed = [(kind, x) for x in args]
+    typed += [("i32", str(x)) for x in more]
+    typed += [(kind, args[0]), (f"i{max(c.lanes, 8)}", "-1")]
+    typed += [("i32", "4")] if c.lanes * size == 64 else []  # rounds as ever
+    called = f"@llvm.x86.avx512.mask.{instruction}.p{letter}.{8 * size * c.lanes}"
+    kinds, given = ", ".join(k for k, _ in typed), ", ".join(f"{k} {x}" for k, x in typed)
+    c.writer.declarations[f"declare {kind} {called}({kinds})"] = None
+    return c.writer.let(f"call {kind} {called}({given})")
+
+
 def _by_range(c: Code, op: str, args: list[str], name: str, size: int) -> str:
     """The larger or smaller of two by an instruction that knows signed zeros, but not NaN."""
-    kind, (x, y), code = c.type(name), args, 5 if op == "max" else 4
-    letter, mask = "s" if size == 4 else "d", f"i{max(c.lanes, 8)}"
-    more = ("i32 4",) if c.lanes * size == 64 else ()  # rounds as ever
-    called = f"@llvm.x86.avx512.mask.range.p{letter}.{8 * size * c.lanes}"
-    kinds = ", ".join([kind, kind, "i32", kind, mask, *("i32" for _ in more)])
-    c.writer.declarations[f"declare {kind} {called}({kinds})"] = None
-    given = [f"{kind} {x}", f"{kind} {y}", f"i32 {code}", f"{kind} {x}", f"{mask} -1", *more]
-    found = c.writer.let(f"call {kind} {called}({', '.join(given)})")
+    x, y = args
+    found = by_avx512(c, "range", args, name, size, 5 if op == "max" else 4)
     either = c.compare("uno", name, x, y)
     return c.select(either, name, c.op("fadd", name, x, y), found)
 

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable
 
 from weft.compiler.emit_bits import places
+from weft.compiler.emit_scalars import by_avx512
 from weft.compiler.emit_text import Code, type_of
 from weft.compiler.loops import Value, const, integer_of
 from weft.ops.functions.number import FORMATS
 
 LEAST, MOST = 16, 64  # bytes of a vector that the instruction takes
-_LETTER = {4: "s", 8: "d"}
+_SIZES = (4, 8)  # bytes of a number
 
 
 def scaled(c: Code, x: Value, text_of: Callable[[Value], str]) -> str | None:
@@ -26,7 +27,7 @@ def scaled(c: Code, x: Value, text_of: Callable[[Value], str]) -> str | None:
     """
     size = x.dtype.itemsize
     product, second = x.args
-    if product.op != "mul" or size not in _LETTER or c.lanes * size < LEAST:
+    if product.op != "mul" or size not in _SIZES or c.lanes * size < LEAST:
         return None
     form = FORMATS[8 * size]
     y, first = product.args
@@ -63,13 +64,7 @@ def _whole(first: Value, second: Value, fraction: int) -> Value | None:
 def _called(c: Code, y: str, exponent: str, name: str, size: int) -> str:
     if c.lanes * size > MOST:
         return _by_halves(c, y, exponent, name, size)
-    kind, mask = c.type(name), f"i{max(c.lanes, 8)}"
-    more = ("i32 4",) if c.lanes * size == MOST else ()  # rounds as ever
-    called = f"@llvm.x86.avx512.mask.scalef.p{_LETTER[size]}.{8 * size * c.lanes}"
-    kinds = ", ".join([kind, kind, kind, mask, *("i32" for _ in more)])
-    c.writer.declarations[f"declare {kind} {called}({kinds})"] = None
-    given = [f"{kind} {y}", f"{kind} {exponent}", f"{kind} {y}", f"{mask} -1", *more]
-    return c.writer.let(f"call {kind} {called}({', '.join(given)})")
+    return by_avx512(c, "scalef", [y, exponent], name, size)
 
 
 def _by_halves(c: Code, y: str, exponent: str, name: str, size: int) -> str:
