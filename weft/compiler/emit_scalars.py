@@ -94,7 +94,7 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
     raise _refuse(op, dtype)
 
 
-def by_avx512(c: Code, instruction: str, args: list[str], name: str, size: int, *more: str) -> str:
+def by_avx512(c: Code, instruction: str, args: list[str], name: str, size: int, *more: int) -> str:
     """An instruction of AVX-512 on two vectors that are no larger than a register, in all lanes."""
     kind, letter = c.type(name), "s" if size == 4 else "d"
     typed = [(kind, x) for x in args]
