@@ -48,12 +48,22 @@ def test_integers_meet_alike_for_any_number_of_threads(combine, dtype):
         assert_same(program.run([numbers, updates], threads), expected)
 
 
-@pytest.mark.parametrize("count", [COUNT, 1000])
-def test_numbers_are_counted(count):
+@pytest.mark.parametrize("length", [1, 500, 1000])
+@pytest.mark.parametrize("count", [COUNT, COUNT + 3, 1 << 16, 1000])
+def test_numbers_are_counted(count, length):
     numbers = RNG.integers(-5, 1005, count)
-    found = wf.compile(lambda x: wf.bincount(x, length=500))(wf.tensor(numbers))
-    inside = numbers[(numbers >= 0) & (numbers < 500)]
-    assert np.array_equal(np.asarray(found), np.bincount(inside, minlength=500))
+    found = wf.compile(lambda x: wf.bincount(x, length=length))(wf.tensor(numbers))
+    inside = numbers[(numbers >= 0) & (numbers < length)]
+    assert np.array_equal(np.asarray(found), np.bincount(inside, minlength=length))
+
+
+@pytest.mark.parametrize(("places", "arrays"), [(300, 4), (1500, 2), (3000, 1)])
+def test_a_task_has_as_many_arrays_as_the_nearest_cache_holds(places, arrays):
+    count = 3 << 16
+    trace = wf.trace(lambda x: wf.bincount(x, length=places - 1), wf.tensor(np.zeros(count, int)))
+    first, _ = kernels(trace)
+    (own,) = (local for local in first.locals if local.name == "own")
+    assert own.length == arrays * places
 
 
 def test_floats_meet_in_order_on_one_thread():

@@ -1,7 +1,9 @@
 """Share updates of integers that meet in few places between threads: two kernels in place of one.
 
-Integers meet alike in any order. So each task of the first kernel takes some of the updates, in an
-array of its own, and writes it to a new buffer, `partials`; the second brings them all together.
+Integers meet alike in any order. So each task of the first kernel takes some of the updates, in
+arrays of its own, and writes what they make together to a new buffer, `partials`; the second brings
+all of that together. A task takes its arrays in turns, so that an update seldom waits for the one
+before it to be written.
 """
 
 from __future__ import annotations
@@ -22,13 +24,22 @@ from weft.compiler.loops import (
     load,
     value,
 )
-from weft.compiler.polynomial import add, divide, known, most_of, multiply, smaller
-from weft.compiler.rebuild import Scope
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    known,
+    most_of,
+    multiply,
+    smaller,
+    subtract,
+)
+from weft.compiler.rebuild import Scope, substitute_value
 
 LEAST = 1 << 16  # updates that are worth two kernels
 TASKS = 16
 SHARE = 4  # updates of a task for each of its places, at least
 MOST_BYTES = 1 << 15  # of a task's own places: they stay in the nearest cache
+WAYS = 4  # arrays of a task, at most
 COMBINES = ("add", "min", "max")
 
 
@@ -57,9 +68,11 @@ class _Tally:
         self.loop = loop
         self.store = store
         self.dtype = store.value.dtype
-        last = most_of(store.index)
-        assert last is not None
-        self.places = last + 1
+        last, updates = most_of(store.index), known(loop.stop)
+        assert last is not None and updates is not None
+        self.places, self.updates = last + 1, updates
+        room = MOST_BYTES // (self.places * self.dtype.itemsize)
+        self.ways = min(WAYS, 1 << (room.bit_length() - 1))
         self.buffer = len(kernel.buffers)
 
     def kernels(self) -> tuple[Kernel, Kernel]:
@@ -80,24 +93,37 @@ class _Tally:
 
     def _tasks(self, scope: Scope) -> Loop:
         task, cleared, given = (scope.variable(name) for name in ("task", "place", "place"))
-        own = scope.local("own", self.dtype, 1, self.places)
-        share = divide(add(self.loop.stop, TASKS - 1), TASKS)
+        turn, rest = scope.variable("turn"), scope.variable("rest")
+        own = scope.local("own", self.dtype, 1, self.ways * self.places)
+        share = -(-self.updates // (TASKS * self.ways)) * self.ways  # each has some: LEAST are many
         start = multiply(task, share)
-        index, combine = self.store.index, self.store.combine
-        met = value(combine, (get(own, self.dtype, index), self.store.value), self.dtype)
-        update = replace(
-            self.loop,
-            start=start,
-            stop=smaller(add(start, share), self.loop.stop),
-            body=(Assign(own, met, index),),
-        )
+        count = smaller(subtract(self.loop.stop, start), share)
+        turns = divide(count, self.ways)
+
+        def update(at: Value, way: int) -> Statement:
+            index, x = (
+                substitute_value(part, {self.loop.variable: add(start, at)})
+                for part in (self.store.index, self.store.value)
+            )
+            place = add(index, way * self.places)
+            return Assign(own, self._met(get(own, self.dtype, place), x), place)
+
+        whole = tuple(update(add(multiply(turn, self.ways), way), way) for way in range(self.ways))
+        met = get(own, self.dtype, given)
+        for way in range(1, self.ways):
+            met = self._met(met, get(own, self.dtype, add(given, way * self.places)))
         home = add(multiply(task, self.places), given)
+        empty = Assign(own, identity_of(self.store.combine, self.dtype), cleared)
         body = (
-            self._each(cleared, Assign(own, identity_of(combine, self.dtype), cleared)),
-            update,
-            self._each(given, Store(self.buffer, home, get(own, self.dtype, given))),
+            self._each(cleared, empty, self.ways),
+            Loop(turn, integer(0), turns, whole),
+            Loop(rest, multiply(turns, self.ways), count, (update(rest, 0),)),
+            self._each(given, Store(self.buffer, home, met)),
         )
         return Loop(task, integer(0), integer(TASKS), body, "parallel")
+
+    def _met(self, x: Value, y: Value) -> Value:
+        return value(self.store.combine, (x, y), self.dtype)
 
     def _ends(self, scope: Scope) -> Loop:
         task, place = scope.variable("task"), scope.variable("place")
@@ -105,5 +131,5 @@ class _Tally:
         meet = replace(self.store, index=place, value=found)
         return self._each(place, Loop(task, integer(0), integer(TASKS), (meet,)))
 
-    def _each(self, place: Value, statement: Statement) -> Loop:
-        return Loop(place, integer(0), integer(self.places), (statement,))
+    def _each(self, place: Value, statement: Statement, times: int = 1) -> Loop:
+        return Loop(place, integer(0), integer(times * self.places), (statement,))
