@@ -11,6 +11,7 @@ from weft.compiler import emit_held
 from weft.compiler.build import Builder
 from weft.compiler.emit_cpu import emit
 from weft.compiler.loops import const, integer, load
+from weft.compiler.point import FEW_PIECES
 from weft.config import settings
 from weft.runtime.cpu import jit
 
@@ -74,7 +75,7 @@ PROGRAMS = {
     "sums joined": lambda xp, x, y: xp.concatenate([x + 1, y * y]),
     "rolled": lambda xp, x, y: xp.roll(x, 5) + xp.roll(x, -3),
     "padded": lambda xp, x, y: xp.pad(x, (3, 18)),
-    "many joined": lambda xp, x, y: xp.concatenate([x, y] * 9),
+    "several joined": lambda xp, x, y: xp.concatenate([x, y] * 2),
     "both": lambda xp, x, y: xp.pad(xp.concatenate([x, y]), 2)[1:],
 }
 
@@ -110,7 +111,7 @@ def test_rows_are_joined_and_padded_along_either_axis(shape):
 def test_only_so_many_choices_are_taken_apart_and_the_rest_is_as_it_was(monkeypatch, most):
     monkeypatch.setattr(settings, "cache_bytes", 0)
     monkeypatch.setattr(emit_held, "MOST", most)
-    xs = [np.full(11, k, FLOAT) for k in range(9)]
+    xs = [np.full(11, k, FLOAT) for k in range(FEW_PIECES)]
     joined = wf.compile(lambda *given: wf.concatenate(given))(*map(wf.tensor, xs))
     assert np.array_equal(joined.host(), np.concatenate(xs))
 

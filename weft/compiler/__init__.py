@@ -34,6 +34,7 @@
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |
 | `lower`, `scatter`, `small` | groups of calls become kernels |
+| `joins` | joins of many pieces: a kernel for each of them |
 | `alike` | groups that are lowered once: equal layers |
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |
 | `folds` | windows that are folded again: what is never written; loops that step as they do |

@@ -25,6 +25,7 @@ class _Kept:
     refs: tuple[tuple[int, int], ...]
     written: tuple[tuple[int, int], ...]
     reports: bool
+    points: int
 
 
 class Alike:
@@ -43,14 +44,24 @@ class Alike:
             made = lower(fusion, group, strides)
             self._known[key] = tuple(
                 _Kept(
-                    each.kernel, _put(each.refs, numbers), _put(each.written, numbers), each.reports
+                    each.kernel,
+                    _put(each.refs, numbers),
+                    _put(each.written, numbers),
+                    each.reports,
+                    each.points,
                 )
                 for each in made
             )
             return made
         nodes = list(numbers)
         return tuple(
-            Lowered(each.kernel, _get(each.refs, nodes), _get(each.written, nodes), each.reports)
+            Lowered(
+                each.kernel,
+                _get(each.refs, nodes),
+                _get(each.written, nodes),
+                each.reports,
+                each.points,
+            )
             for each in known
         )
 

@@ -190,8 +190,7 @@ class Assembler:
         made: list[Call] = []
         for each in found:
             node, work = group.members[-1], _work(group)
-            points = _updates(node) if group.kind == "scatter" and each is found[-1] else group.size
-            made += self._split(each, node, memory, points, work, cut)
+            made += self._split(each, node, memory, each.points or group.size, work, cut)
         members = (*group.members, *fusion.pulled(group))
         packs = bool(made) and made[0].request.compiled.kernels[0].notes.get("packs", False)
         made = [replace(c, members=members) if c.number == packs else c for c in made]
@@ -489,12 +488,6 @@ def _read_after(
                 seen.add(r.node)
                 stack.append(r.node)
     return found
-
-
-def _updates(node: OutputRefs) -> int:
-    """How many elements a scatter has to put somewhere."""
-    source, slot = node.inputs[2]
-    return source.types[slot].size
 
 
 def _work(group: Group) -> int:

@@ -46,7 +46,8 @@ def _bytes_of(call: Call) -> tuple[int, int]:
         for place in dict.fromkeys(call.memory)
         if place not in call.written and place.role != "status"
     )
-    return read, sum(place.nbytes for place in call.written)
+    written = (min(place.nbytes, most * place.kind.dtype.itemsize) for place in call.written)
+    return read, sum(written)
 
 
 def _operations(node: OutputRefs) -> int:

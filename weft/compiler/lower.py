@@ -58,6 +58,7 @@ class Lowered:
     refs: tuple[Ref, ...]
     written: tuple[Ref, ...]
     reports: bool = False  # whether one more buffer follows: the program's status
+    points: int = 0  # that it computes, where they are not those of its group's space
 
 
 @dataclass
@@ -138,7 +139,7 @@ class Frame:
         found = Pull(source).compute(node, point)
         return value("select", found.args, found.dtype, WRITTEN) if found.op == "select" else found
 
-    def finish(self, name: str, body: tuple[Statement, ...]) -> Lowered:
+    def finish(self, name: str, body: tuple[Statement, ...], points: int = 0) -> Lowered:
         """The kernel."""
         made = tuple(
             Buffer(f"b{number}", _stored_dtype(node.types[slot].dtype), self.modes[number])
@@ -147,7 +148,7 @@ class Frame:
         refs = tuple(self.buffers)
         written = tuple(r for r, mode in zip(refs, self.modes, strict=True) if mode != "read")
         kernel = Kernel(name, made, tuple(self.locals), body, notes={"name": name})
-        return Lowered(kernel, refs, written)
+        return Lowered(kernel, refs, written, points=points)
 
 
 def _stored_dtype(dtype: DType) -> DType:

@@ -49,6 +49,7 @@ Source: TypeAlias = Callable[[Ref, Point], Value | None]
 DTYPES = frozenset(
     map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
 ) | {dtypes.bfloat16}
+FEW_PIECES = 4  # of a join that are a choice for each of its elements
 MOST_TAPS = 32  # elements of a window that are written out one by one
 _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
 _FLOAT = np.dtype(np.float32)
@@ -201,7 +202,7 @@ def inside(i: Part, size: int) -> Index:
 
 
 def kind_of(node: OutputRefs) -> str:
-    """How a call is compiled: view, map, reduce, ordered, scatter, dot, conv, order, or host."""
+    """How a call is compiled: view, map, join, reduce, ordered, scatter, dot, conv, order, host."""
     if not node.kind:
         node.kind = _kind_of(node)
     return node.kind
@@ -280,6 +281,8 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
         return "scatter"
     if isinstance(op, Ordering):
         return "order"
+    if isinstance(op, Concat) and len(types) > FEW_PIECES:
+        return "join"
     if isinstance(op, LogicalShapeOperation):
         return "map" if isinstance(op, Pad | Concat | SliceUpdate) else "view"
     if isinstance(op, ArgExtremum):

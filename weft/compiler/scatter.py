@@ -10,6 +10,7 @@ from __future__ import annotations
 from weft.compiler.convolution import lower_convolution
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.index import Index, flat
+from weft.compiler.joins import lower_join
 from weft.compiler.loops import (
     BOOL,
     INDEX,
@@ -41,6 +42,8 @@ def lower(
     ]
     if group.kind == "scatter":
         return (*found, *lower_scatter(frame, group.members[0]))
+    if group.kind == "join":
+        return (*found, *lower_join(frame))
     if group.kind == "conv":
         return (*found, lower_convolution(frame))
     return (*found, lower_group(frame))
@@ -88,7 +91,8 @@ def _updated(frame: Frame, node: OutputRefs) -> Lowered:
     combine = "" if op.combine == "last" else op.combine
     buffer = frame.buffer((node, 0), "update")
     store = Store(buffer, flat(where, shape).value, x, combine)
-    return frame.finish(node.name, nest(outer, (*lead, *row), nest(updates, count, (store,))))
+    body = nest(outer, (*lead, *row), nest(updates, count, (store,)))
+    return frame.finish(node.name, body, types[2].size)
 
 
 def checks(frame: Frame, ref: Ref, sizes: tuple[int, ...], code: int) -> Lowered:

@@ -1,0 +1,33 @@
+"""Lower a join of many pieces: a kernel for each of them, which copies it to where it belongs.
+
+A few pieces are a choice between them for each element, which fuses with what is computed of the
+join. Many would be a long chain of choices; pieces of one shape share a kernel instead.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from weft.compiler.index import flat
+from weft.compiler.lower import Frame, Lowered, nest
+from weft.compiler.point import Pull
+
+
+def lower_join(frame: Frame) -> tuple[Lowered, ...]:
+    """A kernel for each piece that the only member of a group joins; empty ones have none."""
+    (node,) = frame.group.members
+    shape, axis, start = node.types[0].shape, node.params["axis"], 0
+    made: list[Lowered] = []
+    for ref in node.inputs:
+        source, slot = ref
+        size = source.types[slot].shape[axis]
+        space = (*shape[:axis], size, *shape[len(shape) + axis + 1 :])
+        own = Frame(frame.fusion, frame.group, frame.strides, frame.one_nest)
+        point = own.variables(space)
+        place = list(point)
+        place[axis] += start
+        store = own.store(node, flat(place, shape), Pull(own.source).at(ref, point))
+        if size or (not made and ref == node.inputs[-1]):  # one at least, for the result's sake
+            made.append(own.finish("concat", nest(point, space, (store,)), prod(space)))
+        start += size
+    return tuple(made)
