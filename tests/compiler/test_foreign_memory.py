@@ -137,7 +137,7 @@ def test_no_room_for_the_compiler_is_told_before_it_is_needed(
     with monkeypatch.context() as inside:
         inside.setattr(room, "_is_limited", lambda: True)
         wf.compile(lambda x: function(x) + wf.cbrt(x))(x)  # there is enough
-        inside.setattr(room, constant, 1 << 44)
+        inside.setattr(room, constant, {"LEAST": 1 << 60, "EACH": 1 << 48}[constant])
         with pytest.raises(OutOfMemoryError, match=f"memory ran out while .*{doing}"):
             wf.compile(lambda x: function(x) * wf.cbrt(x))(x)
     assert wf.compile(lambda x: function(x) * wf.cbrt(x))(x).shape == (1000,)

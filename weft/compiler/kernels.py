@@ -24,6 +24,7 @@ from weft.compiler.loops import PIECE, Kernel, Loop, Reduce, Statement, Value, i
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.contract_match import depth_of, without_batches_of_one
+from weft.compiler.passes.contract_pairs import contract_long_dot, is_long_dot
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
 from weft.compiler.passes.convolve import convolve, is_worth
@@ -158,7 +159,9 @@ class KernelStore:
         packing = (
             None if pieces else packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
         )
-        parted = cut is None and packing is None and is_parted(kernel)
+        parted = (
+            cut is None and packing is None and (is_parted(kernel) or is_long_dot(kernel, width))
+        )
         form = replace(form, key=(form.key, pieces, tall, packing, parted))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
@@ -214,7 +217,10 @@ class KernelStore:
         if parted:
             by_lane = has["by_lane"]
             width = target.vector_bytes
-            first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
+            if is_long_dot(kernel, width):
+                first, last = contract_long_dot(kernel, width, registers, choice)
+            else:
+                first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
             return (first, *schedule(last, vector_bytes=width))
         if packing is not None:
             return contract_shared(

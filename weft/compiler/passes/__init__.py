@@ -23,6 +23,7 @@
 | `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
 | `contract_tasks`, `contract_shared` | tiles of a product; factors packed once for all |
 | `contract_parted` | few rows: sums of pieces by one kernel, added up by another |
+| `contract_pairs` | dots of vectors and of rows: pieces or rows are lanes |
 | `contract_hidden`, `contract_quads` | what masks leave out; four bytes at a time |
 | `tiles`, `tiles_pack` | products by instructions on tiles; panels packed for them |
 | `convolve`, `convolve_blocks` | convolutions in tiles; the sizes of tiles and blocks |

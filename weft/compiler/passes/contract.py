@@ -26,10 +26,17 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.chains import in_chains
-from weft.compiler.passes.contract_blocks import by_lanes, choose, dealt, forced_path, orient
+from weft.compiler.passes.contract_blocks import (
+    by_lanes,
+    choose,
+    dealt,
+    forced_path,
+    orient,
+)
 from weft.compiler.passes.contract_frame import Frame, multiplied
 from weft.compiler.passes.contract_hidden import FINE, masks
 from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.contract_pairs import paired
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.polynomial import multiply
@@ -66,7 +73,7 @@ def contract(
     lanes = vector_bytes // product.dtype.itemsize
     given, product = product, product if tall else orient(product, lanes)
     if not (pieces or tall):
-        product = dealt(scope, product, lanes)
+        product = paired(dealt(scope, product, lanes), lanes)
     block = choose(product, vector_bytes, registers, choice, tall)
     if any(masks(product)):
         block = replace(block, depth=min(block.depth, FINE))

@@ -37,6 +37,7 @@ WIDE = 16_384  # bytes of a row of sums for few rows
 SLIM = 128  # columns of a tile for few rows and a right factor that is turned, if not deep
 LINE = 64  # bytes that memory gives at a time
 TURNED = 4  # rows, at most, for which the right factor is turned each time it is read
+PAIRED = 2  # vectors of results that have both factors to themselves, where memory lies along them
 FAR = 1 << 20  # bytes of such a factor from which on the lanes' columns lie far apart
 SMALL = 32_768  # bytes of a factor that is read where it is: the first cache holds all of it
 FEW_COLUMNS = 16  # columns, fewer than rows, which are better rows
@@ -185,6 +186,8 @@ def choose(
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
     lanes = 1 if columns == 1 or path == "scalar" else vector_bytes // size
     few = 0 < rows <= TURNED if path in ("", "scalar") else path == "turned"
+    if product.is_paired:
+        return _in_pieces(product, _pairing(product, columns, depth, lanes))
     if lanes > 1 and few and _is_turned(product):
         return _in_pieces(product, _turning(rows, columns, depth, lanes))
     fits = _Registers(lanes, registers, vector_bytes, choice, tall)
@@ -421,6 +424,19 @@ def _turning(rows: int, columns: int, depth: int, lanes: int) -> Block:
     tile_columns = balanced(max(columns, 1), most, lanes)
     deep = balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
     return Block(high, 1, lanes, tile_rows, tile_columns, deep, False, False, turns=True)
+
+
+def _pairing(product: Product, columns: int, depth: int, lanes: int) -> Block:
+    """The cut for results that have both factors to themselves."""
+    size, factors = product.dtype.itemsize, (product.left, product.right)
+    if all(runs_along(x, product.depth[0]) for x in factors):
+        vectors, most = 1, lanes if depth > PIECE else max(SLIM // lanes * lanes, lanes)
+        deep = balanced(max(depth, 1), LONG, 1 if depth <= LONG else 16)
+    else:  # memory is read along the columns
+        vectors, most, deep = PAIRED, WIDE // size, SHALLOW
+    wide = vectors * lanes
+    tile_columns = balanced(max(columns, 1), max(most // wide * wide, wide), wide)
+    return Block(1, vectors, lanes, 1, tile_columns, deep, False, False, turns=True)
 
 
 def _even(columns: int, tile: int, wide: int) -> int:

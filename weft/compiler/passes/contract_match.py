@@ -77,6 +77,11 @@ class Product:
         return not self.chain and self.dtype.kind == "f" and (depth is None or depth > PIECE)
 
     @property
+    def is_paired(self) -> bool:
+        """Whether the left factor is another one for each column."""
+        return hides(self.left, self.column[0])
+
+    @property
     def dtype(self) -> DType:
         """The dtype of factors and sums."""
         return self.left.dtype

@@ -253,6 +253,8 @@ class Blocks:
     ) -> Statements:
         """Sums take the products of the piece, one point of the depth after another."""
         f, b, product = self.frame, self.frame.block, self.frame.product
+        if product.is_paired:
+            return self.multiply_pairs(rows[0], column, lane)
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
@@ -424,6 +426,45 @@ class Blocks:
         turns = f.let("turns", divide(self.seen, step), made)
         made += f.loop("depth", turns, several)
         return (*made, *f.loop("depth", self.seen, rest, multiply(turns, step)))
+
+    def multiply_pairs(self, row: Value, column: Value, lane: Value) -> Statements:
+        """Like `multiply`; each lane has both factors to itself, which may lie along the depth."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        last, (sums,) = subtract(product.column[1], 1), f.sums
+        factors = left, right = product.left, product.right
+
+        def at(x: Value, here: Value, k: Value) -> Value:
+            names = {product.column[0]: here, product.depth[0]: add(self.depth.start, k)}
+            return rebuild(x, folded, {**names, product.row[0]: row})
+
+        def one(k: Value) -> Statements:
+            """A product of each lane."""
+            heres = [smaller(add(column, add(lane, j * b.lanes)), last) for j in range(b.vectors)]
+            return tuple(
+                Assign(s, f.multiplied(at(left, here, k), at(right, here, k), get(s, f.dtype)))
+                for s, here in zip(sums, heres, strict=True)
+            )
+
+        if b.vectors > 1:
+            return f.unrolled(self.seen, one)
+        made: list[Statement] = []
+        places = [f.let("place", smaller(add(column, i), last), made) for i in range(b.lanes)]
+        step = max(LINE // f.dtype.itemsize, b.lanes)  # each line of memory is read at once
+
+        def several(turn: Value) -> Statements:
+            first, found = multiply(turn, step), list[Statement]()
+            for x in factors:
+                found += _elements(at(x, add(place, b.lanes), first) for place in places)
+            for k in range(0, step, b.lanes):
+                here = add(first, add(lane, k))
+                lefts, rights = (turned([at(x, place, here) for place in places]) for x in factors)
+                for x, y in zip(lefts, rights, strict=True):
+                    found.append(Assign(sums[0], f.multiplied(x, y, get(sums[0], f.dtype))))
+            return tuple(found)
+
+        turns = f.let("turns", divide(self.seen, step), made)
+        made += f.loop("depth", turns, several)
+        return (*made, *f.loop("depth", self.seen, one, multiply(turns, step)))
 
     def finish(
         self, row: Value, column: Value, lane: Value, given: Statements | None = None
