@@ -18,6 +18,7 @@ from weft.core.common.types import Array, DType
 from weft.core.graph.node import Ref
 
 IDENTITIES = ("copy", "positive", "stop_gradient", "undifferentiable", "probe")
+MOST_POWER = 64  # of an integer that is written out as products
 _ROUNDINGS = ("floor", "ceil", "trunc", "round")
 _SIGNED_REALS = frozenset((*dtypes.SIGNED, *dtypes.FLOATING))
 
@@ -127,16 +128,19 @@ def remainder_of_one(calls: Calls, call: Call) -> Ref | None:
 
 
 def integer_power(calls: Calls, call: Call) -> Ref | None:
-    """x ** 1 is x and x ** 2 is x * x for integers; floats have their own `pow`."""
+    """x ** 3 is x * (x * x) for integers, which wrap alike; floats have their own `pow`."""
     number = calls.number(call.inputs[1])
-    if number is None or not dtypes.is_integer(call.kind.dtype):
+    if number is None or not dtypes.is_integer(call.kind.dtype) or not 0 < number <= MOST_POWER:
         return None
-    x = call.inputs[0]
-    if number == 1:
-        return calls.fitted(x, call)
-    if number == 2:
-        wide = calls.fitted(x, call)
-        return None if wide is None else calls.call("square", (wide,), {}, call.like)
+    rest, made = int(number), None
+    power = calls.fitted(call.inputs[0], call)
+    while power is not None:
+        if rest % 2:
+            made = calls.call("multiply", (power, made), {}, call.like) if made else power
+        rest //= 2
+        if not rest:
+            return made
+        power = calls.call("square", (power,), {}, call.like)
     return None
 
 
