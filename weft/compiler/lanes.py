@@ -31,7 +31,7 @@ from weft.compiler.loops import (
     leaves_of,
 )
 from weft.compiler.polynomial import hides, known, number, polynomial, stride
-from weft.compiler.prices import APART, UNIT, indices, points_of, price, weight
+from weft.compiler.prices import APART, UNIT, indices, is_heavy, points_of, price, weight
 from weft.compiler.rebuild import (
     Scope,
     Statements,
@@ -155,8 +155,12 @@ class Lanes:
         short = start is not None and stop is not None and stop - start < FEWEST
         if statement.kind != "serial" or short:
             return inf
-        fits = self.varying(statement.variable, statement.body) is not None
-        return price(statement.variable, statement.body) if fits else inf
+        if self.varying(statement.variable, statement.body) is None:
+            return inf
+        found = price(statement.variable, statement.body)
+        if found == inf and is_heavy(statement.body):
+            return self.inside(statement) / 2
+        return found
 
     def _inside(self, statement: Loop | Reduce) -> float:
         return self._one_by_one(points_of(statement))

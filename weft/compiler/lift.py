@@ -22,9 +22,11 @@ from weft.compiler.loops import (
     integer_of,
     parameter,
 )
+from weft.compiler.passes.short import short_extents
 from weft.compiler.rebuild import changer, revise
 
-SMALL = frozenset({-1, 0, 1})  # strides and offsets that decide how memory is read stay as they are
+# Strides and offsets that decide how memory is read stay as they are, and so do short rows.
+SMALL = frozenset({-1, 0, 1})
 
 
 @dataclass(frozen=True)
@@ -56,62 +58,67 @@ class Versions:
 
 def form_of(kernel: Kernel) -> Form:
     """The form of a kernel and the sizes it has."""
-    numbers: dict[Value, int] = {}
-    literals: dict[int, int] = {}
+    speller = _Speller(SMALL | short_extents(kernel))
     key = (
         tuple((b.dtype, b.mode) for b in kernel.buffers),
         tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),
-        tuple(_text(kernel.body, numbers, literals)),
+        tuple(speller.text(kernel.body)),
     )
-    return Form(key, tuple(literals))
+    return Form(key, tuple(speller.literals))
 
 
-def _text(
-    statements: tuple[Statement, ...], numbers: dict[Value, int], literals: dict[int, int]
-) -> Iterator[object]:
-    """Statements as a flat sequence; each value is spelled once and then named by number."""
-    for statement in statements:
-        yield type(statement).__name__
-        if isinstance(statement, Loop):
-            numbers.setdefault(statement.variable, len(numbers))
-            yield statement.kind, statement.step
-        elif isinstance(statement, Reduce):
-            for variable, _ in statement.axes:
-                numbers.setdefault(variable, len(numbers))
-            yield statement.lanes, tuple((p.targets, p.combine) for p in statement.parts)
-        elif isinstance(statement, Store):
-            yield statement.buffer, statement.combine
-        elif isinstance(statement, Assign):
-            yield statement.local
-        for x in expressions(statement):
-            yield from _spell(x, numbers, literals)
-        yield "{"
-        yield from _text(statement.body, numbers, literals)
-        yield "}"
+class _Speller:
+    """Spells kernels, and collects the sizes in them: literals, but for those that are `fixed`."""
+
+    def __init__(self, fixed: frozenset[int]) -> None:
+        self.fixed = fixed
+        self.literals: dict[int, int] = {}
+        self._numbers: dict[Value, int] = {}
+
+    def text(self, statements: tuple[Statement, ...]) -> Iterator[object]:
+        """Statements as a flat sequence; each value is spelled once and then named by number."""
+        numbers = self._numbers
+        for statement in statements:
+            yield type(statement).__name__
+            if isinstance(statement, Loop):
+                numbers.setdefault(statement.variable, len(numbers))
+                yield statement.kind, statement.step
+            elif isinstance(statement, Reduce):
+                for variable, _ in statement.axes:
+                    numbers.setdefault(variable, len(numbers))
+                yield statement.lanes, tuple((p.targets, p.combine) for p in statement.parts)
+            elif isinstance(statement, Store):
+                yield statement.buffer, statement.combine
+            elif isinstance(statement, Assign):
+                yield statement.local
+            for x in expressions(statement):
+                yield from self._spell(x)
+            yield "{"
+            yield from self.text(statement.body)
+            yield "}"
+
+    def _spell(self, x: Value) -> Iterator[object]:
+        numbers, stack = self._numbers, [(x, False)]
+        while stack:
+            here, ready = stack.pop()
+            if here in numbers:
+                continue
+            if not ready:
+                stack.append((here, True))
+                stack.extend((a, False) for a in here.args)
+                continue
+            numbers[here] = len(numbers)
+            args = tuple(numbers[a] for a in here.args)
+            if is_literal(here) and integer_of(here) not in self.fixed:
+                yield "size", self.literals.setdefault(integer_of(here), len(self.literals))
+            else:
+                yield here.op, args, here.dtype, here.data
+        yield numbers[x]
 
 
-def _spell(x: Value, numbers: dict[Value, int], literals: dict[int, int]) -> Iterator[object]:
-    stack: list[tuple[Value, bool]] = [(x, False)]
-    while stack:
-        here, ready = stack.pop()
-        if here in numbers:
-            continue
-        if not ready:
-            stack.append((here, True))
-            stack.extend((a, False) for a in here.args)
-            continue
-        numbers[here] = len(numbers)
-        args = tuple(numbers[a] for a in here.args)
-        if is_size(here):
-            yield "size", literals.setdefault(integer_of(here), len(literals))
-        else:
-            yield here.op, args, here.dtype, here.data
-    yield numbers[x]
-
-
-def is_size(x: Value) -> bool:
-    """Whether a value is a literal that another call of the same form may have otherwise."""
-    return x.op == "const" and x.dtype == INDEX and integer_of(x) not in SMALL
+def is_literal(x: Value) -> bool:
+    """Whether a value is an integer that another call of the same form may have otherwise."""
+    return x.op == "const" and x.dtype == INDEX
 
 
 def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tuple[int, ...]]:
@@ -122,7 +129,7 @@ def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tu
     given = {form.literals[i]: k for k, i in enumerate(places)}
 
     def change(x: Value) -> Value:
-        return parameter(given[integer_of(x)]) if is_size(x) and integer_of(x) in given else x
+        return parameter(given[integer_of(x)]) if is_literal(x) and integer_of(x) in given else x
 
     made = replace(kernel, body=revise(kernel.body, changer(change)), parameters=len(places))
     return made, tuple(form.literals[i] for i in places)

@@ -17,6 +17,7 @@ from weft.compiler.passes.parallelize import parallelize
 from weft.compiler.passes.ranges import ranges
 from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.search import search
+from weft.compiler.passes.short import short
 from weft.compiler.passes.simplify import renumber, shorten
 from weft.compiler.passes.sink import sink
 from weft.compiler.passes.split import split
@@ -34,6 +35,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
     return [
         ("unfold", unfold),
         ("simplify", shorten),
+        ("short", short),
         ("collapse", collapse),
         ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
         ("tally", lambda kernel: tally(kernel) if threads_wanted else kernel),

@@ -20,6 +20,7 @@ from weft.compiler.polynomial import hides, known, number, stride, subtract
 from weft.compiler.rebuild import Statements, rebuild, values_of
 
 UNIT, SAME, APART = 5, 2, 20  # what an access costs: adjacent, one for all lanes, others
+_HEAVY = 6  # operations on floats for each access
 _OFTEN = 16  # how often a loop's inside counts, at most
 
 
@@ -71,6 +72,16 @@ def price(variable: Value, statements: Statements, by_rows: bool = False) -> flo
     """
     total, adjacent = _price(variable, statements, by_rows)
     return total if adjacent else inf
+
+
+def is_heavy(statements: Statements) -> bool:
+    """Whether so much is computed that lanes pay even where none of their accesses are adjacent."""
+    if not all(isinstance(s, Store | Assign) for s in statements):
+        return False  # loops inside may have lanes of their own
+    work = sum(
+        x.dtype.kind == "f" and bool(x.args) and x.op != "load" for x in values_of(statements)
+    )
+    return work >= _HEAVY * len(accesses(statements))
 
 
 def _price(variable: Value, statements: Statements, by_rows: bool) -> tuple[int, bool]:

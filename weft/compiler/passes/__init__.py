@@ -4,6 +4,7 @@
 |---|---|
 | `unfold` | loops over quotients and remainders become nested ones |
 | `simplify` | folded indices, no loops of one step, no unused locals |
+| `short` | reductions of a few points are written out, so that rows are lanes |
 | `collapse` | nested loops that walk memory as one become one |
 | `split` | long reductions of few results become two kernels |
 | `tally` | many updates of few integers become two kernels |

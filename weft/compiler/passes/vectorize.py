@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.compiler.lanes import FEWEST, Lanes, widen, widest
-from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store, Value, every
+from weft.compiler.loops import Assign, Kernel, Loop, Statement, Store, Value, every, walk
 from weft.compiler.polynomial import add, known, polynomial, subtract, whole
 from weft.compiler.rebuild import Scope, Statements, substitute, values_of, with_body
 
@@ -27,14 +27,19 @@ def vectorize(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
     return scope.kernel_with(_Vectorizer(scope, Lanes(kernel), vector_bytes).run(kernel.body))
 
 
-def width(loop: Loop, vector_bytes: int) -> int:
-    """Lanes for a loop: some registers of its widest element, eight around loops in order."""
+def width(loop: Loop, vector_bytes: int, rows: bool = False) -> int:
+    """Lanes for a loop: some registers of its widest element, eight around loops in order.
+
+    Steps that are `rows` written out hold much at a time, and wait for little.
+    """
     size = widest(loop.variable, loop.body)
     around = any(isinstance(s, Loop) for s in every(loop.body))
     work = len(values_of(loop.body))
     if around and work < _TWICE:
         return max(FEWEST, min(MOST_COLUMNS, 8 * vector_bytes // size))
     registers = 4 if work < _SHORT or vector_bytes <= _NARROW else 2
+    if rows and work >= _TWICE:
+        registers = 1
     most = max(MOST_LANES, 2 * vector_bytes // 4)  # a second register while one waits for results
     return max(FEWEST, min(most, registers * vector_bytes // size))
 
@@ -63,13 +68,16 @@ class _Vectorizer:
             return False
         if _is_rest(subtract(statement.stop, statement.start)):
             return False  # fewer steps than a vector: a second copy of the body does not pay
+        if self.vector_bytes <= _NARROW and _follows(statement.body):
+            return False
         return self.judge.runs_as_lanes(statement)
 
     def lanes(self, loop: Loop) -> Statements:
         """A loop as vector loops, each narrower than the one before, and a serial one."""
         differing = self.judge.varying(loop.variable, loop.body)
         assert differing is not None
-        lanes = width(loop, self.vector_bytes)
+        rows = bool(self.scope.kernel.notes.get("rows_written"))
+        lanes = width(loop, self.vector_bytes, rows)
         trips = known(subtract(loop.stop, loop.start))
         while trips is not None and lanes > trips:
             lanes //= 2
@@ -99,6 +107,16 @@ def _is_rest(trips: Value) -> bool:
         if len(term) == 1 and term[0].op == "floordiv" and known(term[0].args[1]) == -count:
             return polynomial(term[0].args[0]) == {t: n for t, n in terms.items() if t != term}
     return False
+
+
+def _follows(statements: Statements) -> bool:
+    """Whether memory says where memory is read that says where it is read, as a search does.
+
+    Lanes would be taken apart and put together again for each of these reads.
+    """
+    loads = [x for x in values_of(statements) if x.op == "load"]
+    found = {x for x in loads if any(y.op == "load" for y in walk(x.args[0]))}
+    return any(y in found for x in found for y in walk(x.args[0]))
 
 
 def _is_vector(statement: Statement) -> bool:
