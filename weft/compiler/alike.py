@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.loops import Kernel
 from weft.compiler.lower import Lowered
+from weft.compiler.point import divisor
 from weft.compiler.scatter import lower
 from weft.core.graph.node import OutputRefs, Ref, freeze
 
@@ -97,7 +98,7 @@ def likeness(
         inputs = tuple([(numbers[source], slot) for source, slot in operands])
         if not inside:
             places = range(len(node.types)) if strides else ()
-            read = (node.types, *[strides.get((node, slot)) for slot in places])
+            read = (node.types, divisor((node, 0)), *[strides.get((node, k)) for k in places])
             rows.append((node.op, freeze(node.params), inputs, *read) if operands else read)
             continue
         roles = (mine, node in group.rows, node in stored, fusion.kinds[node])

@@ -20,10 +20,11 @@ from weft.compiler.loops import (
     Value,
     expressions,
     integer_of,
+    leaves_of,
     parameter,
 )
 from weft.compiler.passes.short import short_extents
-from weft.compiler.rebuild import changer, revise
+from weft.compiler.rebuild import changer, revise, values_of
 
 # Strides and offsets that decide how memory is read stay as they are, and so do short rows.
 SMALL = frozenset({-1, 0, 1})
@@ -58,13 +59,26 @@ class Versions:
 
 def form_of(kernel: Kernel) -> Form:
     """The form of a kernel and the sizes it has."""
-    speller = _Speller(SMALL | short_extents(kernel))
+    speller = _Speller(SMALL | short_extents(kernel) | _divisors(kernel))
     key = (
         tuple((b.dtype, b.mode) for b in kernel.buffers),
         tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),
         tuple(speller.text(kernel.body)),
     )
     return Form(key, tuple(speller.literals))
+
+
+def _divisors(kernel: Kernel) -> frozenset[int]:
+    """Numbers that what memory holds is divided by, which is sooner done if they are known."""
+    return frozenset(
+        integer_of(x.args[1])
+        for x in values_of(kernel.body)
+        if x.op in ("floordiv", "rem") and is_literal(x.args[1]) and _is_read(x.args[0])
+    )
+
+
+def _is_read(x: Value) -> bool:
+    return any(leaf.op in ("load", "get") for leaf in leaves_of(x))
 
 
 class _Speller:

@@ -29,9 +29,12 @@ from weft.compiler.steps import Call, Memory, Step
 from weft.compiler.translate import Translator, touched
 from weft.compiler.watched import Watched
 from weft.config import settings
+from weft.core.common import dtypes
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import Ref
 from weft.core.graph.trace import Trace
+from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.tensor import Tensor
 from weft.runtime.cpu.code_ahead import later
 from weft.runtime.cpu.program_builder import ProgramBuilder
 
@@ -65,6 +68,8 @@ class Native(Prepared):
         given += [False] * (len(self._inputs) - len(constants) - len(given)) + constants
         for each, lasts in zip(self._inputs, given, strict=True):
             each.lasts = lasts
+        for node, tensor in zip(reversed(trace.inputs), reversed(trace.captures), strict=False):
+            node.number = _integer(tensor)
         memory: Environment = {
             (node, 0): place for node, place in zip(trace.inputs, self._inputs, strict=True)
         }
@@ -246,3 +251,12 @@ def usable(strides: dict[Ref, tuple[int, ...]], trace: Trace) -> dict[Ref, tuple
     packed = {ref for node in trace.nodes if kind_of(node) in PACKED for ref in node.inputs}
     packed.update(trace.outputs)
     return {ref: steps for ref, steps in strides.items() if ref not in packed}
+
+
+def _integer(tensor: Tensor) -> int | None:
+    """The integer that a captured tensor is, and stays."""
+    if tensor.size != 1 or not dtypes.is_integer(tensor.dtype) or tensor.owner is not None:
+        return None
+    if tensor._impl.shared or is_shared(tensor.data()):
+        return None
+    return int(tensor.host().reshape(()))

@@ -50,6 +50,7 @@ DTYPES = frozenset(
     map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
 ) | {dtypes.bfloat16}
 FEW_PIECES = 4  # of a join that are a choice for each of its elements
+DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
 MOST_TAPS = 32  # elements of a window that are written out one by one
 _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
 _FLOAT = np.dtype(np.float32)
@@ -106,6 +107,10 @@ class Pull(Builder):
         narrow = op.widen and any(dtypes.is_narrow(t.dtype) for t in types)
 
         def read(operand: int, index: Sequence[Part]) -> Value:
+            if operand == 1 and op.name in DIVISIONS:
+                number = divisor(node.inputs[operand])
+                if number is not None:
+                    return number
             x = self.at(node.inputs[operand], index)
             return self.cast(x, _FLOAT) if narrow and dtypes.is_narrow(x.dtype) else x
 
@@ -145,6 +150,15 @@ class Pull(Builder):
         """`x` in the dtype of a result."""
         found: Value = self.operand(x)
         return found if found.dtype == dtype else self.cast(found, dtype)
+
+
+def divisor(ref: Ref) -> Value | None:
+    """The integer that a result is everywhere, if it is known: division by it is products then."""
+    node, slot = ref
+    while isinstance(node.op, LogicalShapeOperation) and len(node.inputs) == 1:
+        ((node, slot),) = node.inputs
+    number = node.number
+    return None if number in (None, 0, -1) else const(number, node.types[slot].dtype)
 
 
 def reduced_axes(node: OutputRefs) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class _Vectorizer:
             return False
         if _is_rest(subtract(statement.stop, statement.start)):
             return False  # fewer steps than a vector: a second copy of the body does not pay
-        if self.vector_bytes <= _NARROW and _follows(statement.body):
+        if self.vector_bytes <= _NARROW and (_follows(statement.body) or _is_long(statement.body)):
             return False
         return self.judge.runs_as_lanes(statement)
 
@@ -117,6 +117,15 @@ def _follows(statements: Statements) -> bool:
     loads = [x for x in values_of(statements) if x.op == "load"]
     found = {x for x in loads if any(y.op == "load" for y in walk(x.args[0]))}
     return any(y in found for x in found for y in walk(x.args[0]))
+
+
+def _is_long(statements: Statements) -> bool:
+    """Whether data of 64 bits are multiplied or divided: lanes of such would do it one by one."""
+    found = (x for x in values_of(statements) if x.op in ("mul", "floordiv", "rem"))
+    return any(
+        x.dtype.kind in "iu" and x.dtype.itemsize == 8 and any(y.op == "load" for y in walk(x))
+        for x in found
+    )
 
 
 def _is_vector(statement: Statement) -> bool:

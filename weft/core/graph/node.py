@@ -30,6 +30,7 @@ class OutputRefs:
         "inputs",
         "key",
         "kind",
+        "number",
         "op",
         "outputs",
         "params",
@@ -59,6 +60,7 @@ class OutputRefs:
         self.specs: tuple[Any, ...] | None = None  # how each result lies on a mesh, if on one
         self.key: Hashable = None
         self.kind = ""  # how the compiler takes it, once that was asked
+        self.number: int | None = None  # that an input of a program always is
         self.counted = False  # whether a graph counts the results among the bytes it holds
 
     @classmethod
