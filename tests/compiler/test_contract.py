@@ -32,6 +32,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes import contract_blocks
 from weft.compiler.passes.contract import contract, plain
+from weft.compiler.passes.contract_match import SHALLOW, is_shallow
 from weft.compiler.verify import verify
 from weft.core.common.dtypes import bfloat16
 from weft.runtime.cpu.jit import host_target
@@ -368,7 +369,28 @@ def index_at(x: Value, k: Value) -> Value:
     return index((m, 12), (k, 1)) if x.data == 0 else index((k, 13), (n, 1))
 
 
-def test_one_product_of_each_result_is_plain_loops() -> None:
-    for depth, blocked in ((1, False), (2, True)):
-        (*_, kernel) = KernelStore.scheduled(product(Case(40, 50, depth)))
-        assert ("contract" in kernel.notes) == blocked
+@pytest.mark.parametrize(
+    ("case", "is_plain"),
+    [
+        (Case(20, 50, 1), True),
+        (Case(40, 5, 1), True),
+        (Case(20, 50, 2), True),
+        (Case(9, 50, SHALLOW), True),
+        (Case(9, 50, SHALLOW + 1), False),
+        (Case(40, 5, 3), False),
+        (Case(2, 2000, 3), False),
+        (Case(9, 50, 3).transposed(False, True), False),
+        (Case(9, 50, 3).transposed(True, False), True),
+    ],
+    ids=str,
+)
+def test_few_products_of_each_result_are_plain_loops_with_columns_as_lanes(
+    case: Case, is_plain: bool
+) -> None:
+    kernel = product(case)
+    assert is_shallow(kernel) is is_plain
+    (*_, made) = KernelStore.scheduled(kernel, shallow=is_plain)
+    assert ("contract" in made.notes) is not is_plain
+    results = (run_kernel(each, arrays(case), ()) for each in (made, kernel))
+    for x, y in zip(*results, strict=True):
+        assert x.tobytes() == y.tobytes()

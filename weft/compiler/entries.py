@@ -34,7 +34,7 @@ class Entry:
 
     `local` has the results that are read in the row at hand, `other` those read elsewhere too. For
     a product, `summed` has those of which it sums over rows; `cut` makes it sum so many at a time,
-    and its tiles so many rows tall.
+    and its tiles so many rows tall. The tasks of other groups are a row each if they are cut.
     """
 
     group: Group
@@ -70,6 +70,17 @@ class Entry:
         if call is not None and call.request.compiled.kernels[0].notes.get("rows") is None:
             call = self.cut(0, UPRIGHT) or call
         return self.steps if call is None else (call,)
+
+    @cached_property
+    def by_rows(self) -> Entry | None:
+        """The same group with a task for each row, if its rows are written out otherwise."""
+        call = self.steps[0] if self.group.kind == "loops" and len(self.steps) == 1 else None
+        if not isinstance(call, Call):
+            return None
+        if not call.request.compiled.kernels[0].notes.get("rows_written"):
+            return None
+        made = self.cut(0, 1)
+        return None if made is None else self.with_steps((made,))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import PIECE, Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
-from weft.compiler.passes.contract_match import depth_of, without_batches_of_one
+from weft.compiler.passes.contract_match import is_shallow, without_batches_of_one
 from weft.compiler.passes.contract_pairs import contract_long_dot, is_long_dot
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
@@ -156,13 +156,14 @@ class KernelStore:
         form = form_of(kernel)
         pieces, tall = cut or (0, 0)
         width = chosen_target().vector_bytes
-        packing = (
-            None if pieces else packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
-        )
+        shallow = cut is None and not forced_path() and is_shallow(kernel)
+        packing = None
+        if not pieces and not shallow:
+            packing = packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
         parted = (
             cut is None and packing is None and (is_parted(kernel) or is_long_dot(kernel, width))
         )
-        form = replace(form, key=(form.key, pieces, tall, packing, parted))
+        form = replace(form, key=(form.key, pieces, tall, packing, parted, shallow))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if parted or is_worth(kernel) or (pieces not in (0, PIECE) and not general):
@@ -180,7 +181,8 @@ class KernelStore:
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    kernels = self.scheduled(lifting, choice, pieces, tall, packing, parted)
+                    how = (pieces, tall, packing, parted, shallow)
+                    kernels = self.scheduled(lifting, choice, *how)
                 found = self._new(iter(kernels), choice, drafts, clock)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:
@@ -198,8 +200,12 @@ class KernelStore:
         tall: int = 0,
         packing: Packing | None = None,
         parted: bool = False,
+        shallow: bool = False,
     ) -> Iterable[Kernel]:
-        """The kernels to run, one after another, for a lowered one; made when asked for."""
+        """The kernels to run, one after another, for a lowered one; made when asked for.
+
+        Those that are `tall`, and no products, have a task for each row.
+        """
         if kernel.parallel is not None:  # lowering has said how it runs
             notes = {**kernel.notes, "tasks": kernel.parallel.stop}
             return (replace(kernel, notes=notes),)
@@ -226,13 +232,16 @@ class KernelStore:
             return contract_shared(
                 kernel, target.vector_bytes, registers, choice, packing, tall=tall, **has
             )
-        # Plain loops are as good for one product of each result, and for what is no product.
-        if depth_of(kernel) != 1 or pieces or tall or forced_path():
+        # Plain loops are as good for few products of each result, and for what is no product.
+        if not shallow:
             width = target.vector_bytes
             product = contract(kernel, width, registers, choice, pieces=pieces, tall=tall, **has)
             if product is not kernel:
                 return (product,)
-        return one_by_one(plain(kernel), passes(target.vector_bytes * choice.step, True))
+        steps = passes(target.vector_bytes * choice.step, True)
+        if tall:
+            steps = [step for step in steps if step[0] != "short"]
+        return one_by_one(kernel if shallow else plain(kernel), steps)
 
     def _new(
         self, kernels: Iterator[Kernel], choice: Choice, drafts: bool, clock: Clock

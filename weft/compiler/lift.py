@@ -23,6 +23,7 @@ from weft.compiler.loops import (
     leaves_of,
     parameter,
 )
+from weft.compiler.passes.contract_match import shallow_sizes
 from weft.compiler.passes.short import short_extents
 from weft.compiler.rebuild import changer, revise, values_of
 
@@ -59,7 +60,7 @@ class Versions:
 
 def form_of(kernel: Kernel) -> Form:
     """The form of a kernel and the sizes it has."""
-    speller = _Speller(SMALL | short_extents(kernel) | _divisors(kernel))
+    speller = _Speller(SMALL | short_extents(kernel) | shallow_sizes(kernel) | _divisors(kernel))
     key = (
         tuple((b.dtype, b.mode) for b in kernel.buffers),
         tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),

@@ -237,6 +237,7 @@ def _panels(
     saved = sum(m.nbytes for m in inner)
     if saved < WORTH or len(chain.members) < 2:
         return None
+    chain.members = [_by_rows(e, chain.rows) for e in chain.members]
     members = _as_tall_as_each_other(chain)
     shares = [share for e in members if e not in chain.sums and (share := _share(e, chain.rows))]
     if len(shares) + len(chain.sums) < len(members):
@@ -445,9 +446,15 @@ def _share_of_product(entry: Entry, rows: Rows) -> Share | None:
     return Share(tiles * found.wide, found.height, found.wide)
 
 
+def _by_rows(entry: Entry, rows: Rows) -> Entry:
+    """An entry whose tasks go with rows, if they do once they are a row each."""
+    again = None if _share(entry, rows) is not None else entry.by_rows
+    return entry if again is None or _share(again, rows) is None else again
+
+
 def _may_share(entry: Entry, rows: Rows) -> bool:
     """Whether the tasks of an entry's kernel go with rows, perhaps once its tiles are cut again."""
-    if _share(entry, rows) is not None:
+    if _share(_by_rows(entry, rows), rows) is not None:
         return True
     found = _tiled(entry) if entry.group.kind == "dot" else None
     if found is None or found.batches * found.rows != rows.count:

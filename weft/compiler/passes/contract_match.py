@@ -47,6 +47,10 @@ from weft.core.common.types import DType
 
 Axis: TypeAlias = tuple[Value, Value]  # a variable that counts from 0, and its extent
 
+SHALLOW = 6  # products of a sum that plain loops take as they come,
+MANY = 16  # for so many columns
+NEAR = 1 << 14  # bytes of a factor that the first cache holds
+
 _DTYPES = frozenset(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)) | {
     np.dtype(np.float32),
     np.dtype(np.float64),
@@ -154,6 +158,24 @@ def depth_of(kernel: Kernel) -> int:
     if not body or not isinstance(body[0], Reduce):
         return 0
     return prod(known(extent) or 0 for _, extent in body[0].axes)
+
+
+def is_shallow(kernel: Kernel) -> bool:
+    """Whether sums are of so few products that they are written out, with columns as lanes."""
+    return depth_of(kernel) == 1 or bool(shallow_sizes(kernel))
+
+
+def shallow_sizes(kernel: Kernel) -> frozenset[int]:
+    """The depth and the columns of a product whose sums are written out; none of any other."""
+    depth = depth_of(kernel)
+    product = match(Scope(kernel)) if 1 < depth <= SHALLOW else None
+    columns = None if product is None else known(product.column[1])
+    if product is None or columns is None or columns < MANY:
+        return frozenset()
+    loads = [x for x in walk(product.right) if x.op == "load"]
+    along = all(number(stride(x.args[0], product.column[0])) == 1 for x in loads)
+    near = columns * depth * product.dtype.itemsize <= NEAR
+    return frozenset({depth, columns}) if along and near else frozenset()
 
 
 def without_batches_of_one(kernel: Kernel) -> Kernel:

@@ -20,11 +20,14 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    const,
     every,
     get,
     integer,
 )
 from weft.compiler.passes.accumulate import is_better, select
+from weft.compiler.passes.contract_frame import multiplied
+from weft.compiler.passes.contract_match import SHALLOW
 from weft.compiler.passes.points import at, moved, points
 from weft.compiler.passes.simplify import fold
 from weft.compiler.polynomial import known
@@ -40,6 +43,7 @@ from weft.compiler.rebuild import (
 )
 
 COMBINES = frozenset({"add", "mul", "max", "min", "and", "or", "argmax", "argmin"})
+SUMS = frozenset({"dot", "chain"})  # of products
 MOST = 31  # points; as many as there are lanes, and many more, are better these lanes
 MOST_WORK = 2048  # instructions that a row may become
 
@@ -67,6 +71,8 @@ def short_extents(kernel: Kernel) -> frozenset[int]:
 
 def _is_short(reduce: Reduce) -> bool:
     count = known(points(reduce))
+    if count and all(part.combine in SUMS for part in reduce.parts):
+        return count <= SHALLOW  # products that are more are cut in blocks
     if not count or count > MOST or count % LANES == 0 or reduce.lanes != LANES:
         return False
     return all(part.combine in COMBINES for part in reduce.parts)
@@ -108,10 +114,12 @@ class _Writer:
             here = moved(reduce, at(reduce, integer(point)))
             made += here.body
             for part, values in zip(here.parts, found, strict=True):
-                x, *place = part.values
-                held = self.scope.local("point", x.dtype)
-                made.append(Assign(held, x))
-                values.append((get(held, x.dtype), *place))
+                x, *others = part.values
+                if part.combine not in SUMS:
+                    held = self.scope.local("point", x.dtype)
+                    made.append(Assign(held, x))
+                    x = get(held, x.dtype)
+                values.append((x, *others))
         for part, values in zip(reduce.parts, found, strict=True):
             made += map(Assign, part.targets, _combined(part.combine, values))
         return tuple(made)
@@ -121,6 +129,11 @@ def _combined(combine: str, values: Sequence[tuple[Value, ...]]) -> tuple[Value,
     """All values met by `combine`; of an extreme one, the place too."""
     if combine in ("argmax", "argmin"):
         return _extreme(combine, values)
+    if combine in SUMS:
+        total = const(0, values[0][0].dtype)
+        for x, y in values:
+            total = multiplied(x, y, total)
+        return (total,)
     return (balanced(Builder(), combine, [x for (x,) in values], LANES),)
 
 
