@@ -13,6 +13,7 @@ import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.slots import OPS
 from weft.errors import ArgumentError, ConcretizationError, DTypeError, ShapeError
+from weft.ops.search import FEW_MEMBERS
 from weft.testing.loops import run_loops
 
 RNG = np.random.default_rng(17)
@@ -287,3 +288,19 @@ def test_two_dimensional_histograms_are_numpys():
         want = np.histogram2d(x, y, bins, ((-1, 1), (-2, 1)))
         for part, expected in zip(got, want, strict=True):
             np.testing.assert_allclose(part.numpy(), expected)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, FEW_MEMBERS, FEW_MEMBERS + 1, 100])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, np.complex64, bool])
+def test_few_and_many_members_are_found_alike(count, dtype):
+    random = np.random.default_rng(count)
+    members = random.integers(0, 60, count).astype(dtype)
+    values = random.integers(0, 80, (40, 7)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        values[0], members[:1] = np.nan, np.nan
+    for invert in (False, True):
+        found = wf.isin(wf.tensor(values), wf.tensor(members), invert=invert)
+        run = wf.compile(lambda x, y, invert=invert: wf.isin(x, y, invert=invert))
+        expected = np.isin(values, members, invert=invert)
+        assert np.array_equal(found.numpy(), expected)
+        assert np.array_equal(run(wf.tensor(values), wf.tensor(members)).numpy(), expected)

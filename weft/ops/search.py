@@ -8,6 +8,8 @@ static.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -40,6 +42,8 @@ from weft.ops.order import argsort, sort, take_along_axis
 from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import flip
+
+FEW_MEMBERS = 16  # that each element is rather compared with than searched for
 
 
 class Searchsorted(Operation):
@@ -160,7 +164,11 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
     values, members = cast(values, dtype), reshape(cast(members, dtype), (-1,))
     if members.shape[0] == 0:
         return full(values.shape, invert, dtype=dtypes.bool_, device=values.device)
-    if dtypes.is_complex(dtype):
+    if members.shape[0] <= FEW_MEMBERS:
+        found = functools.reduce(
+            operator.or_, [values == members[k] for k in range(members.shape[0])]
+        )
+    elif dtypes.is_complex(dtype):
         found = reduction.any(expand_dims(values, -1) == members, -1)
     else:
         ordered = sort(members)
