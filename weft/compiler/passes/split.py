@@ -148,16 +148,18 @@ class _Split:
         )
 
     def _place(self, slot: int, chunk: Value, lane: Value | None) -> Value:
-        """Where a result of a chunk lies; lanes that are adjacent in vectors are so here."""
+        """Where a result of a chunk lies; lanes that are adjacent in vectors are so here.
+
+        Otherwise what belongs to one result lies side by side, so that results can be lanes.
+        """
         kept = integer(0)
         for loop in self.found.kept:
             kept = add(multiply(kept, loop.stop), loop.variable)
-        row = add(multiply(self.chunks, slot), chunk)
-        if lane is None:
-            return add(multiply(row, self.results), kept)
-        if self.found.lanes:
+        if lane is not None and self.found.lanes:
+            row = add(multiply(self.chunks, slot), chunk)
             return add(multiply(add(multiply(row, self.results), kept), LANES), lane)
-        return add(multiply(add(multiply(row, LANES), lane), self.results), kept)
+        row = chunk if lane is None else add(multiply(chunk, LANES), lane)
+        return add(multiply(add(multiply(row, self.results), kept), self.slots), slot)
 
     def _nested(self, body: Statements) -> Statements:
         for loop in reversed(self.found.kept):

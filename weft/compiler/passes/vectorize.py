@@ -7,6 +7,7 @@ narrower ones, then one by one. Widths never change bits: each lane computes wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.compiler.lanes import FEWEST, Lanes, widen, widest
@@ -68,7 +69,7 @@ class _Vectorizer:
             return False
         if _is_rest(subtract(statement.stop, statement.start)):
             return False  # fewer steps than a vector: a second copy of the body does not pay
-        if self.vector_bytes <= _NARROW and (_follows(statement.body) or _is_long(statement.body)):
+        if self.vector_bytes <= _NARROW and _goes_apart(statement):
             return False
         return self.judge.runs_as_lanes(statement)
 
@@ -109,23 +110,45 @@ def _is_rest(trips: Value) -> bool:
     return False
 
 
-def _follows(statements: Statements) -> bool:
-    """Whether memory says where memory is read that says where it is read, as a search does.
+def _goes_apart(loop: Loop) -> bool:
+    """Whether lanes of few elements would be taken apart for most of what a step does.
 
-    Lanes would be taken apart and put together again for each of these reads.
+    So it is where memory says where to read what says where to read, as a search does, and where
+    data of 64 bits are multiplied or divided.
     """
-    loads = [x for x in values_of(statements) if x.op == "load"]
-    found = {x for x in loads if any(y.op == "load" for y in walk(x.args[0]))}
-    return any(y in found for x in found for y in walk(x.args[0]))
-
-
-def _is_long(statements: Statements) -> bool:
-    """Whether data of 64 bits are multiplied or divided: lanes of such would do it one by one."""
-    found = (x for x in values_of(statements) if x.op in ("mul", "floordiv", "rem"))
+    found = {x for x in values_of(loop.body) if x.op == "load" and _is_found(x, loop.variable)}
+    if any(y in found for x in found for y in walk(x.args[0])):
+        return True
     return any(
-        x.dtype.kind in "iu" and x.dtype.itemsize == 8 and any(y.op == "load" for y in walk(x))
-        for x in found
+        x.op in ("mul", "floordiv", "rem")
+        and x.dtype.kind in "iu"
+        and x.dtype.itemsize == 8
+        and _reads(x)
+        for x in _data(loop.body)
     )
+
+
+def _is_found(x: Value, variable: Value) -> bool:
+    """Whether each lane reads where what it read before says."""
+    loads = (y for y in walk(x.args[0]) if y.op == "load")
+    return any(variable in walk(y) for y in loads)
+
+
+def _reads(x: Value) -> bool:
+    return any(y.op == "load" for y in walk(x))
+
+
+def _data(statements: Statements) -> Iterator[Value]:
+    """What statements make of what they read; not where they read and write it."""
+    stack = [s.value for s in every(statements) if isinstance(s, Store | Assign)]
+    seen: set[Value] = set()
+    while stack:
+        x = stack.pop()
+        if x in seen or x.op == "load":
+            continue
+        seen.add(x)
+        yield x
+        stack += x.args
 
 
 def _is_vector(statement: Statement) -> bool:
