@@ -23,7 +23,7 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import PIECE, Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
-from weft.compiler.passes.contract_match import is_shallow, without_batches_of_one
+from weft.compiler.passes.contract_match import depth_of, is_shallow, without_batches_of_one
 from weft.compiler.passes.contract_pairs import contract_long_dot, is_long_dot
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
@@ -157,6 +157,7 @@ class KernelStore:
         pieces, tall = cut or (0, 0)
         width = chosen_target().vector_bytes
         shallow = cut is None and not forced_path() and is_shallow(kernel)
+        shallow = shallow and (not general or depth_of(kernel) == 1)  # known in all sizes
         packing = None
         if not pieces and not shallow:
             packing = packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
@@ -241,7 +242,8 @@ class KernelStore:
         steps = passes(target.vector_bytes * choice.step, True)
         if tall:
             steps = [step for step in steps if step[0] != "short"]
-        return one_by_one(kernel if shallow else plain(kernel), steps)
+        is_written = shallow and depth_of(kernel) > 1
+        return one_by_one(kernel if is_written else plain(kernel), steps)
 
     def _new(
         self, kernels: Iterator[Kernel], choice: Choice, drafts: bool, clock: Clock
