@@ -55,6 +55,13 @@ def test_heavy_work_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_everyday_work_is_measured(tmp_path: Path) -> None:
+    found = run("everyday.py", tmp_path / "everyday.json", "--threads", "1", "--rows", "rows of")
+    assert len(found["rows"]) > 3
+    assert all(row["milliseconds"]["weft"] > 0 for row in found["rows"].values())
+
+
+@pytest.mark.slow
 def test_shares_of_the_machines_peak_are_measured(tmp_path: Path) -> None:
     found = run("roofline.py", tmp_path / "roofline.json", "--quick", "--rows", "float32 128")
     (row,) = found["rows"].values()

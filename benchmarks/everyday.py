@@ -1,0 +1,141 @@
+"""What programs do all the time, beside NumPy and JAX: rows of a few elements, dots, joins, counts.
+
+    python benchmarks/everyday.py --threads 1
+
+One function serves all libraries; weft and JAX compile it. No row is heavy. Each has been many
+times slower than it had to be somewhere, so they are looked at together.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import harness
+from harness import Row, Workload
+
+OPTIONS = harness.options_of(__doc__) if __name__ == "__main__" else None
+harness.hold(OPTIONS.threads if OPTIONS else 1)
+
+import numpy as np  # noqa: E402  what stands above must come first
+
+import weft as wf  # noqa: E402
+
+RNG = np.random.default_rng(0)
+MILLION = 1 << 20
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def whole(most: int, *shape: int, dtype: Any = np.int32) -> Any:
+    return RNG.integers(0, most, shape).astype(dtype)
+
+
+def side_by_side(function: Callable[..., Any], arrays: Callable[[], tuple[Any, ...]]) -> Workload:
+    """One function in every library: its first operand is the library."""
+    given = arrays()
+    compiled, tensors = wf.compile(partial(function, wf)), [wf.tensor(a) for a in given]
+    made: Workload = {"weft": lambda: compiled(*tensors).data()}
+    if harness.available("numpy"):
+        made["numpy"] = lambda: function(np, *given)
+    if harness.available("jax"):
+        jax = importlib.import_module("jax")
+        jitted = jax.jit(partial(function, jax.numpy))
+        placed = [jax.numpy.asarray(a) for a in given]
+        made["jax"] = lambda: jitted(*placed).block_until_ready()
+    return made
+
+
+def distances(xp: Any, x: Any, y: Any) -> Any:
+    """Of all points to all others."""
+    return xp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+
+
+def short_rows() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """Reductions of a few elements each."""
+    thirds = MILLION // 3
+    yield "sum of rows of 3", lambda xp, x: xp.sum(x, axis=-1), lambda: (normal(thirds, 3),)
+    yield "max of rows of 5", lambda xp, x: xp.max(x, axis=-1), lambda: (normal(200_000, 5),)
+    yield (
+        "argmax of rows of 10",
+        lambda xp, x: xp.argmax(x, axis=-1),
+        lambda: (normal(100_000, 10),),
+    )
+    yield "unit vectors of 3", unit_vectors, lambda: (normal(thirds, 3),)
+    yield "softmax of rows of 4", softmax, lambda: (normal(MILLION // 4, 4),)
+    yield "distances of 1024 points", distances, lambda: (normal(1024, 3), normal(1024, 3))
+    yield "nearest of 100 points", nearest, lambda: (normal(10_000, 3), normal(100, 3))
+    yield "one of 20 labels", among, lambda: (whole(100, 65_536), whole(100, 20))
+
+
+def unit_vectors(xp: Any, x: Any) -> Any:
+    return x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    powers = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return powers / xp.sum(powers, axis=-1, keepdims=True)
+
+
+def nearest(xp: Any, x: Any, y: Any) -> Any:
+    return xp.argmin(distances(xp, x, y), axis=-1)
+
+
+def among(xp: Any, x: Any, labels: Any) -> Any:
+    return xp.any(x[:, None] == labels, axis=-1)
+
+
+def products() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """Sums of products that are no large matrices."""
+    yield "dot of two vectors, 1M", lambda xp, x, y: xp.dot(x, y), lambda: pair(MILLION)
+    dots = lambda xp, x, y: xp.einsum("bi,bi->b", x, y)  # noqa: E731
+    yield "dots of 1024 rows of 1024", dots, lambda: pair(1024, 1024)
+    yield "dots of 16384 rows of 64", dots, lambda: pair(16_384, 64)
+    down = lambda xp, x, y: xp.einsum("ib,ib->b", x, y)  # noqa: E731
+    yield "dots of 1024 columns", down, lambda: pair(1024, 1024)
+    matmul = lambda xp, x, y: x @ y  # noqa: E731
+    yield "100000×3 by 3×64", matmul, lambda: (normal(100_000, 3), normal(3, 64))
+    yield "100000×3 by 3×3", matmul, lambda: (normal(100_000, 3), normal(3, 3))
+    yield "33333 of 3×3 by 3×3", matmul, lambda: (normal(33_333, 3, 3), normal(33_333, 3, 3))
+
+
+def pair(*shape: int) -> tuple[Any, Any]:
+    return normal(*shape), normal(*shape)
+
+
+def others() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """Joins, whole numbers, columns."""
+    join = lambda xp, *parts: xp.concatenate(parts)  # noqa: E731
+    yield "join of 2 pieces", join, lambda: tuple(normal(MILLION // 2) for _ in range(2))
+    yield "join of 100 pieces", join, lambda: tuple(normal(MILLION // 100) for _ in range(100))
+    yield "x // 7, int32", lambda xp, x: x // 7, lambda: (whole(1000, MILLION),)
+    yield "x % 10, int32", lambda xp, x: x % 10, lambda: (whole(1000, MILLION),)
+    yield "x ** 3, int32", lambda xp, x: x**3, lambda: (whole(1000, MILLION),)
+    few = lambda xp, x, y: xp.isin(x, y)  # noqa: E731
+    yield "isin 8 numbers", few, lambda: (whole(1000, MILLION), whole(1000, 8))
+    columns = lambda: (normal(1000, 1000),)  # noqa: E731
+    yield "argmax of 1000 columns", lambda xp, x: xp.argmax(x, axis=0), columns
+    yield "how many are positive", lambda xp, x: xp.sum(x > 0), columns
+    yield "variance of 1000 columns", lambda xp, x: xp.var(x, axis=0), columns
+
+
+def rows() -> Iterator[Row]:
+    """All of them; the goal is to be no slower than the best peer."""
+    for group in (short_rows, products, others):
+        for name, function, arrays in group():
+            yield Row(name, partial(side_by_side, function, arrays), 1.0)
+
+
+def main() -> None:
+    """Print the table, and write it where `--json` says."""
+    assert OPTIONS is not None
+    print(harness.machine())
+    harness.keep(OPTIONS.json, rows=harness.run(rows(), OPTIONS))
+
+
+if __name__ == "__main__":
+    main()
