@@ -49,6 +49,7 @@ Axis: TypeAlias = tuple[Value, Value]  # a variable that counts from 0, and its 
 
 SHALLOW = 6  # products of a sum that plain loops take as they come,
 MANY = 16  # for so many columns
+VECTOR = 16  # bytes of the narrowest vector
 NEAR = 1 << 14  # bytes of a factor that the first cache holds
 
 _DTYPES = frozenset(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)) | {
@@ -161,21 +162,31 @@ def depth_of(kernel: Kernel) -> int:
 
 
 def is_shallow(kernel: Kernel) -> bool:
-    """Whether sums are of so few products that they are written out, with columns as lanes."""
+    """Whether sums are of so few products that they are written out."""
     return depth_of(kernel) == 1 or bool(shallow_sizes(kernel))
 
 
 def shallow_sizes(kernel: Kernel) -> frozenset[int]:
-    """The depth and the columns of a product whose sums are written out; none of any other."""
+    """The small sizes, and columns, of a product whose sums are written out; none of any other.
+
+    Its columns are lanes, or there are as few of them as products: small matrices are then written
+    out whole, one after another.
+    """
     depth = depth_of(kernel)
     product = match(Scope(kernel)) if 1 < depth <= SHALLOW else None
     columns = None if product is None else known(product.column[1])
-    if product is None or columns is None or columns < MANY:
+    if product is None or columns is None or any(mask is not None for mask in product.masks):
         return frozenset()
+    if columns <= SHALLOW:
+        rows = known(product.row[1])
+        if rows is None or rows > SHALLOW:
+            return frozenset({depth, columns})
+        fits = columns * product.dtype.itemsize % VECTOR == 0  # so that blocks are better
+        return frozenset({rows, depth, columns}) if product.batch and not fits else frozenset()
     loads = [x for x in walk(product.right) if x.op == "load"]
     along = all(number(stride(x.args[0], product.column[0])) == 1 for x in loads)
     near = columns * depth * product.dtype.itemsize <= NEAR
-    return frozenset({depth, columns}) if along and near else frozenset()
+    return frozenset({depth, columns}) if columns >= MANY and along and near else frozenset()
 
 
 def without_batches_of_one(kernel: Kernel) -> Kernel:

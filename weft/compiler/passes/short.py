@@ -27,7 +27,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import is_better, select
 from weft.compiler.passes.contract_frame import multiplied
-from weft.compiler.passes.contract_match import SHALLOW
+from weft.compiler.passes.contract_match import SHALLOW, shallow_sizes
 from weft.compiler.passes.points import at, moved, points
 from weft.compiler.passes.simplify import fold
 from weft.compiler.polynomial import known
@@ -54,6 +54,7 @@ def short(kernel: Kernel) -> Kernel:
     if not extents:
         return kernel
     scope = Scope(kernel)
+    extents |= {size for size in shallow_sizes(kernel) if size <= SHALLOW}
     body = _in_registers(_Writer(scope, extents).inner(kernel.body), scope)
     return scope.kernel_with(body, rows_written=True)
 
