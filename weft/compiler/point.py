@@ -155,7 +155,7 @@ class Pull(Builder):
 def divisor(ref: Ref) -> Value | None:
     """The integer that a result is everywhere, if it is known: division by it is products then."""
     node, slot = ref
-    while isinstance(node.op, LogicalShapeOperation) and len(node.inputs) == 1:
+    while isinstance(node.op, LogicalShapeOperation) and len(node.inputs) == 1:  # a pad has two
         ((node, slot),) = node.inputs
     number = node.number
     return None if number in (None, 0, -1) else const(number, node.types[slot].dtype)

@@ -27,7 +27,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import is_better, select
 from weft.compiler.passes.contract_frame import multiplied
-from weft.compiler.passes.contract_match import SHALLOW, shallow_sizes
+from weft.compiler.passes.contract_match import SHALLOW, match, shallow_sizes
 from weft.compiler.passes.points import at, moved, points
 from weft.compiler.passes.simplify import fold
 from weft.compiler.polynomial import known
@@ -45,7 +45,7 @@ from weft.compiler.rebuild import (
 COMBINES = frozenset({"add", "mul", "max", "min", "and", "or", "argmax", "argmin"})
 SUMS = frozenset({"dot", "chain"})  # of products
 MOST = 31  # points; as many as there are lanes, and many more, are better these lanes
-MOST_WORK = 2048  # instructions that a row may become
+MOST_WORK = 1024  # instructions that a row may become
 
 
 def short(kernel: Kernel) -> Kernel:
@@ -54,8 +54,8 @@ def short(kernel: Kernel) -> Kernel:
     if not extents:
         return kernel
     scope = Scope(kernel)
-    extents |= {size for size in shallow_sizes(kernel) if size <= SHALLOW}
-    body = _in_registers(_Writer(scope, extents).inner(kernel.body), scope)
+    writer = _Writer(scope, extents, _small_axes(kernel))
+    body = _in_registers(writer.inner(kernel.body), scope)
     return scope.kernel_with(body, rows_written=True)
 
 
@@ -70,10 +70,19 @@ def short_extents(kernel: Kernel) -> frozenset[int]:
     return extents if work <= MOST_WORK else frozenset()
 
 
+def _small_axes(kernel: Kernel) -> frozenset[Value]:
+    """The rows and columns of small matrices that are multiplied."""
+    product = match(Scope(kernel)) if shallow_sizes(kernel) else None
+    if product is None:
+        return frozenset()
+    axes = product.row, product.column
+    return frozenset(variable for variable, extent in axes if (known(extent) or MOST) <= SHALLOW)
+
+
 def _is_short(reduce: Reduce) -> bool:
     count = known(points(reduce))
     if count and all(part.combine in SUMS for part in reduce.parts):
-        return count <= SHALLOW  # products that are more are cut in blocks
+        return count <= SHALLOW and not reduce.body  # products that are more are cut in blocks
     if not count or count > MOST or count % LANES == 0 or reduce.lanes != LANES:
         return False
     return all(part.combine in COMBINES for part in reduce.parts)
@@ -82,9 +91,10 @@ def _is_short(reduce: Reduce) -> bool:
 class _Writer:
     """Writes out what is short."""
 
-    def __init__(self, scope: Scope, extents: frozenset[int]) -> None:
+    def __init__(self, scope: Scope, extents: frozenset[int], small: frozenset[Value]) -> None:
         self.scope = scope
         self.extents = extents
+        self.small = small
 
     def inner(self, statements: Statements, inside: bool = False) -> Statements:
         """Statements, in which short reductions and loops are written out if they are in a loop."""
@@ -104,8 +114,14 @@ class _Writer:
         return tuple(made)
 
     def is_row(self, loop: Loop) -> bool:
-        """Whether a loop is over what a short reduction is over."""
-        return loop.kind == "serial" and known(loop.start) == 0 and known(loop.stop) in self.extents
+        """Whether a loop is over what a short reduction is over, or over axes that are small.
+
+        Others around them may be as short, by chance: they stay loops.
+        """
+        if loop.kind != "serial" or known(loop.start) != 0:
+            return False
+        plain = all(isinstance(s, Store | Assign) for s in loop.body)
+        return loop.variable in self.small or (plain and known(loop.stop) in self.extents)
 
     def reduction(self, reduce: Reduce) -> Statements:
         """What is combined at each point, held, and then combined."""
