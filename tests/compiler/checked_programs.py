@@ -69,7 +69,7 @@ def check(kind: str, function: Callable[..., Any], *arrays: Any, strided: bool =
 def products(data: st.DataObject) -> None:
     """Matrix products of any sizes, dtypes and layouts, with or without an epilogue."""
     m, k, n = (data.draw(SIZES) for _ in range(3))
-    dtype = data.draw(st.sampled_from([*DTYPES, bfloat16]))
+    dtype = data.draw(st.sampled_from([*DTYPES, bfloat16, "complex64", "complex128"]))
     x, y = laid_out(data, (m, k), dtype), laid_out(data, (k, n), dtype)
     plain = data.draw(st.booleans())
     check("products", lambda x, y: x @ y if plain else (x @ y + 1) * 2, x, y, strided=True)
@@ -81,7 +81,7 @@ def batches(data: st.DataObject) -> None:
     b, m, k, n = (data.draw(st.integers(0, 9)), *(data.draw(st.integers(0, 40)) for _ in range(3)))
     left = data.draw(st.sampled_from([(b, m, k), (m, k), (k,), (1, m, k)]))
     right = data.draw(st.sampled_from([(b, k, n), (k, n), (k,)]))
-    dtype = data.draw(st.sampled_from(["float32", "int32"]))
+    dtype = data.draw(st.sampled_from(["float32", "int32", "complex64"]))
     check("batches", lambda x, y: x @ y, array(left, dtype), array(right, dtype))
 
 

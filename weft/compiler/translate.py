@@ -23,6 +23,7 @@ from weft.compiler.steps import (
     ScanLoop,
     Step,
 )
+from weft.core.common import dtypes
 from weft.core.graph.node import OutputRefs
 from weft.runtime.cpu import program_builder
 from weft.runtime.cpu.program_builder import PrivateSlot, ProgramBuilder
@@ -141,11 +142,16 @@ class Translator:
         tasks = call.request.tasks(call.number)
         parameters = call.request.parameters
         if call.request.compiled.checks:
-            limits = (self.ranges.get(m, (0, m.kind.size)) for m in call.memory)
-            parameters += tuple(number for pair in limits for number in pair)
+            parameters += tuple(limit for m in call.memory for limit in self._limits(m))
         return program_builder.Step(
             address, slots, parameters, tasks, estimate(call), self._name(call)
         )
+
+    def _limits(self, place: Memory) -> tuple[int, int]:
+        """The range of numbers that a kernel may reach: a complex one is two."""
+        low, high = self.ranges.get(place, (0, place.kind.size))
+        each = 2 if dtypes.is_complex(place.kind.dtype) else 1
+        return low * each, high * each
 
     def _panels(self, step: Panels) -> None:
         self.regions += 1
