@@ -14,6 +14,7 @@ from weft.compiler.loops import every, expressions, walk
 from weft.compiler.point import DTYPES, FEW_PIECES
 from weft.compiler.scatter import lower
 from weft.compiler.steps import Call
+from weft.compiler.translate import regions
 from weft.core.common import dtypes
 
 RNG = np.random.default_rng(21)
@@ -107,4 +108,17 @@ def test_pieces_of_one_shape_share_their_code(monkeypatch):
     program = native(wf.trace(joined(0), *[wf.ones(100)] * 50))
     calls = [step for step in program.steps if isinstance(step, Call)]
     assert len(calls) == 50
+    assert len(regions(program.steps)) == 1  # pieces do not wait for each other
     assert len({id(call.request.compiled) for call in calls}) <= 4
+
+
+def test_what_reads_a_join_waits_for_all_of_its_pieces():
+    def function(*xs: wf.Tensor) -> wf.Tensor:
+        return wf.exp(wf.concatenate(xs)) + wf.concatenate([*xs[1:], xs[0]])
+
+    given = [RNG.standard_normal(30).astype(np.float32) for _ in range(9)]
+    trace = wf.trace(function, *map(wf.tensor, given))
+    program, expected = native(trace), interpreted(trace, given)
+    assert len(regions(program.steps)) == 2
+    for threads in (1, 2, 4):
+        assert_same(program.run(given, threads), expected)

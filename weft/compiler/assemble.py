@@ -194,6 +194,10 @@ class Assembler:
         members = (*group.members, *fusion.pulled(group))
         packs = bool(made) and made[0].request.compiled.kernels[0].notes.get("packs", False)
         made = [replace(c, members=members) if c.number == packs else c for c in made]
+        if group.kind == "join":
+            made = [
+                replace(c, is_part=True, members=() if k else members) for k, c in enumerate(made)
+            ]
         if group.kind == "loops" and len(made) == 1:
             pairs = tuple((memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory)
             made[0] = replace(made[0], in_place=pairs)

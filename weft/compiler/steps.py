@@ -47,6 +47,7 @@ class Call:
     node: OutputRefs
     in_place: tuple[tuple[Memory, Memory], ...] = ()  # (read, written) that may be one
     members: tuple[OutputRefs, ...] = ()  # the calls that were fused into it
+    is_part: bool = False  # whether others of its node write elsewhere in the same result
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,15 +60,20 @@ class _Group:
         self.calls: list[Call] = []
         self._memory: set[Memory] = set()
         self._written: set[Memory] = set()
+        self._parts: dict[Memory, OutputRefs] = {}  # results that calls of one node write parts of
 
     def add(self, call: Call) -> None:
         self.calls.append(call)
         self._memory.update(call.memory)
         self._written.update(call.written)
+        if call.is_part:
+            self._parts.update(dict.fromkeys(call.written, call.node))
 
     def is_apart_from(self, call: Call) -> bool:
         """Whether the call may change places with all calls of the group."""
-        return self._written.isdisjoint(call.memory) and self._memory.isdisjoint(call.written)
+        shared = {m for m in call.written if call.is_part and self._parts.get(m) is call.node}
+        touched, written = set(call.memory) - shared, set(call.written) - shared
+        return self._written.isdisjoint(touched) and self._memory.isdisjoint(written)
 
 
 def _neighbours(calls: Sequence[Call]) -> Iterator[Region]:
