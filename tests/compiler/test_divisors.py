@@ -70,7 +70,7 @@ def test_numbers_that_a_function_captures_are_written_in_its_kernels():
 
 def test_numbers_that_may_change_are_not():
     x, place = wf.tensor(np.arange(100, dtype=np.int32)), np.array(9, np.int32)
-    shared = wf.from_dlpack(place) if hasattr(wf, "from_dlpack") else wf.asarray(place, copy=False)
+    shared = wf.from_dlpack(place)
     program = Native(wf.trace(lambda x: x // shared, x))
     assert not written(program)
     place[...] = 4

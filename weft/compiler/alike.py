@@ -8,10 +8,9 @@ only the memory that it is called with differs.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.compiler.fuse import Fusion, Group
-from weft.compiler.loops import Kernel
 from weft.compiler.lower import Lowered
 from weft.compiler.point import divisor
 from weft.compiler.scatter import lower
@@ -20,13 +19,11 @@ from weft.core.graph.node import OutputRefs, Ref, freeze
 
 @dataclass(frozen=True)
 class _Kept:
-    """A lowered kernel whose buffers are results of numbered calls."""
+    """A lowered kernel, whose buffers are results of numbered calls."""
 
-    kernel: Kernel
+    lowered: Lowered
     refs: tuple[tuple[int, int], ...]
     written: tuple[tuple[int, int], ...]
-    reports: bool
-    points: int
 
 
 class Alike:
@@ -44,25 +41,12 @@ class Alike:
         if known is None:
             made = lower(fusion, group, strides)
             self._known[key] = tuple(
-                _Kept(
-                    each.kernel,
-                    _put(each.refs, numbers),
-                    _put(each.written, numbers),
-                    each.reports,
-                    each.points,
-                )
-                for each in made
+                _Kept(each, _put(each.refs, numbers), _put(each.written, numbers)) for each in made
             )
             return made
         nodes = list(numbers)
         return tuple(
-            Lowered(
-                each.kernel,
-                _get(each.refs, nodes),
-                _get(each.written, nodes),
-                each.reports,
-                each.points,
-            )
+            replace(each.lowered, refs=_get(each.refs, nodes), written=_get(each.written, nodes))
             for each in known
         )
 

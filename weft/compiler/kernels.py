@@ -154,17 +154,9 @@ class KernelStore:
         """
         kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
-        pieces, tall = cut or (0, 0)
-        width = chosen_target().vector_bytes
-        shallow = cut is None and not forced_path() and is_shallow(kernel)
-        shallow = shallow and (not general or depth_of(kernel) == 1)  # known in all sizes
-        packing = None
-        if not pieces and not shallow:
-            packing = packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
-        parted = (
-            cut is None and packing is None and (is_parted(kernel) or is_long_dot(kernel, width))
-        )
-        form = replace(form, key=(form.key, pieces, tall, packing, parted, shallow))
+        how = self._how(kernel, general, cut, lasting, times)
+        pieces, parted = how[0], how[3]
+        form = replace(form, key=(form.key, *how))
         with self._lock:
             lifted = frozenset(range(len(form.literals)))
             if parted or is_worth(kernel) or (pieces not in (0, PIECE) and not general):
@@ -182,7 +174,6 @@ class KernelStore:
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    how = (pieces, tall, packing, parted, shallow)
                     kernels = self.scheduled(lifting, choice, *how)
                 found = self._new(iter(kernels), choice, drafts, clock)
                 self._made[key] = found
@@ -192,6 +183,22 @@ class KernelStore:
             else:
                 self._made.move_to_end(key)
             return Request(found, parameters, asked)
+
+    @staticmethod
+    def _how(
+        kernel: Kernel, general: bool, cut: Cut | None, lasting: frozenset[int], times: int
+    ) -> tuple[int, int, Packing | None, bool, bool]:
+        """What `scheduled` is told of a kernel beside its choice."""
+        (pieces, tall), width = cut or (0, 0), chosen_target().vector_bytes
+        shallow = cut is None and not forced_path() and is_shallow(kernel)
+        if general and depth_of(kernel) != 1:
+            shallow = False  # its sizes are parameters
+        packing = None
+        if not pieces and not shallow:
+            packing = packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
+        alone = cut is None and packing is None
+        parted = alone and (is_parted(kernel) or is_long_dot(kernel, width))
+        return pieces, tall, packing, parted, shallow
 
     @staticmethod
     def scheduled(
