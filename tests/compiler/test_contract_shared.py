@@ -95,7 +95,7 @@ def test_tasks_that_pack_one_factor_themselves_give_the_bits_of_plain_loops(
         assert x.tobytes() == y.tobytes()
 
 
-@pytest.mark.parametrize("rows, columns", [(2048, 128), (128, 512), (100_000, 64), (64, 100_000)])
+@pytest.mark.parametrize("rows, columns", [(2048, 128), (128, 1024), (100_000, 64), (64, 100_000)])
 def test_a_small_factor_is_packed_once_and_tiles_are_strips(rows: int, columns: int) -> None:
     found = packing_of(product(Case(rows, columns, 300)), 64)
     assert found is not None and found.shared == (columns > rows, columns <= rows)

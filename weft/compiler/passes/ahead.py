@@ -29,7 +29,8 @@ from weft.compiler.loops import (
     load,
     walk,
 )
-from weft.compiler.passes.contract_blocks import LINE, NARROW, WIDEST
+from weft.compiler.passes.contract_blocks import LINE, NARROW
+from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.passes.reduce_lanes import BLOCK
 from weft.compiler.polynomial import add, known, number, stride, subtract
 from weft.compiler.rebuild import Statements, substitute_value, with_body, with_statements

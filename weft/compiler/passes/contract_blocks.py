@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import TypeAlias
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import PIECE, Value, integer, walk
-from weft.compiler.passes.contract_match import Product, changed
+from weft.compiler.passes.contract_direct import VECTORS, direct_cut
+from weft.compiler.passes.contract_match import Product, changed, runs_along
+from weft.compiler.passes.contract_registers import PER_VECTOR, WIDEST, Pair, Registers, balanced
 from weft.compiler.polynomial import add, known, multiply, number, stride
 from weft.compiler.rebuild import Scope, substitute, substitute_value
 from weft.errors import ArgumentError
@@ -45,12 +46,10 @@ FEW_ROWS = 4  # rows of a block whose places registers hold on any processor
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
 SOME_PANELS = 4  # the same if it is small
 ONCE = 256  # bytes of a row of sums for which a left factor is read too seldom to be packed
+HALF = 8  # rows of a panel, fewer than lanes, that make vectors of their own
 FLAT_ROWS = 8  # rows of a block, at most, that then reads it where it lies
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 MANY = 16  # products of one point of the depth that hide what a turn of the loop costs
-PER_VECTOR = 1.8  # cycles until a vector of a packed factor is there, with vectors of WIDEST bytes
-UNUSUAL = 1.05  # how much better another block than the best for large products must be
-EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 LARGE = 1 << 24  # products of numbers from which on factors are packed once for all tasks
 STRIP = 1 << 20  # bytes of a factor that the second cache holds, beside parts of the other one
 STRIPS = 16  # tiles of a product of which one factor is packed so, at most
@@ -61,12 +60,9 @@ KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once f
 KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor to be turned; twice that of others
 HELD = 3 << 16  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 17  # bytes of sums of a tile, there
-WIDEST = 64  # bytes of vectors of processors whose second cache holds far more: so many of each
-HELD_WIDE = WAITING_WIDE = 1 << 19
+HELD_WIDE = WAITING_WIDE = 1 << 19  # of each, with the longest vectors: that cache holds more
 NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
-
-Pair: TypeAlias = tuple[int, int]  # of rows and columns
 
 # Ways to compute a product, each of which serves every size: what `using_path` takes.
 PATHS = ("shared", "parted", "packed", "pieces", "direct", "turned", "scalar")
@@ -121,6 +117,15 @@ class Block:
         return self.vectors * self.lanes
 
     @property
+    def packed_rows(self) -> int:
+        """Elements of a packed panel of rows at a point of the depth.
+
+        They are whole vectors, so that they can be copied as such, or one that is shorter.
+        """
+        shorter = HALF <= self.rows < self.lanes and self.rows & (self.rows - 1) == 0
+        return self.rows if shorter else ceil(self.rows / self.lanes) * self.lanes
+
+    @property
     def turn(self) -> int:
         """Points of the depth that a turn takes of packed factors.
 
@@ -168,12 +173,6 @@ def dealt(scope: Scope, product: Product, lanes: int) -> Product:
     )
 
 
-def runs_along(x: Value, variable: Value) -> bool:
-    """Whether a value's loads have neighbours in memory as the variable grows."""
-    steps = [number(stride(p.args[0], variable)) for p in walk(x) if p.op == "load"]
-    return all(step in (0, 1) for step in steps)
-
-
 def choose(
     product: Product, vector_bytes: int, registers: int, choice: Choice = USUAL, tall: int = 0
 ) -> Block:
@@ -190,7 +189,12 @@ def choose(
         return _in_pieces(product, _pairing(product, columns, depth, lanes))
     if lanes > 1 and few and _is_turned(product):
         return _in_pieces(product, _turning(rows, columns, depth, lanes))
-    fits = _Registers(lanes, registers, vector_bytes, choice, tall)
+    cut = None if path or tall else direct_cut(product, vector_bytes)
+    if cut is not None:
+        tile = cut.tile_rows, columns
+        block = Block(cut.rows, VECTORS, lanes, *tile, PIECE, cut.pack_left, False)
+        return _in_pieces(product, block)
+    fits = Registers(lanes, registers, vector_bytes, choice, tall)
     block = _usual(product, (rows, columns, depth), fits)
     return _in_pieces(product, _forced_block(product, block, path))
 
@@ -237,7 +241,7 @@ def shared_factors(product: Product, vector_bytes: int) -> tuple[bool, bool]:
     one each task then packs its own part. Rows that are copied in short runs are better read all
     along, and so are columns, but on processors that are through with the products soon.
     """
-    if not is_large(product):
+    if not is_large(product) or (not forced_path() and direct_cut(product, vector_bytes)):
         return False, False
     rows, columns, depth = (known(e) or 0 for _, e in (product.row, product.column, product.depth))
     small = min(rows, columns) * depth * product.dtype.itemsize <= STRIP
@@ -293,7 +297,7 @@ def choose_shared(
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
     lanes = vector_bytes // size
     whole = by_lane and rows >= FEW_TILES and tall % lanes == 0
-    fits = _Registers(lanes, registers, vector_bytes, choice, tall, lanes if whole else 1)
+    fits = Registers(lanes, registers, vector_bytes, choice, tall, lanes if whole else 1)
     # Packing the left factor would not pay: a few of its rows are read where they lie.
     once = vector_bytes == WIDEST and columns * size <= ONCE and is_plain(product.left)
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
@@ -357,7 +361,7 @@ def _enough(extents: Pair, tile: Pair, block: Pair, least: int) -> Pair:
     return cut[0], cut[1]
 
 
-def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) -> Block:
+def _usual(product: Product, extents: tuple[int, int, int], fits: Registers) -> Block:
     """The cut that these sizes suggest."""
     size, (rows, columns, depth) = product.dtype.itemsize, extents
     lanes, choice = fits.lanes, fits.choice
@@ -391,7 +395,7 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: _Registers) ->
     tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
     short = SHORT if rows * tiles > SHORT or rows * columns * depth < PAIR else ceil(rows / 2)
     most = min(most, max(ceil(rows * tiles / TASKS), short))
-    tile_rows = balanced(max(rows, 1), max(most // high * high, high), high)
+    tile_rows = balanced(max(rows, 1), max(ceil(most / high), 1) * high, high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 
 
@@ -447,12 +451,6 @@ def _even(columns: int, tile: int, wide: int) -> int:
     return ceil(columns / (ceil(tiles / EVEN) * EVEN) / wide) * wide
 
 
-def balanced(extent: int, most: int, step: int) -> int:
-    """A size of pieces, at most `most`, that cuts an extent evenly; a multiple of `step`."""
-    pieces = ceil(extent / most)
-    return ceil(extent / pieces / step) * step
-
-
 def _is_small(x: Value, elements: int) -> bool:
     """Whether a factor may be read again and again where it lies: small, and no work to compute."""
     return is_plain(x) and elements * x.dtype.itemsize <= SMALL
@@ -474,52 +472,3 @@ def _is_near(product: Product, columns: int, depth: int) -> bool:
 def is_plain(x: Value) -> bool:
     """Whether a factor is no work to compute."""
     return all(p.dtype.kind in "iu" or p.op in ("load", "cast", "const") for p in walk(x))
-
-
-@dataclass(frozen=True)
-class _Registers:
-    """What decides how many sums registers hold."""
-
-    lanes: int
-    registers: int
-    vector_bytes: int
-    choice: Choice
-    tall: int  # a multiple of the rows
-    step: int = 1  # rows are a multiple of it, if registers hold so many
-    most: int = 16  # rows
-    least: int = 1  # vectors
-    per_vector: float = 0.3  # cycles that reading a vector of the right factor takes
-
-    @property
-    def usual(self) -> tuple[int, int]:
-        """(rows, vectors) of a block for large products."""
-        choice = self.choice
-        if choice.rows and choice.vectors * (choice.rows + 1) < self.registers:
-            return choice.rows, choice.vectors
-        return (6, 2) if self.registers == 16 else (14, 2) if self.vector_bytes == 64 else (8, 3)
-
-    def block(self, rows: int, columns: int) -> tuple[int, int]:
-        """(rows, vectors) of the block that needs the fewest cycles for so many of them."""
-        usual, lanes = self.usual, self.lanes
-
-        def cycles(block: tuple[int, int]) -> tuple[float, int]:
-            high, vectors = block
-            blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
-            # Two multiplications a cycle, four cycles until a sum can be added to, and loads.
-            each = max(high * vectors / 2, 4) + self.per_vector * vectors + 0.05 * high + 0.2
-            each *= 1 if block == usual else UNUSUAL
-            each *= 1 if rows % high == 0 else EDGE
-            each *= 1 if columns % (vectors * lanes) == 0 else EDGE
-            return blocks * each, blocks * high * vectors
-
-        return min(self._candidates(), key=cycles)
-
-    def _candidates(self) -> Iterator[tuple[int, int]]:
-        most, wide = (self.most, 8) if self.lanes > 1 else (8, 1)
-        sums = self.usual[0] * self.usual[1]
-        step = self.step if self.step <= min(most, sums) else 1
-        for vectors in range(self.least, wide + 1):
-            for high in range(step, most + 1, step):
-                fits = high * vectors <= sums and high * vectors + vectors < self.registers
-                if fits and self.tall % high == 0:
-                    yield high, vectors

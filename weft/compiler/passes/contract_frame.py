@@ -26,8 +26,8 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.contract_blocks import UNROLL, Block, runs_along
-from weft.compiler.passes.contract_match import Product
+from weft.compiler.passes.contract_blocks import UNROLL, Block
+from weft.compiler.passes.contract_match import Product, runs_along
 from weft.compiler.passes.contract_quads import dot4
 from weft.compiler.polynomial import (
     add,
@@ -142,6 +142,14 @@ def _reads(product: Product) -> bool:
     return not asks and any(rows)
 
 
+def _in_vectors(product: Product, block: Block) -> bool:
+    """Whether panels of rows can be packed as vectors: along the rows, or turned."""
+    rows, along = known(product.row[1]), runs_along(product.left, product.row[0])
+    if along:
+        return rows is None or rows >= block.packed_rows
+    return runs_along(product.left, product.depth[0])
+
+
 @dataclass(frozen=True)
 class Packed:
     """Where panels of a factor lie: in an array of the task, or in a buffer that all tasks share.
@@ -203,9 +211,7 @@ class Frame:
         self.left_ready, self.right_ready = (x is not None for x in ready)  # packed before
         left, right = ready
         if left is None:
-            high = b.rows  # or whole vectors, if they can be packed
-            if any(runs_along(product.left, v) for v in (product.row[0], product.depth[0])):
-                high = -(-b.rows // b.lanes) * b.lanes
+            high = b.packed_rows if _in_vectors(product, b) else b.rows
             panels = self.high if b.rows_inside else 1
             array = local("left", self.dtype, 1, panels * high * b.depth if b.pack_left else 1)
             left = Packed(array, self.dtype, high, b.rows)
@@ -279,12 +285,12 @@ class Frame:
             return tuple(made)
         return (*made, *self.loop("depth", count, body, multiply(turns, UNROLL)))
 
-    def lanes(self, body: Callable[[Value], Statements]) -> Statements:
-        """Statements for one vector of lanes."""
-        if self.block.lanes == 1:
+    def lanes(self, body: Callable[[Value], Statements], width: int = 0) -> Statements:
+        """Statements for one vector of lanes, or of `width` ones."""
+        width = width or self.block.lanes
+        if width == 1:
             return body(ZERO)
         at = self.scope.variable("lane")
-        width = self.block.lanes
         return (Loop(at, ZERO, integer(width), body(at), "vector", width),)
 
     def is_light(self, given: Statements | None = None) -> bool:

@@ -103,6 +103,12 @@ class Product:
         )
 
 
+def runs_along(x: Value, variable: Value) -> bool:
+    """Whether a value's loads have neighbours in memory as the variable grows."""
+    steps = [number(stride(p.args[0], variable)) for p in walk(x) if p.op == "load"]
+    return all(step in (0, 1) for step in steps)
+
+
 def match(scope: Scope) -> Product | None:
     """The product a kernel computes, if it is one and nothing else."""
     nest = _nest(scope.kernel)

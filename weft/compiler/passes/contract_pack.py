@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.compiler.loops import Statement, Value, integer, turned
-from weft.compiler.passes.contract_blocks import UNROLL, runs_along
+from weft.compiler.passes.contract_blocks import UNROLL
 from weft.compiler.passes.contract_frame import (
     ZERO,
     Frame,
@@ -22,7 +22,7 @@ from weft.compiler.passes.contract_frame import (
     less,
     when,
 )
-from weft.compiler.passes.contract_match import Axis
+from weft.compiler.passes.contract_match import Axis, runs_along
 from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, rebuild
 
@@ -89,11 +89,16 @@ class Copy:
         """Points that are copied of each point of the depth."""
         return self.array.width
 
+    @property
+    def lanes(self) -> int:
+        """Points that are copied at a time, where they lie in one piece."""
+        return min(self.frame.block.lanes, self.width)
+
     def statements(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy the panel from `start` on, in lanes where it is whole and memory allows."""
         f, made = self.frame, list[Statement]()
         start, place = f.let("from", start, made), f.let("to", place, made)
-        lanes = f.block.lanes
+        lanes = self.lanes
         if runs_along(self.factor, f.product.depth[0]) and not runs_along(
             self.factor, self.axis[0]
         ):
@@ -107,38 +112,40 @@ class Copy:
             inside = f.is_whole(start, self.width, self.axis[1])
         whole = f.lanes(
             lambda lane: self.copies(
-                lambda i: add(start, add(lane, i)), depth, add(place, lane), lanes
-            )
+                lambda i: add(start, add(lane, i)),
+                depth,
+                add(place, lane),
+                range(0, self.width, lanes),
+            ),
+            lanes,
         )
         return (*made, *when(inside, whole, self.vectors(start, depth, place)))
 
     def vectors(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel at the edge, one vector after another, of which some may not be whole."""
-        f, lanes = self.frame, self.frame.block.lanes
+        f, lanes, last = self.frame, self.lanes, subtract(self.axis[1], 1)
+
+        def copied(at: Callable[[Value], Value], to: Value) -> Statements:
+            return f.lanes(
+                lambda lane: self.copies(lambda i: at(lane), depth, add(to, lane), range(1)), lanes
+            )
 
         def group(number: Value) -> Statements:
             made: list[Statement] = []
             here = f.let("from", add(start, multiply(number, lanes)), made)
             to = f.let("to", add(place, multiply(number, lanes)), made)
-            whole = f.lanes(
-                lambda lane: self.copies(
-                    lambda i: add(here, lane), depth, add(to, lane), lanes, lanes
-                )
-            )
+            held = copied(lambda lane: smaller(add(here, lane), last), to)
+            if self.width == lanes:
+                return (*made, *held)
             inside = less(add(here, lanes - 1), self.axis[1])
-            return (*made, *when(inside, whole, self.along(here, depth, to, count=lanes)))
+            return (*made, *when(inside, copied(lambda lane: add(here, lane), to), held))
 
         return f.loop("group", integer(self.width // lanes), group)
 
     def along(
-        self,
-        start: Value,
-        depth: Span,
-        place: Value,
-        first: Value | None = None,
-        count: int = 0,
+        self, start: Value, depth: Span, place: Value, first: Value | None = None
     ) -> Statements:
-        """Copy a panel, or `count` points, one after another, the depth from `first` on."""
+        """Copy a panel one point after another, the depth from `first` on."""
         f, last = self.frame, subtract(self.axis[1], 1)
 
         def point(i: Value) -> Statements:
@@ -154,11 +161,11 @@ class Copy:
                 return (*made, *f.unrolled(depth.count, body))
             return (*made, *f.loop("depth", depth.count, body, first or ZERO))
 
-        return f.loop("point", integer(count or self.width), point)
+        return f.loop("point", integer(self.width), point)
 
     def turned(self, start: Value, depth: Span, place: Value) -> Statements:
         """Copy a panel whose depth lies in one piece: vectors along it become vectors across."""
-        f, made, lanes = self.frame, list[Statement](), self.frame.block.lanes
+        f, made, lanes = self.frame, list[Statement](), self.lanes
         turns = f.let("turns", divide(depth.count, lanes), made)
 
         def group(number: Value) -> Statements:
@@ -178,7 +185,7 @@ class Copy:
 
                 return f.loop("depth", turns, body)
 
-            return (*found, *f.lanes(vectors))
+            return (*found, *f.lanes(vectors, lanes))
 
         made += f.loop("group", integer(self.width // lanes), group)
         if f.is_even and UNROLL % lanes == 0:
@@ -202,14 +209,14 @@ class Copy:
         """Copy a panel one element at a time, its places held inside the axis."""
         made: list[Statement] = []
         at = self.held(start, self.width, made)
-        return (*made, *self.copies(at.__getitem__, depth, place, 1))
+        return (*made, *self.copies(at.__getitem__, depth, place, range(self.width)))
 
     def copies(
-        self, at: Callable[[int], Value], depth: Span, place: Value, step: int, count: int = 0
+        self, at: Callable[[int], Value], depth: Span, place: Value, points: range
     ) -> Statements:
-        """Copy points 0, step, 2 · step, … of a panel, or of `count`, `at` places of the axis.
+        """Copy these points of a panel, `at` places of the axis.
 
-        Vectors of a few points of the depth are written out; single elements are too many.
+        Few vectors of a few points of the depth are written out; single elements are too many.
         """
 
         def body(k: Value) -> Statements:
@@ -219,9 +226,9 @@ class Copy:
                 self.array.put(
                     add(here, i), rebuild(self.factor, folded, {**names, self.axis[0]: at(i)})
                 )
-                for i in range(0, count or self.width, step)
+                for i in points
             )
 
-        if known(depth.count) == FEW and step > 1:
+        if known(depth.count) == FEW and points.step > 1:
             return tuple(s for k in range(FEW) for s in body(integer(k)))
         return self.frame.loop("depth", depth.count, body)

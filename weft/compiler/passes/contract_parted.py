@@ -25,19 +25,11 @@ from weft.compiler.loops import (
     load,
     value,
 )
-from weft.compiler.passes.contract_blocks import (
-    LINE,
-    NARROW,
-    WIDEST,
-    balanced,
-    choose,
-    forced_path,
-    orient,
-    runs_along,
-)
+from weft.compiler.passes.contract_blocks import LINE, NARROW, choose, forced_path, orient
 from weft.compiler.passes.contract_frame import Frame
 from weft.compiler.passes.contract_hidden import mask_of_sums, masks
-from weft.compiler.passes.contract_match import Product, depth_of, match
+from weft.compiler.passes.contract_match import Product, depth_of, match, runs_along
+from weft.compiler.passes.contract_registers import WIDEST, balanced
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.polynomial import add, known, multiply
 from weft.compiler.rebuild import Scope, Statements, substitute_value

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import ceil
 from typing import Any
 
 from weft.compiler.choice import USUAL, Choice
@@ -23,7 +22,6 @@ from weft.compiler.passes.contract_blocks import (
     is_worth_keeping,
     is_worth_packing,
     orient,
-    runs_along,
     shared_factors,
 )
 from weft.compiler.passes.contract_frame import (
@@ -36,7 +34,7 @@ from weft.compiler.passes.contract_frame import (
     when,
 )
 from weft.compiler.passes.contract_hidden import FINE, mask_of_sums, masks
-from weft.compiler.passes.contract_match import Axis, Product, match
+from weft.compiler.passes.contract_match import Axis, Product, match, runs_along
 from weft.compiler.passes.contract_pack import FEW, Copy, in_fews
 from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
@@ -163,8 +161,7 @@ class _Places:
         self.packed, self.kept = any(new), any(self.lasting)
         self._sizes = [ZERO, ZERO]  # of both buffers
         self._first = first
-        high = ceil(block.rows / block.lanes) * block.lanes  # whole vectors
-        rows = product.left, high, block.rows, product.row[1]
+        rows = product.left, block.packed_rows, block.rows, product.row[1]
         columns = product.right, block.columns, block.columns, product.column[1]
         self.left, self.right = (
             self._place(lasts, *axis) if lasts or ready else None

@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.contract_blocks import LINE, WIDEST
+from weft.compiler.passes.contract_blocks import LINE
 from weft.compiler.passes.contract_frame import (
     ZERO,
     Frame,
@@ -39,6 +39,7 @@ from weft.compiler.passes.contract_frame import (
     when,
 )
 from weft.compiler.passes.contract_hidden import Hidden
+from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.polynomial import (
     add,
     divide,

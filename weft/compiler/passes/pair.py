@@ -25,7 +25,7 @@ from weft.compiler.loops import (
     leaves_of,
     walk,
 )
-from weft.compiler.passes.contract_blocks import WIDEST
+from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.polynomial import add, hides, known, multiply
 from weft.compiler.rebuild import Scope, Statements, assigned_locals, rename_locals, substitute
 

@@ -23,9 +23,10 @@ from weft.compiler.emit_pairs import HELD
 from weft.compiler.emit_tiles import feature_of
 from weft.compiler.loops import PIECE, Kernel, Statement, Tiles, Value, get, integer
 from weft.compiler.narrow import has_narrow_product, widened
-from weft.compiler.passes.contract_blocks import UNKNOWN, Block, balanced, forced_path, runs_along
+from weft.compiler.passes.contract_blocks import UNKNOWN, Block, forced_path
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
-from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.contract_match import Product, match, runs_along
+from weft.compiler.passes.contract_registers import balanced
 from weft.compiler.passes.contract_tasks import tasks
 from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, there_are, words_of
 from weft.compiler.polynomial import (

@@ -13,9 +13,8 @@ import numpy as np
 
 from weft.compiler.build import Builder
 from weft.compiler.loops import Assign, Loop, Statement, Value, const, integer, turned
-from weft.compiler.passes.contract_blocks import runs_along
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, less, when
-from weft.compiler.passes.contract_match import Axis
+from weft.compiler.passes.contract_match import Axis, runs_along
 from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
 

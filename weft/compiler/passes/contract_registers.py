@@ -1,0 +1,86 @@
+"""How many sums of a matrix product registers hold, and which block of them is the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import TypeAlias
+
+from weft.compiler.choice import Choice
+
+PER_VECTOR = 1.8  # cycles until a vector of a packed factor is there, with vectors of WIDEST bytes
+UNUSUAL = 1.05  # how much better another block than the best for large products must be
+ROOM = 2  # rows fewer than the best block's, which long vectors do as well with
+EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
+MOST_EDGE = 0.1  # part of a product beyond which more of it at the edge is not counted
+WIDEST = 64  # bytes of vectors of processors whose second cache holds far more: so many of each
+
+Pair: TypeAlias = tuple[int, int]  # of rows and columns
+
+
+@dataclass(frozen=True)
+class Registers:
+    """What decides how many sums registers hold."""
+
+    lanes: int
+    registers: int
+    vector_bytes: int
+    choice: Choice
+    tall: int  # a multiple of the rows
+    step: int = 1  # rows are a multiple of it, if registers hold so many
+    most: int = 16  # rows
+    least: int = 1  # vectors
+    per_vector: float = 0.3  # cycles that reading a vector of the right factor takes
+
+    @property
+    def usual(self) -> Pair:
+        """(rows, vectors) of a block for large products."""
+        choice = self.choice
+        if choice.rows and choice.vectors * (choice.rows + 1) < self.registers:
+            return choice.rows, choice.vectors
+        return (6, 2) if self.registers == 16 else (14, 2) if self.vector_bytes == 64 else (8, 3)
+
+    def block(self, rows: int, columns: int) -> Pair:
+        """(rows, vectors) of the block that needs the fewest cycles for so many of them."""
+        lanes = self.lanes
+
+        def cycles(block: Pair) -> tuple[float, int]:
+            high, vectors = block
+            blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
+            # Two multiplications a cycle, four cycles until a sum can be added to, and loads.
+            each = max(high * vectors / 2, 4) + self.per_vector * vectors + 0.05 * high + 0.2
+            each *= 1 if self._is_usual(block) else UNUSUAL
+            each *= self._edge(rows, high)
+            each *= 1 if columns % (vectors * lanes) == 0 else EDGE
+            return blocks * each, blocks * high * vectors
+
+        return min(self._candidates(), key=cycles)
+
+    def _is_usual(self, block: Pair) -> bool:
+        """Whether a block is the one for large products, or as good: long vectors have room."""
+        (rows, vectors), (high, wide) = self.usual, block
+        room = ROOM if self.vector_bytes == WIDEST else 0
+        return vectors == wide and 0 <= rows - high <= room
+
+    def _edge(self, rows: int, high: int) -> float:
+        """What rows at the edge cost beyond their blocks: with long vectors, as much again."""
+        if rows % high == 0:
+            return 1.0
+        return 1 + min(high / rows, MOST_EDGE) if self.vector_bytes == WIDEST else EDGE
+
+    def _candidates(self) -> Iterator[Pair]:
+        most, wide = (self.most, 8) if self.lanes > 1 else (8, 1)
+        sums = self.usual[0] * self.usual[1]
+        step = self.step if self.step <= min(most, sums) else 1
+        for vectors in range(self.least, wide + 1):
+            for high in range(step, most + 1, step):
+                fits = high * vectors <= sums and high * vectors + vectors < self.registers
+                if fits and self.tall % high == 0:
+                    yield high, vectors
+
+
+def balanced(extent: int, most: int, step: int) -> int:
+    """A size of pieces, at most `most`, that cuts an extent evenly; a multiple of `step`."""
+    pieces = ceil(extent / most)
+    return ceil(extent / pieces / step) * step
