@@ -258,7 +258,7 @@ def test_histograms_are_numpys(limits, bins):
         np.testing.assert_allclose(edges.numpy(), places, rtol=1e-12)
         np.testing.assert_allclose(counts.numpy(), want)
     np.testing.assert_allclose(
-        wf.histogram(x, bins, limits, weights)[0].numpy(),
+        wf.histogram(x, bins, limits, weights=weights)[0].numpy(),
         np.histogram(x, bins, limits, weights=weights)[0],
     )
     np.testing.assert_allclose(

@@ -170,7 +170,7 @@ def matmul(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
-def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Tensor:
+def tensordot(x1: Any, x2: Any, /, axes: Any = 2) -> Tensor:
     """Contract axes: the last `axes` of `x1` with the first of `x2`, or two listed sequences."""
     a, b = numbers("tensordot", x1, x2)
     left, right = _contracted_axes(a, b, axes)

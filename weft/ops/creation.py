@@ -169,7 +169,7 @@ def constant(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 @public
 def asarray(
-    obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+    obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None
 ) -> Tensor:
     """A tensor of `obj`, sharing its memory where that is possible and `copy` does not forbid it.
 
@@ -262,7 +262,7 @@ def from_numpy(data: Any, /) -> Tensor:
 
 @public
 def frombuffer(
-    buffer: Any, /, dtype: Any = float, *, count: int = -1, offset: int = 0, device: Any = None
+    buffer: Any, /, dtype: Any = float, count: int = -1, offset: int = 0, *, device: Any = None
 ) -> Tensor:
     """One axis of numbers over the memory of an object with a buffer (`bytes`, `array`…)."""
     target = dtypes.as_dtype(dtype, op="frombuffer", default_float=default_float())
@@ -369,7 +369,7 @@ def _exact(op: str, value: Any, dtype: DType) -> Array:
 
 
 @public
-def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """A tensor of one repeated value; its dtype is the value's own unless given."""
     return _full("full", shape, fill_value, dtype, device)
 
@@ -393,46 +393,46 @@ def _full(op: str, shape: Any, fill_value: Any, dtype: Any, device: Any) -> Tens
 
 
 @public
-def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """A tensor of zeros."""
     found, place = defaults(dtype, device)
     return _full("zeros", shape, 0, found, place)
 
 
 @public
-def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """A tensor of ones."""
     found, place = defaults(dtype, device)
     return _full("ones", shape, 1, found, place)
 
 
 @public
-def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """A tensor whose values do not matter. They are zeros, so that runs repeat themselves."""
     found, place = defaults(dtype, device)
     return _full("empty", shape, 0, found, place)
 
 
 @public
-def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """One value repeated in another tensor's shape, dtype and device."""
     return _like("full_like", x, fill_value, dtype, device)
 
 
 @public
-def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
     """Zeros of another tensor's shape, dtype and device."""
     return _like("zeros_like", x, 0, dtype, device)
 
 
 @public
-def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
     """Ones of another tensor's shape, dtype and device."""
     return _like("ones_like", x, 1, dtype, device)
 
 
 @public
-def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
     """A tensor of another's shape, dtype and device whose values do not matter: zeros."""
     return _like("empty_like", x, 0, dtype, device)
 
@@ -455,7 +455,7 @@ def _like(op: str, x: Any, value: Any, dtype: Any, device: Any) -> Tensor:
 
 @public
 def arange(
-    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
+    start: Any, /, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None
 ) -> Tensor:
     """Evenly spaced numbers from `start` (0 when only one is given) up to but without `stop`.
 

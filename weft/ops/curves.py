@@ -143,7 +143,7 @@ def _second_order(rises: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @public
-def trapezoid(y: Any, x: Any = None, /, *, dx: Any = 1.0, axis: int = -1) -> Tensor:
+def trapezoid(y: Any, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The area under samples, by trapezoids: at coordinates `x`, or `dx` apart.
 
     >>> trapezoid([1.0, 2.0, 3.0]).item()

@@ -35,9 +35,9 @@ def eye(
     n_rows: int,
     n_cols: int | None = None,
     /,
-    *,
     k: int = 0,
     dtype: Any = None,
+    *,
     device: Any = None,
 ) -> Tensor:
     """A matrix with ones on the k-th diagonal and zeros elsewhere."""
@@ -58,7 +58,7 @@ def _offsets(rows: int, columns: int, device: Any) -> Tensor:
 
 
 @public
-def identity(n: int, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def identity(n: int, /, dtype: Any = None, *, device: Any = None) -> Tensor:
     """The square matrix with ones on its diagonal."""
     return eye(n, dtype=dtype, device=device)
 
@@ -69,8 +69,8 @@ def tri(
     n_cols: int | None = None,
     /,
     k: int = 0,
-    *,
     dtype: Any = None,
+    *,
     device: Any = None,
 ) -> Tensor:
     """A matrix with ones at and below the k-th diagonal and zeros elsewhere."""
@@ -80,7 +80,7 @@ def tri(
 
 
 @public
-def tril(x: Any, /, *, k: int = 0) -> Tensor:
+def tril(x: Any, /, k: int = 0) -> Tensor:
     """Matrices (the last two axes) with zeros above the k-th diagonal."""
     tensor = _matrices("tril", x)
     k = _diagonal_number("tril", k)
@@ -88,7 +88,7 @@ def tril(x: Any, /, *, k: int = 0) -> Tensor:
 
 
 @public
-def triu(x: Any, /, *, k: int = 0) -> Tensor:
+def triu(x: Any, /, k: int = 0) -> Tensor:
     """Matrices (the last two axes) with zeros below the k-th diagonal."""
     tensor = _matrices("triu", x)
     k = _diagonal_number("triu", k)
@@ -158,7 +158,7 @@ def matrix_trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 
 
 @public
-def vander(x: Any, /, n: int | None = None, *, increasing: bool = False) -> Tensor:
+def vander(x: Any, /, n: int | None = None, increasing: bool = False) -> Tensor:
     """Powers of a vector as columns, the highest first unless `increasing`."""
     tensor = to_tensor(x, op="vander")
     if tensor.ndim != 1:

@@ -49,7 +49,7 @@ def rollaxis(x: Any, axis: int, /, start: int = 0) -> Tensor:
 
 
 @public
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Tensor:
     """Each element several times in a row: `repeats` is one number, or one for each position.
 
     Numbers for each position are read, since they decide the result's shape.
@@ -101,7 +101,7 @@ def tile(x: Any, repetitions: Any, /) -> Tensor:
 
 
 @public
-def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Tensor:
+def roll(x: Any, /, shift: Any, axis: Any = None) -> Tensor:
     """Shift elements along axes; what leaves at one end enters at the other."""
     tensor = to_tensor(x, op="roll")
     if axis is None:

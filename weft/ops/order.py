@@ -286,13 +286,13 @@ def top_k(
 
 
 @public
-def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+def cumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running sum along an axis (of the flattened tensor when none is given)."""
     return _running(cumsum_op, "cumsum", x, axis, _accumulated("cumsum", x, dtype))
 
 
 @public
-def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+def cumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running product along an axis (of the flattened tensor when none is given)."""
     return _running(cumprod_op, "cumprod", x, axis, _accumulated("cumprod", x, dtype))
 
@@ -390,9 +390,7 @@ def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor
 
 
 @public
-def diff(
-    x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
-) -> Tensor:
+def diff(x: Any, /, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """Differences of neighbours along an axis, taken `n` times; bools differ by `!=`.
 
     `prepend` and `append` are joined to `x` first; a number, or a tensor with no axes, stands for

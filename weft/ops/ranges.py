@@ -32,10 +32,10 @@ def linspace(
     stop: Any,
     /,
     num: int = 50,
+    endpoint: bool = True,
     *,
     dtype: Any = None,
     device: Any = None,
-    endpoint: bool = True,
     axis: int = 0,
 ) -> Tensor:
     """`num` evenly spaced numbers from `start` to `stop`, which `endpoint=False` leaves out.
@@ -99,11 +99,11 @@ def logspace(
     stop: Any,
     /,
     num: int = 50,
-    *,
+    endpoint: bool = True,
     base: Any = 10.0,
     dtype: Any = None,
+    *,
     device: Any = None,
-    endpoint: bool = True,
 ) -> Tensor:
     """`base` to the power of evenly spaced exponents."""
     exponents = linspace(start, stop, num, dtype=_wide(start, stop), endpoint=endpoint)
@@ -118,10 +118,10 @@ def geomspace(
     stop: Any,
     /,
     num: int = 50,
-    *,
-    dtype: Any = None,
-    device: Any = None,
     endpoint: bool = True,
+    dtype: Any = None,
+    *,
+    device: Any = None,
 ) -> Tensor:
     """Numbers from `start` to `stop` of which each is the same multiple of the one before."""
     endpoint = as_flag("geomspace", "endpoint", endpoint)
@@ -191,7 +191,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Tensor, ...]:
 
 
 @public
-def indices(dimensions: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def indices(dimensions: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
     """The positions of a grid: result `[k]` holds each element's position along axis k."""
     sizes = shape_tuple("indices", dimensions)
     target = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype, op="indices")

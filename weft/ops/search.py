@@ -111,7 +111,7 @@ searchsorted_op = Searchsorted()
 
 
 @public
-def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
+def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Tensor:
     """Positions in the sorted `x1` at which elements of `x2` would keep it sorted.
 
     `side` says whether equal elements of `x1` come after (`left`) or before (`right`). With several
@@ -509,7 +509,7 @@ def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
 
 @public
 def histogram(
-    x: Any, /, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+    x: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Tensor, Tensor]:
     """How many elements fall in each bin, and the edges of the bins.
 

@@ -310,7 +310,7 @@ def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
 
 
 @public
-def ravel_multi_index(multi_index: Any, dims: Any, /, *, mode: str = "raise") -> Tensor:
+def ravel_multi_index(multi_index: Any, dims: Any, /, mode: str = "raise") -> Tensor:
     """Positions along each axis of `dims` as positions in the flattened tensor."""
     sizes = shape_tuple("ravel_multi_index", dims)
     listed = as_sequence("ravel_multi_index", "multi_index", multi_index)

@@ -128,8 +128,8 @@ def cov(
     x: Any,
     y: Any = None,
     /,
-    *,
     rowvar: bool = True,
+    *,
     correction: float = 1,
     fweights: Any = None,
     aweights: Any = None,
@@ -182,7 +182,7 @@ def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DTyp
 
 
 @public
-def corrcoef(x: Any, y: Any = None, /, *, rowvar: bool = True) -> Tensor:
+def corrcoef(x: Any, y: Any = None, /, rowvar: bool = True) -> Tensor:
     """Correlation coefficients of variables in rows (in columns with `rowvar=False`)."""
     table, target = _observations("corrcoef", x, y, rowvar)
     found = cov(table)
@@ -223,13 +223,13 @@ def nanprod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any =
 
 
 @public
-def nancumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+def nancumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running sums along an axis; NaN counts as 0."""
     return cumsum(_filled("nancumsum", x, 0), axis, dtype=dtype)
 
 
 @public
-def nancumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+def nancumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running products along an axis; NaN counts as 1."""
     return cumprod(_filled("nancumprod", x, 1), axis, dtype=dtype)
 

@@ -176,7 +176,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
 
 @public
 def isclose(
-    x1: Any, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether |x1 - x2| <= atol + rtol·|x2|, elementwise; equal infinities are close."""
     rtol = as_number("isclose", "rtol", rtol, low=0)
@@ -196,7 +196,7 @@ def isclose(
 
 @public
 def allclose(
-    x1: Any, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether `isclose` holds for every pair of elements, as a bool tensor with no axes."""
     close = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)
@@ -205,7 +205,7 @@ def allclose(
 
 
 @public
-def array_equal(x1: Any, x2: Any, /, *, equal_nan: bool = False) -> Tensor:
+def array_equal(x1: Any, x2: Any, /, equal_nan: bool = False) -> Tensor:
     """Whether two tensors have one shape and equal elements, as a bool tensor with no axes."""
     x, y = as_tensors("array_equal", x1, x2)
     if x.shape != y.shape:

@@ -183,7 +183,7 @@ def joined_tensors(op: str, arrays: Any) -> tuple[Tensor, ...]:
 
 
 @public
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Any, /, axis: int | None = 0) -> Tensor:
     """Join tensors along an existing axis; `axis=None` joins them flattened."""
     tensors = joined_tensors("concat", arrays)
     if axis is None:
@@ -207,7 +207,7 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Tensor:
 
 
 @public
-def stack(arrays: Any, /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Any, /, axis: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis."""
     tensors = joined_tensors("stack", arrays)
     for operand, t in enumerate(tensors):

@@ -217,7 +217,7 @@ def narrow(x: Any, /, axis: int, start: int, length: int) -> Tensor:
 
 
 @public
-def flip(x: Any, /, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
+def flip(x: Any, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Reverse the order along the given axes, or along all."""
     tensor = to_tensor(x, op="flip")
     chosen = range(tensor.ndim) if axis is None else normalize_axes("flip", axis, tensor.ndim)
