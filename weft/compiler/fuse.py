@@ -16,7 +16,7 @@ from math import prod
 from weft.compiler.folds import folded
 from weft.compiler.index import Index, axis, flat
 from weft.compiler.loops import Value, integer, load
-from weft.compiler.point import Point, Pull, kind_of, reduced_axes, reduced_size, weight
+from weft.compiler.point import Point, Pull, is_stack, kind_of, reduced_axes, reduced_size, weight
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -96,6 +96,7 @@ class Fusion:
         for node in nodes:
             self._place(node)
         self._choose_inline(nodes)
+        self._take_parts(nodes)
         self._pulled = {group: self._pulled_by(group) for group in self.groups}
         self._wanted = self._find_wanted()
         self.groups = self._sorted()
@@ -337,6 +338,30 @@ class Fusion:
                 self.inline.add(node)
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
+
+    def _take_parts(self, nodes: Sequence[OutputRefs]) -> None:
+        """What a row is put together of is computed there, if nobody else needs it."""
+        stacks = [node for node in nodes if node in self.group and is_stack(node)]
+        if not stacks:
+            return
+        users: dict[OutputRefs, set[Group]] = {}
+        for node, reads in self.reads.items():
+            for r in reads:
+                users.setdefault(r.node, set()).add(self.group[node])
+        for node in stacks:
+            home = self.group[node]
+            for part in {self.group[r.node] for r in self.reads[node] if r.node in self.group}:
+                again = part.size * node.types[0].shape[-1] < home.size
+                if not again and self._can_take(home, part, users):
+                    self.inline.update(part.members)
+                    home.work += part.work
+
+    def _can_take(self, home: Group, part: Group, users: dict[OutputRefs, set[Group]]) -> bool:
+        if part is home or any(g.kind != "loops" or g.inner for g in (home, part)):
+            return False
+        alone = all(users.get(node, set()) <= {home, part} for node in part.members)
+        light = home.work + part.work <= MOST_WORK
+        return alone and light and self.kept.isdisjoint(part.members)
 
     def _ends_group(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
         """Whether what a mask shows is computed with it, and nobody else needs that."""

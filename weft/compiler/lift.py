@@ -25,6 +25,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.contract_match import shallow_sizes
 from weft.compiler.passes.short import short_extents
+from weft.compiler.passes.unroll import unrolled_steps
 from weft.compiler.rebuild import changer, revise, values_of
 
 # Strides and offsets that decide how memory is read stay as they are, and so do short rows.
@@ -60,7 +61,8 @@ class Versions:
 
 def form_of(kernel: Kernel) -> Form:
     """The form of a kernel and the sizes it has."""
-    speller = _Speller(SMALL | short_extents(kernel) | shallow_sizes(kernel) | _divisors(kernel))
+    fixed = short_extents(kernel) | shallow_sizes(kernel) | unrolled_steps(kernel)
+    speller = _Speller(SMALL | fixed | _divisors(kernel))
     key = (
         tuple((b.dtype, b.mode) for b in kernel.buffers),
         tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),

@@ -39,7 +39,7 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.narrow import narrow_combine
-from weft.compiler.point import Point, Pull, reduced_axes, reduced_size, weight
+from weft.compiler.point import Point, Pull, is_stack, reduced_axes, reduced_size, weight
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -203,6 +203,11 @@ def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     forms = folds.forms_of(frame.group.members, space)
     if forms is not None and not frame.one_nest:
         return folds.nest(forms, space, element)
+    *lead, last = space or (1,)
+    if any(is_stack(node) and node.types[0].shape == space for node in frame.group.members):
+        rows = frame.variables(tuple(lead))  # whose elements are written out
+        made = [s for j in range(last) for s in element((*rows, Index.of(j)))]
+        return nest(rows, tuple(lead), tuple(made))
     point = frame.variables(space)
     return nest(point, space, element(point))
 

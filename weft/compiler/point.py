@@ -50,6 +50,8 @@ DTYPES = frozenset(
     map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
 ) | {dtypes.bfloat16}
 FEW_PIECES = 4  # of a join that are a choice for each of its elements
+STACKED = 16  # elements of a row that is written out where its parts are joined
+PART = 3  # elements of each such part, at most
 DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
 MOST_TAPS = 32  # elements of a window that are written out one by one
 _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
@@ -287,6 +289,17 @@ class _Frozen:
         return self._hash
 
 
+def is_stack(node: OutputRefs) -> bool:
+    """Whether a call puts rows of a few elements together, each of a few parts."""
+    types = tuple(source.types[slot] for source, slot in node.inputs)
+    return isinstance(node.op, Concat) and _stacks(types, node.types[0], node.params["axis"])
+
+
+def _stacks(types: tuple[TensorType, ...], made: TensorType, axis: int) -> bool:
+    few = made.rank > 1 and axis == -1 and made.shape[-1] <= STACKED
+    return few and all(t.shape[-1] <= PART and t.rank == made.rank for t in types)
+
+
 @lru_cache(4096)
 def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params: _Frozen) -> str:
     if any(t.dtype not in DTYPES for t in (*types, made)):
@@ -296,7 +309,7 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
     if isinstance(op, Ordering):
         return "order"
     if isinstance(op, Concat) and len(types) > FEW_PIECES:
-        return "join"
+        return "map" if _stacks(types, made, params.params["axis"]) else "join"
     if isinstance(op, LogicalShapeOperation):
         return "map" if isinstance(op, Pad | Concat | SliceUpdate) else "view"
     if isinstance(op, ArgExtremum):

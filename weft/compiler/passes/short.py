@@ -45,7 +45,7 @@ from weft.compiler.rebuild import (
 COMBINES = frozenset({"add", "mul", "max", "min", "and", "or", "argmax", "argmin"})
 SUMS = frozenset({"dot", "chain"})  # of products
 MOST = 31  # points; as many as there are lanes, and many more, are better these lanes
-MOST_WORK = 1024  # instructions that a row may become
+MOST_WORK = 1536  # instructions that a row may become
 
 
 def short(kernel: Kernel) -> Kernel:
@@ -66,8 +66,24 @@ def short_extents(kernel: Kernel) -> frozenset[int]:
     if not found or not all(map(_is_short, found)):
         return frozenset()
     extents = frozenset(known(extent) or 0 for s in found for _, extent in s.axes)
-    work = len(values_of(kernel.body)) * max(known(points(s)) or 0 for s in found)
-    return extents if work <= MOST_WORK else frozenset()
+    return extents if _work(kernel.body, extents) <= MOST_WORK else frozenset()
+
+
+def _work(statements: Statements, extents: frozenset[int]) -> int:
+    """About how many instructions statements become: those over a short row as often as it has."""
+    total = 0
+    for s in statements:
+        if isinstance(s, Loop) and not (known(s.stop) in extents and _is_plain(s.body)):
+            total += _work(s.body, extents)
+        else:
+            times = points(s) if isinstance(s, Reduce) else s.stop if isinstance(s, Loop) else None
+            total += len(values_of((s,))) * (1 if times is None else known(times) or 0)
+    return total
+
+
+def _is_plain(statements: Statements) -> bool:
+    """Whether statements have no others inside."""
+    return all(isinstance(s, Store | Assign) for s in statements)
 
 
 def _small_axes(kernel: Kernel) -> frozenset[Value]:
@@ -120,8 +136,8 @@ class _Writer:
         """
         if loop.kind != "serial" or known(loop.start) != 0:
             return False
-        plain = all(isinstance(s, Store | Assign) for s in loop.body)
-        return loop.variable in self.small or (plain and known(loop.stop) in self.extents)
+        short = known(loop.stop) in self.extents and _is_plain(loop.body)
+        return loop.variable in self.small or short
 
     def reduction(self, reduce: Reduce) -> Statements:
         """What is combined at each point, held, and then combined."""
