@@ -20,6 +20,8 @@
 | `chains` | long sums of products in pieces, and their sums added up |
 | `contract` | products of matrices in blocks, and the plain form of others |
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |
+| `contract_registers` | the block of sums that registers hold |
+| `contract_direct` | small products whose factors are read where they lie |
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |
 | `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
 | `contract_tasks`, `contract_shared` | tiles of a product; factors packed once for all |
