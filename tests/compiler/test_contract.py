@@ -23,6 +23,7 @@ from weft.compiler.loops import (
     Store,
     Value,
     const,
+    every,
     get,
     integer,
     load,
@@ -33,6 +34,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes import contract_blocks
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_match import SHALLOW, is_shallow
+from weft.compiler.polynomial import known, subtract
 from weft.compiler.verify import verify
 from weft.core.common.dtypes import bfloat16
 from weft.runtime.cpu.jit import host_target
@@ -401,3 +403,13 @@ def test_few_products_of_each_result_are_plain_loops_with_columns_as_lanes(
     results = (run_kernel(each, arrays(case), ()) for each in (made, kernel))
     for x, y in zip(*results, strict=True):
         assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("depth", [4, 8, 12, 16, 20, 40, 64])
+def test_few_points_of_the_depth_are_turned_without_loops_of_no_steps(depth: int) -> None:
+    case = Case(1, 24, depth).transposed(False, True)
+    made = contract(product(case), 16)
+    assert made.notes["contract"].turns
+    for loop in (x for x in every(made.body) if isinstance(x, Loop)):
+        assert known(subtract(loop.stop, loop.start)) != 0
+    check([case])

@@ -23,6 +23,7 @@ from weft.compiler.loops import (
     leaves_of,
     parameter,
 )
+from weft.compiler.passes.beside import beside_extents
 from weft.compiler.passes.contract_match import shallow_sizes
 from weft.compiler.passes.short import short_extents
 from weft.compiler.passes.unroll import unrolled_steps
@@ -61,8 +62,8 @@ class Versions:
 
 def form_of(kernel: Kernel) -> Form:
     """The form of a kernel and the sizes it has."""
-    fixed = short_extents(kernel) | shallow_sizes(kernel) | unrolled_steps(kernel)
-    speller = _Speller(SMALL | fixed | _divisors(kernel))
+    fixed = short_extents(kernel) | shallow_sizes(kernel) | beside_extents(kernel)
+    speller = _Speller(SMALL | fixed | unrolled_steps(kernel) | _divisors(kernel))
     key = (
         tuple((b.dtype, b.mode) for b in kernel.buffers),
         tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from weft.compiler.loops import Kernel
 from weft.compiler.passes.ahead import ahead
+from weft.compiler.passes.beside import beside
 from weft.compiler.passes.collapse import collapse
 from weft.compiler.passes.pair import pair
 from weft.compiler.passes.parallelize import parallelize
@@ -37,6 +38,7 @@ def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
         ("simplify", shorten),
         ("short", short),
         ("collapse", collapse),
+        ("beside", beside),
         ("split", lambda kernel: split(kernel) if threads_wanted else kernel),
         ("tally", lambda kernel: tally(kernel) if threads_wanted else kernel),
         ("ranges", lambda kernel: ranges(kernel) if threads_wanted else kernel),

@@ -6,6 +6,7 @@
 | `simplify` | folded indices, no loops of one step, no unused locals |
 | `short` | reductions of a few points are written out, so that rows are lanes |
 | `collapse` | nested loops that walk memory as one become one |
+| `beside` | a few columns are reduced side by side |
 | `split` | long reductions of few results become two kernels |
 | `tally` | many updates of few integers become two kernels |
 | `ranges` | updates of rows become tasks with a range of the rows each |

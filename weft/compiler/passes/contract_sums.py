@@ -54,6 +54,7 @@ from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
 FURTHER = 512  # bytes from what is turned in registers to what a cache fetches
+FEW = 64  # points of the depth of which a part of a line would be left over, and taken one by one
 
 
 @dataclass(frozen=True)
@@ -387,6 +388,9 @@ class Blocks:
         f, b, product = self.frame, self.frame.block, self.frame.product
         made: list[Statement] = []
         step = max(LINE // f.dtype.itemsize, b.lanes)  # each line of memory is read at once
+        deep = known(product.depth[1])
+        if deep is not None and (deep < step or (deep < FEW and deep % step)):
+            step = b.lanes  # few points are left over
         last = subtract(product.column[1], 1)
         at = [f.let("place", smaller(add(column, i), last), made) for i in range(b.columns)]
 
@@ -425,8 +429,12 @@ class Blocks:
             return products(lefts, right(smaller(add(column, lane), last), k))
 
         turns = f.let("turns", divide(self.seen, step), made)
-        made += f.loop("depth", turns, several)
-        return (*made, *f.loop("depth", self.seen, rest, multiply(turns, step)))
+        if known(turns) != 0:
+            made += f.loop("depth", turns, several)
+        taken = multiply(turns, step)
+        if known(subtract(self.seen, taken)) == 0:
+            return tuple(made)
+        return (*made, *f.loop("depth", self.seen, rest, taken))
 
     def multiply_pairs(self, row: Value, column: Value, lane: Value) -> Statements:
         """Like `multiply`; each lane has both factors to itself, which may lie along the depth."""
