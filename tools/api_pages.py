@@ -41,7 +41,7 @@ SECTIONS = {
     "Products": "ops.contraction ops.einsum",
     "Shapes and views": "ops.view ops.manipulation ops.padding ops.diagonals",
     "Indices, choice and updates": "ops.indexing ops.index_update ops.selection ops.gather",
-    "Order and search": "ops.order ops.search",
+    "Order and search": "ops.order ops.search ops.histograms",
     "Parts of models": "ops.nn",
     "Loops, branches and functions of one's own": "ops.control",
     "Names of mapped axes": "ops.named_axis",

@@ -33,6 +33,7 @@ from weft.ops.diagonals import *
 from weft.ops.einsum import *
 from weft.ops.elementwise.elementary import *
 from weft.ops.elementwise.gamma_functions import *
+from weft.ops.histograms import *
 from weft.ops.index_update import *
 from weft.ops.indexing import *
 from weft.ops.control.loops import *

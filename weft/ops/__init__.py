@@ -10,6 +10,7 @@
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
 | `reduction`, `statistics`, `norms` | over axes: sums, spread |
 | `sorting`, `order`, `search`, `distinct` | order along axes, running values, positions, sets |
+| `histograms` | how often numbers are there, points in bins |
 | `curves` | interpolation, slopes, areas, windows |
 | `contraction`, `einsum` | matrix products and what is spelled with them |
 | `linalg`, `decompositions`, `fft` | matrices and Fourier transforms |

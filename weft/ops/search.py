@@ -1,9 +1,8 @@
-"""Search and count: sorted positions, sets, true elements, histograms.
+"""Search: sorted positions, sets, true elements.
 
-What has a shape known beforehand (`searchsorted`, `isin`, `bincount` with a length, `histogram`)
-runs under every transform. What has a shape that depends on values (`unique`, `nonzero`…) reads
-them, so it cannot run inside vmap or compile, and carries no derivative; `size` makes some of it
-static.
+What has a shape known beforehand (`searchsorted`, `isin`) runs under every transform. What has a
+shape that depends on values (`unique`, `nonzero`…) reads them, so it cannot run inside vmap or
+compile, and carries no derivative; `size` makes some of it static.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from weft.core.common import dtypes
-from weft.core.common.context import default_float
 from weft.core.common.device import Device
 from weft.core.common.parameters import (
     as_choice,
-    as_finite,
     as_flag,
     as_integer,
     as_sequence,
-    shown,
 )
-from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.slots import public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -37,7 +33,6 @@ from weft.ops.creation import arange, asarray, check_memory, full, zeros
 from weft.ops.distinct import distinct
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast_shape, cast
-from weft.ops.gather import scatter_add_op
 from weft.ops.order import argsort, sort, take_along_axis
 from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
@@ -427,145 +422,10 @@ def _flat_pair(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
     return reshape(cast(left, dtype), (-1,)), reshape(cast(right, dtype), (-1,))
 
 
-@public
-def bincount(
-    x: Any, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
-) -> Tensor:
-    """How often each number 0, 1, 2… is in `x`, or the sum of its `weights`.
-
-    `length` fixes the size of the result, so that the call can be traced: numbers outside are
-    left out.
-    """
-    tensor = to_tensor(x, op="bincount")
-    if tensor.ndim != 1:
-        raise ShapeError(f"bincount: expected one axis, got shape {tensor.shape}")
-    if not dtypes.is_integer(tensor.dtype) and not dtypes.is_bool(tensor.dtype):
-        raise DTypeError(f"bincount: numbers must be integers, not {dtypes.name_of(tensor.dtype)}")
-    if length is None:
-        known = tensor.host()
-        if known.size and int(known.min()) < 0:
-            raise ArgumentError(f"bincount: a number is negative ({int(known.min())})")
-        least = as_integer("bincount", "minlength", minlength, low=0)
-        length = max(int(known.max()) + 1 if known.size else 0, least)
-    length = as_integer("bincount", "length", length, low=0)
-    counted = to_tensor(1) if weights is None else to_tensor(weights, op="bincount")
-    if weights is not None and counted.shape != tensor.shape:
-        raise ShapeError(
-            f"bincount: weights of shape {counted.shape} for numbers of shape {tensor.shape}"
-        )
-    target = dtypes.accumulation_dtype(counted.dtype)
-    return _tally(tensor, cast(counted, target), length)
-
-
-def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
-    """Sum of weights for each number below `length`; numbers outside are left out."""
-    places = cast(numbers, dtypes.int64)
-    places = where(places < 0, length, places)
-    updates = FUNCTIONS["broadcast_to"](weights, numbers.shape)
-    spare = zeros((length + 1,), dtype=weights.dtype, device=numbers.device)
-    params = {"indexed": 1, "rest": 0, "picks": 1, "mode": "clip"}
-    made = call(scatter_add_op, (spare, expand_dims(places, -1), updates), params)
-    return made[:length]
-
-
-@public
-def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
-    """The edges of equal bins over `range` (from the smallest to the largest element if None)."""
-    tensor = reshape(to_tensor(x, op="histogram"), (-1,))
-    if isinstance(bins, str):
-        raise ArgumentError(f"histogram: bins must be a number or edges, got {bins!r}")
-    if not isinstance(bins, int | np.integer):
-        edges = to_tensor(bins, op="histogram")
-        if edges.ndim != 1:
-            raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
-        return edges
-    count = as_integer("histogram", "bins", bins, low=1)
-    dtype = tensor.dtype if dtypes.is_floating(tensor.dtype) else default_float()
-    low, high = _limits(tensor, range, dtype)
-    flat = low == high
-    low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
-    steps = cast(arange(count + 1, device=tensor.device), dtype) / count
-    inner = low + (high - low) * steps
-    return where(steps == 1, high, inner)
-
-
-def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
-    if given is not None:
-        ends = as_sequence("histogram", "range", given)
-        if len(ends) != 2:
-            raise ArgumentError(f"histogram: range must be (low, high), got {shown(given)}")
-        low, high = (
-            v if isinstance(v, Tensor) else as_finite("histogram", "range", v) for v in ends
-        )
-        if not isinstance(low, Tensor) and not isinstance(high, Tensor) and low > high:
-            raise ArgumentError(f"histogram: the range is empty ({low} to {high})")
-    elif x.size == 0:
-        low, high = 0.0, 1.0
-    else:
-        low, high = reduction.minmax(x)
-    first, last = (cast(asarray(v, device=x.device), dtype) for v in (low, high))
-    return first, last
-
-
-@public
-def histogram(
-    x: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
-) -> tuple[Tensor, Tensor]:
-    """How many elements fall in each bin, and the edges of the bins.
-
-    The last bin contains both its edges, the others only the lower one; what lies outside, and NaN,
-    is not counted. `weights` are summed instead of counting; `density` makes the integral 1.
-    """
-    tensor = reshape(to_tensor(x, op="histogram"), (-1,))
-    edges = histogram_bin_edges(tensor, bins, range)
-    weight = to_tensor(1 if weights is None else weights, op="histogram")
-    if weights is not None:
-        weight = reshape(weight, (-1,))
-        if weight.shape != tensor.shape:
-            raise ShapeError(f"histogram: {weight.shape[0]} weights for {tensor.shape[0]} elements")
-    counts = _tally(_bins(tensor, edges), weight, edges.shape[0] - 1)
-    if as_flag("histogram", "density", density):
-        widths = edges[1:] - edges[:-1]
-        counts = counts / widths / reduction.sum(counts)
-    return counts, edges
-
-
-def _bins(x: Tensor, edges: Tensor) -> Tensor:
-    """The bin of each element; -1 for those outside."""
-    count = edges.shape[0] - 1
-    place = searchsorted(edges, x, side="right") - 1
-    return where(x == edges[-1], count - 1, where(place >= count, -1, place))
-
-
-@public
-def histogram2d(
-    x: Any, y: Any, /, bins: Any = 10, range: Any = None, weights: Any = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """How many points (x, y) fall in each cell, and the edges along x and y."""
-    first, second = (reshape(to_tensor(v, op="histogram2d"), (-1,)) for v in (x, y))
-    if first.shape != second.shape:
-        raise ShapeError(f"histogram2d: x has {first.shape[0]} elements, y {second.shape[0]}")
-    pair = bins if isinstance(bins, tuple | list) and len(bins) == 2 else (bins, bins)
-    ranges = (None, None) if range is None else as_sequence("histogram2d", "range", range)
-    if len(ranges) != 2:
-        raise ArgumentError(f"histogram2d: range must be a pair of ranges, got {shown(range)}")
-    rows = histogram_bin_edges(first, pair[0], ranges[0])
-    columns = histogram_bin_edges(second, pair[1], ranges[1])
-    shape = (rows.shape[0] - 1, columns.shape[0] - 1)
-    row, column = _bins(first, rows), _bins(second, columns)
-    cell = where(row < 0, -1, where(column < 0, -1, row * shape[1] + column))
-    weight = to_tensor(1 if weights is None else weights, op="histogram2d")
-    return reshape(_tally(cell, weight, shape[0] * shape[1]), shape), rows, columns
-
-
 __all__ = [
     "argwhere",
-    "bincount",
     "digitize",
     "flatnonzero",
-    "histogram",
-    "histogram2d",
-    "histogram_bin_edges",
     "intersect1d",
     "isin",
     "lexsort",
