@@ -35,11 +35,11 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "api"
 SECTIONS = {
     "Tensors and types": "core.tensor core.common.types core.common.dtypes core.common.device",
     "New tensors": "ops.creation ops.ranges ops.random",
-    "Functions of each element": "ops.elementwise",
+    "Functions of each element": "ops.elementwise ops.packing",
     "Sums, extrema and statistics": "ops.reduction ops.statistics ops.norms ops.multi_output",
     "Curves and polynomials": "ops.curves polynomial",
     "Products": "ops.contraction ops.einsum",
-    "Shapes and views": "ops.view ops.manipulation ops.padding ops.diagonals",
+    "Shapes and views": "ops.view ops.manipulation ops.padding ops.diagonals ops.facts",
     "Indices, choice and updates": "ops.indexing ops.index_update ops.selection ops.gather",
     "Order and search": "ops.order ops.search ops.histograms",
     "Parts of models": "ops.nn",

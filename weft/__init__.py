@@ -32,6 +32,7 @@ from weft.ops.control.custom_op import *
 from weft.ops.diagonals import *
 from weft.ops.einsum import *
 from weft.ops.elementwise.elementary import *
+from weft.ops.facts import *
 from weft.ops.elementwise.gamma_functions import *
 from weft.ops.histograms import *
 from weft.ops.index_update import *
@@ -43,6 +44,7 @@ from weft.ops.multi_output import *
 from weft.ops.named_axis import *
 from weft.ops.nn.normalization import *
 from weft.ops.order import *
+from weft.ops.packing import *
 from weft.ops.padding import *
 from weft.ops.nn.pooling import *
 from weft.ops.random.draws import *

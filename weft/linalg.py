@@ -7,6 +7,7 @@ bilinear pairing, as `wf.vjp` does everywhere.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 from weft.core.common import dtypes
@@ -16,7 +17,7 @@ from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.axes import normalize_axis
+from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call, call_multiple
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
 from weft.ops.creation import arange, zeros
@@ -61,7 +62,7 @@ from weft.ops.reduction import sum as sum_over
 from weft.ops.view.join import concat
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import narrow, slice_axes
-from weft.ops.view.transpose import matrix_transpose
+from weft.ops.view.transpose import matrix_transpose, moveaxis
 
 
 class QRResult(NamedTuple):
@@ -428,6 +429,40 @@ def multi_dot(arrays: Any, /) -> Tensor:
     return _chained(chain, _best_cuts(sizes), 0, len(chain) - 1)
 
 
+def tensorinv(a: Any, /, ind: int = 2) -> Tensor:
+    """The inverse of `a` as a map from its axes after the first `ind` to those before.
+
+    `tensordot(tensorinv(a, ind), b, ind)` is what `tensorsolve(a, b)` gives.
+    """
+    tensor = to_tensor(a, op="tensorinv")
+    cut = as_integer("tensorinv", "ind", ind, low=1)
+    rows, columns = tensor.shape[:cut], tensor.shape[cut:]
+    return reshape(inv(_flattened("tensorinv", tensor, rows, columns)), columns + rows)
+
+
+def tensorsolve(a: Any, b: Any, /, axes: Any = None) -> Tensor:
+    """The x with `tensordot(a, x, x.ndim)` = b; `axes` of `a` are moved to its end first."""
+    left, right = _promoted("tensorsolve", a, b)
+    if axes is not None:
+        moved = normalize_axes("tensorsolve", axes, left.ndim)
+        left = moveaxis(left, moved, tuple(range(-len(moved), 0)))
+    rows, columns = left.shape[: right.ndim], left.shape[right.ndim :]
+    matrix = _flattened("tensorsolve", left, rows, columns)
+    if right.size != prod(rows):
+        raise ShapeError(f"tensorsolve: shapes do not fit ({left.shape}, {right.shape})")
+    return reshape(solve(matrix, reshape(right, (-1,))), columns)
+
+
+def _flattened(name: str, x: Tensor, rows: Shape, columns: Shape) -> Tensor:
+    """`x` as a square matrix, or an error that names the function."""
+    if prod(rows) != prod(columns):
+        raise ShapeError(
+            f"{name}: axes {rows} and {columns} of shape {x.shape} are of different sizes"
+            f" ({prod(rows)} and {prod(columns)})"
+        )
+    return reshape(x, (prod(rows), prod(columns)))
+
+
 def _best_cuts(sizes: list[int]) -> dict[tuple[int, int], int]:
     """For each run of the chain, after which matrix to cut it for the fewest multiplications."""
     count = len(sizes) - 1
@@ -489,6 +524,8 @@ __all__ = [
     "svd",
     "svdvals",
     "tensordot",
+    "tensorinv",
+    "tensorsolve",
     "trace",
     "vecdot",
     "vector_norm",

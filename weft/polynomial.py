@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
-from weft.core.common.parameters import as_integer
+from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -15,6 +17,8 @@ from weft.linalg import eigvals, pinv
 from weft.ops.creation import arange, ones, zeros, zeros_like
 from weft.ops.families import as_tensors, cast
 from weft.ops.view.join import concat
+
+_NEGLIGIBLE = 1e-8  # NumPy's limit for coefficients that count as 0
 
 
 def _coefficients(name: str, operand: str, p: Any) -> Tensor:
@@ -76,6 +80,35 @@ def polymul(p: Any, q: Any, /) -> Tensor:
     a, b = _pair("polymul", p, q)
     made: Tensor = FUNCTIONS["convolve"](a, b)
     return made
+
+
+@public
+def polydiv(u: Any, v: Any, /, *, trim: bool = True) -> tuple[Tensor, Tensor]:
+    """The quotient and the remainder of two polynomials; the first coefficient of `v` is not 0.
+
+    Zeros before the first power of the remainder are left out, for which it is read; `trim=False`
+    keeps them, and can be traced.
+
+    >>> [part.tolist() for part in polydiv([1.0, 2.0, 3.0], [1.0, 1.0])]
+    [[1.0, 1.0], [2.0]]
+    """
+    over, under = _pair("polydiv", u, v)
+    if not (over.size and under.size):
+        raise ShapeError(f"polydiv: no coefficients (shapes {over.shape}, {under.shape})")
+    rest, divisor = _inexact(over), _inexact(under)
+    degree = divisor.shape[0] - 1
+    terms = []
+    while rest.shape[0] > degree:
+        term = rest[:1] / divisor[:1]
+        terms.append(term)
+        rest = concat([rest[1 : degree + 1] - term * divisor[1:], rest[degree + 1 :]])
+    nothing = zeros((1,), dtype=rest.dtype, device=rest.device)
+    quotient = concat(terms) if terms else nothing
+    rest = rest if rest.size else nothing
+    if as_flag("polydiv", "trim", trim):
+        large = np.flatnonzero(~(np.abs(rest.host().astype(complex)) <= _NEGLIGIBLE))
+        rest = rest[large[0] if large.size else rest.shape[0] - 1 :]
+    return quotient, rest
 
 
 @public
@@ -157,6 +190,7 @@ __all__ = [
     "poly",
     "polyadd",
     "polyder",
+    "polydiv",
     "polyfit",
     "polyint",
     "polymul",

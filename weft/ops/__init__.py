@@ -8,6 +8,7 @@
 | `scalars`, `exact` | the scalar instructions of kernels; whose results have no choice |
 | `functions/` | exp, sin, erf… in scalar instructions, for every backend |
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
+| `packing` | bits in bytes |
 | `reduction`, `statistics`, `norms` | over axes: sums, spread |
 | `sorting`, `order`, `search`, `distinct` | order along axes, running values, positions, sets |
 | `histograms` | how often numbers are there, points in bins |
@@ -15,6 +16,7 @@
 | `contraction`, `einsum` | matrix products and what is spelled with them |
 | `linalg`, `decompositions`, `fft` | matrices and Fourier transforms |
 | `creation`, `ranges`, `diagonals` | make tensors |
+| `facts` | what is known without values: axes, sizes, kinds |
 | `view/`, `manipulation`, `multi_output`, `padding` | move elements, cut and join |
 | `gather`, `indexing`, `index_update`, `selection` | read and write at positions |
 | `nn/` | convolution, pooling, activations, normalisation, losses, resampling |

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -149,6 +151,13 @@ def contiguous(x: Any, /) -> Tensor:
 
 
 @public
+def ascontiguousarray(x: Any, /, dtype: Any = None) -> Tensor:
+    """A tensor of `x` with row-major memory and at least one axis; copied only if it must be."""
+    found: Tensor = FUNCTIONS["atleast_1d"](asarray(x, dtype))
+    return contiguous(found)
+
+
+@public
 def tensor(data: Any, dtype: Any = None, device: Any = None, *, copy: bool | None = True) -> Tensor:
     """A new tensor from numbers, nested lists, arrays or tensors; always a copy by default.
 
@@ -194,6 +203,9 @@ def asarray(
         joined = _stacked(obj)
         return _from_tensor(joined, target, where, None)
     return _placed(to_array(obj, target, "asarray"), place)
+
+
+asanyarray = asarray
 
 
 def _stacked(obj: Any) -> Tensor:
@@ -273,6 +285,22 @@ def frombuffer(
     except (ValueError, TypeError, AttributeError, BufferError) as error:
         raise ConversionError(f"frombuffer: {error}") from None
     return asarray(data, device=device)
+
+
+@public
+def fromiter(iter: Any, /, dtype: Any, count: int = -1, *, device: Any = None) -> Tensor:
+    """One axis of the numbers an iterable gives: all of them, or the first `count`."""
+    target = dtypes.as_dtype(dtype, op="fromiter", default_float=default_float())
+    number = as_integer("fromiter", "count", count, -1, LARGEST)
+    if not isinstance(iter, Iterable) or getattr(iter, "shape", None) == ():
+        raise ConversionError(f"fromiter: expected an iterable, got {type(iter).__name__}")
+    items = list(iter) if number < 0 else list(islice(iter, number))
+    if len(items) < number:
+        raise ArgumentError(f"fromiter: {number} numbers are asked for, {len(items)} are there")
+    found = asarray(items, dtype=target, device=device)
+    if found.ndim != 1:
+        raise ShapeError(f"fromiter: an item has shape {found.shape[1:]}, it must be a number")
+    return found
 
 
 @public
@@ -520,7 +548,9 @@ def _count(first: Any, end: Any, gap: Any) -> int:
 __all__ = [
     "arange",
     "array",
+    "asanyarray",
     "asarray",
+    "ascontiguousarray",
     "constant",
     "contiguous",
     "copy",
@@ -530,6 +560,7 @@ __all__ = [
     "from_dlpack",
     "from_numpy",
     "frombuffer",
+    "fromiter",
     "full",
     "full_like",
     "ones",

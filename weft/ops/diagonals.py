@@ -19,9 +19,11 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import arange, asarray, check_memory, shape_tuple
+from weft.ops.creation import arange, asarray, check_memory, copy_of, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
+from weft.ops.index_update import index_update
+from weft.ops.indexing import value_like
 from weft.ops.view.join import pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.slice import slice_axes
@@ -208,18 +210,85 @@ def diag_indices(n: int, ndim: int = 2, *, device: Any = None) -> tuple[Tensor, 
     return (arange(size, device=device),) * rank
 
 
+def _square(op: str, x: Any) -> Tensor:
+    """A tensor of two or more axes of one size."""
+    tensor = _matrices(op, x)
+    if len(set(tensor.shape)) != 1:
+        raise ShapeError(f"{op}: all axes must have one size, got shape {tensor.shape}")
+    return tensor
+
+
+@public
+def diag_indices_from(x: Any, /) -> tuple[Tensor, ...]:
+    """Positions of the main diagonal of a tensor, whose axes all have one size."""
+    tensor = _square("diag_indices_from", x)
+    return diag_indices(tensor.shape[0], tensor.ndim, device=tensor.device)
+
+
+def _matrix(op: str, x: Any) -> Tensor:
+    tensor = to_tensor(x, op=op)
+    if tensor.ndim != 2:
+        raise ShapeError(f"{op}: needs two axes, got shape {tensor.shape}")
+    return tensor
+
+
+@public
+def tril_indices_from(x: Any, /, k: int = 0) -> tuple[Tensor, ...]:
+    """Rows and columns of the elements of a matrix at and below its k-th diagonal."""
+    tensor = _matrix("tril_indices_from", x)
+    return tril_indices(tensor.shape[0], k, tensor.shape[1], device=tensor.device)
+
+
+@public
+def triu_indices_from(x: Any, /, k: int = 0) -> tuple[Tensor, ...]:
+    """Rows and columns of the elements of a matrix at and above its k-th diagonal."""
+    tensor = _matrix("triu_indices_from", x)
+    return triu_indices(tensor.shape[0], k, tensor.shape[1], device=tensor.device)
+
+
+@public
+def fill_diagonal(x: Any, val: Any, /, wrap: bool = False) -> Tensor:
+    """A copy of `x` with `val` on its main diagonal; NumPy's function changes its argument.
+
+    Values are taken in order, and again from the first if they are too few. In a matrix of more
+    rows than columns, `wrap` goes on with a new diagonal one row below the end of the last.
+
+    >>> fill_diagonal(to_tensor([[1, 2], [3, 4]]), 0).tolist()
+    [[0, 2], [3, 0]]
+    """
+    tensor = _matrices("fill_diagonal", x)
+    step, end = tensor.shape[-1] + 1, tensor.size
+    goes_on = as_flag("fill_diagonal", "wrap", wrap)
+    if tensor.ndim > 2:
+        size = _square("fill_diagonal", tensor).shape[0]
+        step = sum(size**i for i in range(tensor.ndim))
+    elif not goes_on:
+        end = min(end, tensor.shape[-1] ** 2)
+    values = ravel(value_like("fill_diagonal", tensor, val))
+    count = len(range(0, end, step))
+    if not (values.size and count):
+        return copy_of(tensor)
+    filling = FUNCTIONS["resize"](values, (count,))
+    filled = index_update(ravel(tensor), slice(0, end, step), filling, "set")
+    return reshape(filled, tensor.shape)
+
+
 __all__ = [
     "diag",
     "diag_indices",
+    "diag_indices_from",
     "diagflat",
     "diagonal",
     "eye",
+    "fill_diagonal",
     "identity",
     "matrix_trace",
     "tri",
     "tril",
     "tril_indices",
+    "tril_indices_from",
     "triu",
     "triu_indices",
+    "triu_indices_from",
     "vander",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
-from weft.core.common.parameters import as_integer, as_integers
+from weft.core.common.parameters import as_choice, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape
 from weft.core.tensor.convert import to_tensor
@@ -286,6 +286,28 @@ def delete(x: Any, obj: Any, /, axis: int | None = None) -> Tensor:
 
 
 @public
+def trim_zeros(filt: Any, /, trim: str = "fb", axis: Any = None) -> Tensor:
+    """`filt` without the zeros at its front ("f"), its back ("b"), or both ends of the given axes.
+
+    The elements are read, since they decide the result's shape: not inside vmap or compile.
+
+    >>> trim_zeros([0, 0, 1, 0, 2, 0]).tolist()
+    [1, 0, 2]
+    """
+    tensor = to_tensor(filt, op="trim_zeros")
+    ends = as_choice("trim_zeros", "trim", str(trim).lower(), ("f", "b", "fb", "bf"))
+    axes = range(tensor.ndim) if axis is None else normalize_axes("trim_zeros", axis, tensor.ndim)
+    filled = tensor.host() != 0
+    for i in axes:
+        others = tuple(k for k in range(tensor.ndim) if k != i)
+        there = np.flatnonzero(filled.any(axis=others)).tolist()
+        first = there[0] if there and "f" in ends else 0
+        last = there[-1] if there and "b" in ends else tensor.shape[i] - 1
+        tensor = narrow(tensor, i, first, last + 1 - first if there else 0)
+    return alias(tensor) if tensor is filt else tensor
+
+
+@public
 def insert(x: Any, obj: Any, values: Any, /, axis: int | None = None) -> Tensor:
     """`x` with `values` put before the positions `obj` of an axis."""
     tensor, new = as_tensors("insert", to_tensor(x, op="insert"), _listed(values))
@@ -393,6 +415,7 @@ __all__ = [
     "rot90",
     "sliding_window_view",
     "tile",
+    "trim_zeros",
     "unfold",
     "vstack",
 ]

@@ -191,6 +191,34 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Tensor, ...]:
 
 
 @public
+def ix_(*args: Any) -> tuple[Tensor, ...]:
+    """Positions along each axis, shaped so that `x[ix_(i, j)]` is every pair of them.
+
+    A mask stands for the positions where it holds, and is read.
+
+    >>> [places.shape for places in ix_([0, 2], [1, 3, 4])]
+    [(2, 1), (1, 3)]
+    """
+    found = [_open_positions(place, each) for place, each in enumerate(args)]
+    rank = len(found)
+    return tuple(reshape(t, (1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, t in enumerate(found))
+
+
+def _open_positions(place: int, given: Any) -> Tensor:
+    if isinstance(given, list | tuple | range) and not len(given):
+        given = np.zeros(0, np.int64)
+    tensor = to_tensor(given, op="ix_")
+    if tensor.ndim != 1:
+        raise ShapeError(f"ix_: operand {place}: needs one axis, got shape {tensor.shape}")
+    if dtypes.is_bool(tensor.dtype):
+        tensor = FUNCTIONS["flatnonzero"](tensor)
+    if not dtypes.is_integer(tensor.dtype):
+        name = dtypes.name_of(tensor.dtype)
+        raise DTypeError(f"ix_: operand {place}: positions must be integers or bools, got {name}")
+    return tensor
+
+
+@public
 def indices(dimensions: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
     """The positions of a grid: result `[k]` holds each element's position along axis k."""
     sizes = shape_tuple("indices", dimensions)
@@ -240,6 +268,7 @@ __all__ = [
     "fromfunction",
     "geomspace",
     "indices",
+    "ix_",
     "linspace",
     "logspace",
     "meshgrid",

@@ -16,7 +16,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import asarray, full, shape_tuple
+from weft.ops.creation import asarray, copy_of, full, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.gather import SCATTERS, checked_mode
@@ -158,6 +158,67 @@ def put_along_axis(
     if broadcast_shape("put_along_axis", places.shape, shape) != shape:
         raise ShapeError(f"put_along_axis: indices {places.shape} do not fit {tensor.shape}")
     return scatter(tensor, i, broadcast(places, shape), values, mode=mode)
+
+
+@public
+def put(x: Any, ind: Any, v: Any, /, mode: str = "raise") -> Tensor:
+    """A copy of `x` with `v` at flat positions; NumPy's function changes its argument.
+
+    Values are taken in order, and again from the first if they are too few. `mode` is for positions
+    out of range: `raise`, `clip` or `wrap`.
+
+    >>> put(to_tensor([[1, 2], [3, 4]]), [0, -1], 9).tolist()
+    [[9, 2], [3, 9]]
+    """
+    tensor = to_tensor(x, op="put")
+    places = ravel(_integers("put", ind, tensor.device))
+    values = ravel(value_like("put", tensor, v))
+    checked_mode("put", mode)
+    if not (places.size and values.size):
+        return copy_of(tensor)
+    filling = FUNCTIONS["resize"](values, places.shape)
+    return reshape(index_update(ravel(tensor), places, filling, "set", mode), tensor.shape)
+
+
+@public
+def putmask(x: Any, mask: Any, values: Any, /) -> Tensor:
+    """A copy of `x` with `values` where the mask holds; NumPy's function changes its argument.
+
+    Each element takes the value at its own flat position; too few values begin again.
+    """
+    tensor, chosen = _under_mask("putmask", x, mask)
+    new = ravel(value_like("putmask", tensor, values))
+    if not new.size:
+        return copy_of(tensor)
+    return where(chosen, FUNCTIONS["resize"](new, tensor.shape), tensor)
+
+
+@public
+def place(x: Any, mask: Any, vals: Any, /) -> Tensor:
+    """A copy of `x` with the first of `vals` where the mask holds first, the second where it holds
+    next, and so on; too few begin again. NumPy's function changes its argument.
+
+    >>> place(to_tensor([1, 2, 3, 4]), [True, False, True, True], [7, 8]).tolist()
+    [7, 2, 8, 7]
+    """
+    tensor, chosen = _under_mask("place", x, mask)
+    values = ravel(value_like("place", tensor, vals))
+    if not tensor.size:
+        return copy_of(tensor)
+    if not values.size:
+        raise ArgumentError("place: vals: there is no value to place")
+    turn = FUNCTIONS["cumsum"](cast(ravel(chosen), dtypes.int64), 0) - 1
+    new = reshape(take(values, turn % values.size), tensor.shape)
+    return where(chosen, new, tensor)
+
+
+def _under_mask(op: str, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
+    """A tensor, and a mask of as many elements in its shape."""
+    tensor = to_tensor(x, op=op)
+    chosen = to_tensor(mask, like=tensor.device, op=op)
+    if chosen.size != tensor.size:
+        raise ShapeError(f"{op}: a mask of shape {chosen.shape} for a tensor of {tensor.shape}")
+    return tensor, reshape(cast(chosen, dtypes.bool_), tensor.shape)
 
 
 def _segments(
@@ -349,7 +410,10 @@ __all__ = [
     "index_select",
     "masked_fill",
     "piecewise",
+    "place",
+    "put",
     "put_along_axis",
+    "putmask",
     "ravel_multi_index",
     "scatter",
     "scatter_add",

@@ -6,6 +6,7 @@
 | `jvp` | forward mode: `jvp`, `linearize` |
 | `jacobian` | `jacfwd`, `jacrev`, `hessian`, `hvp` |
 | `vmap` | vectorisation: `vmap` |
+| `along` | functions of vectors along an axis: `apply_along_axis`, `apply_over_axes` |
 | `compile` | trace once, run many times: `compile`, `jit` |
 | `shard_map` | run over the devices of a mesh: `shard_map` |
 | `pipeline` | stages on a mesh axis: `gpipe`, `one_forward_one_backward` |
@@ -26,6 +27,7 @@
 from weft.compiler.export import LoadedFunction, load_compiled
 from weft.compiler.function import CompiledFunction
 from weft.compiler.statistics import CompilationStats
+from weft.transforms.along import apply_along_axis, apply_over_axes
 from weft.transforms.callback import break_here, callback, print_values
 from weft.transforms.checkpoint import checkpoint, remat
 from weft.transforms.compile import compile, jit
@@ -49,6 +51,8 @@ __all__ = [
     "CompilationStats",
     "CompiledFunction",
     "LoadedFunction",
+    "apply_along_axis",
+    "apply_over_axes",
     "breakpoint",
     "callback",
     "checkpoint",

@@ -354,6 +354,37 @@ def result_type(*operands: Any, default_float: DType = float32, op: str = "resul
     return weak_dtype(max(weak, key=_SCALAR_RANK.__getitem__), dtype, default_float)
 
 
+def promote_types(type1: DTypeLike, type2: DTypeLike) -> DType:
+    """Give the dtype in which two dtypes meet, by the rules of tensors.
+
+    >>> promote_types("int64", "float32"), promote_types(uint8, int8)
+    (dtype('float32'), dtype('int16'))
+    """
+    op = "promote_types"
+    return promote(as_dtype(type1, op=op), as_dtype(type2, op=op), op=op)
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Tell whether a dtype is another one, or of a kind that NumPy has a class for.
+
+    Every float of weft is an `np.floating`, also those that NumPy does not have.
+
+    >>> issubdtype(bfloat16, np.floating), issubdtype("int32", np.floating), issubdtype(int8, int8)
+    (True, False, True)
+    """
+    first, second = _scalar_class(arg1), _scalar_class(arg2)
+    is_foreign_float = any(first is dt.type for dt in NARROW)
+    return issubclass(first, second) or (is_foreign_float and issubclass(np.floating, second))
+
+
+def _scalar_class(spec: Any) -> type[Any]:
+    """Give NumPy's class for the scalars of a dtype; a class of it stands for itself."""
+    if isinstance(spec, type) and issubclass(spec, np.generic):
+        return spec
+    found: type[Any] = as_dtype(spec, op="issubdtype").type
+    return found
+
+
 def can_cast(from_: Any, to: DTypeLike) -> bool:
     """Tell whether promotion alone takes `from_`, a dtype or an array, to the dtype `to`.
 
@@ -521,6 +552,8 @@ __all__ = [
     "int32",
     "int64",
     "isdtype",
+    "issubdtype",
+    "promote_types",
     "result_type",
     "uint8",
     "uint16",

@@ -74,6 +74,10 @@ class Exchange:
             array = array.astype(np.float32)
         return array.tolist()
 
+    def tobytes(self) -> bytes:
+        """The bytes of the elements in row-major order."""
+        return self.host().tobytes()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:

@@ -44,6 +44,10 @@ class Methods:
         """The imaginary part."""
         return FUNCTIONS["imag"](self)
 
+    def conjugate(self) -> Any:
+        """The complex conjugate; a real tensor is its own: see `wf.conj`."""
+        return FUNCTIONS["conj"](self)
+
     @property
     def at(self) -> Any:
         """Functional updates: `x.at[i].set(v)`, `.add`, `.multiply`, `.min`, `.max`, `.get`."""

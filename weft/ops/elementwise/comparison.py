@@ -15,9 +15,10 @@ from weft.core.common.parameters import as_flag
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.errors import ShapeError
 from weft.ops.base import Tangents
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.families import BinaryOperation, as_tensors, cast
+from weft.ops.families import BinaryOperation, as_tensors, broadcast_shape, cast
 
 _REAL = "bBhHiIlLqQfd"
 
@@ -217,11 +218,24 @@ def array_equal(x1: Any, x2: Any, /, equal_nan: bool = False) -> Tensor:
     return result
 
 
+@public
+def array_equiv(x1: Any, x2: Any, /) -> Tensor:
+    """Whether two tensors broadcast together and are equal then, as a bool tensor with no axes."""
+    x, y = as_tensors("array_equiv", x1, x2)
+    try:
+        broadcast_shape("array_equiv", x.shape, y.shape)
+    except ShapeError:
+        return to_tensor(False, like=x.device)
+    result: Tensor = FUNCTIONS["all"](equal(x, y))
+    return result
+
+
 clamp = clip
 
 __all__ = [
     "allclose",
     "array_equal",
+    "array_equiv",
     "clamp",
     "clip",
     "equal",

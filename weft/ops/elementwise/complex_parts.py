@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.context import default_float
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.errors import DTypeError
 from weft.ops.base import Example, Linear, Tangents
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import atan2
@@ -206,6 +208,29 @@ def isneginf(x: Any, /) -> Tensor:
 
 
 @public
+def iscomplex(x: Any, /) -> Tensor:
+    """Whether an element has an imaginary part that is not 0."""
+    result: Tensor = FUNCTIONS["not_equal"](imag(x), 0)
+    return result
+
+
+@public
+def isreal(x: Any, /) -> Tensor:
+    """Whether the imaginary part of an element is 0."""
+    result: Tensor = FUNCTIONS["equal"](imag(x), 0)
+    return result
+
+
+@public
+def fabs(x: Any, /) -> Tensor:
+    """The size of real numbers, as floats: integers become the default float."""
+    tensor = to_tensor(x, op="fabs")
+    if dtypes.is_complex(tensor.dtype):
+        raise DTypeError("fabs: takes real numbers\nhint: wf.abs takes complex ones")
+    return abs(tensor if dtypes.is_floating(tensor.dtype) else cast(tensor, default_float()))
+
+
+@public
 def nan_to_num(
     x: Any, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -233,12 +258,15 @@ __all__ = [
     "complex",
     "conj",
     "conjugate",
+    "fabs",
     "imag",
+    "iscomplex",
     "isfinite",
     "isinf",
     "isnan",
     "isneginf",
     "isposinf",
+    "isreal",
     "nan_to_num",
     "real",
 ]

@@ -312,9 +312,10 @@ def heaviside(x1: Any, x2: Any, /) -> Tensor:
     return where(x == 0, at_zero, step)
 
 
-fix = trunc
+fix, around = trunc, round
 
 __all__ = [
+    "around",
     "ceil",
     "copysign",
     "fix",
