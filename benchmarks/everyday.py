@@ -67,6 +67,11 @@ def short_rows() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[A
     )
     yield "unit vectors of 3", unit_vectors, lambda: (normal(thirds, 3),)
     yield "softmax of rows of 4", softmax, lambda: (normal(MILLION // 4, 4),)
+    yield "logsumexp of rows of 10", log_sum, lambda: (normal(MILLION // 10, 10),)
+    yield "cross products of 200000", lambda xp, x, y: xp.cross(x, y), lambda: pair(200_000, 3)
+    yield "matrices of quaternions", rotations, lambda: (normal(100_000, 4),)
+    yield "outer products of 3", outer, lambda: pair(MILLION // 9, 3)
+    yield "mean of points", lambda xp, x: xp.mean(x, axis=0), lambda: (normal(thirds, 3),)
     yield "distances of 1024 points", distances, lambda: (normal(1024, 3), normal(1024, 3))
     yield "nearest of 100 points", nearest, lambda: (normal(10_000, 3), normal(100, 3))
     yield "one of 20 labels", among, lambda: (whole(100, 65_536), whole(100, 20))
@@ -79,6 +84,25 @@ def unit_vectors(xp: Any, x: Any) -> Any:
 def softmax(xp: Any, x: Any) -> Any:
     powers = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
     return powers / xp.sum(powers, axis=-1, keepdims=True)
+
+
+def log_sum(xp: Any, x: Any) -> Any:
+    return xp.log(xp.sum(xp.exp(x - xp.max(x, axis=-1, keepdims=True)), axis=-1))
+
+
+def outer(xp: Any, x: Any, y: Any) -> Any:
+    return x[:, :, None] * y[:, None]
+
+
+def rotations(xp: Any, q: Any) -> Any:
+    """Nine elements of a matrix for each of them."""
+    w, x, y, z = (q[:, k] for k in range(4))
+    elements = (
+        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return xp.stack(elements, axis=-1).reshape(-1, 3, 3)
 
 
 def nearest(xp: Any, x: Any, y: Any) -> Any:
