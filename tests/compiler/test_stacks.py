@@ -104,6 +104,24 @@ def test_a_part_that_is_the_same_for_many_rows_is_computed_before() -> None:
     check(spread, x, y)
 
 
+def test_a_part_that_rows_read_again_and_again_is_computed_before() -> None:
+    def windows(x: Any) -> Any:
+        costly = wf.exp(x) * wf.sin(x)
+        return wf.stack([costly[k : len(x) - 3 + k] for k in range(4)], -1)
+
+    assert len(kernels(windows, normal(100))) == 2
+    check(windows, normal(100))
+
+
+def test_a_row_that_is_put_together_where_it_is_read_does_not_take_its_parts_along() -> None:
+    def spread(x: Any, y: Any) -> Any:
+        return homogeneous(wf.exp(x) * wf.sin(x))[None] * y
+
+    x, y = normal(40, 3), normal(30, 1, 1)
+    assert len(kernels(spread, x, y)) == 2
+    check(spread, x, y)
+
+
 def test_rows_are_read_by_sums_and_products() -> None:
     def function(x: Any, y: Any, w: Any) -> Any:
         rows = wf.stack([x + y, x - y, x * y], -1)

@@ -341,7 +341,7 @@ class Fusion:
 
     def _take_parts(self, nodes: Sequence[OutputRefs]) -> None:
         """What a row is put together of is computed there, if nobody else needs it."""
-        stacks = [node for node in nodes if node in self.group and is_stack(node)]
+        stacks = [n for n in nodes if n in self.group and n not in self.inline and is_stack(n)]
         if not stacks:
             return
         users: dict[OutputRefs, set[Group]] = {}
@@ -349,12 +349,20 @@ class Fusion:
             for r in reads:
                 users.setdefault(r.node, set()).add(self.group[node])
         for node in stacks:
-            home = self.group[node]
-            for part in {self.group[r.node] for r in self.reads[node] if r.node in self.group}:
-                again = part.size * node.types[0].shape[-1] < home.size
-                if not again and self._can_take(home, part, users):
+            home, again = self.group[node], self._read_again(node)
+            parts = {self.group[r.node] for r in self.reads[node] if r.node in self.group}
+            for part in sorted(parts, key=lambda g: g.position):
+                if again.isdisjoint(part.members) and self._can_take(home, part, users):
                     self.inline.update(part.members)
                     home.work += part.work
+
+    def _read_again(self, stack: OutputRefs) -> set[OutputRefs]:
+        """The calls that a row reads more elements of than there are: some would be done again."""
+        counts: dict[Ref, int] = {}
+        for source, slot in stack.inputs:
+            for ref in self.roots([(source, slot)]):
+                counts[ref] = counts.get(ref, 0) + source.types[slot].size
+        return {node for (node, slot), n in counts.items() if n > node.types[slot].size}
 
     def _can_take(self, home: Group, part: Group, users: dict[OutputRefs, set[Group]]) -> bool:
         if part is home or any(g.kind != "loops" or g.inner for g in (home, part)):

@@ -17,6 +17,7 @@ from weft.compiler.rebuild import (
     Statements,
     assigned_locals,
     rename_locals,
+    stored_buffers,
     substitute,
     values_of,
     with_body,
@@ -56,12 +57,15 @@ def _has_few(loop: Loop) -> bool:
     """Whether a loop is over a few columns, each of which is reduced on its own."""
     if loop.kind != "serial" or known(loop.start) != 0 or known(loop.stop) not in FEW:
         return False
-    reductions = [s for s in loop.body if isinstance(s, Reduce)]
-    others = [s for s in loop.body if not isinstance(s, Reduce)]
-    if len(reductions) != 1 or not all(isinstance(s, Store | Assign) for s in others):
+    places = [k for k, s in enumerate(loop.body) if isinstance(s, Reduce)]
+    if len(places) != 1:
         return False
-    (reduce,) = reductions
-    return _is_long(reduce, loop) and len(values_of(loop.body)) <= WORK
+    (place,) = places
+    before, reduce, after = loop.body[:place], loop.body[place], loop.body[place + 1 :]
+    assert isinstance(reduce, Reduce)
+    plain = all(isinstance(s, Assign) for s in before)
+    plain = plain and all(isinstance(s, Store | Assign) for s in after)
+    return plain and _is_long(reduce, loop) and len(values_of(loop.body)) <= WORK
 
 
 def _is_long(reduce: Reduce, loop: Loop) -> bool:
@@ -72,6 +76,8 @@ def _is_long(reduce: Reduce, loop: Loop) -> bool:
     if any(hides(extent, loop.variable) for _, extent in reduce.axes):
         return False
     read = [x for part in reduce.parts for x in walk(*part.values) if x.op == "load"]
+    if not stored_buffers(loop.body).isdisjoint(x.data for x in read):
+        return False
     steps = [number(stride(x.args[0], loop.variable)) for x in read]
     return 1 in steps and all(step in (0, 1) for step in steps)
 
