@@ -14,8 +14,11 @@ import numpy as np
 import weft as wf
 from tests.random_programs import Draw, Program, make_program, some_axis
 from weft.compiler.executable import Interpreted
+from weft.compiler.fuse import Fusion
+from weft.compiler.loops import Kernel
 from weft.compiler.native import Native
 from weft.compiler.rewrite import rewrite
+from weft.compiler.scatter import lower
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 
@@ -58,6 +61,13 @@ def difference(a: Any, b: Any) -> str:
     places = [i for i in np.ndindex(a.shape) if not is_same(a[i], b[i])]
     rows = [f"{i}: {a[i]!r} instead of {b[i]!r}" for i in places[:3]]
     return f"{a.dtype}{a.shape} differs in {len(places)} elements: {'; '.join(rows)}"
+
+
+def lowered_kernels(function: Callable[..., Any], *given: Any) -> list[Kernel]:
+    """The kernels that lowering makes of a function."""
+    trace = wf.trace(function, *map(wf.tensor, given))
+    fusion = Fusion(trace.nodes, trace.outputs)
+    return [low.kernel for group in fusion.groups for low in lower(fusion, group, {})]
 
 
 def arrays_of(trace: Trace, tensors: Sequence[Any]) -> list[Any]:

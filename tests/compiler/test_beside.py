@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.compiler.bits import SPECIAL, assert_same, interpreted, native
-from weft.compiler.fuse import Fusion
+from tests.compiler.bits import SPECIAL, assert_same, interpreted, lowered_kernels, native
 from weft.compiler.lift import form_of
-from weft.compiler.loops import Kernel, Loop, Reduce, every
+from weft.compiler.loops import Loop, Reduce, every
 from weft.compiler.passes.beside import FEW, LONG, beside
 from weft.compiler.pipeline import schedule
-from weft.compiler.scatter import lower
 from weft.testing.ir import run_kernel
 
 RNG = np.random.default_rng(17)
@@ -41,12 +39,6 @@ def columns(rows: int, count: int) -> Any:
     return made.astype(np.float32)
 
 
-def kernels(function: Any, x: Any) -> list[Kernel]:
-    trace = wf.trace(function, wf.tensor(x))
-    fusion = Fusion(trace.nodes, trace.outputs)
-    return [low.kernel for group in fusion.groups for low in lower(fusion, group, {})]
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 8, 9])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_columns_have_the_bits_of_each_on_its_own(name: str, count: int) -> None:
@@ -68,7 +60,7 @@ def test_columns_inside_other_axes(shape: tuple[int, ...], axis: Any) -> None:
 @pytest.mark.parametrize("name", ["sum", "max", "argmax", "squares"])
 def test_one_reduction_means_what_many_mean(name: str) -> None:
     x = columns(LONG, 3)
-    (kernel,) = kernels(FUNCTIONS[name], x)
+    (kernel,) = lowered_kernels(FUNCTIONS[name], x)
     made = beside(kernel)
     (reduce,) = (s for s in every(made.body) if isinstance(s, Reduce))
     assert len(reduce.parts) == 3
@@ -82,7 +74,7 @@ def test_one_reduction_means_what_many_mean(name: str) -> None:
 
 def test_only_few_long_adjacent_columns_are_taken() -> None:
     def is_taken(x: Any, function: Any = FUNCTIONS["sum"]) -> bool:
-        return any(beside(kernel) is not kernel for kernel in kernels(function, x))
+        return any(beside(kernel) is not kernel for kernel in lowered_kernels(function, x))
 
     assert all(is_taken(columns(500, count)) for count in FEW)
     assert not is_taken(columns(500, 4)) and not is_taken(columns(500, 8))
@@ -92,7 +84,7 @@ def test_only_few_long_adjacent_columns_are_taken() -> None:
 
 def test_how_many_columns_there_are_is_part_of_a_form() -> None:
     (three,), (other,), (five,) = (
-        kernels(FUNCTIONS["sum"], columns(rows, count))
+        lowered_kernels(FUNCTIONS["sum"], columns(rows, count))
         for rows, count in ((90, 3), (80, 3), (90, 5))
     )
     assert form_of(three).key == form_of(other).key != form_of(five).key

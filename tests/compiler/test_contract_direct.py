@@ -103,9 +103,7 @@ def test_products_that_would_be_packed_for_all_tasks_are_not() -> None:
         assert packs(product(case)) == (True, True)
 
 
-@pytest.mark.parametrize(
-    "rows, width", [(64, 8), (1, 1), (5, 5), (62, 16), (60, 16)], ids=lambda x: str(x)
-)
+@pytest.mark.parametrize("rows, width", [(64, 8), (1, 1), (5, 5), (62, 16), (60, 16)])
 def test_panels_of_rows_are_packed_as_vectors(rows: int, width: int) -> None:
     """Eight rows make shorter vectors; fewer than a vector are copied one by one, and no more."""
     case = Case(rows, 64, 30).transposed(True, False)

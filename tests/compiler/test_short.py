@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.compiler.bits import SPECIAL, assert_same, interpreted
-from weft.compiler.fuse import Fusion
+from tests.compiler.bits import SPECIAL, assert_same, interpreted, lowered_kernels
 from weft.compiler.kernels import STORE, Kernel
 from weft.compiler.lift import form_of
 from weft.compiler.loops import LANES, Assign, Loop, Reduce, every
@@ -17,7 +16,6 @@ from weft.compiler.native import Native
 from weft.compiler.passes import short as short_module
 from weft.compiler.passes.short import MOST, short, short_extents
 from weft.compiler.pipeline import schedule
-from weft.compiler.scatter import lower
 from weft.compiler.steps import Call
 from weft.config import settings
 from weft.testing.ir import run_kernel
@@ -52,10 +50,8 @@ def rows(count: int, length: int) -> Any:
 
 def kernel_of(function: Any, *given: Any) -> Kernel:
     """The only kernel that lowering makes."""
-    trace = wf.trace(function, *map(wf.tensor, given))
-    fusion = Fusion(trace.nodes, trace.outputs)
-    (group,) = fusion.groups
-    return lower(fusion, group, {})[-1].kernel
+    (kernel,) = lowered_kernels(function, *given)
+    return kernel
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 15, 16, 17, 24, 31, 32, 33])
@@ -92,9 +88,7 @@ def test_rows_of_nothing_and_no_rows(shape):
 @pytest.mark.parametrize("length", [3, 9])
 def test_a_kernel_written_out_means_what_its_loops_mean(name, length):
     x = rows(20, length)
-    trace = wf.trace(FUNCTIONS[name], wf.tensor(x))
-    fusion = Fusion(trace.nodes, trace.outputs)
-    kernels = [lower(fusion, group, {})[-1].kernel for group in fusion.groups]
+    kernels = lowered_kernels(FUNCTIONS[name], x)
     reduced = [k for k in kernels if any(isinstance(s, Reduce) for s in every(k.body))]
     assert reduced
     for kernel in reduced:

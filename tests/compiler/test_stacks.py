@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.compiler.bits import assert_same, interpreted, native
-from weft.compiler.fuse import Fusion
+from tests.compiler.bits import assert_same, interpreted, lowered_kernels, native
 from weft.compiler.lift import form_of
-from weft.compiler.loops import Kernel, Loop, every
+from weft.compiler.loops import Loop, every
 from weft.compiler.passes.unroll import STEPS, unrolled_steps
 from weft.compiler.pipeline import schedule
 from weft.compiler.point import DTYPES, STACKED
-from weft.compiler.scatter import lower
 from weft.core.common import dtypes
 
 RNG = np.random.default_rng(33)
@@ -23,13 +21,6 @@ RNG = np.random.default_rng(33)
 
 def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-def kernels(function: Any, *given: Any) -> list[Kernel]:
-    """The lowered kernels of a function."""
-    trace = wf.trace(function, *map(wf.tensor, given))
-    fusion = Fusion(trace.nodes, trace.outputs)
-    return [low.kernel for group in fusion.groups for low in lower(fusion, group, {})]
 
 
 def check(function: Any, *given: Any) -> None:
@@ -67,7 +58,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_row_and_its_parts_are_one_kernel_with_the_same_bits(name: str) -> None:
     function, given = PROGRAMS[name]
-    assert len(kernels(function, *given)) == 1
+    assert len(lowered_kernels(function, *given)) == 1
     check(function, *given)
 
 
@@ -90,7 +81,7 @@ def test_what_others_need_too_is_computed_once() -> None:
         y = wf.exp(x)
         return wf.stack([y, wf.sin(y)], -1), y
 
-    assert len(kernels(shared, normal(64))) == 2
+    assert len(lowered_kernels(shared, normal(64))) == 2
     check(shared, normal(64))
 
 
@@ -100,7 +91,7 @@ def test_a_part_that_is_the_same_for_many_rows_is_computed_before() -> None:
         return wf.stack([x, angle], -1)
 
     x, y = normal(40, 30), normal(30)
-    assert len(kernels(spread, x, y)) == 2
+    assert len(lowered_kernels(spread, x, y)) == 2
     check(spread, x, y)
 
 
@@ -109,7 +100,7 @@ def test_a_part_that_rows_read_again_and_again_is_computed_before() -> None:
         costly = wf.exp(x) * wf.sin(x)
         return wf.stack([costly[k : len(x) - 3 + k] for k in range(4)], -1)
 
-    assert len(kernels(windows, normal(100))) == 2
+    assert len(lowered_kernels(windows, normal(100))) == 2
     check(windows, normal(100))
 
 
@@ -118,7 +109,7 @@ def test_a_row_that_is_put_together_where_it_is_read_does_not_take_its_parts_alo
         return homogeneous(wf.exp(x) * wf.sin(x))[None] * y
 
     x, y = normal(40, 3), normal(30, 1, 1)
-    assert len(kernels(spread, x, y)) == 2
+    assert len(lowered_kernels(spread, x, y)) == 2
     check(spread, x, y)
 
 
@@ -131,7 +122,9 @@ def test_rows_are_read_by_sums_and_products() -> None:
 
 
 def test_loops_of_few_steps_inside_each_other_are_written_out() -> None:
-    (kernel,) = kernels(lambda a, b: a[:, :, None] * b[:, None], normal(90, 3), normal(90, 3))
+    (kernel,) = lowered_kernels(
+        lambda a, b: a[:, :, None] * b[:, None], normal(90, 3), normal(90, 3)
+    )
     (made,) = schedule(kernel)
     kinds = [s.kind for s in every(made.body) if isinstance(s, Loop)]
     assert kinds[1:] == ["unroll", "unroll"]
@@ -141,7 +134,7 @@ def test_loops_of_few_steps_inside_each_other_are_written_out() -> None:
 
 def test_how_many_steps_are_written_out_is_part_of_a_form() -> None:
     def form(rows: int, k: int) -> Any:
-        (kernel,) = kernels(
+        (kernel,) = lowered_kernels(
             lambda a, b: a[:, :, None] * b[:, None], normal(rows, k), normal(rows, k)
         )
         assert unrolled_steps(kernel) == ({k} if k <= STEPS else set())
@@ -152,5 +145,5 @@ def test_how_many_steps_are_written_out_is_part_of_a_form() -> None:
 
 
 def test_axes_that_become_one_loop_are_not_written_out() -> None:
-    (kernel,) = kernels(lambda a: a * 2 + 1, normal(90, 3)[::2])
+    (kernel,) = lowered_kernels(lambda a: a * 2 + 1, normal(90, 3)[::2])
     assert not unrolled_steps(kernel)

@@ -317,11 +317,8 @@ class Fusion:
 
     def _choose_inline(self, nodes: Sequence[OutputRefs]) -> None:
         """Cheap calls that other groups use are computed there again instead of being stored."""
-        users: dict[OutputRefs, set[Group]] = {}
+        users = self._users()
         fused = [node for node in nodes if node in self.group]
-        for node in fused:
-            for r in self.reads[node]:
-                users.setdefault(r.node, set()).add(self.group[node])
         again, masks = self._again(fused)
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
@@ -339,15 +336,20 @@ class Fusion:
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
 
+    def _users(self) -> dict[OutputRefs, set[Group]]:
+        """The groups that read each call."""
+        users: dict[OutputRefs, set[Group]] = {}
+        for node, reads in self.reads.items():
+            for r in reads:
+                users.setdefault(r.node, set()).add(self.group[node])
+        return users
+
     def _take_parts(self, nodes: Sequence[OutputRefs]) -> None:
         """What a row is put together of is computed there, if nobody else needs it."""
         stacks = [n for n in nodes if n in self.group and n not in self.inline and is_stack(n)]
         if not stacks:
             return
-        users: dict[OutputRefs, set[Group]] = {}
-        for node, reads in self.reads.items():
-            for r in reads:
-                users.setdefault(r.node, set()).add(self.group[node])
+        users = self._users()
         for node in stacks:
             home, again = self.group[node], self._read_again(node)
             parts = {self.group[r.node] for r in self.reads[node] if r.node in self.group}

@@ -26,7 +26,7 @@ TASK = 750_000  # products that are worth a task
 
 
 @dataclass(frozen=True)
-class Cut:
+class DirectCut:
     """Rows of a block and of a tile, which is as wide as the product."""
 
     rows: int
@@ -34,7 +34,7 @@ class Cut:
     pack_left: bool
 
 
-def direct_cut(product: Product, vector_bytes: int) -> Cut | None:
+def direct_cut(product: Product, vector_bytes: int) -> DirectCut | None:
     """How a product is cut, if its right factor is better read where it lies."""
     rows, columns, depth = (known(e) or 0 for _, e in (product.row, product.column, product.depth))
     size = product.dtype.itemsize
@@ -48,7 +48,8 @@ def direct_cut(product: Product, vector_bytes: int) -> Cut | None:
     if not _lies_well(product):
         return None
     part = max(TASK // (columns * depth), TALL)
-    return Cut(high, balanced(rows, ceil(part / high) * high, high), product.left.op != "load")
+    tall = balanced(rows, ceil(part / high) * high, high)
+    return DirectCut(high, tall, pack_left=product.left.op != "load")
 
 
 def _lies_well(product: Product) -> bool:

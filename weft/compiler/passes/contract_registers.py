@@ -14,7 +14,7 @@ UNUSUAL = 1.05  # how much better another block than the best for large products
 ROOM = 2  # rows fewer than the best block's, which long vectors do as well with
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 MOST_EDGE = 0.1  # part of a product beyond which more of it at the edge is not counted
-WIDEST = 64  # bytes of vectors of processors whose second cache holds far more: so many of each
+WIDEST = 64  # bytes of the longest vectors there are
 
 Pair: TypeAlias = tuple[int, int]  # of rows and columns
 
@@ -39,7 +39,9 @@ class Registers:
         choice = self.choice
         if choice.rows and choice.vectors * (choice.rows + 1) < self.registers:
             return choice.rows, choice.vectors
-        return (6, 2) if self.registers == 16 else (14, 2) if self.vector_bytes == 64 else (8, 3)
+        return (
+            (6, 2) if self.registers == 16 else (14, 2) if self.vector_bytes == WIDEST else (8, 3)
+        )
 
     def block(self, rows: int, columns: int) -> Pair:
         """(rows, vectors) of the block that needs the fewest cycles for so many of them."""
