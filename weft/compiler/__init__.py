@@ -33,7 +33,7 @@
 | `search` | `search`: candidates measured in turns, within a time |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse` | `Fusion`: what runs together |
-| `lower`, `scatter`, `small` | groups of calls become kernels |
+| `lower`, `scatter`, `few`, `small`, `reports` | groups of calls become kernels |
 | `joins` | joins of many pieces: a kernel for each of them |
 | `alike` | groups that are lowered once: equal layers |
 | `convolution` | convolutions become kernels; `Convolution`: what their loops stand for |

@@ -95,7 +95,7 @@ def plan(trace: Trace, limits: Limits) -> GpuProgram:
     _constants(trace, blocks)
     fusion = Fusion(trace.nodes, trace.outputs)
     for group in fusion.groups:
-        if group.kind in ("host", "scatter", "order"):
+        if group.kind in ("host", "scatter", "order", "few"):
             raise UnsupportedError(f"{group.members[0].name}: no kernel for a GPU")
         for lowered in lower(fusion, group, {}, one_nest=True):
             if lowered.reports:

@@ -37,6 +37,7 @@ from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedErro
 from weft.ops.base import Operation
 from weft.ops.families import ElementwiseOperation, LogicalShapeOperation, ReduceOperation
 from weft.ops.gather import Scatter
+from weft.ops.matrices import FewRowsOperation
 from weft.ops.reduction import ArgExtremum
 from weft.ops.sorting import Ordering
 from weft.ops.view.join import Concat, Pad
@@ -56,6 +57,7 @@ DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
 MOST_TAPS = 32  # elements of a window that are written out one by one
 _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
 _FLOAT = np.dtype(np.float32)
+_FLOATS = frozenset({_FLOAT, np.dtype(np.float64)})
 _ZERO = Index({}, 0)
 _DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
 
@@ -218,7 +220,9 @@ def inside(i: Part, size: int) -> Index:
 
 
 def kind_of(node: OutputRefs) -> str:
-    """How a call is compiled: view, map, join, reduce, ordered, scatter, dot, conv, order, host."""
+    """How a call is compiled: view, map, join, reduce, ordered, scatter, dot, conv, few,
+    order, host.
+    """
     if not node.kind:
         node.kind = _kind_of(node)
     return node.kind
@@ -316,6 +320,8 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
         return "reduce"
     if op.name == "conv":
         return "conv"
+    if isinstance(op, FewRowsOperation):
+        return "few" if made.dtype in _FLOATS and op.is_few(*(t.shape for t in types)) else "host"
     if op.has("at"):
         wide = (
             isinstance(op, OverlapAdd)

@@ -8,24 +8,14 @@ into range, so nothing is read or written elsewhere even when the check fails.
 from __future__ import annotations
 
 from weft.compiler.convolution import lower_convolution
+from weft.compiler.few import lower_few
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.index import Index, flat
 from weft.compiler.joins import lower_join
-from weft.compiler.loops import (
-    BOOL,
-    INDEX,
-    LANES,
-    Buffer,
-    Part,
-    Reduce,
-    Store,
-    Value,
-    When,
-    get,
-    integer,
-)
+from weft.compiler.loops import INDEX, Store, Value, integer
 from weft.compiler.lower import Frame, Lowered, lower_group, nest
 from weft.compiler.point import Pull, inside
+from weft.compiler.reports import reporting
 from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.gather import Gather, Scatter
 
@@ -46,6 +36,8 @@ def lower(
         return (*found, *lower_join(frame))
     if group.kind == "conv":
         return (*found, lower_convolution(frame))
+    if group.kind == "few":
+        return (*found, lower_few(frame, group.members[0]))
     return (*found, lower_group(frame))
 
 
@@ -106,19 +98,7 @@ def checks(frame: Frame, ref: Ref, sizes: tuple[int, ...], code: int) -> Lowered
     for k, n in enumerate(sizes[:-1]):
         size = pull.select(pull.equal(point[-1], k), integer(n), size)
     bad = pull.bit_or(pull.less(i, pull.neg(size)), pull.less_equal(size, i))
-    found = frame.local(BOOL)
-    axes = tuple((v.value, integer(n)) for v, n in zip(point, shape, strict=True))
-    status = len(frame.buffers)
-    report = When(get(found, BOOL), (Store(status, integer(0), integer(code)),))
-    made = frame.finish("check", (Reduce(axes, LANES, (Part((found,), "or", (bad,)),)), report))
-    kernel = made.kernel
-    buffers = (*kernel.buffers, Buffer("status", INDEX, "write"))
-    return Lowered(
-        type(kernel)(kernel.name, buffers, kernel.locals, kernel.body, notes=kernel.notes),
-        made.refs,
-        made.written,
-        reports=True,
-    )
+    return reporting(frame, "check", (point, shape), bad, code)
 
 
 __all__ = ["checks", "lower_scatter"]

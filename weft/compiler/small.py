@@ -7,14 +7,17 @@ arithmetic. Such a graph is written out element by element, in registers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import product
 from math import prod
 
 import numpy as np
 
+from weft.compiler import few
 from weft.compiler.balanced import balanced, combined
 from weft.compiler.index import Index, axis
 from weft.compiler.loops import (
+    BOOL,
     LANES,
     Assign,
     Buffer,
@@ -24,23 +27,28 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    const,
     get,
     integer,
     load,
 )
 from weft.compiler.lower import Lowered
 from weft.compiler.narrow import narrow_combine
-from weft.compiler.point import Point, Pull, kind_of, nothing, reduced_axes, weight
+from weft.compiler.point import Point, Pull, Source, kind_of, nothing, reduced_axes, weight
+from weft.compiler.reports import STATUS, report
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
+from weft.ops.few import Matrix
 
 MOST_ELEMENTS = 32  # of one tensor
 MOST_WORK = 6000  # instructions of the whole graph
 _FLOAT = np.dtype(np.float32)
+_FIRST = Index({}, 0)
 _SEARCHES = frozenset({"gather", "searchsorted"})  # they read where data says
-_KINDS = frozenset({"view", "map", "reduce", "dot", "ordered"})
+_KINDS = frozenset({"view", "map", "reduce", "dot", "ordered", "few"})
+_STEPS = 6  # instructions for each product that a matrix of a few rows takes
 
 
 def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
@@ -58,6 +66,9 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
         if kind in ("reduce", "dot"):
             size = max(size, *(prod(s.types[slot].shape) for s, slot in node.inputs))
         work += size * (weight(node) if kind == "map" else 2)
+        if kind == "few":
+            source, slot = node.inputs[0]
+            work += _STEPS * prod(source.types[slot].shape) * source.types[slot].shape[-1]
         if size > MOST_ELEMENTS or work > MOST_WORK:
             return False
     return len(nodes) > 1 and all(prod(n.types[s].shape) <= MOST_ELEMENTS for n, s in outputs)
@@ -65,6 +76,11 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
 
 class Scalarized(Pull):
     """Computes single elements, reductions included."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._few: dict[tuple[OutputRefs, Point], Matrix] = {}
+        self.bad: list[Value] = []  # conditions of a mistake in what is given
 
     def compute(self, node: OutputRefs, point: Point) -> Value:
         kind = kind_of(node)
@@ -74,7 +90,27 @@ class Scalarized(Pull):
             return self._product(node, point)
         if kind == "ordered":
             return self._running(node, point)
+        if kind == "few":
+            return self._of_few(node, point)
         return super().compute(node, point)
+
+    def _of_few(self, node: OutputRefs, point: Point) -> Value:
+        """An element of a matrix all of which is computed at once."""
+        cut = len(point) - node.op.core
+        lead, (i, j) = point[:cut], point[cut:] or (_FIRST, _FIRST)
+        found = self._few.get((node, lead))
+        if found is None:
+            found, bad = few.elements(self, node, lead)
+            self._few[node, lead] = found
+            if bad is not None:
+                self.bad.append(bad)
+        assert i.constant is not None and j.constant is not None
+        made: Value = found[i.constant][j.constant]
+        return made
+
+    def mistake(self) -> Value | None:
+        """Whether anything is wrong with what was given."""
+        return reduce(self.bit_or, self.bad) if self.bad else None
 
     def _wide(self, x: Value) -> Value:
         return self.cast(x, _FLOAT) if dtypes.is_narrow(x.dtype) else x
@@ -159,11 +195,11 @@ def lower_small(nodes: Sequence[OutputRefs], outputs: Sequence[Ref]) -> Lowered:
         ref: [pull.at(ref, p) for p in elements(ref[0].types[ref[1]].shape)] for ref in wanted
     }
     body: list[Statement] = []
-    reads = len(buffers)
+    reads, bad = len(buffers), pull.mistake()
     for ref, found in values.items():
         number = buffers.setdefault(ref, len(buffers))
         body += [Store(number, integer(i), x) for i, x in enumerate(found)]
-    return _finish("small", buffers, reads, (), tuple(body))
+    return _finish("small", buffers, reads, (), tuple(body), bad)
 
 
 def evaluate(pull: Pull, nodes: Sequence[OutputRefs]) -> None:
@@ -187,13 +223,17 @@ def _finish(
     reads: int,
     locals_: Sequence[Local],
     body: tuple[Statement, ...],
+    bad: Value | None = None,
 ) -> Lowered:
     made = tuple(
         Buffer(f"b{i}", node.types[slot].dtype, "read" if i < reads else "write")
         for (node, slot), i in buffers.items()
     )
     refs = tuple(buffers)
-    return Lowered(Kernel(name, made, tuple(locals_), body), refs, refs[reads:])
+    if bad is not None:
+        body, made = (*body, report(len(made), bad, few.SINGULAR)), (*made, STATUS)
+    reports = bad is not None
+    return Lowered(Kernel(name, made, tuple(locals_), body), refs, refs[reads:], reports)
 
 
 def is_small_scan(node: OutputRefs) -> bool:
@@ -242,15 +282,21 @@ def lower_scan(node: OutputRefs) -> Lowered:
     pull = Scalarized(source)
     evaluate(pull, body.nodes)
     found = [[pull.at(r, p) for p in elements(r[0].types[r[1]].shape)] for r in body.outputs]
-    reads = len(buffers)
+    reads, bad = len(buffers), pull.mistake()
     stores, moves = _step_results(node, found, count, row, locals_, buffers)
-    loop = Loop(step.value, integer(0), integer(length), (*stores, *moves))
+    watch: tuple[Statement, ...] = ()
+    if bad is not None:
+        flag = get(len(locals_), BOOL)
+        locals_.append(Local("bad", BOOL))
+        start.append(Assign(flag.data, const(False, BOOL)))
+        watch, bad = (Assign(flag.data, pull.bit_or(flag, bad)),), flag
+    loop = Loop(step.value, integer(0), integer(length), (*watch, *stores, *moves))
     end = [
         Store(buffers.setdefault((node, k), len(buffers)), integer(i), get(first + i, x.dtype))
         for k, (values, first) in enumerate(zip(found, carried.values(), strict=False))
         for i, x in enumerate(values)
     ]
-    return _finish("scan", buffers, reads, locals_, (*start, loop, *end))
+    return _finish("scan", buffers, reads, locals_, (*start, loop, *end), bad)
 
 
 def _step_results(

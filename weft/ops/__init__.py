@@ -14,7 +14,7 @@
 | `histograms` | how often numbers are there, points in bins |
 | `curves` | interpolation, slopes, areas, windows |
 | `contraction`, `einsum` | matrix products and what is spelled with them |
-| `linalg`, `decompositions`, `fft` | matrices and Fourier transforms |
+| `matrices`, `few`, `linalg`, `decompositions`, `fft` | matrices, Fourier transforms |
 | `creation`, `ranges`, `diagonals` | make tensors |
 | `facts` | what is known without values: axes, sizes, kinds |
 | `view/`, `manipulation`, `multi_output`, `padding` | move elements, cut and join |

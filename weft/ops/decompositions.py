@@ -25,17 +25,16 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import abs, conj, real
 from weft.ops.families import cast
 from weft.ops.linalg import (
-    MatrixOperation,
     adjoint,
     diagonal_matrix,
     diagonal_of,
     hermitian,
     hermitian_part,
     identity_mask,
-    lapack,
     solve_op,
     solve_triangular,
 )
+from weft.ops.matrices import MatrixOperation, lapack
 from weft.ops.order import take_along_axis
 from weft.ops.reduction import argmax
 from weft.ops.reduction import sum as sum_over

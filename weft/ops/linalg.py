@@ -7,8 +7,7 @@ ct → Aᵀ ct Bᵀ, and that of X → Xᴴ is ct → ctᴴ. Rules are made of o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +17,15 @@ from weft.core.common.lazy import LazyModule
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.base import Example, Operation, Tangents, Types, call
+from weft.errors import ArgumentError
+from weft.ops import few
+from weft.ops.base import Example, Tangents, call
 from weft.ops.contraction import matmul, swap
 from weft.ops.creation import zeros
 from weft.ops.diagonals import diagonal, tril, triu
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj, real
+from weft.ops.matrices import FewRowsOperation, MatrixOperation, lapack, singular_text
 from weft.ops.order import take_along_axis
 from weft.ops.reduction import sum as sum_over
 from weft.ops.sorting import argsort_op
@@ -33,35 +34,6 @@ from weft.ops.view.reshape import expand_dims
 from weft.ops.view.slice import slice_axes
 
 scipy_linalg = LazyModule("scipy.linalg")
-
-
-class MatrixOperation(Operation):
-    """An op on whole matrices; `square` ones refuse others."""
-
-    square: ClassVar[bool] = True
-    whole = "n m"
-    reasons: ClassVar[dict[str, str]] = {
-        "kernel": "a factorisation is a sequence of dependent steps, not a loop nest"
-    }
-
-    def infer(self, *types: TensorType, **params: Any) -> Types:
-        found = super().infer(*types, **params)
-        rows, columns = types[0].shape[-2:]
-        if self.square and rows != columns:
-            raise ShapeError(
-                f"{self}: operand 0: the matrix must be square (shape {types[0].shape})"
-            )
-        if not dtypes.is_inexact(types[0].dtype):
-            raise DTypeError(f"{self}: no meaning for {dtypes.name_of(types[0].dtype)}")
-        return found
-
-
-def lapack(problem: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call NumPy's linear algebra; its complaint becomes an error in our words."""
-    try:
-        return function(*args, **options)
-    except np.linalg.LinAlgError:
-        raise ArgumentError(problem) from None
 
 
 def adjoint(x: Tensor) -> Tensor:
@@ -106,19 +78,21 @@ def on_matrices(x: Tensor) -> Tensor:
     return expand_dims(expand_dims(x, -1), -1)
 
 
-class Cholesky(MatrixOperation):
+class Cholesky(FewRowsOperation):
     """The lower triangular L with L Lᴴ = (A + Aᴴ)/2."""
 
     factors = "... n m -> ... n m"
     examples = (Example({}, ((4, 4),), "s"),)
+    problem = (
+        "cholesky: a matrix is not positive definite"
+        "\nhint: add a small multiple of the identity, or use wf.linalg.eigh"
+    )
 
-    def eval(self, a: Array) -> Array:
-        result: Array = lapack(
-            "cholesky: a matrix is not positive definite"
-            "\nhint: add a small multiple of the identity, or use wf.linalg.eigh",
-            np.linalg.cholesky,
-            hermitian_part(a),
-        )
+    def few(self, s: Any, a: few.Matrix) -> few.Found:
+        return few.factor(s, a)
+
+    def lapack(self, a: Array) -> Array:
+        result: Array = lapack(self.problem, np.linalg.cholesky, hermitian_part(a))
         return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
@@ -139,7 +113,7 @@ def half_lower(x: Tensor) -> Tensor:
     return half
 
 
-class TriangularSolve(MatrixOperation):
+class TriangularSolve(FewRowsOperation):
     """X with A X = B, or Aᵀ X = B; only one triangle of A is read."""
 
     factors = "... n m, ... n k -> ... m k"
@@ -150,7 +124,29 @@ class TriangularSolve(MatrixOperation):
         Example({"lower": False, "unit_diagonal": False, "transpose": False}, ((2, 2),) * 2, "cc"),
     )
 
-    def eval(
+    def few(
+        self,
+        s: Any,
+        a: few.Matrix,
+        b: few.Matrix,
+        *,
+        lower: bool,
+        unit_diagonal: bool,
+        transpose: bool,
+    ) -> few.Found:
+        if transpose:
+            a, lower = [list(column) for column in zip(*a, strict=True)], not lower
+        return few.substituted(s, a, b, lower=lower, unit_diagonal=unit_diagonal)
+
+    def eval(self, a: Array, b: Array, **params: Any) -> Array:
+        zeros = np.argwhere(np.diagonal(a, 0, -2, -1) == 0)
+        if zeros.size and b.size and not params["unit_diagonal"]:
+            raise ArgumentError(
+                f"triangular_solve: a matrix is singular (diagonal element {zeros[0, -1]} is 0)"
+            )
+        return super().eval(a, b, **params)
+
+    def lapack(
         self, a: Array, b: Array, *, lower: bool, unit_diagonal: bool, transpose: bool
     ) -> Array:
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -158,11 +154,6 @@ class TriangularSolve(MatrixOperation):
         out = np.array(np.broadcast_to(b, lead + b.shape[-2:]), copy=True, order="C")
         if out.size == 0:
             return out
-        zeros = np.argwhere(np.diagonal(a, 0, -2, -1) == 0)
-        if zeros.size and not unit_diagonal:
-            raise ArgumentError(
-                f"triangular_solve: a matrix is singular (diagonal element {zeros[0, -1]} is 0)"
-            )
         # Not LAPACK's trtrs: OpenBLAS wakes its threads for that one however small the matrix is.
         (trsm,) = scipy_linalg.get_blas_funcs(("trsm",), (a, b))
         for i in np.ndindex(lead):
@@ -190,7 +181,7 @@ class TriangularSolve(MatrixOperation):
         return tril(x, k=-beyond) if params["lower"] else triu(x, k=beyond)
 
 
-class Solve(MatrixOperation):
+class Solve(FewRowsOperation):
     """X with A X = B."""
 
     factors = "... n m, ... n k -> ... m k"
@@ -198,9 +189,13 @@ class Solve(MatrixOperation):
         Example({}, ((4, 4), (4, 2)), "mf"),
         Example({}, ((3, 3), (3, 1)), "cc"),
     )
+    problem = singular_text("solve")
 
-    def eval(self, a: Array, b: Array) -> Array:
-        result: Array = lapack(singular_text("solve"), np.linalg.solve, a, b)
+    def few(self, s: Any, a: few.Matrix, b: few.Matrix) -> few.Found:
+        return few.solved(s, a, b)
+
+    def lapack(self, a: Array, b: Array) -> Array:
+        result: Array = lapack(self.problem, np.linalg.solve, a, b)
         return result
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
@@ -216,12 +211,7 @@ class Solve(MatrixOperation):
         return -matmul(back, swap(out)), back
 
 
-def singular_text(name: str) -> str:
-    """What is said of a matrix that has no inverse."""
-    return f"{name}: a matrix is singular\nhint: wf.linalg.pinv and wf.linalg.lstsq take any matrix"
-
-
-class Inv(MatrixOperation):
+class Inv(FewRowsOperation):
     """A⁻¹; with `strict` off, singular matrices give infinities instead of an error."""
 
     factors = "... n m -> ... m n"
@@ -229,10 +219,18 @@ class Inv(MatrixOperation):
         Example({"strict": True}, ((4, 4),), "m"),
         Example({"strict": True}, ((2, 2),), "c"),
     )
+    problem = singular_text("inv")
 
-    def eval(self, a: Array, *, strict: bool) -> Array:
+    def few(self, s: Any, a: few.Matrix, *, strict: bool) -> few.Found:
+        found, bad = few.inverse(s, a)
         if strict:
-            result: Array = lapack(singular_text("inv"), np.linalg.inv, a)
+            return found, bad
+        infinity = s.const(np.inf, a[0][0].dtype)
+        return [[s.select(bad, infinity, x) for x in row] for row in found], None
+
+    def lapack(self, a: Array, *, strict: bool) -> Array:
+        if strict:
+            result: Array = lapack(self.problem, np.linalg.inv, a)
             return result
         out = np.empty_like(a)
         for i in np.ndindex(a.shape[:-2]):
@@ -250,13 +248,17 @@ class Inv(MatrixOperation):
         return (-matmul(matmul(turned, ct), turned),)
 
 
-class Det(MatrixOperation):
+class Det(FewRowsOperation):
     """The determinant; its derivative, the adjugate, exists for singular matrices too."""
 
+    core = 0
     factors = "... n m -> ..."
     examples = (Example({}, ((4, 4),), "m"), Example({}, ((3, 3),), "c"))
 
-    def eval(self, a: Array) -> Array:
+    def few(self, s: Any, a: few.Matrix) -> few.Found:
+        return [[few.determinant(s, a)]], None
+
+    def lapack(self, a: Array) -> Array:
         return np.asarray(np.linalg.det(a))
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
@@ -271,7 +273,7 @@ def trace_of_product(a: Tensor, b: Tensor) -> Tensor:
     return sum_over(swap(a) * b, axis=(-2, -1))
 
 
-class Adjugate(MatrixOperation):
+class Adjugate(FewRowsOperation):
     """The matrix of cofactors, transposed: det(A) A⁻¹ where that exists.
 
     Its own derivative divides by the determinant, so it is infinite or NaN at singular matrices.
@@ -280,7 +282,10 @@ class Adjugate(MatrixOperation):
     factors = "... n m -> ... m n"
     examples = (Example({}, ((4, 4),), "m"), Example({}, ((3, 3),), "c"))
 
-    def eval(self, a: Array) -> Array:
+    def few(self, s: Any, a: few.Matrix) -> few.Found:
+        return few.cofactors(s, a), None
+
+    def lapack(self, a: Array) -> Array:
         u, s, vh = lapack("adjugate: a matrix holds NaN or infinity", np.linalg.svd, a)
         below = np.ones_like(s)
         above = np.ones_like(s)
