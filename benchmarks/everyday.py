@@ -147,9 +147,20 @@ def others() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, 
     yield "variance of 1000 columns", lambda xp, x: xp.var(x, axis=0), columns
 
 
+def systems() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """Many small matrices."""
+    matrices = lambda n: normal(10_000, n, n) + 4 * np.eye(n, dtype=np.float32)  # noqa: E731
+    solve = lambda xp, a, b: xp.linalg.solve(a, b)  # noqa: E731
+    for n in (2, 3, 4):
+        given = lambda n=n: (matrices(n), normal(10_000, n, 1))  # noqa: E731
+        yield f"10000 systems {n}×{n}", solve, given
+    yield "inverses of 10000 3×3", lambda xp, a: xp.linalg.inv(a), lambda: (matrices(3),)
+    yield "determinants of 10000 3×3", lambda xp, a: xp.linalg.det(a), lambda: (matrices(3),)
+
+
 def rows() -> Iterator[Row]:
     """All of them; the goal is to be no slower than the best peer."""
-    for group in (short_rows, products, others):
+    for group in (short_rows, products, others, systems):
         for name, function, arrays in group():
             yield Row(name, partial(side_by_side, function, arrays), 1.0)
 
