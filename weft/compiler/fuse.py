@@ -16,7 +16,16 @@ from math import prod
 from weft.compiler.folds import folded
 from weft.compiler.index import Index, axis, flat
 from weft.compiler.loops import Value, integer, load
-from weft.compiler.point import Point, Pull, is_stack, kind_of, reduced_axes, reduced_size, weight
+from weft.compiler.point import (
+    Point,
+    Pull,
+    is_stack,
+    joined_axis,
+    kind_of,
+    reduced_axes,
+    reduced_size,
+    weight,
+)
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -28,6 +37,7 @@ LONG_ROW = 32_768  # where they are long
 DOT_WORK = 24  # instructions that the sums of a matrix product leave registers for
 CHEAP = 6  # instructions that are rather computed again than written and read,
 FREE = 24  # and those that read no memory: masks of positions
+SPREAD = 16  # times that each number of an operand is used, which is then near whenever it is read
 PACKED = ("host", "order")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
 PRODUCTS = frozenset({"dot", "conv"})  # kernels of sums of products, which take an epilogue
@@ -346,7 +356,8 @@ class Fusion:
 
     def _take_parts(self, nodes: Sequence[OutputRefs]) -> None:
         """What a row is put together of is computed there, if nobody else needs it."""
-        stacks = [n for n in nodes if n in self.group and n not in self.inline and is_stack(n)]
+        own = [n for n in nodes if n in self.group and n not in self.inline]
+        stacks = [n for n in own if is_stack(n) or joined_axis(n) is not None]
         if not stacks:
             return
         users = self._users()
@@ -411,7 +422,9 @@ class Fusion:
                     cost += 0 if is_mask else found[r.node]
                     masks |= {node} if is_mask and r.node.types[0].dtype == bool else set()
                     loads |= large[r.node]
-                elif r.node.types[r.ref[1]].size > 1:
+                elif (size := r.node.types[r.ref[1]].size) > 1 and size * SPREAD > node.types[
+                    0
+                ].size:
                     loads.add(r.ref)
             if cost <= (CHEAP if loads else FREE) and len(loads) <= 1:
                 found[node], large[node] = cost, loads

@@ -8,6 +8,7 @@ cheap, read back if it was stored, and otherwise kept in an array the size of a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -39,7 +40,15 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.narrow import narrow_combine
-from weft.compiler.point import Point, Pull, is_stack, reduced_axes, reduced_size, weight
+from weft.compiler.point import (
+    Point,
+    Pull,
+    is_stack,
+    joined_axis,
+    reduced_axes,
+    reduced_size,
+    weight,
+)
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -208,8 +217,26 @@ def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
         rows = frame.variables(tuple(lead))  # whose elements are written out
         made = [s for j in range(last) for s in element((*rows, Index.of(j)))]
         return nest(rows, tuple(lead), tuple(made))
+    joins = [n for n in frame.group.members if n.types[0].shape == space and joined_axis(n)]
+    if joins and not frame.one_nest:
+        return _pieces(frame, joins[0], space, element)
     point = frame.variables(space)
     return nest(point, space, element(point))
+
+
+def _pieces(
+    frame: Frame, join: OutputRefs, space: Shape, element: Callable[[Point], tuple[Statement, ...]]
+) -> tuple[Statement, ...]:
+    """Loops for each piece of a join, inside those over the axes before it."""
+    axis, start = joined_axis(join), 0
+    outer = frame.variables(space[:axis])
+    made: list[Statement] = []
+    for source, slot in join.inputs:
+        shape = source.types[slot].shape[axis:]
+        first, *rest = inner = frame.variables(shape)
+        made += nest(inner, shape, element((*outer, first + start, *rest)))
+        start += shape[0]
+    return nest(outer, space[:axis], tuple(made))
 
 
 def _plain_space(frame: Frame) -> Shape:

@@ -304,6 +304,14 @@ def _stacks(types: tuple[TensorType, ...], made: TensorType, axis: int) -> bool:
     return few and all(t.shape[-1] <= PART and t.rank == made.rank for t in types)
 
 
+def joined_axis(node: OutputRefs) -> int | None:
+    """The axis along which a call joins a few pieces that rows have parts of, if it does."""
+    if not isinstance(node.op, Concat) or len(node.inputs) > FEW_PIECES or is_stack(node):
+        return None
+    axis: int = len(node.types[0].shape) + node.params["axis"]
+    return axis if prod(node.types[0].shape[:axis]) > 1 else None
+
+
 @lru_cache(4096)
 def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params: _Frozen) -> str:
     if any(t.dtype not in DTYPES for t in (*types, made)):

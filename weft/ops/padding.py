@@ -18,7 +18,9 @@ from weft.ops.base import call
 from weft.ops.creation import check_memory
 from weft.ops.indexing import value_like
 from weft.ops.selection import take
-from weft.ops.view.join import pad_op
+from weft.ops.view.broadcast import broadcast_to
+from weft.ops.view.join import concat, pad_op
+from weft.ops.view.slice import flip, narrow
 
 _REPEATING = ("edge", "reflect", "symmetric", "wrap")
 
@@ -78,9 +80,28 @@ def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any) -> Tensor:
             continue
         if not x.shape[i]:
             raise ShapeError(f"pad: axis {i} is empty: {mode!r} has nothing to repeat")
-        positions = np.pad(np.arange(x.shape[i]), pair, mode=mode)
-        x = take(x, positions, axis=i)
+        if max(pair) <= x.shape[i] - (mode == "reflect") or mode == "edge":
+            sides = (_repeated(x, i, width, mode, side) for side, width in enumerate(pair))
+            before, after = sides
+            x = concat([part for part in (before, x, after) if part is not None], i)
+        else:  # it is repeated several times
+            x = take(x, np.pad(np.arange(x.shape[i]), pair, mode=mode), axis=i)
     return x
+
+
+def _repeated(x: Tensor, axis: int, width: int, mode: str, side: int) -> Tensor | None:
+    """What is put before (side 0) or after the elements of an axis, if anything is."""
+    size = x.shape[axis]
+    if not width:
+        return None
+    if mode == "edge":
+        shape = (*x.shape[:axis], width, *x.shape[axis + 1 :])
+        return broadcast_to(narrow(x, axis, side * (size - 1), 1), shape)
+    if mode == "wrap":
+        return narrow(x, axis, 0 if side else size - width, width)
+    skipped = int(mode == "reflect")  # the element at the end is not repeated
+    start = size - width - skipped if side else skipped
+    return flip(narrow(x, axis, start, width), axis=axis)
 
 
 def _whole(op: str, widths: Any) -> Array:
