@@ -122,3 +122,121 @@ def test_what_reads_a_join_waits_for_all_of_its_pieces():
     assert len(regions(program.steps)) == 2
     for threads in (1, 2, 4):
         assert_same(program.run(given, threads), expected)
+
+
+# -- a few pieces of many rows: loops of their own -----------------------------------------------
+
+
+def turned_pairs(xp: Any, x: Any, c: Any, s: Any) -> Any:
+    """Rotated halves of rows, as position embeddings are."""
+    a, b = xp.split(x, 2, axis=-1)
+    return xp.concatenate([a * c - b * s, a * s + b * c], -1)
+
+
+def kernels_of(function: Any, *given: Any) -> Any:
+    trace = wf.trace(function, *map(wf.tensor, given))
+    program = native(trace)
+    for threads in (1, 2, 4):
+        assert_same(program.run(given, threads), interpreted(trace, given))
+    return program.counts.kernels
+
+
+def test_computed_pieces_are_one_kernel_without_choices():
+    x = RNG.standard_normal((3, 40, 10)).astype(np.float32)
+    given = x, *(RNG.standard_normal((40, 5)).astype(np.float32) for _ in range(2))
+    function = lambda *args: turned_pairs(wf, *args)  # noqa: E731
+    assert kernels_of(function, *given) == 1
+    trace = wf.trace(function, *map(wf.tensor, given))
+    fusion = Fusion(trace.nodes, trace.outputs)
+    (made,) = (kernel for group in fusion.groups for kernel in lower(fusion, group, {}))
+    values = walk(*(x for s in every(made.kernel.body) for x in expressions(s)))
+    assert not [x for x in values if x.op == "select"]
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(4, 3), (1, 7, 2), (5, 1, 1, 6), (0, 4, 3), (2, 0, 0, 1)])
+def test_computed_pieces_along_any_axis(axis, sizes):
+    shape = [3, 5, 4, 6]
+    given = []
+    for size in sizes:
+        shape[axis] = size
+        given.append(RNG.standard_normal(shape).astype(np.float32))
+
+    def function(*xs: Any) -> Any:
+        return wf.concatenate([wf.exp(x) * k for k, x in enumerate(xs, 1)], axis) + 1
+
+    assert kernels_of(function, *given) == 1
+
+
+def test_what_others_need_of_a_piece_is_computed_once():
+    x = RNG.standard_normal((100, 8)).astype(np.float32)
+
+    def function(x: Any) -> Any:
+        y = wf.exp(x)
+        return wf.concatenate([y, x * 2], -1), y.sum(-1)
+
+    assert kernels_of(function, x) > 1
+
+
+def test_a_join_of_computed_joins_computes_nothing_twice():
+    x = RNG.standard_normal((100, 6)).astype(np.float32)
+
+    def function(x: Any) -> Any:
+        inner = wf.concatenate([wf.exp(x), wf.sin(x)], -1)
+        return wf.concatenate([inner[:, ::-1], wf.tanh(x)], -1)
+
+    assert kernels_of(function, x) == 2
+
+
+def test_a_join_that_is_reshaped_reduced_or_multiplied():
+    x = RNG.standard_normal((96, 6)).astype(np.float32)
+    join = lambda x: wf.concatenate([wf.exp(x), x * 2], -1)  # noqa: E731
+    for after in (
+        lambda y: y.reshape(12, 96) + 1,
+        lambda y: y.sum(-1),
+        lambda y: y.sum(0),
+        lambda y: y.T @ y,
+        lambda y: y[:, 3:9] * y[:, :6],
+        lambda y: wf.softmax(y, -1),
+    ):
+        assert kernels_of(lambda x, after=after: after(join(x)), x) <= 3
+
+
+def test_a_result_is_not_written_over_what_later_pieces_read():
+    x = RNG.standard_normal((200, 8)).astype(np.float32)
+
+    def step(x: Any) -> Any:
+        a, b = wf.split(x, 2, axis=-1)
+        return wf.concatenate([b + 1, a * b], -1) + x
+
+    def function(x: Any) -> Any:
+        for _ in range(4):
+            x = step(x)
+        return x
+
+    kernels_of(function, x)
+    donated = wf.compile(function, donate_argnums=(0,))
+    assert np.array_equal(donated(wf.tensor(x)).host(), function(wf.tensor(x)).host())
+
+
+def test_rows_that_are_too_few_to_share_are_joined_as_a_choice():
+    given = [RNG.standard_normal((2, 40_000)).astype(np.float32) for _ in range(2)]
+    kernels_of(lambda *xs: wf.concatenate(xs, -1) * 2, *given)
+
+
+# -- pads that repeat elements -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+@pytest.mark.parametrize("widths", [1, (2, 0), ((0, 0), (3, 1)), ((7, 9), (1, 12))], ids=str)
+def test_pads_that_repeat_are_numpys_and_have_slopes(mode, widths):
+    x = RNG.standard_normal((4, 5))
+    function = lambda x: wf.pad(x, widths, mode=mode)  # noqa: E731
+    wanted = np.pad(x, widths, mode=mode)
+    assert np.array_equal(function(wf.tensor(x)).host(), wanted)
+    assert np.array_equal(wf.compile(function)(wf.tensor(x)).host(), wanted)
+    weights = RNG.standard_normal(wanted.shape)
+    slope = wf.compile(wf.grad(lambda x: (function(x) * weights).sum()))(wf.tensor(x)).host()
+    places = np.pad(np.arange(x.size).reshape(x.shape), widths, mode=mode)
+    expected = np.bincount(places.ravel(), weights.ravel(), minlength=x.size).reshape(x.shape)
+    np.testing.assert_allclose(slope, expected, rtol=1e-12, atol=1e-12)

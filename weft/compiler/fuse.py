@@ -357,17 +357,21 @@ class Fusion:
     def _take_parts(self, nodes: Sequence[OutputRefs]) -> None:
         """What a row is put together of is computed there, if nobody else needs it."""
         own = [n for n in nodes if n in self.group and n not in self.inline]
-        stacks = [n for n in own if is_stack(n) or joined_axis(n) is not None]
-        if not stacks:
-            return
-        users = self._users()
-        for node in stacks:
+        rows = [n for n in own if is_stack(n) or self._has_pieces(n)]
+        users = self._users() if rows else {}
+        whole: set[Group] = set()  # groups that have to be computed piece by piece
+        for node in rows:
             home, again = self.group[node], self._read_again(node)
-            parts = {self.group[r.node] for r in self.reads[node] if r.node in self.group}
+            parts = {self.group[r.node] for r in self.reads[node] if r.node in self.group} - whole
             for part in sorted(parts, key=lambda g: g.position):
                 if again.isdisjoint(part.members) and self._can_take(home, part, users):
                     self.inline.update(part.members)
                     home.work += part.work
+                    whole |= set() if is_stack(node) else {home}
+
+    def _has_pieces(self, node: OutputRefs) -> bool:
+        """Whether the loops of a call are those over the pieces that it joins."""
+        return joined_axis(node) is not None and self.group[node].space == node.types[0].shape
 
     def _read_again(self, stack: OutputRefs) -> set[OutputRefs]:
         """The calls that a row reads more elements of than there are: some would be done again."""

@@ -53,6 +53,8 @@ DTYPES = frozenset(
 FEW_PIECES = 4  # of a join that are a choice for each of its elements
 STACKED = 16  # elements of a row that is written out where its parts are joined
 PART = 3  # elements of each such part, at most
+SHARED = 64  # rows that threads can share among them,
+UNSHARED = 1 << 14  # and elements that they need not
 DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
 MOST_TAPS = 32  # elements of a window that are written out one by one
 _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and multiplied only
@@ -305,11 +307,12 @@ def _stacks(types: tuple[TensorType, ...], made: TensorType, axis: int) -> bool:
 
 
 def joined_axis(node: OutputRefs) -> int | None:
-    """The axis along which a call joins a few pieces that rows have parts of, if it does."""
+    """The axis along which a call joins a few pieces, if many rows have parts of all of them."""
     if not isinstance(node.op, Concat) or len(node.inputs) > FEW_PIECES or is_stack(node):
         return None
-    axis: int = len(node.types[0].shape) + node.params["axis"]
-    return axis if prod(node.types[0].shape[:axis]) > 1 else None
+    kind, axis = node.types[0], node.types[0].rank + node.params["axis"]
+    rows = prod(kind.shape[:axis])
+    return axis if rows >= SHARED or (rows > 1 and kind.size <= UNSHARED) else None
 
 
 @lru_cache(4096)
