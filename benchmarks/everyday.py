@@ -105,6 +105,27 @@ def rotations(xp: Any, q: Any) -> Any:
     return xp.stack(elements, axis=-1).reshape(-1, 3, 3)
 
 
+def rotary(xp: Any, x: Any, c: Any, s: Any) -> Any:
+    """Halves of rows, turned by angles."""
+    a, b = xp.split(x, 2, axis=-1)
+    return xp.concatenate([a * c - b * s, a * s + b * c], axis=-1)
+
+
+def diffused(xp: Any, x: Any) -> Any:
+    """A step of diffusion; nothing leaves at the edges."""
+    wide = xp.pad(x, 1, mode="edge")
+    around = wide[2:, 1:-1] + wide[:-2, 1:-1] + wide[1:-1, 2:] + wide[1:-1, :-2]
+    return x + 0.2 * (around - 4 * x)
+
+
+def overlaps(xp: Any, a: Any, b: Any) -> Any:
+    """Of all boxes (left, top, right, bottom) with all others."""
+    first = xp.maximum(a[:, None, :2], b[None, :, :2])
+    last = xp.minimum(a[:, None, 2:], b[None, :, 2:])
+    size = xp.maximum(last - first, 0)
+    return size[..., 0] * size[..., 1]
+
+
 def nearest(xp: Any, x: Any, y: Any) -> Any:
     return xp.argmin(distances(xp, x, y), axis=-1)
 
@@ -141,6 +162,10 @@ def others() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, 
     yield "x ** 3, int32", lambda xp, x: x**3, lambda: (whole(1000, MILLION),)
     few = lambda xp, x, y: xp.isin(x, y)  # noqa: E731
     yield "isin 8 numbers", few, lambda: (whole(1000, MILLION), whole(1000, 8))
+    angles = lambda: (normal(4, 8, 512, 64), normal(512, 32), normal(512, 32))  # noqa: E731
+    yield "rotary embedding 4×8×512×64", rotary, angles
+    yield "diffusion 1000×1000", diffused, lambda: (normal(1000, 1000),)
+    yield "overlaps of 1000×800 boxes", overlaps, lambda: (normal(1000, 4), normal(800, 4))
     columns = lambda: (normal(1000, 1000),)  # noqa: E731
     yield "argmax of 1000 columns", lambda xp, x: xp.argmax(x, axis=0), columns
     yield "how many are positive", lambda xp, x: xp.sum(x > 0), columns
