@@ -6,6 +6,7 @@ All are compositions, so they differentiate, batch, compile and shard as their p
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import pi
 from typing import Any
 
@@ -66,7 +67,8 @@ def interp(
     last = places.shape[0] - 1
     upper = FUNCTIONS["clip"](searchsorted(places, at, side="right"), min(1, last), last)
     lower = FUNCTIONS["maximum"](upper - 1, 0)
-    x0, x1, y0, y1 = (FUNCTIONS["take"](t, i) for t in (places, values) for i in (lower, upper))
+    taken = partial(FUNCTIONS["take"], mode="clip")  # there is nothing to check
+    x0, x1, y0, y1 = (taken(t, i) for t in (places, values) for i in (lower, upper))
     width = x1 - x0
     share = (at - x0) / where(width == 0, 1.0, width)
     found = y0 + cast(share, dtypes.real_of(values.dtype)) * (y1 - y0)
@@ -84,7 +86,7 @@ def _around(at: Tensor, places: Tensor, values: Tensor, period: float) -> tuple[
     period = abs(period)
     at, places = at % period, places % period
     order = FUNCTIONS["argsort"](places)
-    places, values = FUNCTIONS["take"](places, order), FUNCTIONS["take"](values, order)
+    places, values = (FUNCTIONS["take"](t, order, mode="clip") for t in (places, values))
     places = concat([places[-1:] - period, places, places[:1] + period])
     return at, places, concat([values[-1:], values, values[:1]])
 
