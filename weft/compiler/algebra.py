@@ -19,6 +19,8 @@ from weft.core.graph.node import Ref
 
 IDENTITIES = ("copy", "positive", "stop_gradient", "undifferentiable", "probe")
 MOST_POWER = 64  # of an integer that is written out as products
+MANY = 1 << 14  # elements that are worth a kernel more
+REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all")
 _ROUNDINGS = ("floor", "ceil", "trunc", "round")
 _SIGNED_REALS = frozenset((*dtypes.SIGNED, *dtypes.FLOATING))
 
@@ -268,6 +270,23 @@ def holds(wide: DType, narrow: DType) -> bool:
     )
 
 
+def rows_first(calls: Calls, call: Call) -> Ref | None:
+    """Over the last axes and others, between which some stay: over the last ones, then the others.
+
+    Kernels combine in this order anyway; in two of them memory is read from end to end.
+    """
+    axes, kind = call.params["axes"], call.source_kind(0)
+    run = 0
+    while run - 1 in axes:
+        run -= 1
+    others = tuple(axis - run for axis in axes if axis < run)
+    apart = bool(run and others) and -min(axes) > len(axes)
+    if not apart or kind.size < MANY or dtypes.is_narrow(kind.dtype):
+        return None
+    rows = calls.call(call.op.name, call.inputs, {"axes": tuple(range(run, 0))}, call.like)
+    return calls.call(call.op.name, (rows,), {"axes": others}, call.like)
+
+
 def _is_zero(number: Array, sign: float) -> bool:
     """Whether a number is the zero of this sign, in both parts; integers have one zero."""
     if number != 0:
@@ -306,4 +325,5 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     "where": (choose_known,),
     **dict.fromkeys(("real", "imag"), (part_of_complex,)),
     "cast": (cast_to_same, cast_of_cast),
+    **dict.fromkeys(REDUCTIONS, (rows_first,)),
 }

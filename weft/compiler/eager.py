@@ -14,6 +14,7 @@ from typing import Any
 from weft.compiler.native import Native
 from weft.compiler.point import kind_of
 from weft.compiler.prepared import KernelFailure
+from weft.compiler.rewrite import rewrite
 from weft.core.common.device import CPU
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, freeze
@@ -67,9 +68,10 @@ def _prepare(
     inputs = tuple(OutputRefs.leaf(None, kind, CPU) for kind in operands)
     node = OutputRefs(op, tuple((x, 0) for x in inputs), params, types, CPU)
     with _lock:
-        made = None
-        if kind_of(node) != "host" and jit.available():
+        made, kind = None, kind_of(node)
+        if kind != "host" and jit.available():
             trace = Trace(inputs, ((node, 0),), name=str(op))
+            trace = rewrite(trace)[0] if kind == "reduce" else trace
             made = Native(trace, general=True, retells=False)
         _prepared[key] = made
         if len(_prepared) > MOST_CALLS:
