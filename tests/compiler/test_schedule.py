@@ -80,3 +80,12 @@ def test_tails_of_every_size_give_the_same_bits(n):
     assert_same(example_kernels.row_sum(3, n))
     assert_same(example_kernels.extreme(2, n, "argmin", example_kernels.ties))
     assert_same(example_kernels.column_sum(n, 5))
+
+
+def test_long_rows_are_walked_whole_where_that_leaves_tasks():
+    first, _ = schedule(example_kernels.column_sum(1000, 1000).kernel)
+    assert evaluate(first.notes["tasks"], ()) == 8
+    assert min(local.length for local in first.locals if local.length) == 1000
+    first, _ = schedule(example_kernels.column_sum(500, 1000).kernel)
+    assert evaluate(first.notes["tasks"], ()) == 8
+    assert min(local.length for local in first.locals if local.length) == 512

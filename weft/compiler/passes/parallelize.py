@@ -26,7 +26,7 @@ LONG = 1 << 18  # unless one has so many points: then rows are better tasks
 CHUNK = 4096  # elements of a task that computes each on its own
 COLUMNS = 512  # results of a task that runs down columns
 WHOLE = 1 << 15  # bytes of columns that are best walked together, as long as they leave
-SOME = 16  # tasks
+SOME = 8  # tasks
 LEAST = 8192  # points of a kernel below which threads do not pay
 _UNKNOWN = 16  # tasks that an extent known only to the caller counts for
 

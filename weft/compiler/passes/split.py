@@ -103,7 +103,8 @@ def _size(found: _Found) -> int:
         return CHUNK
     results = known(_results(found)) or _COLUMNS
     size = ROWS * found.reduce.lanes
-    while size * results < WORK:
+    least = WORK if results <= _COLUMNS else WORK // 2  # long rows are best walked whole
+    while size * results < least:
         size *= 2
     return size
 
