@@ -7,6 +7,7 @@ import pytest
 
 import weft as wf
 from weft.compiler.native import Native
+from weft.compiler.rebuild import values_of
 
 
 def steps_of(function, *arrays):
@@ -36,3 +37,43 @@ def test_places_of_extremes_are_counted_in_32_bits(name):
     (kernel,) = call.request.compiled.kernels
     assert next(x.dtype for x in kernel.locals if x.dtype.kind == "i") == np.int32
     assert call.written[0].kind.dtype == np.int64
+
+
+def sizes_written(function, *arrays):
+    return [kind.size for step in steps_of(function, *arrays) for kind in kinds_written(step)]
+
+
+def kinds_written(step):
+    return [memory.kind for memory in step.written]
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (40, 6, 50)])
+def test_the_variance_of_columns_writes_nothing_as_large_as_its_operand(shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    axes = tuple(k for k in range(len(shape)) if k != 1)
+    sizes = sizes_written(lambda x: wf.var(x, axis=axes), x)
+    assert max(sizes) * 8 <= x.size
+    found = wf.compile(lambda x: wf.var(x, axis=axes))(wf.tensor(x)).numpy()
+    assert np.allclose(found, x.astype(np.float64).var(axes), rtol=1e-5)
+
+
+def test_what_is_made_of_a_reduction_is_made_once_and_not_for_every_element():
+    x = np.ones((300, 40), np.float32)
+    *_, last = steps_of(lambda x: x - wf.mean(x, axis=0), x)
+    (kernel,) = last.request.compiled.kernels
+    assert not any(v.op == "div" for v in values_of(kernel.body))
+    *_, last = steps_of(lambda x: wf.mean(x, axis=0) - wf.ones(40), x)
+    (kernel,) = last.request.compiled.kernels
+    assert any(v.op == "div" for v in values_of(kernel.body))
+
+
+def test_what_multiplies_matrices_reads_a_normalized_factor_from_memory():
+    x, y = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+    *_, last = steps_of(lambda x, y: (x - wf.mean(x, axis=0)) @ y, x, y)
+    kernels = last.request.compiled.kernels
+    assert not any(v.op == "sub" and v.dtype == x.dtype for k in kernels for v in values_of(k.body))
+
+
+def test_interpolation_searches_each_place_once():
+    given = (np.ones(100, np.float32), np.arange(9, dtype=np.float32), np.ones(9, np.float32))
+    assert len(steps_of(wf.interp, *given)) == 1

@@ -329,7 +329,7 @@ class Fusion:
         """Cheap calls that other groups use are computed there again instead of being stored."""
         users = self._users()
         fused = [node for node in nodes if node in self.group]
-        again, masks = self._again(fused)
+        again, masks, among_near = self._again(fused)
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
             loops = all(g.kind != "host" for g in outside)
@@ -341,6 +341,9 @@ class Fusion:
                         users.setdefault(r.node, set()).update(outside)
                 continue
             loops = loops and not self._ends_product(node, users)
+            if node in among_near:  # a product may read its factors many times
+                loops = loops and all(g.kind == "loops" for g in outside)
+            loops = loops and not self._is_made_once(node, outside)
             if node in again and outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
@@ -407,13 +410,22 @@ class Fusion:
         within = [r.node for r in self.reads[node] if self.group.get(r.node) is group]
         return all(users[source] == {group} and source not in self.kept for source in within)
 
-    def _again(self, nodes: Sequence[OutputRefs]) -> tuple[dict[OutputRefs, int], set[OutputRefs]]:
+    def _is_made_once(self, node: OutputRefs, outside: set[Group]) -> bool:
+        """Whether a call makes something of a row's result that others read for many elements."""
+        size = node.types[0].size
+        return node in self.group[node].rows and all(g.size >= SPREAD * size for g in outside)
+
+    def _again(
+        self, nodes: Sequence[OutputRefs]
+    ) -> tuple[dict[OutputRefs, int], set[OutputRefs], set[OutputRefs]]:
         """What computing a call again would take, with all that goes into it: instructions.
 
-        Second are those that hide elements by their positions.
+        Second are those that hide elements by their positions, third those that read several
+        operands, of which all but one are near.
         """
         found: dict[OutputRefs, int] = {}
         masks: set[OutputRefs] = set()
+        among_near: set[OutputRefs] = set()
         large: dict[OutputRefs, set[Ref]] = {}
         for node in nodes:
             if self.kinds[node] != "map" or node not in self.group:
@@ -426,13 +438,13 @@ class Fusion:
                     cost += 0 if is_mask else found[r.node]
                     masks |= {node} if is_mask and r.node.types[0].dtype == bool else set()
                     loads |= large[r.node]
-                elif (size := r.node.types[r.ref[1]].size) > 1 and size * SPREAD > node.types[
-                    0
-                ].size:
+                elif r.node.types[r.ref[1]].size > 1 and not is_near(r.ref, node):
                     loads.add(r.ref)
-            if cost <= (CHEAP if loads else FREE) and len(loads) <= 1:
+            far = [ref for ref in loads if not is_near(ref, node)]
+            if cost <= (CHEAP if loads else FREE) and len(far) <= 1:
                 found[node], large[node] = cost, loads
-        return found, masks
+                among_near |= {node} if len(loads) > 1 else set()
+        return found, masks, among_near
 
     def stored(self, group: Group) -> list[OutputRefs]:
         """Members whose results other groups or the caller need in memory."""
@@ -516,6 +528,11 @@ def in_order(ref: Ref, index: Point, here: Index, size: int) -> int:
         return 0
     step = size // count
     return step if flat(index, shape) == here // step else 0
+
+
+def is_near(ref: Ref, node: OutputRefs) -> bool:
+    """Whether a call reads each number of an operand so often that it is near."""
+    return ref[0].types[ref[1]].size * SPREAD <= node.types[0].size
 
 
 def depend(groups: set[Group], on: set[Group]) -> bool:
