@@ -169,7 +169,26 @@ def others() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, 
     columns = lambda: (normal(1000, 1000),)  # noqa: E731
     yield "argmax of 1000 columns", lambda xp, x: xp.argmax(x, axis=0), columns
     yield "how many are positive", lambda xp, x: xp.sum(x > 0), columns
+    yield "mean of 1000 columns", lambda xp, x: xp.mean(x, axis=0), columns
     yield "variance of 1000 columns", lambda xp, x: xp.var(x, axis=0), columns
+    between = lambda xp, x: xp.sum(x, axis=(0, 2))  # noqa: E731
+    yield "sum of 1000×100×20 over 0 and 2", between, lambda: (normal(1000, 100, 20),)
+    yield "images normalized by channel", normalized, lambda: (normal(32, 64, 28, 28),)
+    beside = lambda xp, x, y: xp.concatenate((x, y), axis=1)  # noqa: E731
+    yield "rows of 100 joined to rows of 100", beside, lambda: pair(10_000, 100)
+    interp = lambda xp, x, at, y: xp.interp(x, at, y)  # noqa: E731
+    yield "interp among 1000 points", interp, lambda: (normal(100_000), *curve(1000))
+
+
+def normalized(xp: Any, x: Any) -> Any:
+    """Images less their means, by their deviations."""
+    axes = (0, 2, 3)
+    mean, variance = (f(x, axis=axes, keepdims=True) for f in (xp.mean, xp.var))
+    return (x - mean) / xp.sqrt(variance + 1e-5)
+
+
+def curve(points: int) -> tuple[Any, Any]:
+    return np.sort(normal(points)), normal(points)
 
 
 def systems() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
