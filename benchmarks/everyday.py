@@ -1,4 +1,4 @@
-"""What programs do all the time, beside NumPy and JAX: rows of a few elements, dots, joins, counts.
+"""What programs do all the time, beside NumPy and JAX: short rows, dots, joins, complex numbers.
 
     python benchmarks/everyday.py --threads 1
 
@@ -202,9 +202,29 @@ def systems() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any,
     yield "determinants of 10000 3×3", lambda xp, a: xp.linalg.det(a), lambda: (matrices(3),)
 
 
+def complex_numbers() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """Of two float32 each."""
+    count = 300_000
+    one, two = lambda: (points(count),), lambda: (points(count), points(count))
+    yield "z conj(z), complex64", lambda xp, z: z * xp.conj(z), one
+    yield "|z|², complex64", lambda xp, z: xp.abs(z) ** 2, one
+    yield "z w + 2 z, complex64", lambda xp, z, w: z * w + 2 * z, two
+    yield "exp(i t), complex64", lambda xp, t: xp.exp(1j * t), lambda: (normal(count),)
+    yield "sum of z w, complex64", lambda xp, z, w: xp.sum(z * w), two
+    yield "z inside the unit circle", into_circle, one
+
+
+def points(count: int) -> Any:
+    return (normal(count) + 1j * normal(count)).astype(np.complex64)
+
+
+def into_circle(xp: Any, z: Any) -> Any:
+    return xp.where(xp.abs(z) < 1, z, z / xp.abs(z))
+
+
 def rows() -> Iterator[Row]:
     """All of them; the goal is to be no slower than the best peer."""
-    for group in (short_rows, products, others, systems):
+    for group in (short_rows, products, others, systems, complex_numbers):
         for name, function, arrays in group():
             yield Row(name, partial(side_by_side, function, arrays), 1.0)
 

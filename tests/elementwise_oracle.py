@@ -88,9 +88,9 @@ def same(got, want, tolerance=0.0):
 def rounding(ours, arrays):
     """How far results may lie apart: not at all, unless weft's own functions compute them."""
     kinds = [a.dtype for a in arrays]
-    complex_or_whole = any(k.kind in "biuc" for k in kinds)
+    whole = any(k.kind in "biu" for k in kinds)
     exact = isinstance(ours, wf.ops.Operation) and ours.is_exact(*kinds)
-    return 0.0 if complex_or_whole or exact else 8 * float(wf.finfo(kinds[0]).eps)
+    return 0.0 if whole or exact else 8 * float(wf.finfo(kinds[0]).eps)
 
 
 def agrees_with_numpy(ours, reference, *arrays, tolerance=0.0):

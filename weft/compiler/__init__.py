@@ -54,6 +54,7 @@
 | `peaks`, `peak_kernels` | what this machine can do at most, measured; by which kernels |
 | `watched` | `Watched`: runs that tell each call of a kernel |
 | `build` | `Builder`: scalar instructions as values of the loop IR |
+| `complex_values` | complex numbers as pairs of values: their instructions |
 | `intervals` | `decided`: comparisons that the intervals of floats answer |
 | `affine` | `stride`, `depends`: how an index moves with a loop's variable |
 | `order/` | calls that order rows become kernels |
@@ -68,6 +69,7 @@
 | `emit_scope` | where each value is computed, and how long it stays true |
 | `emit_fused` | fused multiply-add where a processor has none |
 | `emit_held` | loads whose index a bound holds back |
+| `emit_alternate` | loads and stores of every other element, two at once |
 | `emit_stream` | stores of large results past the caches |
 | `emit_lanes` | values combined, and the lanes of a vector |
 | `emit_scale` | products by powers of two, where one instruction takes them |

@@ -88,8 +88,6 @@ def multiply_by_one(calls: Calls, call: Call) -> Ref | None:
 
 def multiply_negatives(calls: Calls, call: Call) -> Ref | None:
     """(-x) * (-y) is x * y."""
-    if dtypes.is_complex(call.kind.dtype):
-        return None
     x, y = (calls.made_by(ref, "negative") for ref in call.inputs)
     if x is None or y is None:
         return None

@@ -2,7 +2,8 @@
 
 An op's `body` runs once with a `Builder`, and what it returns is the expression a kernel computes.
 Literals are folded where the result is exact whatever the target: index arithmetic, and choices
-whose condition is known, be it because of the intervals that operands lie in.
+whose condition is known, be it because of the intervals that operands lie in. A complex number is
+its two parts, and an instruction on it becomes instructions on them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from weft.compiler import affine
+from weft.compiler.complex_values import computed, literal_of, paired
 from weft.compiler.intervals import decided
 from weft.compiler.loops import BINARY, BOOL, COMPARISONS, INDEX, Value, const, literal, value
+from weft.core.common import dtypes
 from weft.core.common.types import DType
 from weft.errors import UnsupportedDTypeError, UnsupportedError
 from weft.ops.functions.expand import expand
@@ -32,13 +35,19 @@ class Builder:
 
     def const(self, number: Any, dtype: Any) -> Value:
         """A literal."""
-        return const(number, np.dtype(dtype))
+        target = np.dtype(dtype)
+        return literal_of(number, target) if target.kind == "c" else const(number, target)
 
     def cast(self, x: Any, dtype: Any) -> Value:
         """Convert: floats round to nearest, float to integer truncates and saturates."""
         (found,), target = self._operands(x), np.dtype(dtype)
         if found.dtype == target:
             return found
+        if target.kind == "c":
+            part = dtypes.real_of(target)
+            return paired(self.cast(self.real(found), part), self.cast(self.imag(found), part))
+        if found.dtype.kind == "c":
+            raise UnsupportedDTypeError(f"cast: {target} has no room for an imaginary part")
         if found.op == "const" and found.dtype.kind in "biu":
             return const(NumpyScalars.cast(literal(found), target), target)
         return value("cast", (found,), target)
@@ -161,6 +170,9 @@ class Builder:
     def select(self, condition: Any, x: Any, y: Any) -> Value:
         """`x` where the condition holds, else `y`."""
         (decides,), (one, other) = self._operands(condition), self._operands(x, y)
+        if one.dtype.kind == "c":
+            both = zip(one.args, other.args, strict=True)
+            return paired(*(self.select(decides, *part) for part in both))
         if decides.op == "const":
             return one if literal(decides) else other
         return one if one is other else value("select", (decides, one, other), one.dtype)
@@ -179,26 +191,28 @@ class Builder:
         return tuple(value("item", (both,), x.dtype, k) for k, x in enumerate(usual))
 
     def call(self, function: str, *args: Any) -> Value:
-        """A function of real floats, in scalar instructions."""
+        """A function of floats, in scalar instructions."""
         operands = self._operands(*args)
-        if operands[0].dtype.kind in "biuc":
+        if operands[0].dtype.kind in "biu":
             raise UnsupportedDTypeError(
-                f"{function}: operand 0: expected a real float, got {operands[0].dtype}"
+                f"{function}: operand 0: expected a float, got {operands[0].dtype}"
             )
         found: Value = expand(self, function, *operands)
         return found
 
     def complex(self, real: Any, imag: Any) -> Value:
-        """Refused: kernels compute with real numbers."""
-        raise UnsupportedDTypeError("complex: no kernel: kernels compute with real numbers")
+        """The number with these parts."""
+        return paired(*self._operands(real, imag))
 
     def real(self, x: Any) -> Value:
-        """Refused: kernels compute with real numbers."""
-        raise UnsupportedDTypeError("real: no kernel: kernels compute with real numbers")
+        """The real part; a real number is its own."""
+        (found,) = self._operands(x)
+        return found.args[0] if found.dtype.kind == "c" else found
 
     def imag(self, x: Any) -> Value:
-        """Refused: kernels compute with real numbers."""
-        raise UnsupportedDTypeError("imag: no kernel: kernels compute with real numbers")
+        """The imaginary part; 0 of a real number."""
+        (x,) = self._operands(x)
+        return x.args[1] if x.dtype.kind == "c" else const(0, x.dtype)
 
     def reduce(self, combine: str, extents: tuple[int, ...], term: Callable[..., Any]) -> Value:
         """Refused here: a reduction is a statement, and only a lowering makes statements."""
@@ -209,24 +223,30 @@ class Builder:
         if all([type(x) is Value for x in xs]):
             return xs
         found = [self.operand(x) for x in xs]
-        dtypes = [x.dtype for x in found if isinstance(x, Value)]
-        dtype = dtypes[0] if dtypes else _dtype_of(found[0])
-        return tuple(x if isinstance(x, Value) else const(x, dtype) for x in found)
+        given = [x.dtype for x in found if isinstance(x, Value)]
+        dtype = given[0] if given else _dtype_of(found[0])
+        return tuple(x if isinstance(x, Value) else self.const(x, dtype) for x in found)
 
     def _unary(self, op: str, x: Any) -> Value:
         (x,) = self._operands(x)
+        if x.dtype.kind == "c":
+            return computed(self, op, x)
         if x.op == "const" and x.dtype == INDEX:
             return const(getattr(NumpyScalars, op)(literal(x)), INDEX)
         return value(op, (x,), x.dtype)
 
     def _rounded(self, op: str, x: Any) -> Value:
         (x,) = self._operands(x)
+        if x.dtype.kind == "c":
+            raise UnsupportedDTypeError(f"{op}: no kernel: complex numbers are not rounded whole")
         return x if x.dtype.kind in "biu" else value(op, (x,), x.dtype)
 
     def _binary(self, op: str, x: Any, y: Any, dtype: DType | None = None) -> Value:
         x, y = self._operands(x, y)
         if x.dtype != y.dtype:
             raise UnsupportedDTypeError(f"{op}: operands differ: {x.dtype} and {y.dtype}")
+        if x.dtype.kind == "c":
+            return computed(self, op, x, y)
         if x.dtype == INDEX:
             if op in ("add", "sub", "mul"):
                 found: Value = getattr(affine, op)(x, y)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from weft.core.common import dtypes
 from weft.core.common.device import Device
 from weft.core.common.slots import OPS
 from weft.core.common.types import Array, TensorType
@@ -155,8 +154,7 @@ class Calls:
     def shared(self, node: OutputRefs) -> OutputRefs:
         """The first of the calls that equal this one, which must have no effects."""
         inputs = node.inputs
-        # Processors fuse one of the terms of a complex product: turned round, it has other bits.
-        if node.op.name in COMMUTATIVE and not dtypes.is_complex(node.types[0].dtype):
+        if node.op.name in COMMUTATIVE:
             inputs = tuple(sorted(inputs, key=self._number))
         key = (node.op, inputs, freeze(node.params), node.device, node.specs)
         return self._table.setdefault(key, node)

@@ -109,7 +109,7 @@ def lower_convolution(frame: Frame) -> Lowered:
     after = Pull(frame.source)
     for member in frame.fusion.stored(frame.group):
         at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)
-        body.append(frame.store(member, here, after.at((member, 0), at)))
+        body += frame.store(member, here, after.at((member, 0), at))
     made = frame.finish(name_of(frame.group), nest(point, shape, tuple(body)))
     found = None
     if not _is_pointwise(node):

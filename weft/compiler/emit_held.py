@@ -155,7 +155,7 @@ def held_back(values: Values, x: Value, place: Place) -> Operand:
     """The elements that a load with such an index reads."""
     ways = _Ways(values, x)
     ways.load(x)
-    return ways.made(lambda: values.gather(x, place).text)
+    return ways.made(lambda: gather(values, x, place).text)
 
 
 def parted(values: Values, x: Value) -> Operand:
@@ -172,3 +172,12 @@ def parted(values: Values, x: Value) -> Operand:
         return values.writer.let(f"select {mask} {condition}, {kind} {one}, {kind} {other}")
 
     return ways.made(lane_by_lane)
+
+
+def gather(values: Values, x: Value, place: Place) -> Operand:
+    """A load whose lanes read wherever they do, one by one."""
+    name, made = vector(type_of(x.dtype), values.lanes), "poison"
+    for lane, pointer in enumerate(values.lane_addresses(place, x.args[0])):
+        one = f"{type_of(x.dtype)} {values.read(place, pointer, 1)}"
+        made = values.writer.let(f"insertelement {name} {made}, {one}, i32 {lane}")
+    return Operand(made, x.dtype, values.lanes, values.scopes.top, reads_of(x), True)

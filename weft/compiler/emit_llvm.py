@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from weft.compiler.emit_alternate import in_pairs, put_alternately
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
@@ -197,9 +198,12 @@ class _Function:
         self._flush(ready, written)
 
     def _flush(self, ready: list[tuple[Store, Operand]], written: set[Memory]) -> None:
-        for store, value in ready:
+        for (store, value), *other in in_pairs(self.values, ready):
             place = self.values.place_of(("buffer", store.buffer))
-            self._put(place, store.index, value)
+            if other:
+                put_alternately(self.values, place, store.index, [value, other[0][1]])
+            else:
+                self._put(place, store.index, value)
         self.scopes.forget(frozenset(written))
 
     def _put(self, place: Place, index: Value, value: Operand) -> None:
@@ -393,13 +397,13 @@ class _Function:
 
     def _leave(self, loop: Loop) -> None:
         if loop.kind == "vector" and loop.step > 1:
-            self.values.vectorize(None, 1)
+            self.values.vectorize()
 
     def _enter(self, loop: Loop, variable: Operand) -> None:
         """Make a loop's variable, which nobody has seen, known in its body."""
         if loop.kind != "vector" or loop.step == 1:
             self.scopes.keep(loop.variable, variable, self.scopes.top)
             return
-        self.values.vectorize(loop.variable, loop.step, loop.start)
+        self.values.vectorize(loop)
         variable.varies = True
         self.scopes.keep((loop.variable, 0), variable, self.scopes.top)

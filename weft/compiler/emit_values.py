@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from weft.compiler import affine
+from weft.compiler.emit_alternate import alternating, loads_in
 from weft.compiler.emit_bits import inserted
 from weft.compiler.emit_bounds import Guard
-from weft.compiler.emit_held import held_back, is_held_back, is_parted, parted
+from weft.compiler.emit_held import gather, held_back, is_held_back, is_parted, parted
 from weft.compiler.emit_lanes import (
     any_lane,
     asking_lanes,
@@ -45,6 +46,7 @@ from weft.compiler.loops import (
     INDEX,
     Kernel,
     Local,
+    Loop,
     Value,
     get,
     integer,
@@ -52,6 +54,7 @@ from weft.compiler.loops import (
     leaves_of,
 )
 from weft.compiler.polynomial import divides, polynomial, without
+from weft.compiler.prices import Where
 
 ASKING = -2  # the lane that a loop over lanes has come to
 _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
@@ -87,6 +90,7 @@ class Values:
         self.lane = VECTOR
         self.asking = ""  # the number of the lane `ASKING`
         self._slopes: dict[Value, int | Value | None] = {}
+        self.loads: dict[Where, Value] = {}  # of the vector loop, those inside it aside
         self._strides: dict[Value, Value | None] = {}  # the same for what indices consist of
         self._wide = {number for number, local in enumerate(kernel.locals) if local.lanes > 1}
         self._codes: dict[int, Code] = {}
@@ -97,8 +101,11 @@ class Values:
         self._wide_registers = frozenset(self._held[number] for number in self._wide)
         self._wide_arrays = {number for number in self._wide if kernel.locals[number].length}
 
-    def vectorize(self, variable: Value | None, lanes: int, start: Value | None = None) -> None:
+    def vectorize(self, loop: Loop | None = None) -> None:
         """Enter a vector loop, or leave it."""
+        variable, start = (None, None) if loop is None else (loop.variable, loop.start)
+        lanes = 1 if loop is None else loop.step
+        self.loads = {} if loop is None else loads_in(loop.body)
         assert variable is None or self.variable is None, "a vector loop inside a vector loop"
         self._whole = start is not None and divides(polynomial(start), lanes)
         self.variable, self.lanes = variable, lanes
@@ -158,9 +165,9 @@ class Values:
         found = self._known.get(key)
         if found is None:
             depth, kind = self.scopes.floor(x.depth), vector(name, lanes)
-            one = self._let(f"insertelement {kind} poison, {name} {x.text}, i32 0", depth)
+            one = self.let(f"insertelement {kind} poison, {name} {x.text}, i32 0", depth)
             mask = f"<{lanes} x i32> zeroinitializer"
-            text = self._let(f"shufflevector {kind} {one}, {kind} poison, {mask}", depth)
+            text = self.let(f"shufflevector {kind} {one}, {kind} poison, {mask}", depth)
             found = Operand(text, x.dtype, lanes, depth, x.reads)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
@@ -220,7 +227,7 @@ class Values:
             if step:
                 (start, _), moved = self.address(place, index), str(step)
             element = vector(place.element, place.lanes)
-            text = self._let(f"getelementptr {element}, {place.kind} {start}, i64 {moved}", depth)
+            text = self.let(f"getelementptr {element}, {place.kind} {start}, i64 {moved}", depth)
             found = Operand(text, INDEX, 1, depth, index.reads)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
@@ -323,13 +330,13 @@ class Values:
             depth = self.scopes.floor(x.depth)
             kind = vector(type_of(x.dtype), x.lanes)
             which = self.asking if lane == ASKING else str(lane)
-            text = self._let(f"extractelement {kind} {x.text}, i64 {which}", depth)
+            text = self.let(f"extractelement {kind} {x.text}, i64 {which}", depth)
             found = Operand(text, x.dtype, 1, depth, x.reads, x.varies)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
         return found
 
-    def _let(self, instruction: str, depth: int) -> str:
+    def let(self, instruction: str, depth: int) -> str:
         """Write one instruction in the scope at `depth`."""
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         name = self.writer.let(instruction)
@@ -387,11 +394,11 @@ class Values:
             if first.literal and lane != ASKING:
                 return replace(first, text=str(int(first.text) + lane))
             step = self.asking if lane == ASKING else str(lane)
-            text = self._let(f"add i64 {first.text}, {step}", depth)
+            text = self.let(f"add i64 {first.text}, {step}", depth)
             return replace(first, text=text, depth=depth, literal=False)
         lanes = self.lanes
         start, steps = self.spread(first, lanes), counting("i64", lanes)
-        text = self._let(f"add <{lanes} x i64> {start}, {steps}", depth)
+        text = self.let(f"add <{lanes} x i64> {start}, {steps}", depth)
         return replace(first, text=text, lanes=lanes, depth=depth, literal=False)
 
     def _asks(self, x: Value, lane: int) -> bool:
@@ -410,10 +417,10 @@ class Values:
         """The first lane is made short, and the others are counted from it."""
         first, name, lanes = self.value(x.args[0], 0), type_of(x.dtype), self.lanes
         depth = self.scopes.floor(first.depth)
-        text = self._let(f"trunc i64 {first.text} to {name}", depth)
+        text = self.let(f"trunc i64 {first.text} to {name}", depth)
         start = self.spread(Operand(text, x.dtype, 1, depth, first.reads), lanes)
         steps = counting(name, lanes, self.slope(x.args[0]))
-        text = self._let(f"add {vector(name, lanes)} {start}, {steps}", depth)
+        text = self.let(f"add {vector(name, lanes)} {start}, {steps}", depth)
         return Operand(text, x.dtype, lanes, depth, first.reads, True)
 
     def _instruction(self, x: Value, lane: int) -> Operand:
@@ -483,9 +490,12 @@ class Values:
             pointer, depth, reads, _ = self.locate(place, index, 0)
             lanes, varies, align = self.lanes, True, self.alignment(place, index)
         else:
+            half = alternating(self, x, place) if x.op == "load" else None
+            if half is not None:
+                return half
             inside = self.parts and x.op == "load" and self.kind == "ptr"
             is_held = inside and step is None and is_held_back(self, index)
-            return held_back(self, x, place) if is_held else self.gather(x, place)
+            return held_back(self, x, place) if is_held else gather(self, x, place)
         depth = self.scopes.anchor(depth, place.memory)
         lines, self.writer.lines = self.writer.lines, self.scopes.lines_at(depth)
         text = self.read(place, pointer, lanes, align)
@@ -495,24 +505,13 @@ class Values:
             return self._extract(made, lane)
         return made
 
-    def gather(self, x: Value, place: Place) -> Operand:
-        """A load whose lanes read wherever they do, one by one."""
-        pointers = self.lane_addresses(place, x.args[0])
-        name, made = vector(type_of(x.dtype), self.lanes), "poison"
-        for lane, pointer in enumerate(pointers):
-            one = self.read(place, pointer, 1)
-            made = self.writer.let(
-                f"insertelement {name} {made}, {type_of(x.dtype)} {one}, i32 {lane}"
-            )
-        return Operand(made, x.dtype, self.lanes, self.scopes.top, reads_of(x), True)
-
     def _get(self, x: Value, lane: int) -> Operand:
         local: Local = self.kernel.locals[x.data]
         memory = ("local", x.data)
         if x.args:
             return self._load(x, lane, self.place_of(memory))
         depth = self.scopes.anchor(0, memory)
-        text = self._let(f"load {self.registers[x.data]}, ptr {self.locals[x.data]}", depth)
+        text = self.let(f"load {self.registers[x.data]}, ptr {self.locals[x.data]}", depth)
         made = Operand(text, x.dtype, local.lanes, depth, self._own[x.data])
         if local.lanes == 1 or lane == VECTOR:
             return made

@@ -35,7 +35,8 @@ def lower_few(frame: Frame, node: OutputRefs) -> Lowered:
     rows, bad = elements(Pull(frame.source), node, point)
     here = flat(point, lead) * (len(rows) * len(rows[0]))
     results: list[Value] = [x for row in rows for x in row]
-    stores = tuple(frame.store(node, here + Index.of(k), x) for k, x in enumerate(results))
+    places = [(here + Index.of(k), x) for k, x in enumerate(results)]
+    stores = tuple(s for place, x in places for s in frame.store(node, place, x))
     if bad is None:
         return frame.finish(node.name, nest(point, lead, stores))
     return reporting(frame, node.name, (point, lead), bad, SINGULAR, stores)

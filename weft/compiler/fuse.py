@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from weft.compiler.complex_values import element
 from weft.compiler.folds import folded
 from weft.compiler.index import Index, axis, flat
-from weft.compiler.loops import Value, integer, load
+from weft.compiler.loops import Value, integer
 from weft.compiler.point import (
     Point,
     Pull,
@@ -86,12 +87,6 @@ class Fusion:
         self.kept = {node for node, _ in kept}
         self.kinds = {node: kind_of(node) for node in nodes}
         for node in reversed(nodes):
-            if (
-                self.kinds[node] == "view"
-                and node in self.kept
-                and dtypes.is_complex(node.types[0].dtype)
-            ):
-                self.kinds[node] = "host"
             if self.kinds[node] in PACKED:
                 self.kept.update(source for source, _ in node.inputs if source in self.kinds)
         self._points: dict[Shape, tuple[Point, Index]] = {}
@@ -172,7 +167,7 @@ class Fusion:
                 return None
             found[ref, index] = Read(ref, index, in_order(ref, index, here, prod(space)))
             kind = ref[0].types[ref[1]]
-            return load(self.order.get(ref[0], -1), flat(index, kind.shape).value, kind.dtype)
+            return element(self.order.get(ref[0], -1), flat(index, kind.shape), kind.dtype)
 
         pull = Pull(source)
         if self.kinds[node] != "reduce" and not isinstance(node.op, ElementwiseOperation):
@@ -243,7 +238,8 @@ class Fusion:
         if group.kind in PRODUCTS:
             plain = self.kinds[node] == "map" and size == group.size
             light = plain and group.work + weight(node) <= DOT_WORK
-            return light and all(r.step == 1 for r in mine)
+            is_complex = dtypes.is_complex(group.members[0].types[0].dtype)
+            return light and not is_complex and all(r.step == 1 for r in mine)
         if self.kinds[node] == "reduce":
             return self._fits_reduction(node, mine, group, size)
         if size == group.size and not (group.columns and any(r.node in group.rows for r in mine)):
@@ -434,7 +430,8 @@ class Fusion:
             for r in self.reads[node]:
                 if r.node in found:
                     # A mask of positions costs nothing: a product looks at it tile by tile.
-                    is_mask = node.op.name == "where" and not large[r.node]
+                    is_real = not dtypes.is_complex(node.types[0].dtype)
+                    is_mask = is_real and node.op.name == "where" and not large[r.node]
                     cost += 0 if is_mask else found[r.node]
                     masks |= {node} if is_mask and r.node.types[0].dtype == bool else set()
                     loads |= large[r.node]

@@ -141,11 +141,11 @@ def _launch(program: GpuProgram, kernel: Kernel, memory: list[Block], limits: Li
 
 
 def _with_numbers(kernel: Kernel, memory: list[Block]) -> tuple[Kernel, list[Block]]:
-    """The kernel with literals in the place of constants of one element, and the memory left."""
+    """The kernel with literals in the place of constants of one number, and the memory left."""
     numbers = {
         k: const(block.data.reshape(()), block.dtype)
         for k, block in enumerate(memory)
-        if block.data is not None and block.size == 1
+        if block.data is not None and block.size == 1 and block.dtype.kind != "c"
     }
     kept = [k for k in range(len(memory)) if k not in numbers]
     new = {old: number for number, old in enumerate(kept)}

@@ -38,4 +38,4 @@ def _piece(frame: Frame, node: OutputRefs, ref: Ref, start: int) -> Lowered:
     place = list(point)
     place[axis] += start
     store = own.store(node, flat(place, shape), Pull(own.source).at(ref, point))
-    return own.finish("concat", nest(point, space, (store,)), prod(space))
+    return own.finish("concat", nest(point, space, tuple(store)), prod(space))

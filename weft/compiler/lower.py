@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.compiler import folds
 from weft.compiler.balanced import combined
+from weft.compiler.complex_values import element, parts, whole
 from weft.compiler.fuse import CHEAP, Fusion, Group
 from weft.compiler.index import Index, axis, flat, strided, unflat
 from weft.compiler.loops import (
@@ -82,7 +83,7 @@ class Frame:
     modes: list[str] = field(default_factory=list)
     locals: list[Local] = field(default_factory=list)
     registers: dict[OutputRefs, Value] = field(default_factory=dict)
-    arrays: dict[OutputRefs, int] = field(default_factory=dict)
+    arrays: dict[OutputRefs, tuple[int, ...]] = field(default_factory=dict)
     readable: set[OutputRefs] = field(default_factory=set)  # stored in an earlier stage
     axes: int = 0
 
@@ -105,18 +106,24 @@ class Frame:
         self.axes += len(shape)
         return tuple(axis(f"i{self.axes - len(shape) + k}", n) for k, n in enumerate(shape))
 
-    def load(self, ref: Ref, point: Point, part: Index | None = None) -> Value:
-        """An element from memory; of a complex one, the real or imaginary part."""
+    def load(self, ref: Ref, point: Point) -> Value:
+        """An element from memory."""
         kind = ref[0].types[ref[1]]
         steps = self.strides.get(ref)
         place = flat(point, kind.shape) if steps is None else strided(point, steps)
-        if part is not None:
-            place = place * 2 + part
-        return load(self.buffer(ref, "read"), place.value, _stored_dtype(kind.dtype))
+        return element(self.buffer(ref, "read"), place, kind.dtype)
 
-    def store(self, node: OutputRefs, position: Index, x: Value) -> Store:
-        """Write an element of a member."""
-        return Store(self.buffer((node, 0), "write"), position.value, x)
+    def keep(self, x: Value) -> tuple[list[Statement], Value]:
+        """What puts a number into a register, and the number from there."""
+        registers = [self.local(part.dtype) for part in parts(x)]
+        held = [get(k, part.dtype) for k, part in zip(registers, parts(x), strict=True)]
+        return [Assign(k, part) for k, part in zip(registers, parts(x), strict=True)], whole(held)
+
+    def store(self, node: OutputRefs, position: Index, x: Value) -> list[Statement]:
+        """Write an element of a member; both parts of one are read before any is written."""
+        buffer, found = self.buffer((node, 0), "write"), parts(x)
+        first = position * len(found)
+        return [Store(buffer, (first + k).value, part) for k, part in enumerate(found)]
 
     def source(self, ref: Ref, point: Point) -> Value | None:
         """What holds an element already; None where it is to be computed."""
@@ -125,7 +132,8 @@ class Frame:
             return self.registers[node]
         if node in self.arrays:
             position = flat(point, node.types[0].shape) % self.group.inner
-            return get(self.arrays[node], node.types[0].dtype, position.value)
+            held = self.arrays[node]
+            return whole([get(k, self.locals[k].dtype, position.value) for k in held])
         if self.fusion.kinds.get(node) == "view":
             return None
         home = self.fusion.group.get(node)
@@ -151,18 +159,13 @@ class Frame:
     def finish(self, name: str, body: tuple[Statement, ...], points: int = 0) -> Lowered:
         """The kernel."""
         made = tuple(
-            Buffer(f"b{number}", _stored_dtype(node.types[slot].dtype), self.modes[number])
+            Buffer(f"b{number}", dtypes.real_of(node.types[slot].dtype), self.modes[number])
             for (node, slot), number in self.buffers.items()
         )
         refs = tuple(self.buffers)
         written = tuple(r for r, mode in zip(refs, self.modes, strict=True) if mode != "read")
         kernel = Kernel(name, made, tuple(self.locals), body, notes={"name": name})
         return Lowered(kernel, refs, written, points=points)
-
-
-def _stored_dtype(dtype: DType) -> DType:
-    """What memory holds: a complex number is two real ones."""
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtypes.is_complex(dtype) else dtype
 
 
 def lower_group(frame: Frame) -> Lowered:
@@ -201,12 +204,12 @@ def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     def element(point: Point) -> tuple[Statement, ...]:
         here = flat(point, space)
         pull = Pull(frame.source)
-        body = []
+        body: list[Statement] = []
         for node in frame.group.members:  # in order, so that no chain is followed all at once
             at = point if node.types[0].shape == space else unflat(here, node.types[0].shape)
             x = pull.at((node, 0), at)
             if node in stored:
-                body.append(frame.store(node, here, x))
+                body += frame.store(node, here, x)
         return tuple(body)
 
     forms = folds.forms_of(frame.group.members, space)
@@ -314,12 +317,11 @@ def _rows(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     return nest(row, outer, tuple(body))
 
 
-def _held(frame: Frame, node: OutputRefs, here: Index) -> Assign:
+def _held(frame: Frame, node: OutputRefs, here: Index) -> list[Statement]:
     """Compute one element, and keep it in a register from then on."""
     x = Pull(frame.source).compute(node, unflat(here, node.types[0].shape))
-    register = frame.local(x.dtype)
-    frame.registers[node] = get(register, x.dtype)
-    return Assign(register, x)
+    made, frame.registers[node] = frame.keep(x)
+    return made
 
 
 def _row_members(
@@ -331,9 +333,9 @@ def _row_members(
         if node not in frame.group.rows or stages.level[node] != stage:
             continue
         if not _reduces(frame, node):
-            made.append(_held(frame, node, here))
+            made += _held(frame, node, here)
         if node in stored:
-            made.append(frame.store(node, here, frame.registers[node]))
+            made += frame.store(node, here, frame.registers[node])
     return made
 
 
@@ -363,25 +365,27 @@ def _stage_loop(
             continue
         if node in stored:
             if reduced:  # of it, while its operands may lie where it is stored
-                register = frame.local(x.dtype)
-                body.append(Assign(register, x))
-                x = frame.registers[node] = get(register, x.dtype)
+                kept, x = frame.keep(x)
+                body += kept
+                frame.registers[node] = x
                 pull = Pull(frame.source)
-            body.append(frame.store(node, here, x))
+            body += frame.store(node, here, x)
         elif max(needed) > stage and _worth_keeping(frame, node, stages):
-            array = frame.local(x.dtype, 1 << (group.inner - 1).bit_length())
-            body.append(Assign(array, x, flat(along, inner).value))
-            frame.arrays[node] = array
-    parts = [_part(frame, pull, node, along, inner, here) for node in reduced]
+            length = 1 << (group.inner - 1).bit_length()
+            arrays = tuple(frame.local(part.dtype, length) for part in parts(x))
+            place = flat(along, inner).value
+            body += [Assign(k, part, place) for k, part in zip(arrays, parts(x), strict=True)]
+            frame.arrays[node] = arrays
+    found = [_part(frame, pull, node, along, inner, here) for node in reduced]
     for node in stages.at:
         if node in stored and stages.level[node] == stage:
             frame.registers.pop(node, None)
             if weight(node) > 0:
                 frame.readable.add(node)
-    if parts:
+    if found:
         axes = tuple((v.value, integer(n)) for v, n in zip(along, inner, strict=True))
-        made = [Reduce(axes, LANES, tuple(p for p, _ in parts), tuple(body))]
-        return [*made, *_finished(frame, reduced, [local for _, local in parts])]
+        _finish(frame, reduced, [result for _, result in found])
+        return [Reduce(axes, LANES, tuple(p for each, _ in found for p in each), tuple(body))]
     return list(nest(along, inner, tuple(body))) if body else []
 
 
@@ -401,34 +405,36 @@ def _worth_keeping(frame: Frame, node: OutputRefs, stages: _Stages) -> bool:
 
 def _part(
     frame: Frame, pull: Pull, node: OutputRefs, along: Point, inner: Shape, here: Index
-) -> tuple[Part, int]:
-    """What one reduction adds up, and the register it ends in."""
+) -> tuple[tuple[Part, ...], Value]:
+    """What one reduction adds up, and its result."""
     source, slot = node.inputs[0]
     x = pull.at((source, slot), unflat(here, source.types[slot].shape))
     return reduction(frame, node, x, flat(along, inner))
 
 
-def reduction(frame: Frame, node: OutputRefs, x: Value, place: Index) -> tuple[Part, int]:
-    """A reduction's part for the element `x` at `place` along the axis, and its register."""
+def reduction(
+    frame: Frame, node: OutputRefs, x: Value, place: Index
+) -> tuple[tuple[Part, ...], Value]:
+    """A reduction's parts for the element `x` at `place` along the axis, and its result."""
     pull = Pull(frame.source)
     if dtypes.is_narrow(x.dtype):
         x = pull.cast(x, _FLOAT)
-    target = frame.local(x.dtype)
+    targets = [frame.local(part.dtype) for part in parts(x)]
     better = getattr(node.op, "better", "")
     if better:
         counted = _PLACE if reduced_size(node) <= _MOST_PLACES else INDEX
         where = frame.local(counted)
-        return Part((target, where), better, (x, pull.cast(place.value, counted))), where
-    return Part((target,), node.op.combine, (x,)), target
+        values = (*parts(x), pull.cast(place.value, counted))
+        return (Part((*targets, where), better, values),), get(where, counted)
+    made = [Part((k,), node.op.combine, (v,)) for k, v in zip(targets, parts(x), strict=True)]
+    return tuple(made), whole([get(k, frame.locals[k].dtype) for k in targets])
 
 
-def _finished(frame: Frame, nodes: list[OutputRefs], locals_: list[int]) -> list[Statement]:
-    """Reductions' results in the dtype of their calls."""
+def _finish(frame: Frame, nodes: list[OutputRefs], found: list[Value]) -> None:
+    """Let reductions' results, in the dtype of their calls, be what stands for them."""
     pull = Pull(frame.source)
-    for node, local in zip(nodes, locals_, strict=True):
-        found = get(local, frame.locals[local].dtype)
-        frame.registers[node] = pull.fit(found, node.types[0].dtype)
-    return []
+    for node, x in zip(nodes, found, strict=True):
+        frame.registers[node] = pull.fit(x, node.types[0].dtype)
 
 
 # -- reductions along other axes ---------------------------------------------------------------
@@ -452,18 +458,17 @@ def _columns(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     x = Pull(frame.source).at(node.inputs[0], point)
     body: tuple[Statement, ...] = ()
     if late:
-        part, register = reduction(frame, node, x, Index({}, 0))
-        body = (Reduce(_spans(last, space, late), LANES, (part,)),)
-        x = get(register, frame.locals[register].dtype)
-    part, register = reduction(frame, node, x, flat(first, tuple(space[i] for i in early)))
-    made: list[Statement] = [Reduce(_spans(first, space, early), 1, (part,), body)]
-    _finished(frame, [node], [register])
+        added, x = reduction(frame, node, x, Index({}, 0))
+        body = (Reduce(_spans(last, space, late), LANES, added),)
+    added, x = reduction(frame, node, x, flat(first, tuple(space[i] for i in early)))
+    made: list[Statement] = [Reduce(_spans(first, space, early), 1, added, body)]
+    _finish(frame, [node], [x])
     here = flat(row, outer)
     for member in group.members:
         if member is not node:
-            made.append(_held(frame, member, here))
+            made += _held(frame, member, here)
         if member in stored:
-            made.append(frame.store(member, here, frame.registers[member]))
+            made += frame.store(member, here, frame.registers[member])
     return nest(row, outer, tuple(made))
 
 
@@ -499,24 +504,17 @@ def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     body: list[Statement] = [Reduce(((k.value, integer(count)),), 0, (part,))]
     for member in stored:
         at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)
-        body.append(frame.store(member, here, after.at((member, 0), at)))
+        body += frame.store(member, here, after.at((member, 0), at))
     return nest(point, shape, tuple(body))
 
 
-class _Parts(Pull):
-    """Pulls real and imaginary parts of complex elements, which calls only move."""
-
-    def __init__(self, frame: Frame, part: Index) -> None:
-        super().__init__(self._source_of)
-        self.frame, self.part = frame, part
-
-    def _source_of(self, ref: Ref, point: Point) -> Value | None:
-        is_view = self.frame.fusion.kinds.get(ref[0]) == "view"
-        return None if is_view else self.frame.load(ref, point, self.part)
-
-    def fit(self, x: Any, dtype: DType) -> Value:
-        found: Value = self.operand(x)
-        return found
+def _part_of(pull: Pull, x: Value, part: Index) -> Value:
+    """The real (0) or imaginary (1) part of a number, where it lies if it lies in memory."""
+    real, imag = parts(x)
+    if real.op == imag.op == "load" and real.data == imag.data:
+        return load(real.data, (Index.of(real.args[0]) + part).value, real.dtype)
+    found: Value = pull.select(pull.equal(part.value, integer(0)), real, imag)
+    return found
 
 
 def _complex_product(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
@@ -531,9 +529,10 @@ def _complex_product(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
     *batch, m, j = frame.variables((*lead, high, 2 * wide))
     (k,) = frame.variables((2 * count,))
     column, depth = j % 2, k % 2
-    a = _Parts(frame, depth).at(node.inputs[0], (*batch, m, k // 2))
-    b = _Parts(frame, (column + depth) % 2).at(node.inputs[1], (*batch, k // 2, j // 2))
     pull = Pull(frame.source)
+    left = pull.at(node.inputs[0], (*batch, m, k // 2))
+    right = pull.at(node.inputs[1], (*batch, k // 2, j // 2))
+    a, b = _part_of(pull, left, depth), _part_of(pull, right, (column + depth) % 2)
     negated = pull.less(column.value, depth.value)
     part = Part((frame.local(a.dtype),), "dot", (a, pull.select(negated, pull.neg(b), b)))
     total = get(part.targets[0], a.dtype)
@@ -549,7 +548,7 @@ def _complex_product(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
 
 
 def _ordered(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
-    """A running combination along one axis: the carried value stays in a register."""
+    """A running combination along one axis: what is carried stays in a register, or in two."""
     shape = node.types[0].shape
     position = len(shape) + node.params["axis"]
     point = frame.variables(shape)
@@ -557,17 +556,16 @@ def _ordered(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
     x = pull.at(node.inputs[0], point)
     if dtypes.is_narrow(x.dtype):
         x = pull.cast(x, _FLOAT)
-    register = frame.local(x.dtype)
-    total = combined(pull, node.op.combine, get(register, x.dtype), x)
+    registers = [frame.local(part.dtype) for part in parts(x)]
+    held = whole([get(k, frame.locals[k].dtype) for k in registers])
+    total = parts(combined(pull, node.op.combine, held, x))
     along: tuple[Statement, ...] = (
-        Assign(register, total),
-        frame.store(
-            node, flat(point, shape), pull.fit(get(register, x.dtype), node.types[0].dtype)
-        ),
+        *(Assign(k, part) for k, part in zip(registers, total, strict=True)),
+        *frame.store(node, flat(point, shape), pull.fit(held, node.types[0].dtype)),
     )
     others = [i for i in range(len(shape)) if i != position]
     body = (
-        Assign(register, identity_of(node.op.combine, x.dtype)),
+        *(Assign(k, identity_of(node.op.combine, frame.locals[k].dtype)) for k in registers),
         *nest((point[position],), (shape[position],), along),
     )
     return nest(tuple(point[i] for i in others), tuple(shape[i] for i in others), body)

@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.compiler.balanced import balanced, combined
 from weft.compiler.build import Builder
+from weft.compiler.complex_values import stand_in
 from weft.compiler.index import Index, Part
 from weft.compiler.loops import (
     BOOL,
@@ -23,7 +24,6 @@ from weft.compiler.loops import (
     LANES,
     Value,
     const,
-    get,
     identity_of,
     integer,
     literal,
@@ -48,7 +48,7 @@ Point: TypeAlias = tuple[Index, ...]
 Source: TypeAlias = Callable[[Ref, Point], Value | None]
 
 DTYPES = frozenset(
-    map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d"])
+    map(np.dtype, ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d", "F", "D"])
 ) | {dtypes.bfloat16}
 FEW_PIECES = 4  # of a join that are a choice for each of its elements
 STACKED = 16  # elements of a row that is written out where its parts are joined
@@ -61,6 +61,7 @@ _BYTES = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})  # moved, cast and 
 _FLOAT = np.dtype(np.float32)
 _FLOATS = frozenset({_FLOAT, np.dtype(np.float64)})
 _ZERO = Index({}, 0)
+_FREE = frozenset({"get", "const", "complex"})  # no instructions
 _DECIDED = frozenset({"less", "less_equal", "equal", "min", "max"})
 
 
@@ -184,7 +185,7 @@ def nothing(node: OutputRefs) -> Value:
     """What a reduction of no element is: a sum is 0, not -0; the place of a lone element."""
     dtype = node.types[0].dtype
     if node.op.combine == "add":
-        return const(0, dtype)
+        return Builder().const(0, dtype)
     return identity_of(node.op.combine, dtype)
 
 
@@ -273,7 +274,7 @@ def _kind_of_rare(op: Operation, found: set[DType]) -> str:
     """How a call of dtypes that kernels do not compute with is compiled."""
     moves = isinstance(op, LogicalShapeOperation) and not isinstance(op, Pad | Concat | SliceUpdate)
     if moves or op.name == "matmul":
-        whole = len(found) == 1 and (found <= _BYTES or dtypes.is_complex(*found))
+        whole = len(found) == 1 and found <= _BYTES
         return "host" if not whole else "view" if moves else "dot"
     return "map" if op.name == "cast" and found <= DTYPES | _BYTES else "host"
 
@@ -319,6 +320,8 @@ def joined_axis(node: OutputRefs) -> int | None:
 def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params: _Frozen) -> str:
     if any(t.dtype not in DTYPES for t in (*types, made)):
         return "host"
+    if any(dtypes.is_complex(t.dtype) for t in types) and not _takes_complex(op):
+        return "host"
     if isinstance(op, Scatter):
         return "scatter"
     if isinstance(op, Ordering):
@@ -350,11 +353,18 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
     return "map" if _has_kernel(op, tuple(t.dtype for t in types), params) else "host"
 
 
+def _takes_complex(op: Operation) -> bool:
+    """Whether an op that is no function of each element has a kernel for complex numbers."""
+    if isinstance(op, ReduceOperation | Scatter) or hasattr(op, "ordered"):
+        return op.combine in ("add", "last")  # of each part
+    return not isinstance(op, Ordering) and op.name != "conv"
+
+
 @lru_cache(4096)
 def _has_kernel(op: Operation, found: tuple[DType, ...], params: _Frozen) -> bool:
     """Whether the body is made of instructions there are for these dtypes."""
     try:
-        Pull(lambda ref, point: None).fit(_body(op, found, params), found[0])
+        _body(op, found, params)
     except (UnsupportedError, UnsupportedDTypeError, MissingRuleError):
         return False
     return True
@@ -364,7 +374,7 @@ def body(op: Operation, found: tuple[DType, ...], params: dict[str, Any]) -> Any
     """An op's body on stand-ins: what it is made of."""
     narrow = op.widen and any(map(dtypes.is_narrow, found))
     wide = (_FLOAT if narrow and dtypes.is_narrow(d) else d for d in found)
-    args = [get(i, d) for i, d in enumerate(wide)]
+    args = [stand_in(i, d) for i, d in enumerate(wide)]
     return op.body(Pull(lambda ref, point: None), *args, **params)
 
 
@@ -393,7 +403,7 @@ _NONE = _Frozen({})
 @lru_cache(4096)
 def _weight(op: Operation, found: tuple[DType, ...], params: _Frozen) -> int:
     made = _body(op, found, params)
-    return sum([1 + (v.op == "fma") for v in values_in(made) if v.op not in ("get", "const")])
+    return sum([1 + (v.op == "fma") for v in values_in(made) if v.op not in _FREE])
 
 
 __all__ = ["DTYPES", "Point", "Pull", "body", "inside", "kind_of", "weight"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import TypeAlias
 
 from weft.compiler.loops import (
     Assign,
@@ -14,12 +15,14 @@ from weft.compiler.loops import (
     Value,
     every,
     expressions,
+    integer_of,
     leaves_of,
 )
 from weft.compiler.polynomial import hides, known, number, stride, subtract
 from weft.compiler.rebuild import Statements, rebuild, values_of
 
 UNIT, SAME, APART = 5, 2, 20  # what an access costs: adjacent, one for all lanes, others
+Where: TypeAlias = tuple[int, Value | None, int]  # a buffer, what an index moves by, and its rest
 _HEAVY = 6  # operations on floats for each access
 _OFTEN = 16  # how often a loop's inside counts, at most
 
@@ -28,6 +31,19 @@ def accesses(statements: Statements) -> list[Value]:
     """The indices at which statements, and those inside them, load and store."""
     found = [x.args[0] for x in values_of(statements) if x.op == "load"]
     return found + [s.index for s in every(statements) if isinstance(s, Store)]
+
+
+def where(buffer: int, index: Value) -> Where:
+    """An index in a buffer as something and a literal."""
+    if index.op == "add" and index.args[1].op == "const":
+        return buffer, index.args[0], integer_of(index.args[1])
+    return (buffer, None, integer_of(index)) if index.op == "const" else (buffer, index, 0)
+
+
+def beside(place: Where) -> Where:
+    """The other element of the pair that an element belongs to, if two make a pair."""
+    buffer, moving, rest = place
+    return buffer, moving, rest ^ 1
 
 
 def points_of(statement: Loop | Reduce) -> Statements:
@@ -50,18 +66,20 @@ def weight(statement: Statement) -> int:
     return count
 
 
-def indices(statements: Statements) -> list[Value]:
+def indices(statements: Statements) -> list[tuple[int, Value]]:
     """Where statements themselves, not those inside them, use memory and arrays, in any order."""
     leaves: set[Value] = set()
-    found: list[Value] = []
+    found: list[tuple[int, Value]] = []
     for s in statements:
         if isinstance(s, Store):
-            found.append(s.index)
+            found.append((s.buffer, s.index))
         elif isinstance(s, Assign) and s.position is not None:
-            found.append(s.position)
+            found.append((-1 - s.local, s.position))
         if isinstance(s, Store | Assign) or (isinstance(s, Reduce) and not s.axes):
             leaves.update(*map(leaves_of, expressions(s)))
-    return found + [x.args[0] for x in leaves if x.args]
+    return found + [
+        (x.data if x.op == "load" else -1 - x.data, x.args[0]) for x in leaves if x.args
+    ]
 
 
 def price(variable: Value, statements: Statements, by_rows: bool = False) -> float:
@@ -86,12 +104,14 @@ def is_heavy(statements: Statements) -> bool:
 
 def _price(variable: Value, statements: Statements, by_rows: bool) -> tuple[int, bool]:
     total, adjacent = 0, False
-    for index in indices(statements):
-        if by_rows:
-            index = _in_row(index, variable)
+    found = [(m, _in_row(i, variable) if by_rows else i) for m, i in indices(statements)]
+    places = {where(memory, index) for memory, index in found if memory >= 0}
+    for memory, index in found:
+        step = number(stride(index, variable)) if hides(index, variable) else 0
+        is_half = step == 2 and beside(where(memory, index)) in places
         if not hides(index, variable):
             total += SAME
-        elif number(stride(index, variable)) == 1:
+        elif step == 1 or is_half:
             total, adjacent = total + UNIT, True
         else:
             total += APART

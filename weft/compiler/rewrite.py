@@ -15,7 +15,6 @@ import numpy as np
 from weft.compiler.algebra import ALGEBRA, IDENTITIES
 from weft.compiler.calls import SMALL_BYTES, Call, Calls
 from weft.compiler.movement import MOVEMENT
-from weft.core.common import dtypes
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import execute
 from weft.core.graph.node import OutputRefs, Ref
@@ -183,8 +182,6 @@ class _Rewriter:
         arrays = tuple(number for number in numbers if number is not None)
         if node.op.name not in _EXACT or len(arrays) < len(numbers):
             return None
-        if any(map(dtypes.is_complex, [node.types[0].dtype, *(a.dtype for a in arrays)])):
-            return None  # products of complex numbers round more than once
         kind = TensorType((), node.types[0].dtype)
         single = OutputRefs(node.op, inputs, node.params, (kind,), node.device)
         (value,) = execute(single, arrays)

@@ -7,6 +7,7 @@ into range, so nothing is read or written elsewhere even when the check fails.
 
 from __future__ import annotations
 
+from weft.compiler.complex_values import parts
 from weft.compiler.convolution import lower_convolution
 from weft.compiler.few import lower_few
 from weft.compiler.fuse import Fusion, Group
@@ -58,7 +59,7 @@ def _copied(frame: Frame, node: OutputRefs) -> Lowered:
     shape = node.types[0].shape
     point = frame.variables(shape)
     x = Pull(frame.source).at(node.inputs[0], point)
-    body = nest(point, shape, (frame.store(node, flat(point, shape), x),))
+    body = nest(point, shape, tuple(frame.store(node, flat(point, shape), x)))
     return frame.finish("scatter_copy", body)
 
 
@@ -82,8 +83,10 @@ def _updated(frame: Frame, node: OutputRefs) -> Lowered:
     where = tuple(inside(pull.operand(i), n) for i, n in zip(target, shape, strict=True))
     combine = "" if op.combine == "last" else op.combine
     buffer = frame.buffer((node, 0), "update")
-    store = Store(buffer, flat(where, shape).value, x, combine)
-    body = nest(outer, (*lead, *row), nest(updates, count, (store,)))
+    found = parts(x)
+    first = flat(where, shape) * len(found)
+    stores = [Store(buffer, (first + k).value, part, combine) for k, part in enumerate(found)]
+    body = nest(outer, (*lead, *row), nest(updates, count, tuple(stores)))
     return frame.finish(node.name, body, types[2].size)
 
 

@@ -56,7 +56,9 @@ def is_small(nodes: Sequence[OutputRefs], outputs: Iterable[Ref]) -> bool:
     work = 0
     for node in nodes:
         kind = kind_of(node)
-        if any(dtypes.is_complex(t.dtype) for t in node.types):
+        if any(
+            dtypes.is_complex(t.dtype) for t in (*node.types, *(s.types[k] for s, k in node.inputs))
+        ):
             return False
         if kind not in _KINDS or hasattr(node.op, "better") or node.op.name in _SEARCHES:
             return False

@@ -1,6 +1,7 @@
 """Whether IEEE 754 leaves a result no choice, so that NumPy's is everybody's.
 
-Sums, quotients, roots, comparisons and moves are rounded one way; functions such as `exp` are not.
+Sums, quotients, roots, comparisons and moves are rounded one way; functions such as `exp` are not,
+and neither are products, quotients and roots of complex numbers.
 Where there is a choice, weft's own kernels decide, so that every tier gives the same bits.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.common import dtypes
 from weft.core.common.types import DType
 from weft.errors import WeftError
 from weft.ops.functions.expand import BIT_FUNCTIONS
@@ -55,6 +57,28 @@ class Spy:
         """A function: rounded as its author likes, but for a few."""
         self.called = self.called or function not in _EXACT
         return args[0]
+
+    def mul(self, x: Any, y: Any) -> Any:
+        """A product; of complex numbers, it is rounded more than once."""
+        found = x if isinstance(x, Spied) else y
+        self.called = self.called or found.dtype.kind == "c"
+        return found
+
+    div = mul
+
+    def sqrt(self, x: Any) -> Any:
+        """A root."""
+        return self.mul(x, x)
+
+    def complex(self, x: Any, y: Any) -> Spied:
+        """A number of its parts."""
+        return Spied(dtypes.complex_of(x.dtype))
+
+    def real(self, x: Any) -> Spied:
+        """A part."""
+        return Spied(dtypes.real_of(x.dtype))
+
+    imag = real
 
     def less(self, *args: Any) -> Spied:
         """A comparison."""

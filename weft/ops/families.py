@@ -74,7 +74,7 @@ class ElementwiseOperation(Operation):
         key = (self, found, freeze(params)) if params else (self, found)
         known = _exact.get(key)
         if known is None:
-            floats = all(map(dtypes.is_floating, found))
+            floats = all(map(dtypes.is_inexact, found))
             known = _exact[key] = not (floats and calls_functions(self, found, params))
         return known
 
@@ -233,7 +233,7 @@ class ReduceOperation(LogicalAxisOperation):
         return x
 
     def is_exact(self, *found: DType, **params: Any) -> bool:
-        return not dtypes.is_floating(found[0])  # the order of floats matters, zeros' signs too
+        return not dtypes.is_inexact(found[0])  # the order of floats matters, zeros' signs too
 
 
 class LogicalShapeOperation(LogicalAxisOperation):

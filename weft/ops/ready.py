@@ -79,8 +79,9 @@ def look(op: Any, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
     kind = TensorType(shape, op.dtype(*[dtype for _ in shapes]))
     size = max(each.size for each in (*kinds, kind))
     if op.is_exact(*[dtype for _ in shapes]):
-        return (_packed(op, kind) if dtype.kind == "c" else None), kind, size
-    if any(each != shapes[0] for each in shapes):
+        return None, kind, size
+    lacking = [each for each in shapes if each != shape]
+    if any(not each or each != shape[len(shape) - len(each) :] for each in lacking):
         return never
     kernel = kernel_of(op, kinds, {}, (kind,))
     return never if kernel is None and len(shapes) > 1 else (kernel, kind, size)
@@ -113,16 +114,3 @@ def told(op: Any, dtype: DType, kind: TensorType, *operands: Any) -> Any:
     kinds = tuple(TensorType(np.shape(x), dtype) for x in operands)
     with watched(op, kinds, (kind,), lambda: op.work * kind.size):
         return quietly()(op.ufunc, *operands)
-
-
-def _packed(op: Any, kind: TensorType) -> Callable[..., Array | None]:
-    """The ufunc, if all operands are packed: complex loops round differently elsewhere."""
-
-    def run(*operands: Array) -> Array | None:
-        if not all([x.flags.c_contiguous for x in operands]):
-            return None
-        if watchers:
-            return np.asarray(told(op, operands[0].dtype, kind, *operands))
-        return np.asarray(quietly()(op.ufunc, *operands))
-
-    return run

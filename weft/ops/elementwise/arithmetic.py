@@ -197,6 +197,8 @@ class Reciprocal(UnaryOperation):
     sample = "p"
 
     def body(self, s: Any, x: Any) -> Any:
+        if dtypes.is_complex(x.dtype):
+            return s.call("reciprocal", x)
         return s.div(s.const(1, x.dtype), x)
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:

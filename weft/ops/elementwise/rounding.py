@@ -82,16 +82,6 @@ class Round(Rounding):
         return s.round(x)
 
 
-def _share(s: Any, part: Any, other: Any, size: Any) -> Any:
-    """One part of a complex number over its size; a single infinite part is all of it."""
-    infinity = s.const(float("inf"), part.dtype)
-    infinite, outdone = (s.equal(s.abs(v), infinity) for v in (part, other))
-    alone = s.call("copysign", s.const(1, part.dtype), part)
-    usual = s.div(part, size)
-    whole = s.select(outdone, usual, alone)
-    return s.select(infinite, whole, s.select(outdone, s.const(0, part.dtype), usual))
-
-
 class Sign(UnaryOperation):
     """-1, 0 or 1 as x is negative, zero or positive; z / |z| for complex numbers, NaN for NaN."""
 
@@ -105,14 +95,9 @@ class Sign(UnaryOperation):
         return found
 
     def body(self, s: Any, x: Any) -> Any:
-        zero, one = s.const(0, x.dtype), s.const(1, x.dtype)
         if dtypes.is_complex(x.dtype):
-            size = s.call("hypot", s.real(x), s.imag(x))
-            parts = s.real(x), s.imag(x)
-            unit = s.complex(_share(s, *parts, size), _share(s, *parts[::-1], size))
-            none = s.const(float("nan"), parts[0].dtype)
-            known = s.select(s.equal(x, x), unit, s.complex(none, none))
-            return s.select(s.equal(x, zero), zero, known)
+            return s.call("sign", x)
+        zero, one = s.const(0, x.dtype), s.const(1, x.dtype)
         negative = s.const(-1, x.dtype) if x.dtype not in dtypes.UNSIGNED else zero
         sign = s.select(s.less(x, zero), negative, s.select(s.less(zero, x), one, zero))
         return s.select(s.equal(x, x), sign, x)

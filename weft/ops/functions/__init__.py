@@ -7,6 +7,7 @@
 | `coefficients` | the fitted polynomials, made by `tools/fit_functions.py` |
 | `exponential`, `logarithm`, `power` | exponentials, logarithms, powers and roots |
 | `trigonometric`, `hyperbolic` | circular and hyperbolic functions and their inverses |
+| `complex_plane` | functions of complex numbers, on their parts |
 | `error`, `gamma` | error functions; the logarithm of gamma, and its derivative |
 | `bits` | signs, neighbours and exponents |
 | `fused` | products and sums of arrays that are rounded once |

@@ -14,6 +14,7 @@ import numpy as np
 from weft.errors import UnsupportedDTypeError, UnsupportedError
 from weft.ops.functions import (
     bits,
+    complex_plane,
     error,
     exponential,
     gamma,
@@ -64,6 +65,14 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "digamma": gamma.digamma,
     "ldexp": bits.ldexp,
 }
+# Functions of complex numbers, on their parts.
+COMPLEX_FUNCTIONS: dict[str, Callable[[Number, Number], tuple[Number, Number]]] = {
+    "exp": complex_plane.exp,
+    "log": complex_plane.log,
+    "sqrt": complex_plane.sqrt,
+    "reciprocal": complex_plane.reciprocal,
+    "sign": complex_plane.sign,
+}
 # Functions of the bits, whatever the format.
 BIT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copysign": bits.copysign,
@@ -76,6 +85,10 @@ def expand(s: Scalars, name: str, *args: Any) -> Any:
     dtype = np.dtype(args[0].dtype)
     if name in BIT_FUNCTIONS:
         return BIT_FUNCTIONS[name](s, *args)
+    if dtype.kind == "c" and name in COMPLEX_FUNCTIONS:
+        (x,) = args
+        real, imag = COMPLEX_FUNCTIONS[name](Number(s, s.real(x)), Number(s, s.imag(x)))
+        return s.complex(real.value, imag.value)
     if name not in FUNCTIONS:
         raise UnsupportedError(f"{name}: no kernel: it is not expanded into scalar instructions")
     if dtype.kind not in "fV":
