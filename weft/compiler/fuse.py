@@ -325,7 +325,8 @@ class Fusion:
         """Cheap calls that other groups use are computed there again instead of being stored."""
         users = self._users()
         fused = [node for node in nodes if node in self.group]
-        again, masks, among_near = self._again(fused)
+        again, masks = self._again(fused)
+        in_loops, _ = self._again(fused, near=True)  # a product may read its factors many times
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
             loops = all(g.kind != "host" for g in outside)
@@ -337,10 +338,9 @@ class Fusion:
                         users.setdefault(r.node, set()).update(outside)
                 continue
             loops = loops and not self._ends_product(node, users)
-            if node in among_near:  # a product may read its factors many times
-                loops = loops and all(g.kind == "loops" for g in outside)
             loops = loops and not self._is_made_once(node, outside)
-            if node in again and outside and loops and node not in self.kept:
+            cheap = in_loops if all(g.kind == "loops" for g in outside) else again
+            if node in cheap and outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
@@ -412,16 +412,15 @@ class Fusion:
         return node in self.group[node].rows and all(g.size >= SPREAD * size for g in outside)
 
     def _again(
-        self, nodes: Sequence[OutputRefs]
-    ) -> tuple[dict[OutputRefs, int], set[OutputRefs], set[OutputRefs]]:
+        self, nodes: Sequence[OutputRefs], near: bool = False
+    ) -> tuple[dict[OutputRefs, int], set[OutputRefs]]:
         """What computing a call again would take, with all that goes into it: instructions.
 
-        Second are those that hide elements by their positions, third those that read several
-        operands, of which all but one are near.
+        It reads one operand at most; but with `near`, also others that caches keep. Second are
+        calls that hide elements by their positions.
         """
         found: dict[OutputRefs, int] = {}
         masks: set[OutputRefs] = set()
-        among_near: set[OutputRefs] = set()
         large: dict[OutputRefs, set[Ref]] = {}
         for node in nodes:
             if self.kinds[node] != "map" or node not in self.group:
@@ -435,13 +434,12 @@ class Fusion:
                     cost += 0 if is_mask else found[r.node]
                     masks |= {node} if is_mask and r.node.types[0].dtype == bool else set()
                     loads |= large[r.node]
-                elif r.node.types[r.ref[1]].size > 1 and not is_near(r.ref, node):
+                elif r.node.types[r.ref[1]].size > 1:
                     loads.add(r.ref)
-            far = [ref for ref in loads if not is_near(ref, node)]
+            far = [ref for ref in loads if not (near and is_near(ref, node))]
             if cost <= (CHEAP if loads else FREE) and len(far) <= 1:
                 found[node], large[node] = cost, loads
-                among_near |= {node} if len(loads) > 1 else set()
-        return found, masks, among_near
+        return found, masks
 
     def stored(self, group: Group) -> list[OutputRefs]:
         """Members whose results other groups or the caller need in memory."""
