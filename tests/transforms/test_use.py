@@ -240,7 +240,7 @@ EMPTY = {
     "cond": lambda x: wf.cond(x.sum() > 0, wf.sin, wf.cos, x),
     "while_loop": lambda x: wf.while_loop(lambda c: c.sum() < 3, lambda c: c + 1, x),
     "checkpoint": wf.checkpoint(wf.sin),
-    "linalg": lambda x: wf.linalg.inv(x[:, None] * x),
+    "linalg": lambda x: wf.linalg.inv(x[:, None] * x + wf.eye(3, dtype=x.dtype)),
     "fft": wf.fft.fft,
     "jacobian": wf.jacrev(wf.sin),
     "nested": lambda x: wf.vmap(lambda v: v * x)(x),

@@ -1,18 +1,18 @@
-"""Every other element, in LLVM IR: the parts of complex numbers, and rows of two.
+"""Every second, third or fourth element, in LLVM IR: parts of complex numbers, and short rows.
 
-Lanes that are two elements apart are half of what lies there. Where the other half is read as well,
-one access takes both, and lanes alternate: processors have instructions for that.
+Lanes that are a few elements apart are one part of what lies there. Where the other parts are used
+as well, one access takes all of them, and lanes alternate: processors have instructions for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.compiler.emit_scope import VECTOR, Operand, Place
 from weft.compiler.emit_text import type_of, vector
 from weft.compiler.loops import Store, Value, expressions, leaves_of
-from weft.compiler.prices import Where, beside, where
+from weft.compiler.prices import GROUPS, Where, are_taken, together, where
 from weft.compiler.rebuild import Statements
 
 if TYPE_CHECKING:
@@ -27,62 +27,77 @@ def loads_in(statements: Statements) -> dict[Where, Value]:
 
 
 def alternating(values: Values, x: Value, place: Place) -> Operand | None:
-    """A load of every other element as half of one that takes all; None if the rest is not read."""
-    here = where(x.data, x.args[0])
-    first = min(here, beside(here), key=lambda each: each[2])
-    pair = values.loads.get(first), values.loads.get(beside(first))
-    if values.slope(x.args[0]) != 2 or None in pair or values.kind != "ptr":
+    """A load of every few elements as part of one that takes all; None if the ends are not read."""
+    here, step = where(x.data, x.args[0]), values.slope(x.args[0])
+    if values.kind != "ptr" or not are_taken(here, step, values.loads):
         return None
-    assert pair[0] is not None
-    kind = vector(type_of(x.dtype), 2 * values.lanes)
-    both = _both(values, pair[0], place)
-    lanes = ", ".join(f"i32 {2 * k + here[2] % 2}" for k in range(values.lanes))
+    assert isinstance(step, int)
+    kind = vector(type_of(x.dtype), step * values.lanes)
+    whole = _all(values, values.loads[together(here, step)[0]], step, place)
+    lanes = ", ".join(f"i32 {step * k + here[2] % step}" for k in range(values.lanes))
     mask = f"<{values.lanes} x i32> <{lanes}>"
-    text = values.let(f"shufflevector {kind} {both.text}, {kind} poison, {mask}", both.depth)
-    return Operand(text, x.dtype, values.lanes, both.depth, both.reads, True)
+    text = values.let(f"shufflevector {kind} {whole.text}, {kind} poison, {mask}", whole.depth)
+    return Operand(text, x.dtype, values.lanes, whole.depth, whole.reads, True)
 
 
-def _both(values: Values, first: Value, place: Place) -> Operand:
-    """All elements of the pairs that begin with a load of every other one."""
-    key = ("both", first)
+def _all(values: Values, first: Value, step: int, place: Place) -> Operand:
+    """All elements of the groups that begin with a load of every few ones."""
+    key = ("all", first)
     found = values.scopes.known.get(key)
     if found is None:
         pointer, depth, reads, _ = values.locate(place, first.args[0], 0)
         depth = values.scopes.anchor(depth, place.memory)
         lines, values.writer.lines = values.writer.lines, values.scopes.lines_at(depth)
-        text = values.read(place, pointer, 2 * values.lanes)
+        lanes = step * values.lanes
+        text = values.read(place, pointer, lanes)
         values.writer.lines = lines
-        lanes = 2 * values.lanes
         found = Operand(text, first.dtype, lanes, depth, reads | place.reads, True)
         values.scopes.keep(key, found, depth)
     assert isinstance(found, Operand)
     return found
 
 
-def in_pairs(
+def in_groups(
     values: Values, ready: list[tuple[Store, Operand]]
-) -> Iterable[tuple[tuple[Store, Operand], ...]]:
-    """Stores in order; two that follow each other and fill every other element are together."""
+) -> Iterator[list[tuple[Store, Operand]]]:
+    """Stores in order; those that follow each other and fill whole groups are together."""
     k = 0
     while k < len(ready):
-        step = 2 if k + 1 < len(ready) and _meet(values, ready[k][0], ready[k + 1][0]) else 1
-        yield tuple(ready[k : k + step])
-        k += step
+        step = values.slope(ready[k][0].index) if values.lane == VECTOR else None
+        group = ready[k : k + step] if step in GROUPS and isinstance(step, int) else []
+        if len(group) != step or not _meet(values, [store for store, _ in group]):
+            group = [ready[k]]
+        yield group
+        k += len(group)
 
 
-def _meet(values: Values, store: Store, other: Store) -> bool:
-    if values.variable is None or values.lane != VECTOR or values.kind != "ptr":
+def _meet(values: Values, stores: list[Store]) -> bool:
+    """Whether stores are those of a group, in order."""
+    if values.variable is None or values.kind != "ptr":
         return False
-    here, there = where(store.buffer, store.index), where(other.buffer, other.index)
-    return there == (*here[:2], here[2] + 1) and values.slope(store.index) == 2
+    places = [where(store.buffer, store.index) for store in stores]
+    buffer, moving, rest = places[0]
+    return places == [(buffer, moving, rest + k) for k in range(len(places))]
 
 
 def put_alternately(values: Values, place: Place, index: Value, found: list[Operand]) -> None:
-    """Write two vectors whose lanes alternate in memory, from an index on."""
-    lanes = values.lanes
-    kind = vector(type_of(found[0].dtype), lanes)
-    first, second = (values.spread(x, lanes) for x in found)
-    order = ", ".join(f"i32 {k // 2 + k % 2 * lanes}" for k in range(2 * lanes))
-    mask = f"<{2 * lanes} x i32> <{order}>"
+    """Write vectors whose lanes alternate in memory, from an index on."""
+    lanes, count, name = values.lanes, len(found), type_of(found[0].dtype)
+    texts = [values.spread(x, lanes) for x in found]
+    halves, kind = texts, vector(name, lanes)
+    if count > 2:
+        texts += ["poison"] * (4 - count)
+        halves = [_joined(values, kind, *texts[k : k + 2]) for k in (0, 2)]
+        kind = vector(name, 2 * lanes)
+    order = ", ".join(f"i32 {k // count + k % count * lanes}" for k in range(count * lanes))
+    mask = f"<{count * lanes} x i32> <{order}>"
+    first, second = halves
     text = values.writer.let(f"shufflevector {kind} {first}, {kind} {second}, {mask}")
-    values.write(place, values.locate(place, index, 0).pointer, text, 2 * lanes)
+    values.write(place, values.locate(place, index, 0).pointer, text, count * lanes)
+
+
+def _joined(values: Values, kind: str, first: str, second: str) -> str:
+    """Two vectors, one behind the other."""
+    lanes = 2 * values.lanes
+    mask = f"<{lanes} x i32> <{', '.join(f'i32 {k}' for k in range(lanes))}>"
+    return values.writer.let(f"shufflevector {kind} {first}, {kind} {second}, {mask}")

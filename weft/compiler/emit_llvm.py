@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from weft.compiler.emit_alternate import in_pairs, put_alternately
+from weft.compiler.emit_alternate import in_groups, put_alternately
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
@@ -198,10 +198,11 @@ class _Function:
         self._flush(ready, written)
 
     def _flush(self, ready: list[tuple[Store, Operand]], written: set[Memory]) -> None:
-        for (store, value), *other in in_pairs(self.values, ready):
+        for group in in_groups(self.values, ready):
+            store, value = group[0]
             place = self.values.place_of(("buffer", store.buffer))
-            if other:
-                put_alternately(self.values, place, store.index, [value, other[0][1]])
+            if len(group) > 1:
+                put_alternately(self.values, place, store.index, [x for _, x in group])
             else:
                 self._put(place, store.index, value)
         self.scopes.forget(frozenset(written))

@@ -408,8 +408,9 @@ class Fusion:
 
     def _is_made_once(self, node: OutputRefs, outside: set[Group]) -> bool:
         """Whether a call makes something of a row's result that others read for many elements."""
-        size = node.types[0].size
-        return node in self.group[node].rows and all(g.size >= SPREAD * size for g in outside)
+        if node not in self.group[node].rows:
+            return False
+        return all(group.size >= SPREAD * node.types[0].size for group in outside)
 
     def _again(
         self, nodes: Sequence[OutputRefs], near: bool = False

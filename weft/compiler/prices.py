@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from math import inf
 from typing import TypeAlias
@@ -23,6 +24,7 @@ from weft.compiler.rebuild import Statements, rebuild, values_of
 
 UNIT, SAME, APART = 5, 2, 20  # what an access costs: adjacent, one for all lanes, others
 Where: TypeAlias = tuple[int, Value | None, int]  # a buffer, what an index moves by, and its rest
+GROUPS = (2, 3, 4)  # elements that follow each other, of which lanes take one each
 _HEAVY = 6  # operations on floats for each access
 _OFTEN = 16  # how often a loop's inside counts, at most
 
@@ -40,10 +42,19 @@ def where(buffer: int, index: Value) -> Where:
     return (buffer, None, integer_of(index)) if index.op == "const" else (buffer, index, 0)
 
 
-def beside(place: Where) -> Where:
-    """The other element of the pair that an element belongs to, if two make a pair."""
+def together(place: Where, step: int) -> list[Where]:
+    """The elements of the group that an element belongs to, if so many make a group."""
     buffer, moving, rest = place
-    return buffer, moving, rest ^ 1
+    first = rest - rest % step
+    return [(buffer, moving, first + k) for k in range(step)]
+
+
+def are_taken(place: Where, step: object, places: Container[Where]) -> bool:
+    """Whether the ends of an element's group are used, too: then all of it can be read at once."""
+    if step not in GROUPS or not isinstance(step, int):
+        return False
+    first, *_, last = together(place, step)
+    return first in places and last in places
 
 
 def points_of(statement: Loop | Reduce) -> Statements:
@@ -108,10 +119,10 @@ def _price(variable: Value, statements: Statements, by_rows: bool) -> tuple[int,
     places = {where(memory, index) for memory, index in found if memory >= 0}
     for memory, index in found:
         step = number(stride(index, variable)) if hides(index, variable) else 0
-        is_half = step == 2 and beside(where(memory, index)) in places
+        is_part = are_taken(where(memory, index), step, places)
         if not hides(index, variable):
             total += SAME
-        elif step == 1 or is_half:
+        elif step == 1 or is_part:
             total, adjacent = total + UNIT, True
         else:
             total += APART
