@@ -64,16 +64,16 @@ def in_groups(
     k = 0
     while k < len(ready):
         step = values.slope(ready[k][0].index) if values.lane == VECTOR else None
-        group = ready[k : k + step] if step in GROUPS and isinstance(step, int) else []
-        if len(group) != step or not _meet(values, [store for store, _ in group]):
-            group = [ready[k]]
-        yield group
-        k += len(group)
+        count = step if isinstance(step, int) and step in GROUPS else 1
+        if not _meet(values, [store for store, _ in ready[k : k + count]], count):
+            count = 1
+        yield ready[k : k + count]
+        k += count
 
 
-def _meet(values: Values, stores: list[Store]) -> bool:
-    """Whether stores are those of a group, in order."""
-    if values.variable is None or values.kind != "ptr":
+def _meet(values: Values, stores: list[Store], count: int) -> bool:
+    """Whether stores are those of a group of so many elements, in order."""
+    if values.variable is None or values.kind != "ptr" or len(stores) < count:
         return False
     places = [where(store.buffer, store.index) for store in stores]
     buffer, moving, rest = places[0]
