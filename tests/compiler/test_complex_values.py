@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -278,3 +280,19 @@ def test_no_access_leaves_memory(monkeypatch):
     for name, function in PROGRAMS.items():
         made = traced(function, x, y)
         assert_same(compiled(made, (x, y)), interpreted(made, (x, y)), name)
+
+
+def test_factors_of_parts_that_lie_anywhere():
+    rng = np.random.default_rng(3)
+    t, x, y = (rng.standard_normal((k, 20, 20)).astype(np.float32) for k in (2, 1, 1))
+    w = (x + 1j * y)[0]
+    for function in (
+        lambda xp, join, t, w: join(t[0], t[1]) @ w,
+        lambda xp, join, t, w: w @ join(t[1], t[1].T),
+        lambda xp, join, t, w: join(t[1], t[0]) @ xp.conj(w).T,
+        lambda xp, join, t, w: join(t[0, ::2], t[0, 1::2]) @ w,
+    ):
+        wanted = function(np, lambda x, y: x + 1j * y, t, w)
+        product = wf.compile(partial(function, wf, wf.complex))
+        found = product(wf.tensor(t), wf.tensor(w)).numpy()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)

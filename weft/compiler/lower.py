@@ -50,6 +50,7 @@ from weft.compiler.point import (
     reduced_size,
     weight,
 )
+from weft.compiler.polynomial import number, polynomial, subtract
 from weft.core.common import dtypes
 from weft.core.common.types import DType, Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -511,10 +512,15 @@ def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
 def _part_of(pull: Pull, x: Value, part: Index) -> Value:
     """The real (0) or imaginary (1) part of a number, where it lies if it lies in memory."""
     real, imag = parts(x)
-    if real.op == imag.op == "load" and real.data == imag.data:
+    if real.op == imag.op == "load" and real.data == imag.data and _follows(real, imag):
         return load(real.data, (Index.of(real.args[0]) + part).value, real.dtype)
     found: Value = pull.select(pull.equal(part.value, integer(0)), real, imag)
     return found
+
+
+def _follows(x: Value, y: Value) -> bool:
+    """Whether what `y` loads lies behind what `x` loads."""
+    return number(polynomial(subtract(y.args[0], x.args[0]))) == 1
 
 
 def _complex_product(frame: Frame, node: OutputRefs) -> tuple[Statement, ...]:
