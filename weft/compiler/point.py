@@ -223,9 +223,7 @@ def inside(i: Part, size: int) -> Index:
 
 
 def kind_of(node: OutputRefs) -> str:
-    """How a call is compiled: view, map, join, reduce, ordered, scatter, dot, conv, few,
-    order, host.
-    """
+    """How a call is compiled, in one word: as a view, a map, a product of matrices, on the host…"""
     if not node.kind:
         node.kind = _kind_of(node)
     return node.kind
