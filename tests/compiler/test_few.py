@@ -54,6 +54,13 @@ def operands(name, n, dtype, batch, columns=2):
     return a, np.random.default_rng(n).normal(size=(*batch, n, columns)).astype(dtype)
 
 
+def by_reference(function, given):
+    """What NumPy's instructions make of the operands of a function that is one call."""
+    (node,) = wf.trace(function, *map(wf.tensor, given)).nodes
+    assert kind_of(node) == "few"
+    return node.op.eval(*given, **node.params)
+
+
 def close(found, wanted, dtype):
     atol = 200 * np.finfo(dtype).eps * max(1.0, np.abs(wanted).max(initial=0))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
@@ -70,6 +77,7 @@ def test_a_kernel_and_its_reference_give_the_same_bits(name, n, batch, dtype):
     found = wf.compile(function)(*tensors).numpy()
     assert found.dtype == dtype
     assert found.tobytes() == function(*tensors).numpy().tobytes()
+    assert found.tobytes() == by_reference(function, given).tobytes()
     close(found, reference(*(x.astype(np.float64) for x in given)), dtype)
 
 
@@ -207,9 +215,7 @@ def test_derivatives_of_few_rows(name, n):
 def test_a_batch_is_the_same_for_any_number_of_threads_as_in_numpy(name):
     function, _, _ = CASES[name]
     given = operands(name, 3, np.float32, (20_000,))
-    trace = wf.compile(function).lower(*map(wf.tensor, given))
-    (node,) = (node for node in trace.nodes if kind_of(node) == "few")
-    wanted = node.op.eval(*given[: len(node.inputs)], **node.params)
+    trace, wanted = wf.trace(function, *map(wf.tensor, given)), by_reference(function, given)
     for threads in (1, 2, 4):
         assert compiled(trace, given, threads)[0].tobytes() == wanted.tobytes()
 
@@ -219,3 +225,13 @@ def test_operands_that_are_views_are_read_where_they_lie():
     function = wf.compile(lambda a, b: linalg.solve(a[::-1, 1:4, ::-1].mT, b[None, 2:5]))
     found = function(wf.tensor(a), wf.tensor(b)).numpy()
     close(found, np.linalg.solve(turned(a[::-1, 1:4, ::-1]), b[None, 2:5]), np.float64)
+
+
+def test_operands_are_looked_at_before_a_result_lies_where_they_did():
+    here = wf.tensor([[True, False], [False, False]])
+    first = wf.compile(
+        lambda a: wf.where(here, linalg.cholesky(a)[0, 0], a[0, 0]), donate_argnums=(0,)
+    )
+    with pytest.raises(ArgumentError, match="not positive definite"):
+        first(wf.tensor(np.array([[4.0, 0.0], [0.0, -1.0]])))
+    assert first(wf.tensor(np.array([[4.0, 0.0], [0.0, 1.0]]))).numpy().tolist() == [[2, 4], [4, 4]]

@@ -201,7 +201,9 @@ def lower_small(nodes: Sequence[OutputRefs], outputs: Sequence[Ref]) -> Lowered:
     for ref, found in values.items():
         number = buffers.setdefault(ref, len(buffers))
         body += [Store(number, integer(i), x) for i, x in enumerate(found)]
-    return _finish("small", buffers, reads, (), tuple(body), bad)
+    if bad is not None:  # results may lie where operands did: these are looked at before
+        body.insert(0, report(len(buffers), bad, few.SINGULAR))
+    return _finish("small", buffers, reads, (), tuple(body), reports=bad is not None)
 
 
 def evaluate(pull: Pull, nodes: Sequence[OutputRefs]) -> None:
@@ -225,16 +227,14 @@ def _finish(
     reads: int,
     locals_: Sequence[Local],
     body: tuple[Statement, ...],
-    bad: Value | None = None,
+    reports: bool,
 ) -> Lowered:
     made = tuple(
         Buffer(f"b{i}", node.types[slot].dtype, "read" if i < reads else "write")
         for (node, slot), i in buffers.items()
     )
     refs = tuple(buffers)
-    if bad is not None:
-        body, made = (*body, report(len(made), bad, few.SINGULAR)), (*made, STATUS)
-    reports = bad is not None
+    made = (*made, STATUS) if reports else made
     return Lowered(Kernel(name, made, tuple(locals_), body), refs, refs[reads:], reports)
 
 
@@ -293,12 +293,14 @@ def lower_scan(node: OutputRefs) -> Lowered:
         start.append(Assign(flag.data, const(False, BOOL)))
         watch, bad = (Assign(flag.data, pull.bit_or(flag, bad)),), flag
     loop = Loop(step.value, integer(0), integer(length), (*watch, *stores, *moves))
-    end = [
+    end: list[Statement] = [
         Store(buffers.setdefault((node, k), len(buffers)), integer(i), get(first + i, x.dtype))
         for k, (values, first) in enumerate(zip(found, carried.values(), strict=False))
         for i, x in enumerate(values)
     ]
-    return _finish("scan", buffers, reads, locals_, (*start, loop, *end), bad)
+    if bad is not None:
+        end.append(report(len(buffers), bad, few.SINGULAR))
+    return _finish("scan", buffers, reads, locals_, (*start, loop, *end), reports=bad is not None)
 
 
 def _step_results(
