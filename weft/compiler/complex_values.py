@@ -44,7 +44,7 @@ def literal_of(number: Any, dtype: DType) -> Value:
     return paired(const(exact.real, part), const(exact.imag, part))
 
 
-def element(buffer: int, place: Index, dtype: DType) -> Value:
+def loaded(buffer: int, place: Index, dtype: DType) -> Value:
     """The element of a buffer at `place`, counted in whole numbers."""
     if not dtypes.is_complex(dtype):
         return load(buffer, place.value, dtype)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weft.compiler.emit_scope import VECTOR, Operand, Place
 from weft.compiler.emit_text import type_of, vector
 from weft.compiler.loops import Store, Value, expressions, leaves_of
-from weft.compiler.prices import GROUPS, Where, are_taken, together, where
+from weft.compiler.prices import Where, are_taken, group_of, together, where
 from weft.compiler.rebuild import Statements
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def loads_in(statements: Statements) -> dict[Where, Value]:
 
 def alternating(values: Values, x: Value, place: Place) -> Operand | None:
     """A load of every few elements as part of one that takes all; None if the ends are not read."""
-    here, step = where(x.data, x.args[0]), values.slope(x.args[0])
-    if values.kind != "ptr" or not are_taken(here, step, values.loads):
+    here, slope = where(x.data, x.args[0]), values.slope(x.args[0])
+    if values.kind != "ptr" or not are_taken(here, slope, values.loads):
         return None
-    assert isinstance(step, int)
+    step = group_of(slope)
     kind = vector(type_of(x.dtype), step * values.lanes)
     whole = _all(values, values.loads[together(here, step)[0]], step, place)
     lanes = ", ".join(f"i32 {step * k + here[2] % step}" for k in range(values.lanes))
@@ -63,8 +63,7 @@ def in_groups(
     """Stores in order; those that follow each other and fill whole groups are together."""
     k = 0
     while k < len(ready):
-        step = values.slope(ready[k][0].index) if values.lane == VECTOR else None
-        count = step if isinstance(step, int) and step in GROUPS else 1
+        count = group_of(values.slope(ready[k][0].index)) if values.lane == VECTOR else 1
         if not _meet(values, [store for store, _ in ready[k : k + count]], count):
             count = 1
         yield ready[k : k + count]

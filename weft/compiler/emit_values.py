@@ -490,9 +490,9 @@ class Values:
             pointer, depth, reads, _ = self.locate(place, index, 0)
             lanes, varies, align = self.lanes, True, self.alignment(place, index)
         else:
-            half = alternating(self, x, place) if x.op == "load" else None
-            if half is not None:
-                return half
+            part = alternating(self, x, place) if x.op == "load" else None
+            if part is not None:
+                return part
             inside = self.parts and x.op == "load" and self.kind == "ptr"
             is_held = inside and step is None and is_held_back(self, index)
             return held_back(self, x, place) if is_held else gather(self, x, place)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from weft.compiler.complex_values import element
+from weft.compiler.complex_values import loaded
 from weft.compiler.folds import folded
 from weft.compiler.index import Index, axis, flat
 from weft.compiler.loops import Value, integer
@@ -167,7 +167,7 @@ class Fusion:
                 return None
             found[ref, index] = Read(ref, index, in_order(ref, index, here, prod(space)))
             kind = ref[0].types[ref[1]]
-            return element(self.order.get(ref[0], -1), flat(index, kind.shape), kind.dtype)
+            return loaded(self.order.get(ref[0], -1), flat(index, kind.shape), kind.dtype)
 
         pull = Pull(source)
         if self.kinds[node] != "reduce" and not isinstance(node.op, ElementwiseOperation):

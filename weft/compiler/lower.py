@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.compiler import folds
 from weft.compiler.balanced import combined
-from weft.compiler.complex_values import element, parts, whole
+from weft.compiler.complex_values import loaded, parts, whole
 from weft.compiler.fuse import CHEAP, Fusion, Group
 from weft.compiler.index import Index, axis, flat, strided, unflat
 from weft.compiler.loops import (
@@ -112,7 +112,7 @@ class Frame:
         kind = ref[0].types[ref[1]]
         steps = self.strides.get(ref)
         place = flat(point, kind.shape) if steps is None else strided(point, steps)
-        return element(self.buffer(ref, "read"), place, kind.dtype)
+        return loaded(self.buffer(ref, "read"), place, kind.dtype)
 
     def keep(self, x: Value) -> tuple[list[Statement], Value]:
         """What puts a number into a register, and the number from there."""
@@ -221,9 +221,9 @@ def _points(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
         rows = frame.variables(tuple(lead))  # whose elements are written out
         made = [s for j in range(last) for s in element((*rows, Index.of(j)))]
         return nest(rows, tuple(lead), tuple(made))
-    joins = [n for n in frame.group.members if n.types[0].shape == space and joined_axis(n)]
-    if joins and not frame.one_nest:
-        return _pieces(frame, joins[0], space, element)
+    for node in frame.group.members if not frame.one_nest else ():
+        if node.types[0].shape == space and joined_axis(node) is not None:
+            return _pieces(frame, node, space, element)
     point = frame.variables(space)
     return nest(point, space, element(point))
 

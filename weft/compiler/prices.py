@@ -49,12 +49,15 @@ def together(place: Where, step: int) -> list[Where]:
     return [(buffer, moving, first + k) for k in range(step)]
 
 
+def group_of(step: object) -> int:
+    """How many elements make up a group of which lanes so far apart take one each; 1 if none do."""
+    return step if isinstance(step, int) and step in GROUPS else 1
+
+
 def are_taken(place: Where, step: object, places: Container[Where]) -> bool:
     """Whether the ends of an element's group are used, too: then all of it can be read at once."""
-    if step not in GROUPS or not isinstance(step, int):
-        return False
-    first, *_, last = together(place, step)
-    return first in places and last in places
+    group = together(place, group_of(step))
+    return len(group) > 1 and group[0] in places and group[-1] in places
 
 
 def points_of(statement: Loop | Reduce) -> Statements:

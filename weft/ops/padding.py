@@ -81,8 +81,7 @@ def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any) -> Tensor:
         if not x.shape[i]:
             raise ShapeError(f"pad: axis {i} is empty: {mode!r} has nothing to repeat")
         if max(pair) <= x.shape[i] - (mode == "reflect") or mode == "edge":
-            sides = (_repeated(x, i, width, mode, side) for side, width in enumerate(pair))
-            before, after = sides
+            before, after = (_repeated(x, i, width, mode, side) for side, width in enumerate(pair))
             x = concat([part for part in (before, x, after) if part is not None], i)
         else:  # it is repeated several times
             x = take(x, np.pad(np.arange(x.shape[i]), pair, mode=mode), axis=i)
