@@ -314,8 +314,8 @@ def choose_shared(
         deep = min(deep, PIECE)
     else:
         deep = ceil(balanced(depth, deep, UNROLL) / 8) * 8
-    large = vector_bytes == WIDEST
-    held, waiting = (HELD_WIDE, WAITING_WIDE) if large else (HELD, WAITING)
+    is_wide = vector_bytes == WIDEST
+    held, waiting = (HELD_WIDE, WAITING_WIDE) if is_wide else (HELD, WAITING)
     most = choice.right or held
     tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
     most = choice.sums or waiting
@@ -327,7 +327,7 @@ def choose_shared(
         tile = _strip(product, (rows, columns, depth), strip, (high, wide))
     elif not tall:
         batches = prod(known(e) or 1 for _, e in product.batch)
-        tasks = ceil((TASKS if large else 2 * TASKS) / max(batches, 1))
+        tasks = ceil(2 * TASKS / max(batches, 1))
         tile = _enough((rows, columns), tile, (high, wide), tasks)
     packs = not (once and (tall or rows) % high == 0)
     block = Block(high, vectors, lanes, *tile, deep, packs, True)

@@ -41,8 +41,8 @@ from weft.compiler.rebuild import Scope, Statements, assigned_locals
 from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 
-DEEP = 768  # bytes of the depth in one piece, at most: two panels fit the first cache
-TALL = 512  # rows of a task, at most
+DEEP = 2048  # bytes of the depth in one piece, at most: sums that wait for the next one cost more
+TALL = 1024  # rows of a task, at most: each packs its columns
 WIDE = 512  # columns of a task, at most
 TASKS = 8  # tasks, at least, if rows are many enough
 SHORT = 64  # rows of a task that is not made shorter

@@ -17,7 +17,7 @@ import numpy as np
 from weft.runtime.cpu.executor import executor
 from weft.runtime.cpu.pool_text import POOL, POOL_BYTES
 
-_SPIN_NS = 50_000  # how long an idle worker stays awake: longer than the gap between two regions
+_SPIN_NS = 200_000  # how long who waits stays awake: longer than most gaps between two regions
 _JOIN_SECONDS = 1.0
 _LINE = 64
 MOST_THREADS = 1024
