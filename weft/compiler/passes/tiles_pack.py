@@ -86,7 +86,7 @@ class Rows(Packing):
         if self.lies_across and not runs_along(self.factor, f.product.depth[0]):
             chunks = f.let("chunks", divide(points.count, EDGE), made)
             first = multiply(chunks, EDGE)
-            made += f.loop("chunk", chunks, lambda c: self.turned(points, depth, whole, c))
+            made += f.loop("group", whole, lambda g: self.turned(points, depth, g, chunks))
 
         def row(i: Value) -> Statements:
             def group(g: Value) -> Statements:
@@ -114,25 +114,26 @@ class Rows(Packing):
         rows = add(multiply(group, self.width), row)
         return add(multiply(rows, self.group), deep)
 
-    def turned(self, points: Span, depth: Span, whole: Value, chunk: Value) -> Statements:
-        """Copy 16 rows that memory holds side by side."""
-        f, first = self.frame, multiply(chunk, EDGE)
+    def turned(self, points: Span, depth: Span, group: Value, chunks: Value) -> Statements:
+        """Copy one group of rows that memory holds side by side, 16 at a time."""
+        f = self.frame
 
-        def group(g: Value) -> Statements:
+        def chunk(c: Value) -> Statements:
             made: list[Statement] = []
+            first = multiply(c, EDGE)
             for part in range(0, self.group, EDGE):
                 lane = f.scope.variable("lane")
-                start = add(multiply(g, self.group), part)
+                start = add(multiply(group, self.group), part)
                 point = add(points.start, add(first, lane))
                 given = [self.element(point, add(start, k), depth) for k in range(EDGE)]
                 body = tuple(
-                    Assign(self.array, x, self.place(g, add(first, i), add(lane, part)))
+                    Assign(self.array, x, self.place(group, add(first, i), add(lane, part)))
                     for i, x in enumerate(turned(given))
                 )
                 made.append(Loop(lane, ZERO, integer(EDGE), body, "vector", EDGE))
             return tuple(made)
 
-        return f.loop("group", whole, group)
+        return f.loop("chunk", chunks, chunk)
 
 
 class Columns(Packing):
