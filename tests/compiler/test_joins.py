@@ -168,6 +168,17 @@ def test_computed_pieces_along_any_axis(axis, sizes):
     assert kernels_of(function, *given) == 1
 
 
+@pytest.mark.parametrize("axis", [-1, -2, -3])
+@pytest.mark.parametrize("rows", [2, 70])
+def test_pieces_that_a_map_leaves_alone_are_the_same_in_every_row(axis, rows):
+    shape = [3, 5, 4]
+    shape[axis] = 2
+    x = wf.tensor(RNG.standard_normal((rows, 3, 5, 4)).astype(np.float32))
+    alone = wf.tensor(RNG.standard_normal(shape).astype(np.float32))
+    function = wf.vmap(lambda x: wf.concatenate([wf.exp(x), wf.exp(alone), alone], axis) + 1)
+    assert_same([wf.compile(function)(x).host()], [function(x).host()])
+
+
 def test_what_others_need_of_a_piece_is_computed_once():
     x = RNG.standard_normal((100, 8)).astype(np.float32)
 

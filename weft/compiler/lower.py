@@ -236,7 +236,7 @@ def _pieces(
     outer = frame.variables(space[:axis])
     made: list[Statement] = []
     for source, slot in join.inputs:
-        shape = source.types[slot].shape[axis:]
+        shape = source.types[slot].shape[join.params["axis"] :]
         first, *rest = inner = frame.variables(shape)
         made += nest(inner, shape, element((*outer, first + start, *rest)))
         start += shape[0]
