@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.compiler.bits import arrays_of, assert_same, compiled, interpreted
 from weft.compiler.native import Native
 from weft.compiler.rebuild import values_of
 
@@ -77,3 +78,17 @@ def test_what_multiplies_matrices_reads_a_normalized_factor_from_memory():
 def test_interpolation_searches_each_place_once():
     given = (np.ones(100, np.float32), np.arange(9, dtype=np.float32), np.ones(9, np.float32))
     assert len(steps_of(wf.interp, *given)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("shape", [(7, 40), (4,), (3, 70, 5)])
+def test_a_result_is_not_written_over_what_a_sum_beside_it_reads(shape, dtype):
+    x, y = np.random.default_rng(0).standard_normal((2, *shape)).astype(dtype)
+
+    def function(x, y):
+        running, factor = wf.cumsum(x, axis=-1), wf.exp(y)
+        return wf.sum(factor * running, axis=-1), factor + 1
+
+    trace = wf.trace(function, wf.tensor(x), wf.tensor(y))
+    arrays = arrays_of(trace, (x, y))
+    assert_same(compiled(trace, arrays), interpreted(trace, arrays))

@@ -460,7 +460,8 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     for place, node in enumerate(stored):
         if stage[node] < last:  # later stages read operands again
             continue
-        again = _read_after(fusion, node, stored[place + 1 :], stage)
+        later = [*stored[place + 1 :], *_reduced_after(fusion, node, stage)]
+        again = _read_after(fusion, node, later, stage)
         itemsize = node.types[0].dtype.itemsize
         for r in reads:
             same = r.node.types[r.ref[1]].dtype.itemsize == itemsize
@@ -476,12 +477,19 @@ def _is_whole(group: Group, node: OutputRefs) -> bool:
     return node not in group.rows or kind_of(node) == "reduce"
 
 
+def _reduced_after(
+    fusion: Fusion, node: OutputRefs, stage: dict[OutputRefs, int]
+) -> list[OutputRefs]:
+    """The reductions that meet their elements once a member's element is stored."""
+    return [n for n in stage if fusion.kinds[n] == "reduce" and stage[n] == stage[node] + 1]
+
+
 def _read_after(
     fusion: Fusion, node: OutputRefs, later: Sequence[OutputRefs], stage: dict[OutputRefs, int]
 ) -> set[Ref]:
     """What calls read after a member was stored; if it is reduced, they find it in a register."""
     found: set[Ref] = set()
-    reduced = any(fusion.kinds[n] == "reduce" and stage[n] == stage[node] + 1 for n in stage)
+    reduced = bool(_reduced_after(fusion, node, stage))
     stack, seen = list(later), {*later, *([node] if reduced else ())}
     while stack:
         for r in fusion.reads[stack.pop()]:
