@@ -211,6 +211,23 @@ def test_fma_rounds_once(dtype, native):
         assert same_bits(found, exact)
 
 
+@EITHER
+@pytest.mark.parametrize("dtype", [FLOAT, np.dtype(np.float64)], ids=str)
+def test_the_negative_of_a_sum_of_products_has_the_other_sign_of_zero(dtype, native):
+    x, y = np.array([[0.0, -0.0, 1.5, -1.5, 2.0], [1.0, 1.0, 2.0, 2.0, -1.0]], dtype)
+    z = -(x * y)
+    given = operands(dtype, dtype, dtype)
+    for made in (
+        builder.neg(builder.fma(*given)),
+        builder.mul(builder.fma(*given), const(-1, dtype)),
+    ):
+        for lanes in (1, 4):
+            found = np.ones_like(x)
+            kernel = elementwise(made, [dtype] * 3, len(x), lanes, "kernel")
+            run(kernel, found, x, y, z, native=native)
+            assert same_bits(found, -fma(x, y, z))
+
+
 FUNCTIONS = (
     "exp exp2 expm1 sigmoid log log2 log10 log1p log_sigmoid sin cos tan asin acos atan sinh cosh "
     "tanh asinh acosh atanh sqrt rsqrt cbrt erf erfc erfinv lgamma digamma"

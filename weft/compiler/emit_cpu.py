@@ -44,7 +44,7 @@ def native_to(target: Target) -> frozenset[str]:
     if target.architecture != "x86_64":
         found = {"half", "round", "fma", "saturate", "lane", "overwrites"}
         if target.architecture in _NEON:
-            found |= {"inserts"}
+            found |= {"inserts", "fnmadd"}
         return frozenset(found | {"dot4", "sdot"} if target.has("dotprod") else found)
     has = {
         "stream": ("avx",),

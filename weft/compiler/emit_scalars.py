@@ -35,7 +35,7 @@ def instruction(
     """One instruction on operands of dtype `source`; the result is of dtype `target`.
 
     `native` names what the target does itself: `half` (conversions), `round`, `fma`, `range`,
-    `scale`; and `overwrites` if sums of products go where the addend was.
+    `scale`, `fnmadd`; and `overwrites` if sums of products go where the addend was.
     """
     if op == "cast":
         return cast(c, native, args[0], source, target)
@@ -83,15 +83,25 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
     if op in _ROUNDING:
         return _whole(c, native, op, name, args[0])
     if op == "fma":
-        if "overwrites" in native:
-            args = [args[0], _in_one_register(c, args[1], name), _from_memory(c, args[2], name)]
-        return c.intrinsic("fma", name, *args) if "fma" in native else fused(c, args, name)
+        return _fma(c, native, args, name)
     if op == "rem":
         return remainder(c, args[0], args[1], name)
     if op == "floordiv":
         whole = partial(_whole, c, native, "floor", name)
         return floor_divide(c, args[0], args[1], name, whole)
     raise _refuse(op, dtype)
+
+
+def _fma(c: Code, native: frozenset[str], args: list[str], name: str) -> str:
+    if "fma" not in native:
+        return fused(c, args, name)
+    if "overwrites" in native:
+        args = [args[0], _in_one_register(c, args[1], name), _from_memory(c, args[2], name)]
+    found = c.intrinsic("fma", name, *args)
+    if "fnmadd" in native and c.lanes == 1:
+        # LLVM would negate factor and addend instead of the sum, whose 0 then has another sign.
+        return c.intrinsic("arithmetic.fence", name, found)
+    return found
 
 
 def by_avx512(c: Code, instruction: str, args: list[str], name: str, size: int, *more: int) -> str:
