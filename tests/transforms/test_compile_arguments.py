@@ -285,6 +285,18 @@ def test_donation_spares_what_others_see(x):
     assert len(seen) == 4
 
 
+@pytest.mark.parametrize(
+    "same", [lambda a: a, lambda a: wf.negative(-a), lambda a: wf.concat([a[:0], a])], ids=range(3)
+)
+@pytest.mark.parametrize("size", [4, 5000])
+def test_a_donated_argument_that_is_returned_is_not_written_over(same, size):
+    compiled = wf.compile(lambda a: (wf.exp(a), same(a)), donate_argnums=0)
+    given = wf.arange(size, dtype=wf.float64) / size
+    expected = given.tolist()
+    _, found = compiled(given)
+    assert found.tolist() == expected
+
+
 @pytest.mark.parametrize("size", [4, 100_000])
 def test_memory_that_nobody_else_sees_is_really_given(size):
     compiled = wf.compile(lambda state: state + 1, donate_argnums=0)

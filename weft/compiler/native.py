@@ -85,7 +85,9 @@ class Native(Prepared):
         with memory_told(f"kernels for {len(trace.nodes)} calls were written"):
             self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
         self._kept = self._place_kept()
-        self.placement = place(self.steps, self._inputs, self._outputs, donated)
+        given_back = set(self._given)
+        spare = [gone and m not in given_back for m, gone in zip(self._inputs, donated)]
+        self.placement = place(self.steps, self._inputs, self._outputs, tuple(spare))
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock, drafts)
         self._prepare()
 
