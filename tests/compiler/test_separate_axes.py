@@ -51,3 +51,12 @@ def test_other_reductions_stay_as_they_are(shape, axes, dtype):
     assert x.size >= MANY or shape[0] == 7
     trace = wf.trace(function, wf.tensor(x.astype(dtype)))
     assert rewrite(trace)[0] is trace
+
+
+@pytest.mark.parametrize(("shape", "axes"), SEPARATE)
+def test_complex_numbers_are_reduced_to_the_same_bits_in_every_tier(shape, axes):
+    parts = np.random.default_rng(7).standard_normal((2, *shape))
+    x = wf.tensor(parts[0] + 1j * parts[1])
+    for reduction in (wf.sum, wf.prod, wf.any):
+        function = lambda x, reduce=reduction: reduce(x, axis=axes)  # noqa: E731
+        assert bits(wf.compile(function)(x).host()) == bits(function(x).host())

@@ -271,7 +271,8 @@ def holds(wide: DType, narrow: DType) -> bool:
 def rows_first(calls: Calls, call: Call) -> Ref | None:
     """Over the last axes and others, between which some stay: over the last ones, then the others.
 
-    Kernels combine in this order anyway; in two of them memory is read from end to end.
+    Kernels combine in this order anyway; in two of them memory is read from end to end. Products of
+    complex numbers are NumPy's, in an order of its own.
     """
     axes, kind = call.params["axes"], call.source_kind(0)
     run = 0
@@ -279,7 +280,8 @@ def rows_first(calls: Calls, call: Call) -> Ref | None:
         run -= 1
     others = tuple(axis - run for axis in axes if axis < run)
     apart = bool(run and others) and -min(axes) > len(axes)
-    if not apart or kind.size < MANY or dtypes.is_narrow(kind.dtype):
+    is_numpys = dtypes.is_complex(kind.dtype) and call.op.name == "reduce_prod"
+    if not apart or kind.size < MANY or dtypes.is_narrow(kind.dtype) or is_numpys:
         return None
     rows = calls.call(call.op.name, call.inputs, {"axes": tuple(range(run, 0))}, call.like)
     return calls.call(call.op.name, (rows,), {"axes": others}, call.like)
