@@ -22,6 +22,9 @@ CASES = {
     "interp at its points": lambda xp: xp.interp(X, X, Y[0], right=8.0),
     "interp around": lambda xp: xp.interp(PLACES, X[::-1] * 3, Y[0], period=2.5),
     "interp of complex values": lambda xp: xp.interp(PLACES, X, Y[0] + 1j * Y[1]),
+    "interp beside infinities": lambda xp: xp.interp(
+        np.arange(-1, 5, 0.5), np.arange(5.0), np.array([1.0, np.inf, np.inf, np.nan, 2.0])
+    ),
     "interp of one point": lambda xp: xp.interp(X, X[:1], Y[0, :1]),
     "gradient": lambda xp: xp.gradient(Y),
     "gradient of distance": lambda xp: xp.gradient(Y, 0.5, axis=1),

@@ -70,8 +70,12 @@ def interp(
     taken = partial(FUNCTIONS["take"], mode="clip")  # there is nothing to check
     x0, x1, y0, y1 = (taken(t, i) for t in (places, values) for i in (lower, upper))
     width = x1 - x0
-    share = (at - x0) / where(width == 0, 1.0, width)
-    found = y0 + cast(share, dtypes.real_of(values.dtype)) * (y1 - y0)
+    share = cast((at - x0) / where(width == 0, 1.0, width), dtypes.real_of(values.dtype))
+    found = y0 + share * (y1 - y0)
+    # Beside a value that is infinite or missing, those on points stay, and others as NumPy has them.
+    is_level = (at == x0) | (y0 == y1)
+    from_above = where(is_level, y0, y1 + (share - 1) * (y1 - y0))
+    found = where(FUNCTIONS["isnan"](found), from_above, found)
     found = where(at >= places[last], values[last], found)
     if right is not None:
         found = where(at > places[last], right, found)
