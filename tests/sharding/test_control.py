@@ -77,3 +77,28 @@ def test_control_flow_can_be_mapped_and_compiled_over_a_mesh(name) -> None:
     for x in list(layouts(3))[::2]:
         close(wf.vmap(FUNCTIONS[name])(wf.stack([x, x + 1])), expected)
         close(wf.compile(FUNCTIONS[name])(x), FUNCTIONS[name](wf.asarray(ROWS)))
+
+
+INSIDE = {
+    "cond": lambda f, x: wf.cond(x.sum() < 100, f, wf.zeros_like, x),
+    "switch": lambda f, x: wf.switch(wf.asarray(1), [wf.cos, f], x),
+    "while_loop": lambda f, x: wf.while_loop(lambda c: c.sum() < 50, lambda c: f(c) + 2, x),
+    "fori_loop": lambda f, x: wf.fori_loop(0, 2, lambda i, c: f(c) * 0.5, x),
+    "map": lambda f, x: wf.map(f, wf.stack([x, 2 * x])),
+    "nested": lambda f, x: wf.map(lambda v: wf.cond(True, f, wf.cos, v), wf.stack([x, 2 * x])),
+    "checkpoint": lambda f, x: wf.checkpoint(f)(x),
+}
+
+
+@pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.parametrize("name", INSIDE)
+def test_control_flow_on_one_device_may_lay_its_values_out_inside(name, manual) -> None:
+    mesh = wf.DeviceMesh("pair", (2,), ("i",))
+    halves = wf.P(None, "i")
+    inner = wf.shard_map(wf.sin, mesh, in_specs=halves, out_specs=halves, manual=manual)
+    plain, laid_out = (lambda x, f=f: INSIDE[name](f, x) for f in (wf.sin, inner))
+    x = wf.asarray(ROWS)
+    close(laid_out(x), plain(x))
+    close(wf.compile(laid_out)(x), plain(x))
+    if name != "while_loop":
+        close(wf.grad(total(laid_out))(x), wf.grad(total(plain))(x))

@@ -53,16 +53,7 @@ def _result(held: Shards | None, tensors: Iterator[Tensor]) -> Tensor:
 
 def is_distributed(trace: Trace, specs: Sequence[ShardingSpec | None]) -> bool:
     """Whether anything of a trace lies over a mesh."""
-    return any(spec is not None for spec in specs) or any(
-        node.op.home is MESH or _holds_layouts(node) for node in trace.nodes
-    )
-
-
-def _holds_layouts(node: OutputRefs) -> bool:
-    """Whether a subgraph of a call lays tensors out over a mesh."""
-    values = [v if isinstance(v, tuple) else (v,) for v in node.params.values()]
-    inner = [each for group in values for each in group if isinstance(each, Trace)]
-    return any(is_distributed(each, ()) for each in inner)
+    return any(spec is not None for spec in specs) or trace.home is MESH
 
 
 def partition(

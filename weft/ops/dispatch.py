@@ -21,6 +21,7 @@ from weft.core.common.trees import tree_leaves
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import GRAPH, in_physical_context, install_executor
 from weft.core.graph.node import OutputRefs, frozen_items
+from weft.core.graph.trace import home_of
 from weft.core.tensor.impl import TensorImpl, common_device, leaked
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
@@ -47,8 +48,9 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
         found = plan.result(args, arrays)
         if found is not None:
             return found
-    if op.home is not None:
-        return op.home.handle(op, args, params)
+    home = home_of(op, params)
+    if home is not None:
+        return home.handle(op, args, params)
     impls = tuple(map(_impl_of, args))
     for position, impl in enumerate(impls):
         if impl.owner is not None:

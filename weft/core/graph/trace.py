@@ -6,7 +6,7 @@ other tensors (`replay`, through the handler stack) or run on data (`run`), with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,12 @@ class Trace:
         """The calls the outputs need, in an order in which they can run."""
         roots = [*self.effects, *(node for node, _ in self.outputs)]  # effects keep their order
         return tuple(n for n in get_operations_topological(roots) if n.op is not None)
+
+    @cached_property
+    def home(self) -> Any:
+        """What gives calls of this graph their meaning wherever their operands lie, or None."""
+        found = (home_of(node.op, node.params) for node in self.nodes)
+        return next((home for home in found if home is not None), None)
 
     @property
     def input_types(self) -> tuple[TensorType, ...]:
@@ -135,8 +141,19 @@ def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
 
 def subgraphs(node: OutputRefs) -> list[Trace]:
     """The traces among a call's parameters: branches, loop bodies."""
-    values = [v if isinstance(v, tuple) else (v,) for v in node.params.values()]
+    return _traces(node.params)
+
+
+def _traces(params: Mapping[str, Any]) -> list[Trace]:
+    values = [v if isinstance(v, tuple) else (v,) for v in params.values()]
     return [each for group in values for each in group if isinstance(each, Trace)]
+
+
+def home_of(op: Any, params: Mapping[str, Any]) -> Any:
+    """What gives a call its meaning wherever its operands lie, such as a mesh; None for most."""
+    if op.leaf or op.home is not None:
+        return op.home
+    return next((each.home for each in _traces(params) if each.home is not None), None)
 
 
 def _sharding(node: OutputRefs, slot: int) -> str:

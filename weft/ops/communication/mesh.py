@@ -19,6 +19,7 @@ from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs, freeze
+from weft.core.graph.trace import home_of
 from weft.core.sharding.pieces import (
     Coordinates,
     Pieces,
@@ -234,7 +235,7 @@ def rule_for(op: Operation, rules: Rules) -> Callable[..., tuple[Any, ...]] | No
 def replay_step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """One recorded call on shards, or on tensors where no operand lies over a mesh."""
     with blamed(node.position):
-        if node.op.home is MESH or any(isinstance(x, Shards) for x in args):
+        if home_of(node.op, node.params) is MESH or any(isinstance(x, Shards) for x in args):
             return execute(node.op, args, node.params)
         result: Any = call(node.op, args, node.params)
     return result if isinstance(result, tuple) else (result,)
