@@ -35,6 +35,7 @@ from weft.ops.control.subgraphs import (
     pulled,
     pushed,
     reached,
+    repeat,
     retrace,
     smooth,
     spread,
@@ -42,7 +43,7 @@ from weft.ops.control.subgraphs import (
     weak,
 )
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.elementwise.comparison import greater_equal, not_equal
+from weft.ops.elementwise.comparison import equal, greater_equal, not_equal
 from weft.ops.families import cast
 from weft.ops.view.reshape import reshape
 
@@ -78,7 +79,12 @@ class Switch(SubgraphOperation):
                 f"{self}: no batch rule for a mapped choice: all branches would run, with effects"
             )
         every = (True,) * len(branches[0].outputs)
-        found = [batched(branch, size, varies, every)(*operands) for branch in branches]
+        nearest, found = FUNCTIONS["clip"](index, 0, len(branches) - 1), []
+        for number, branch in enumerate(branches):
+            taken = equal(nearest, number)
+            pairs = [_kept(taken, x, v) for x, v in zip(operands, varies, strict=True)]
+            own, now = zip(*pairs, strict=True) if pairs else ((), ())
+            found.append(batched(branch, size, now, every)(*own))
         results = found[0]
         for number, others in enumerate(found[1:], 1):
             mask = greater_equal(index, number)  # so an index out of range counts as the nearest
@@ -135,6 +141,19 @@ switch_op, switch_with_effects_op = Switch(), SwitchWithEffects()
 def pick(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Rows of `x` where `mask` holds, of `y` elsewhere."""
     return where(reshape(mask, (*mask.shape, *(1,) * (x.ndim - mask.ndim))), x, y)
+
+
+def _kept(taken: Tensor, x: Tensor, varies: bool) -> tuple[Tensor, bool]:
+    """`x`, a constant in the rows that are not taken: 0 times an infinite slope would be NaN.
+
+    A matrix that all rows share stays one: products with it would be done row by row.
+    """
+    constant = FUNCTIONS["stop_gradient"](x)
+    if constant is x or (x.ndim > 1 and not varies):
+        return x, varies
+    if not varies:
+        x, constant = repeat(x, taken.shape[0]), repeat(constant, taken.shape[0])
+    return pick(taken, x, constant), True
 
 
 def perform_switch(

@@ -1,0 +1,57 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import weft as wf
+
+POINTS = np.array([-1.0, 2.0, 0.0, 3.0])
+CHOICES = np.array([1, -2, 1, 9])
+SHARED = np.array([0.5, 1.5])
+
+
+def root(library, x, shared):
+    """A root where there is one; slopes of the other branch are NaN elsewhere."""
+    lax = wf if library is wf else jax.lax
+    return lax.cond(
+        x > shared[0], lambda v: library.sqrt(v - shared[0]), lambda v: v * v * shared[1], x
+    )
+
+
+def choice(library, x, shared):
+    """One of three functions by the place of `x`, with indices out of range."""
+    lax = wf if library is wf else jax.lax
+    index = library.asarray(CHOICES)[library.argmin(library.abs(library.asarray(POINTS) - x))]
+    branches = [library.sqrt, lambda v: v * v * shared[0], library.log]
+    return lax.switch(index, branches, x)
+
+
+@pytest.mark.parametrize("function", [root, choice])
+def test_slopes_of_branches_that_no_row_takes_stay_out_of_a_mapped_choice(function) -> None:
+    def total(library, transforms):
+        mapped = transforms.vmap(lambda v, w: function(library, v, w), in_axes=(0, None))
+        return lambda x, w: mapped(x, w).sum()
+
+    with jax.enable_x64(True):
+        expected = jax.grad(total(jnp, jax), argnums=(0, 1))(POINTS, SHARED)
+    gradient = wf.grad(total(wf, wf), argnums=(0, 1))
+    tensors = wf.asarray(POINTS), wf.asarray(SHARED)
+    for run in (gradient, wf.compile(gradient)):
+        for found, right in zip(run(*tensors), expected, strict=True):
+            np.testing.assert_allclose(found.numpy(), right, rtol=1e-12)
+
+
+def test_the_only_branch_of_a_mapped_choice_is_taken_by_every_row() -> None:
+    def total(x):
+        return wf.vmap(lambda v, i: wf.switch(i, [wf.sin], v))(x, wf.asarray(CHOICES)).sum()
+
+    x = wf.asarray(POINTS)
+    assert wf.grad(total)(x).tolist() == wf.cos(x).tolist()
+
+
+def test_a_matrix_that_all_rows_of_a_mapped_choice_share_is_not_repeated() -> None:
+    def choose(x, w):
+        return wf.cond(x.sum() > 0, lambda v: v @ w, lambda v: v * 2, x)
+
+    made = wf.trace(wf.vmap(choose, in_axes=(0, None)), wf.ones((5, 3)), wf.ones((3, 3)))
+    assert (5, 3, 3) not in [kind.shape for node in made.nodes for kind in node.types]
