@@ -143,7 +143,7 @@ def test_reading_a_tensor_that_escaped_names_its_transform(name) -> None:
             DifferentiationError,
             r"int64\[\][\s\S]*has_aux",
         ),
-        (lambda: wf.jacfwd(wf.argmax)(wf.ones(2)), DifferentiationError, r"int64"),
+        (lambda: wf.jacfwd(wf.argmax)(wf.ones(2)), DifferentiationError, r"int64\[\],"),
         (
             lambda: wf.grad(lambda p: p["a"].sum())({"a": wf.ones(2), "n": 3}),
             DifferentiationError,

@@ -105,13 +105,15 @@ def jacfwd(
         def push(*tangents: Tensor) -> Any:
             moved = tree_unflatten(structure, tangents)
             run = lambda *values: function(*_with(args, places, values), **keywords)  # noqa: E731
-            _, pushed, *aux = jvp(run, tree_unflatten(structure, leaves), moved, has_aux=has_aux)
+            value, pushed, *aux = jvp(
+                run, tree_unflatten(structure, leaves), moved, has_aux=has_aux
+            )
+            _check_results("jacfwd", tree_leaves(value))
             kept[:] = aux  # it does not depend on the tangents, so it does not vary over the map
             return pushed
 
         kept: list[Any] = []
         columns = vmap(push, out_axes=-1)(*_basis(leaves))
-        _check_results("jacfwd", tree_leaves(columns))
 
         def rows(column: Tensor) -> Any:
             pieces = _unstack(column, leaves, -1)
