@@ -116,10 +116,16 @@ def _names(axes: Any) -> tuple[str, ...]:
     return tuple(axes)
 
 
-def piece_mesh(axes: Any) -> DeviceMesh | None:
+def piece_mesh(op: str, axes: Any) -> DeviceMesh | None:
     """The mesh whose pieces a function sees here, if these are axes of it."""
     handler: Any = current()
     while handler is not None:
+        mapped = getattr(handler, "axis_name", None)
+        if mapped is not None and axes is not None and mapped in _names(axes):
+            raise ShardingError(
+                f"{op}: {mapped!r} is an axis of vmap here, not of a mesh"
+                "\nhint: wf.psum, wf.pmean, wf.pmax, wf.pmin and wf.axis_index take it"
+            )
         mesh = getattr(handler, "piece_mesh", None)
         if mesh is not None:
             names = mesh.axis_names if axes is None else _names(axes)
@@ -140,14 +146,14 @@ def all_reduce(x: Any, axes: Any = None, op: str = "sum") -> Tensor:
     """
     as_choice("all_reduce", "op", op, ("sum", "mean", "max", "min", "prod"))
     tensor = to_tensor(x, op="all_reduce")
-    if isinstance(axes, str) and is_mapped(axes) and op in _MAPPED:
-        mapped: Tensor = FUNCTIONS[_MAPPED[op]](tensor, axes)
+    names = None if axes is None else _names(axes)
+    if names is not None and len(names) == 1 and is_mapped(names[0]) and op in _MAPPED:
+        mapped: Tensor = FUNCTIONS[_MAPPED[op]](tensor, names[0])
         return mapped
-    mesh = piece_mesh(axes)
+    mesh = piece_mesh("all_reduce", axes)
     if mesh is None:
-        names = None if axes is None else _names(axes)
         return call(all_reduce_op, (tensor,), {"axes": names})
-    over = mesh.ordered(mesh.axis_names if axes is None else _names(axes))
+    over = mesh.ordered(mesh.axis_names if names is None else names)
     if op in ("sum", "mean"):
         total = call(named.sum_over_op, (tensor,), {"axes": over})
         return total / mesh.parts(over) if op == "mean" else total
@@ -161,7 +167,7 @@ def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
     In a body that sees one piece at a time the pieces are joined along `axis`.
     """
     tensor = to_tensor(x, op="all_gather")
-    mesh = piece_mesh(axes)
+    mesh = piece_mesh("all_gather", axes)
     if mesh is None:
         names = None if axes is None else _names(axes)
         return call(all_gather_op, (tensor,), {"axes": names})
@@ -184,7 +190,7 @@ def all_to_all(x: Any, axes: Any, *, axis: int = 0, split: int | None = None) ->
     In a body that sees one piece at a time, part j along `split` goes to device j, and what arrives
     is joined along `axis`.
     """
-    if piece_mesh(axes) is not None and (split is None or len(_names(axes)) != 1):
+    if piece_mesh("all_to_all", axes) is not None and (split is None or len(_names(axes)) != 1):
         raise ShardingError("all_to_all: pieces need one mesh axis and `split`, the axis cut")
     return _to_axis(all_to_all_op, named.swap_over_op, x, axes, axis, split)
 
@@ -193,7 +199,7 @@ def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = N
     tensor = to_tensor(x, op=op.name)
     place = normalize_axis(op.name, axis, tensor.ndim) - tensor.ndim
     names = _names(axes)
-    mesh = piece_mesh(names)
+    mesh = piece_mesh(op.name, names)
     if mesh is None:
         return call(op, (tensor,), {"axes": names, "axis": place})
     params: dict[str, Any] = {"axes": names, "axis": place, "count": mesh.parts(names)}
@@ -211,7 +217,7 @@ def ppermute(x: Any, axis_name: str, pairs: Any) -> Tensor:
     tensor = to_tensor(x, op="ppermute")
     if not isinstance(axis_name, str):
         raise ShardingError(f"ppermute: expected one mesh axis, got {shown(axis_name)}")
-    mesh = piece_mesh(axis_name)
+    mesh = piece_mesh("ppermute", axis_name)
     if mesh is not None:
         found = named.checked_pairs("ppermute", pairs, mesh.axis_size(axis_name))
         return call(named.permute_over_op, (tensor,), {"axes": (axis_name,), "pairs": found})
@@ -229,7 +235,7 @@ def broadcast(x: Any, axis_name: str, root: int = 0) -> Tensor:
     already.
     """
     tensor = to_tensor(x, op="broadcast")
-    mesh = piece_mesh(axis_name)
+    mesh = piece_mesh("broadcast", axis_name)
     if mesh is None:
         return all_gather(tensor, axis_name) if tensor.sharding.mesh is not None else tensor
     count = mesh.axis_size(axis_name)
