@@ -16,6 +16,8 @@ from weft.ops.control.graph_call import GraphCall, capture
 class Checkpoint(GraphCall):
     """Calls a trace and keeps only its operands for the backward pass."""
 
+    selective = True
+
 
 checkpoint_op = Checkpoint()
 

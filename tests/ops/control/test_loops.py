@@ -243,3 +243,22 @@ def test_associative_scan_says_what_does_not_fit() -> None:
         wf.associative_scan(lambda a, b: a, x, axis=1)
     with pytest.raises(ArgumentError, match="no tensors"):
         wf.associative_scan(lambda a, b: a, ())
+
+
+def test_a_while_loop_on_constants_stays_out_of_reverse_mode() -> None:
+    def doubled(x):
+        return wf.while_loop(lambda s: s.sum() < 9, lambda s: s * 2, wf.stop_gradient(x))
+
+    def product(x):
+        return (x * doubled(x)).sum()
+
+    x = wf.tensor([1.0, 2.0, 3.0])
+    functions = (
+        product,
+        wf.checkpoint(product),
+        lambda x: wf.cond(True, product, wf.sum, x),
+        lambda x: wf.vmap(product)(x[None]).sum(),
+        lambda x: wf.scan(lambda total, row: (total + product(row), None), 0.0, x[None])[0],
+    )
+    for function in functions:
+        assert wf.grad(function)(x).tolist() == doubled(x).tolist()

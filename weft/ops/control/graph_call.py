@@ -54,7 +54,8 @@ class GraphCall(Operation):
 
     def vjp(self, *args: Any, **params: Any) -> Tangents:
         primals, _, ct = args
-        places = inexact_places(primals)
+        needed = params.get("needed", (True,) * len(primals))
+        places = [i for i in inexact_places(primals) if needed[i]]
         at = _at_places(params["trace"].replay, primals, places)
         _, pullback = FUNCTIONS["vjp"](at, *(primals[i] for i in places))
         return scattered(pullback(tuple(ct)), places, len(primals))
