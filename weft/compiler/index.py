@@ -137,7 +137,9 @@ class Index:
 
     def __floordiv__(self, other: Part) -> Index:
         divisor = Index.of(other).constant
-        if divisor is None or divisor <= 0:
+        if divisor is not None and divisor < 0:
+            return -self // -divisor
+        if not divisor:
             return Index({_binary("floordiv", self.value, Index.of(other).value): 1}, 0)
         whole, rest = self._split(divisor)
         found = rest.bounds
