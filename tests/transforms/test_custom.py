@@ -127,6 +127,33 @@ def test_callbacks_run_in_order_once_for_each_slice() -> None:
     assert sorted(seen) == [("a", 1.0), ("a", 2.0), ("b", 1.0), ("b", 2.0)]
 
 
+@pytest.mark.parametrize("size", [4, 200_000])
+def test_what_a_callback_keeps_stays_as_it_was(size: int) -> None:
+    kept, sums = [], []
+
+    def keep(x):
+        kept.append(x)
+        sums.append(wf.asarray(x) * 2)
+        return ()
+
+    @wf.compile
+    def function(x):
+        y = x * 2
+        wf.callback(keep, (), y)
+        z = wf.cumsum(y)
+        wf.callback(keep, (), z)
+        return wf.sum(wf.flip(z) - y)
+
+    x = np.arange(size, dtype=np.float64)
+    for factor in (1, 3, 5):
+        function(wf.tensor(x * factor))
+    for number, (array, twice) in enumerate(zip(kept, sums, strict=True)):
+        y = x * (1, 3, 5)[number // 2] * 2
+        expected = np.cumsum(y) if number % 2 else y
+        assert np.array_equal(array, expected)
+        assert np.array_equal(twice.numpy(), expected * 2)
+
+
 def test_a_callback_may_have_a_derivative() -> None:
     def cube(x):
         return wf.callback(

@@ -70,6 +70,8 @@ class SharedTerms:
 def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: int) -> None:
     """Run a call's reference on memory given by address, and put its results where they belong."""
     arrays = tuple(map(array_at, addresses, inputs))
+    if not node.op.leaf:  # user code may keep them
+        arrays = tuple(map(np.array, arrays))
     with Located(node):
         results = execute(node, arrays)
     for address, kind, result in zip(addresses[len(inputs) :], node.types, results, strict=True):
