@@ -491,6 +491,15 @@ def test_traced_tensors_are_recorded_however_small_and_untraced_ones_are_not():
     assert y.tolist() == [2.0, 4.0]
 
 
+def test_later_writes_to_the_memory_of_an_untraced_tensor_do_not_reach_its_readers():
+    source = np.ones(200_000)
+    x = wf.untraced(wf.asarray(source))
+    y = x + x
+    source[:] = 5
+    assert y.numpy()[0] == 2
+    assert x.numpy()[0] == 5
+
+
 def test_nodes_hold_no_frames():
     class Witness:
         pass

@@ -218,7 +218,9 @@ def untraced(tree: Any) -> Any:
     def settle(x: Any) -> Any:
         if not isinstance(x, Tensor) or x.owner is not None:
             return x
-        return Tensor(TensorImpl(x.shape, x.dtype, x.device, x.data()))
+        made = Tensor(TensorImpl(x.shape, x.dtype, x.device, x.data()))
+        made._impl.shared = x._impl.shared
+        return made
 
     return tree_map(settle, tree)
 
