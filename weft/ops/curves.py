@@ -72,7 +72,7 @@ def interp(
     width = x1 - x0
     share = cast((at - x0) / where(width == 0, 1.0, width), dtypes.real_of(values.dtype))
     found = y0 + share * (y1 - y0)
-    # Beside a value that is infinite or missing, those on points stay, and others as NumPy has them.
+    # Beside what is infinite or missing, values on points stay, and others are as NumPy has them.
     is_level = (at == x0) | (y0 == y1)
     from_above = where(is_level, y0, y1 + (share - 1) * (y1 - y0))
     found = where(FUNCTIONS["isnan"](found), from_above, found)
