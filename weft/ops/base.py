@@ -74,6 +74,7 @@ class Operation(metaclass=_OperationType):
     factors: ClassVar[str] = ""
     linear: ClassVar[Linear] = Linear.NO
     constants: ClassVar[tuple[int, ...]] = ()  # operands that carry no derivative: indices, masks
+    stops: ClassVar[bool] = False  # whether results are constants to every differentiation
     whole: ClassVar[str] = ""  # factors that one device must hold entirely
     work: ClassVar[int] = 1  # arithmetic operations at one point of the loop nest
     combine: ClassVar[str] = "add"  # how points are reduced over contracted factors

@@ -17,7 +17,7 @@ class StopGradient(Operation):
     """The same value, with derivative zero."""
 
     factors = "... -> ..."
-    constants = (0,)
+    stops = True
     work = 0
     widen = False
     view = True

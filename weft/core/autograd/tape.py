@@ -63,13 +63,13 @@ class Tape(Handler):
         parents: list[tuple[TapeNode, int] | None] = []
         values: list[Tensor] = []
         watched = False
-        for place, a in enumerate(args):
+        for a in args:
             impl = a._impl
             if impl.owner is self:
                 node, slot = impl.payload
                 values.append(node.outs[slot])
                 parents.append(impl.payload)
-                watched = watched or place not in op.constants
+                watched = not op.stops
             else:
                 values.append(alias(a))
                 parents.append(None)
