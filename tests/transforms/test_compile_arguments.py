@@ -298,6 +298,19 @@ def test_a_donated_argument_that_is_returned_is_not_written_over(same, size):
 
 
 @pytest.mark.parametrize("size", [4, 100_000])
+def test_an_argument_donated_twice_spares_a_result_of_the_same_memory(size):
+    copies = wf.compile(lambda a: (a * 3, a * 3))
+    compiled = wf.compile(lambda a, b, c: (a + 1, b, c * 2), donate_argnums=(0, 1, 2))
+    for _ in range(2):
+        given, other = copies(wf.arange(size))
+        more, _, twice = compiled(given, wf.ones(2), given)
+        expected = 3 * np.arange(size)
+        assert other.tolist() == expected.tolist()
+        assert more.tolist() == (expected + 1).tolist()
+        assert twice.tolist() == (expected * 2).tolist()
+
+
+@pytest.mark.parametrize("size", [4, 100_000])
 def test_memory_that_nobody_else_sees_is_really_given(size):
     compiled = wf.compile(lambda state: state + 1, donate_argnums=0)
     state = compiled(wf.ones(size))

@@ -67,6 +67,8 @@ def _is_exclusive(arrays: list[Any], place: int, handle: Tensor) -> bool:
     if any(count > alone for count, alone in zip(holders, _ALONE, strict=True)):
         return False
     array, impl = arrays[place], handle._impl
+    if isinstance(impl.owner, Donated):  # by an argument before: who else sees it was not counted
+        return False
     if impl.shared or is_shared(array) or impl.node is not None or not array.flags.writeable:
         return False
     views = getattr(handle, "_views", ())
