@@ -100,11 +100,11 @@ class Compile(Recorder):
 
 
 def _frozen(x: Tensor) -> Tensor:
-    """A constant whose memory nobody else can change."""
+    """A constant that stays: nobody else can change its memory, nor assign to its handle."""
     data = x.data()
     if x._impl.shared or is_shared(data):
         return Tensor(TensorImpl.realized(np.array(data), x.type, x.device))
-    return x
+    return Tensor(x._impl)
 
 
 @dataclass

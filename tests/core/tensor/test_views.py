@@ -204,6 +204,41 @@ def test_the_caller_does_not_see_assignments_to_arguments():
     assert x.tolist() == [1, 2]
 
 
+CHANGES = {
+    "a whole value": lambda c: c.__setitem__(..., wf.tensor([7.0, 8.0, 9.0])),
+    "a number": lambda c: c.__setitem__(..., 7.0),
+    "an element": lambda c: c.__setitem__(1, 50.0),
+    "a view": lambda c: c[1:].__setitem__(..., 9.0),
+    "a sum": lambda c: c.__iadd__(1.0),
+}
+RECORDED = {
+    "compile": lambda function, x: wf.compile(function)(x),
+    "checkpoint": lambda function, x: wf.checkpoint(function)(x),
+    "trace": lambda function, x: wf.trace(function, x).replay(x),
+}
+
+
+@pytest.mark.parametrize("recorded", RECORDED.values(), ids=RECORDED)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_constant_that_is_assigned_to_later_was_recorded_as_it_was(change, recorded):
+    def function(x):
+        c = wf.tensor([1.0, 2.0, 3.0])
+        before = x * c
+        change(c)
+        return before, x * c
+
+    x = wf.ones(3)
+    found, expected = recorded(function, x), function(x)
+    assert [y.tolist() for y in found] == [y.tolist() for y in expected]
+
+
+def test_a_trace_keeps_what_it_captured_as_it_was():
+    c = wf.tensor([1.0, 2.0])
+    trace = wf.trace(lambda x: x * c, wf.ones(2))
+    c[0] = 5.0
+    assert trace.replay(wf.ones(2))[0].tolist() == [1, 2]
+
+
 def test_batched_values_and_positions_are_assigned():
     def f(x, i, v):
         x[i] = v

@@ -20,6 +20,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running, common_device, leaked
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ConcretizationError, ConversionError
 
 
@@ -128,7 +129,12 @@ class Recorder(Handler):
         """The trace that computes `outputs`."""
         refs = tuple(map(self.ref, outputs))
         inputs = (*self.inputs, *self.captures.values())
-        return Trace(inputs, refs, tuple(self.effects), tuple(self.captured), name)
+        return Trace(inputs, refs, tuple(self.effects), self._as_they_were(), name)
+
+    def _as_they_were(self) -> tuple[Tensor, ...]:
+        """What was captured, whatever its handles are assigned meanwhile and later."""
+        pairs = zip(self.captures, self.captured, strict=True)
+        return tuple(alias(x) if x._impl is impl else Tensor(impl) for impl, x in pairs)
 
 
 def abstract(recorder: Recorder, leaf: Any) -> Tensor:
