@@ -127,7 +127,7 @@ def _sees_pieces(trace: Trace) -> bool:
     """
     by_hand = (TakeApart, PutTogether, WorldOperation)
     return any(
-        isinstance(node.op, by_hand) or any(map(_sees_pieces, subgraphs(node)))
+        isinstance(node.op, by_hand) or any(map(_sees_pieces, subgraphs(node.params)))
         for node in trace.nodes
     )
 

@@ -300,5 +300,5 @@ def _every(trace: Trace) -> Iterator[OutputRefs]:
     """The calls of a graph and of the graphs inside them, always in the same order."""
     for node in trace.nodes:
         yield node
-        for inner in subgraphs(node):
+        for inner in subgraphs(node.params):
             yield from _every(inner)

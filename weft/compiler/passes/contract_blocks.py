@@ -314,8 +314,9 @@ def choose_shared(
         deep = min(deep, PIECE)
     else:
         deep = ceil(balanced(depth, deep, UNROLL) / 8) * 8
-    is_wide = vector_bytes == WIDEST
-    held, waiting = (HELD_WIDE, WAITING_WIDE) if is_wide else (HELD, WAITING)
+    held, waiting = HELD, WAITING
+    if vector_bytes == WIDEST:
+        held, waiting = HELD_WIDE, WAITING_WIDE
     most = choice.right or held
     tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
     most = choice.sums or waiting

@@ -133,18 +133,14 @@ def print_trace_graph(trace: Trace, *, lines: bool = True) -> str:
         params = [f"{name}={value!r}" for name, value in node.params.items()]
         where = f"  # {describe(node.position)}" if lines and node.position else ""
         rows.append(f"  {define(node)} = {node.name}({', '.join([*args, *params])}){where}")
-        for inner in subgraphs(node):
+        for inner in subgraphs(node.params):
             rows += [f"    {row}" for row in print_trace_graph(inner, lines=lines).split("\n")]
     rows.append(f"  return {', '.join(names[ref] for ref in trace.outputs)}")
     return "\n".join(rows)
 
 
-def subgraphs(node: OutputRefs) -> list[Trace]:
+def subgraphs(params: Mapping[str, Any]) -> list[Trace]:
     """The traces among a call's parameters: branches, loop bodies."""
-    return _traces(node.params)
-
-
-def _traces(params: Mapping[str, Any]) -> list[Trace]:
     values = [v if isinstance(v, tuple) else (v,) for v in params.values()]
     return [each for group in values for each in group if isinstance(each, Trace)]
 
@@ -153,7 +149,7 @@ def home_of(op: Any, params: Mapping[str, Any]) -> Any:
     """What gives a call its meaning wherever its operands lie, such as a mesh; None for most."""
     if op.leaf or op.home is not None:
         return op.home
-    return next((each.home for each in _traces(params) if each.home is not None), None)
+    return next((each.home for each in subgraphs(params) if each.home is not None), None)
 
 
 def _sharding(node: OutputRefs, slot: int) -> str:

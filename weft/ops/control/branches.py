@@ -43,7 +43,7 @@ from weft.ops.control.subgraphs import (
     weak,
 )
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.elementwise.comparison import equal, greater_equal, not_equal
+from weft.ops.elementwise.comparison import equal, not_equal
 from weft.ops.families import cast
 from weft.ops.view.reshape import reshape
 
@@ -79,17 +79,16 @@ class Switch(SubgraphOperation):
                 f"{self}: no batch rule for a mapped choice: all branches would run, with effects"
             )
         every = (True,) * len(branches[0].outputs)
-        nearest, found = FUNCTIONS["clip"](index, 0, len(branches) - 1), []
+        nearest = FUNCTIONS["clip"](index, 0, len(branches) - 1)
+        results: tuple[Tensor, ...] = ()
         for number, branch in enumerate(branches):
             taken = equal(nearest, number)
             pairs = [_kept(taken, x, v) for x, v in zip(operands, varies, strict=True)]
             own, now = zip(*pairs, strict=True) if pairs else ((), ())
-            found.append(batched(branch, size, now, every)(*own))
-        results = found[0]
-        for number, others in enumerate(found[1:], 1):
-            mask = greater_equal(index, number)  # so an index out of range counts as the nearest
-            results = tuple(pick(mask, x, y) for x, y in zip(others, results, strict=True))
-        return tuple(results)
+            found = batched(branch, size, now, every)(*own)
+            picked = (pick(taken, x, y) for x, y in zip(found, results, strict=True))
+            results = tuple(picked if number else found)
+        return results
 
     def jvp(self, primals: Any, tangents: Any, out: Any, *, branches: tuple[Trace, ...]) -> Any:
         self.check_pure("jvp")
