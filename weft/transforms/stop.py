@@ -10,7 +10,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
-from weft.ops.base import Operation, Tangents, call
+from weft.ops.base import Operation, call
 
 
 class StopGradient(Operation):
@@ -31,9 +31,6 @@ class StopGradient(Operation):
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         return None
-
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return (None,)
 
 
 stop_gradient_op = StopGradient()
