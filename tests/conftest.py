@@ -19,7 +19,7 @@ import hypothesis
 import pytest
 
 SEED_BITS = 32
-CASES_WHILE_YOU_WORK = 3
+CASES_WHILE_YOU_WORK = 2
 
 # Before weft is imported: it reads its settings then, and child processes inherit these.
 os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
