@@ -54,6 +54,7 @@ from weft.ops.nn.resample import *
 from weft.ops.elementwise.rounding import *
 from weft.ops.search import *
 from weft.ops.selection import *
+from weft.ops.dynamic import *
 from weft.ops.elementwise.special_functions import *
 from weft.ops.statistics import *
 from weft.ops.view.broadcast import *

@@ -19,6 +19,7 @@
 | `facts` | what is known without values: axes, sizes, kinds |
 | `view/`, `manipulation`, `multi_output`, `padding` | move elements, cut and join |
 | `gather`, `indexing`, `index_update`, `selection` | read and write at positions |
+| `dynamic` | parts that begin where values say |
 | `nn/` | convolution, pooling, activations, normalisation, losses, resampling |
 | `random/` | bits, keys and distributions |
 | `control/` | branches, loops, captured functions, the user's own kernels |

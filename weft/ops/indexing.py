@@ -22,7 +22,7 @@ from weft.core.tensor.convert import PYTHON_SCALARS, to_array, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import DTypeError, IndexingError, ShapeError, WeftError
+from weft.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, WeftError
 from weft.ops.base import call
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
@@ -173,6 +173,9 @@ def _picked(op: str, entry: Any, x: Tensor) -> list[_Picked]:
 def _slice(op: str, entry: slice, size: int, axis: int) -> tuple[int, int, int]:
     try:
         start, stop, step = entry.indices(size)
+    except ConcretizationError as error:
+        hint = "wf.dynamic_slice and wf.dynamic_update_slice begin where tensors say"
+        raise ConcretizationError(f"{error}\nhint: {hint}") from None
     except WeftError:
         raise
     except (TypeError, ValueError) as error:
