@@ -27,12 +27,13 @@
 | `assemble`, `translate` | a graph's kernels and host calls in order; the program they become |
 | `entries` | what groups of calls read of each other, row by row or elsewhere |
 | `steps`, `panels` | what such an order is made of; kernels that run on some rows at a time |
+| `merge` | copies that nobody needs: two pieces of memory become one |
 | `streams` | which results are so large that caches need not keep them |
 | `place`, `memory` | where memory lies; `plan`: offsets of temporaries, reuse of dead memory |
 | `choice`, `choices` | what may be decided otherwise about a heavy kernel; what tuning decided |
 | `search` | `search`: candidates measured in turns, within a time |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
-| `fuse` | `Fusion`: what runs together |
+| `fuse`, `updates` | `Fusion`: what runs together; what changes a few elements |
 | `lower`, `scatter`, `few`, `small`, `reports` | groups of calls become kernels |
 | `joins` | joins of many pieces: a kernel for each of them |
 | `alike` | groups that are lowered once: equal layers |

@@ -250,6 +250,8 @@ class Assembler:
                 points if number == 0 else between,
                 1 if number and "contract" in first.notes else work,
                 node,
+                in_place=((places[0], places[1]),) if lowered.copies else (),
+                copies=lowered.copies,
             )
             for number in range(request.compiled.functions)
         ]

@@ -9,7 +9,7 @@ belong to no group: whoever reads one reads through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -27,6 +27,7 @@ from weft.compiler.point import (
     reduced_size,
     weight,
 )
+from weft.compiler.updates import FEW, changes_few, put_into_copies
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -92,6 +93,8 @@ class Fusion:
         self._points: dict[Shape, tuple[Point, Index]] = {}
         self._direct: dict[tuple[Shape, Shape], tuple[Point, int]] = {}
         self.kinds.update(dict.fromkeys(folded(nodes, self.kinds, self.kept), "view"))
+        self.kinds.update(dict.fromkeys(put_into_copies(nodes, self.kinds, self.kept), "scatter"))
+        self._changed = self._find_changed(nodes)
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}
         self.reads: dict[OutputRefs, tuple[Read, ...]] = {}
@@ -105,6 +108,14 @@ class Fusion:
         self._pulled = {group: self._pulled_by(group) for group in self.groups}
         self._wanted = self._find_wanted()
         self.groups = self._sorted()
+
+    def _find_changed(self, nodes: Sequence[OutputRefs]) -> dict[OutputRefs, frozenset[Ref]]:
+        """For calls that change a few elements of something large: what that is."""
+        return {
+            node: frozenset(self.roots(node.inputs[:1]))
+            for node in nodes
+            if self.kinds[node] == "scatter" and changes_few(node)
+        }
 
     # -- placing one call ------------------------------------------------------------------
 
@@ -225,10 +236,18 @@ class Fusion:
         near = {self.group[r.node] for r in reads if r.node in self.group}
         for group in sorted(near, key=lambda g: -g.position):
             takes = group.kind == "loops" or group.kind in PRODUCTS
-            fits = takes and self._fits(node, reads, group)
+            fits = takes and self._fits(node, reads, group) and not self._meets(reads, group)
             if fits and not depend(near - {group}, {group}):
                 return group
         return None
+
+    def _meets(self, reads: Sequence[Read], group: Group) -> bool:
+        """Whether a call and a group would read something before and after it is changed."""
+        if not self._changed:
+            return False
+        every = [*reads, *(r for member in group.members for r in self.reads[member])]
+        before = {ref for r in every for ref in self._changed.get(r.node, ())}
+        return any(r.ref in before for r in every)
 
     def _fits(self, node: OutputRefs, reads: tuple[Read, ...], group: Group) -> bool:
         if group.work > MOST_WORK:
@@ -288,6 +307,8 @@ class Fusion:
             return False
         if group.inner and other.inner and group.inner != other.inner:
             return False
+        if self._meets([r for member in other.members for r in self.reads[member]], group):
+            return False
         inner = group.inner or other.inner
         if group.work + other.work > MOST_WORK or (inner and group.is_closed(inner)):
             return False
@@ -339,6 +360,7 @@ class Fusion:
                 continue
             loops = loops and not self._ends_product(node, users)
             loops = loops and not self._is_made_once(node, outside)
+            loops = loops and not self._is_changed(node)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
             if node in cheap and outside and loops and node not in self.kept:
                 self.inline.add(node)
@@ -411,6 +433,12 @@ class Fusion:
         if node not in self.group[node].rows:
             return False
         return all(group.size >= SPREAD * node.types[0].size for group in outside)
+
+    def _is_changed(self, node: OutputRefs) -> bool:
+        """Whether a call reads a part of what others change: it is better done before."""
+        changed = {ref for refs in self._changed.values() for ref in refs}
+        read = [r.node.types[r.ref[1]].size for r in self.reads[node] if r.ref in changed]
+        return any(node.types[0].size * FEW <= size for size in read)
 
     def _again(
         self, nodes: Sequence[OutputRefs], near: bool = False
@@ -498,6 +526,7 @@ class Fusion:
             - {g}
             for g in self.groups
         }
+        self._read_first(needs)
         made: list[Group] = []
         state: dict[Group, bool] = {}
         for root in sorted(self.groups, key=lambda g: self.order[g.members[-1]]):
@@ -515,6 +544,16 @@ class Fusion:
         self.groups = made
         return [g for g in made if g.kind != "loops" or self.stored(g)]
 
+    def _read_first(self, needs: dict[Group, set[Group]]) -> None:
+        """Let groups that read what another one changes come before it, where they can."""
+        for node, refs in self._changed.items():
+            change = self.group[node]
+            for group in self.groups:
+                every = (*group.members, *self.pulled(group))
+                reads = any(r.ref in refs for n in every for r in self.reads[n])
+                if reads and group is not change and not depend({group}, {change}, needs):
+                    needs[change].add(group)
+
 
 def in_order(ref: Ref, index: Point, here: Index, size: int) -> int:
     """How many elements of the reader's space go with each element read; 0 if out of order."""
@@ -531,12 +570,15 @@ def is_near(ref: Ref, node: OutputRefs) -> bool:
     return ref[0].types[ref[1]].size * SPREAD <= node.types[0].size
 
 
-def depend(groups: set[Group], on: set[Group]) -> bool:
+def depend(
+    groups: set[Group], on: set[Group], needs: Mapping[Group, set[Group]] | None = None
+) -> bool:
     """Whether any of some groups needs one of others, directly or through more of them."""
     seen = set(groups)
     stack = list(groups)
     while stack:
-        fresh = stack.pop().needs - seen
+        group = stack.pop()
+        fresh = (group.needs if needs is None else needs[group]) - seen
         if not fresh.isdisjoint(on):
             return True
         seen |= fresh

@@ -70,6 +70,7 @@ class Lowered:
     written: tuple[Ref, ...]
     reports: bool = False  # whether one more buffer follows: the program's status
     points: int = 0  # that it computes, where they are not those of its group's space
+    copies: bool = False  # whether it copies its first buffer to its second one
 
 
 @dataclass

@@ -18,6 +18,7 @@ from weft.compiler.executable import Interpreted
 from weft.compiler.fuse import PACKED
 from weft.compiler.kernels import STORE, memory_told
 from weft.compiler.memory import ALIGNMENT
+from weft.compiler.merge import without_copies, without_idle
 from weft.compiler.packs import Packs
 from weft.compiler.place import place
 from weft.compiler.point import kind_of
@@ -83,11 +84,13 @@ class Native(Prepared):
                 self._outputs.append(memory[ref])
             self._given.append(memory[ref])
         with memory_told(f"kernels for {len(trace.nodes)} calls were written"):
-            self.steps: tuple[Step, ...] = assembler.block(trace.nodes, trace.outputs, memory)
+            steps = assembler.block(trace.nodes, trace.outputs, memory)
+        self.steps: tuple[Step, ...] = without_copies(steps)
         self._kept = self._place_kept()
         given_back = set(self._given)
         spare = [gone and m not in given_back for m, gone in zip(self._inputs, donated)]
         self.placement = place(self.steps, self._inputs, self._outputs, tuple(spare))
+        self.steps = without_idle(self.steps, self.placement.homes)
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock, drafts)
         self._prepare()
 

@@ -7,18 +7,22 @@ into range, so nothing is read or written elsewhere even when the check fails.
 
 from __future__ import annotations
 
-from weft.compiler.complex_values import parts
+from dataclasses import replace
+from math import prod
+
+from weft.compiler.complex_values import loaded, parts
 from weft.compiler.convolution import lower_convolution
 from weft.compiler.few import lower_few
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.index import Index, flat
 from weft.compiler.joins import lower_join
-from weft.compiler.loops import INDEX, Store, Value, integer
+from weft.compiler.loops import INDEX, Statement, Store, Value, integer
 from weft.compiler.lower import Frame, Lowered, lower_group, nest
-from weft.compiler.point import Pull, inside
+from weft.compiler.point import Point, Pull, inside
 from weft.compiler.reports import reporting
 from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.gather import Gather, Scatter
+from weft.ops.view.slice import SliceUpdate
 
 
 def lower(
@@ -52,15 +56,40 @@ def indexed_sizes(node: OutputRefs) -> tuple[int, ...]:
 
 def lower_scatter(frame: Frame, node: OutputRefs) -> tuple[Lowered, Lowered]:
     """Two kernels: the operand copied, then the updates put into the copy."""
-    return _copied(Frame(frame.fusion, frame.group, frame.strides), node), _updated(frame, node)
+    update = _windowed if isinstance(node.op, SliceUpdate) else _updated
+    return _copied(Frame(frame.fusion, frame.group, frame.strides), node), update(frame, node)
 
 
 def _copied(frame: Frame, node: OutputRefs) -> Lowered:
     shape = node.types[0].shape
     point = frame.variables(shape)
     x = Pull(frame.source).at(node.inputs[0], point)
-    body = nest(point, shape, tuple(frame.store(node, flat(point, shape), x)))
-    return frame.finish("scatter_copy", body)
+    here = flat(point, shape)
+    plain = x == loaded(0, here, node.types[0].dtype)
+    body = nest(point, shape, tuple(frame.store(node, here, x)))
+    return replace(frame.finish("scatter_copy", body), copies=plain)
+
+
+def _windowed(frame: Frame, node: OutputRefs) -> Lowered:
+    """Loops over the slice that is replaced."""
+    starts, lengths, steps = (node.params[name] for name in ("starts", "lengths", "steps"))
+    shape = node.types[0].shape
+    lead = len(shape) - len(starts)
+    window = (*shape[:lead], *lengths)
+    point = frame.variables(window)
+    x = Pull(frame.source).at(node.inputs[1], point)
+    inner = (start + step * i for start, step, i in zip(starts, steps, point[lead:], strict=True))
+    stores = _stores(frame, node, (*point[:lead], *inner), x)
+    return frame.finish(node.name, nest(point, window, stores), prod(window))
+
+
+def _stores(
+    frame: Frame, node: OutputRefs, place: Point, x: Value, combine: str = ""
+) -> tuple[Statement, ...]:
+    """What puts an update into the copy."""
+    buffer, found = frame.buffer((node, 0), "update"), parts(x)
+    first = flat(place, node.types[0].shape) * len(found)
+    return tuple(Store(buffer, (first + k).value, part, combine) for k, part in enumerate(found))
 
 
 def _updated(frame: Frame, node: OutputRefs) -> Lowered:
@@ -82,11 +111,8 @@ def _updated(frame: Frame, node: OutputRefs) -> Lowered:
     target, x = op.into(pull, index, read, *types, **params)
     where = tuple(inside(pull.operand(i), n) for i, n in zip(target, shape, strict=True))
     combine = "" if op.combine == "last" else op.combine
-    buffer = frame.buffer((node, 0), "update")
-    found = parts(x)
-    first = flat(where, shape) * len(found)
-    stores = [Store(buffer, (first + k).value, part, combine) for k, part in enumerate(found)]
-    body = nest(outer, (*lead, *row), nest(updates, count, tuple(stores)))
+    stores = _stores(frame, node, where, x, combine)
+    body = nest(outer, (*lead, *row), nest(updates, count, stores))
     return frame.finish(node.name, body, types[2].size)
 
 
@@ -101,7 +127,7 @@ def checks(frame: Frame, ref: Ref, sizes: tuple[int, ...], code: int) -> Lowered
     for k, n in enumerate(sizes[:-1]):
         size = pull.select(pull.equal(point[-1], k), integer(n), size)
     bad = pull.bit_or(pull.less(i, pull.neg(size)), pull.less_equal(size, i))
-    return reporting(frame, "check", (point, shape), bad, code)
+    return replace(reporting(frame, "check", (point, shape), bad, code), points=prod(shape))
 
 
 __all__ = ["checks", "lower_scatter"]

@@ -48,6 +48,7 @@ class Call:
     in_place: tuple[tuple[Memory, Memory], ...] = ()  # (read, written) that may be one
     members: tuple[OutputRefs, ...] = ()  # the calls that were fused into it
     is_part: bool = False  # whether others of its node write elsewhere in the same result
+    copies: bool = False  # whether the second piece of memory becomes what the first one is
 
 
 @dataclass(frozen=True, eq=False)

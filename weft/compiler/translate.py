@@ -209,10 +209,10 @@ class Translator:
         """Let the next step of a loop read what this one has for it."""
         for carry in carries:
             now, then = self.slots[carry.now], self.slots[carry.then]
-            if carry.changes:
-                self.builder.swap(now, then)
-            else:
+            if not carry.changes:
                 self.builder.advance(now, then)
+            elif now != then:
+                self.builder.swap(now, then)
 
     def _repeat(self, loop: Repeat) -> None:
         with self.builder.while_() as again:
