@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.autograd.tape import Addend
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.parameters import as_choice
@@ -20,10 +21,11 @@ from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.tensor import Tensor
 from weft.errors import IndexingError
-from weft.ops.base import Example, Linear, Operation, Tangents, call
+from weft.ops.base import Cost, Example, Linear, Operation, Tangents, call
 from weft.ops.exact import orders_zeros
 from weft.ops.families import cast
 
+FEW = 16  # times fewer elements are picked than there are: their cotangents are added in place
 _EXAMPLES = (
     Example({"indexed": 1, "rest": 0, "picks": 1, "mode": "wrap"}, ((4,), (6, 1), (6,))),
     Example({"indexed": 1, "rest": 1, "picks": 2, "mode": "clip"}, ((4, 3), (2, 3, 1), (2, 3, 3))),
@@ -117,12 +119,20 @@ class Gather(Operation):
         )
         return read(0, (*lead, *source, *index[cut:]))
 
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Any:
         x, indices = primals
         lead = ct.shape[: ct.ndim - params["picks"] - params["rest"]]
         core = x.shape[x.ndim - params["indexed"] - params["rest"] :]
-        zeros = FUNCTIONS["zeros"](lead + core, dtype=ct.dtype, device=ct.device)
-        return call(scatter_add_op, (zeros, indices, ct), params), None
+
+        def onto(total: Tensor | None) -> Tensor:
+            if total is not None and total.sharding.mesh is None:
+                return call(scatter_add_op, (total, indices, ct), params)
+            zeros = FUNCTIONS["zeros"](lead + core, dtype=ct.dtype, device=ct.device)
+            found: Tensor = call(scatter_add_op, (zeros, indices, ct), params)
+            return found if total is None else total + found  # whose layout need not change
+
+        few = prod(lead + core) >= FEW * ct.size
+        return Addend(lead + core, onto) if few else onto(None), None
 
 
 def checked_mode(op: str, mode: str, modes: tuple[str, ...] = ("raise", "clip", "wrap")) -> str:
@@ -205,6 +215,9 @@ class Scatter(Operation):
         self._write(table, rows.ravel(), values.reshape((rows.size, *slices)))
         return out
 
+    def cost(self, *types: TensorType, **params: Any) -> Cost:
+        return replace(super().cost(*types, **params), flops=types[2].size)
+
     def _write(self, table: Array, rows: Array, values: Array) -> None:
         if self.apply is None:
             table[rows] = values
@@ -257,17 +270,24 @@ class ScatterSet(Scatter):
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         x, indices, updates = primals
-        stays, wins = self._masks(x, indices, updates, params)
-        return cast(stays, ct.dtype) * ct, None, cast(wins, ct.dtype) * pick(ct, indices, params)
-
-    def _masks(self, x: Tensor, indices: Tensor, updates: Tensor, params: Any) -> Any:
-        """Which elements of x stay, and which updates are the last at their position."""
         core = updates.shape[updates.ndim - params["picks"] - params["rest"] :]
-        number = FUNCTIONS["reshape"](FUNCTIONS["arange"](prod(core), device=x.device), core)
-        full = x.shape[x.ndim - params["indexed"] - params["rest"] :]
-        empty = FUNCTIONS["full"](full, -1, dtype=number.dtype, device=x.device)
-        last = call(self, (empty, indices, number), params)
-        return last == -1, pick(last, indices, params) == number
+        hole = FUNCTIONS["zeros"](core, dtype=ct.dtype, device=ct.device)
+        found = pick(ct, indices, params)
+        if prod(core[: params["picks"]]) > 1:
+            found = FUNCTIONS["where"](self._wins(x, indices, core, params), found, 0)
+        return call(self, (ct, indices, hole), params), None, found
+
+    def _wins(self, x: Tensor, indices: Tensor, core: Shape, params: Any) -> Tensor:
+        """Which updates are the last at their position."""
+        cut, rest = x.ndim - params["indexed"] - params["rest"], params["rest"]
+        points = core[: params["picks"]]
+        number = FUNCTIONS["reshape"](FUNCTIONS["arange"](prod(points), device=x.device), points)
+        full = x.shape[cut : x.ndim - rest]
+        empty = FUNCTIONS["zeros"](full, dtype=number.dtype, device=x.device)
+        alone = {**params, "rest": 0}
+        last = pick(call(self, (empty, indices, number), alone), indices, alone)
+        wins: Tensor = FUNCTIONS["reshape"](last == number, (*last.shape, *(1,) * rest))
+        return wins
 
 
 class ScatterExtremum(Scatter):

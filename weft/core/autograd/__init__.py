@@ -6,6 +6,6 @@
 | `imperative` | `requires_grad`, `backward`, `.grad`: the same tape kept open |
 """
 
-from weft.core.autograd.tape import Tape, TapeNode, pull_back
+from weft.core.autograd.tape import Addend, Tape, TapeNode, pull_back
 
-__all__ = ["Tape", "TapeNode", "pull_back"]
+__all__ = ["Addend", "Tape", "TapeNode", "pull_back"]

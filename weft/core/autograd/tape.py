@@ -7,13 +7,14 @@ is forgotten with its handles. The walk is by creation number, without recursion
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from weft.core.common.handler import Handler, installed, perform
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.source import Position, blamed, positions_wanted, user_position
+from weft.core.common.types import Shape
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
@@ -52,6 +53,27 @@ class TapeNode:
         self.parents = parents
         self.saved: Any = None  # what `Operation.forward` kept for `pull`
         self.position: Position | None = user_position(3) if positions_wanted() else None
+
+
+class Addend:
+    """A cotangent that is zero but for a few elements: it is added to others in their memory."""
+
+    __slots__ = ("onto", "shape")
+
+    def __init__(self, shape: Shape, onto: Callable[[Tensor | None], Tensor]) -> None:
+        self.shape = shape
+        self.onto = onto  # its sum with a tensor, or with nothing but zeros
+
+
+def _whole(part: Any) -> Any:
+    return part.onto(None) if type(part) is Addend else part
+
+
+def _sum(seen: Any, more: Any) -> Any:
+    """Of two cotangents."""
+    if type(more) is Addend:
+        return more.onto(_whole(seen))
+    return seen.onto(more) if type(seen) is Addend else seen + more
 
 
 class Tape(Handler):
@@ -119,17 +141,24 @@ def pull_back(
     leaves: Sequence[tuple[TapeNode, int] | None],
 ) -> list[Tensor | None]:
     """Cotangents of the leaves, given those of the roots; `None` where nothing flows."""
-    found: dict[TapeNode, list[Tensor | None]] = {}
+    found: dict[TapeNode, list[Any]] = {}
     queue: list[tuple[int, TapeNode]] = []
+    waiting: set[TapeNode] = set()  # nodes with addends among their cotangents
 
-    def add(place: tuple[TapeNode, int], contribution: Tensor) -> None:
+    def add(place: tuple[TapeNode, int], contribution: Tensor | Addend) -> None:
         node, slot = place
         slots = found.get(node)
         if slots is None:
             slots = found[node] = [None] * len(node.outs)
             heappush(queue, (-node.number, node))
         seen = slots[slot]
-        slots[slot] = contribution if seen is None else seen + contribution
+        if seen is None:
+            slots[slot] = contribution
+            if type(contribution) is Addend:
+                waiting.add(node)
+        else:
+            plain = type(contribution) is Tensor and not waiting
+            slots[slot] = seen + contribution if plain else _sum(seen, contribution)
 
     for root, cotangent in zip(roots, cotangents, strict=True):
         if root is not None:
@@ -140,18 +169,20 @@ def pull_back(
         if node.op is None:
             continue
         slots = found[node] if node in kept else found.pop(node)
+        if waiting and node in waiting:
+            slots[:] = map(_whole, slots)
         for place, part in zip(node.parents, _contributions(node, slots), strict=True):
             if place is not None and part is not None:
                 primal = place[0].outs[place[1]]
-                fits = part._impl.shape == primal._impl.shape
-                add(place, part if fits else fit(part, primal))
+                fits = (part if type(part) is Addend else part._impl).shape == primal._impl.shape
+                add(place, part if fits else fit(_whole(part), primal))
     return [
-        found[leaf[0]][leaf[1]] if leaf is not None and leaf[0] in found else None
+        _whole(found[leaf[0]][leaf[1]]) if leaf is not None and leaf[0] in found else None
         for leaf in leaves
     ]
 
 
-def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+def _contributions(node: TapeNode, slots: list[Any]) -> tuple[Any, ...]:
     op = node.op
     outs: Any = node.outs
     cotangents: Any = slots
@@ -162,7 +193,7 @@ def _contributions(node: TapeNode, slots: list[Tensor | None]) -> tuple[Tensor |
     params = _selected(op, node.params, node.parents)
     rule = op.vjp if node.saved is None else op.pull
     known = outs if node.saved is None else node.saved
-    found: tuple[Tensor | None, ...]
+    found: tuple[Any, ...]
     if node.position is None:
         found = rule(node.primals, known, cotangents, **params)
     else:

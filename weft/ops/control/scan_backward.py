@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.core.common.slots import FUNCTIONS
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
-from weft.ops.base import Tangents
+from weft.ops.base import Tangents, call
 from weft.ops.control.postpone import (
     Postponed,
     dependents,
@@ -36,8 +38,10 @@ from weft.ops.control.subgraphs import (
     smooth,
     spread,
 )
-from weft.ops.creation import zeros
+from weft.ops.creation import copy_op, zeros
 from weft.ops.families import ElementwiseOperation, LogicalShapeOperation
+from weft.ops.gather import scatter_add_op
+from weft.ops.view.broadcast import broadcast_op
 
 ROOM = 4  # how much more a step may save or stack, in sizes of what it reads anyway
 WORTH = 16  # operations that saving an element must spare
@@ -71,6 +75,14 @@ class Transposed:
         self.origins = dict(zip(made, _results(body.nodes), strict=True))  # results in the body
         inner = body.inputs[consts : consts + carries]
         self.origins |= {ref: (node, 0) for ref, node in zip(self.states, inner, strict=True)}
+
+    def is_zero(self, ref: Ref) -> bool:
+        """Whether a result is nothing but a zero that was captured, again and again."""
+        while ref[0].op in (copy_op, broadcast_op):
+            (ref,) = ref[0].inputs
+        given = dict(zip(self.constants, self.captures, strict=False))
+        value = given[ref]._impl.data if ref in given else None
+        return type(value) is np.ndarray and value.size == 1 and not value.any()
 
 
 def _results(nodes: Iterable[OutputRefs]) -> list[Ref]:
@@ -132,7 +144,10 @@ class Backward:
         free = {*saved, *step.xs, *step.ct_ys}
         self.later = Postponed(step.trace, varying, known, free, room - size_of(kept))
         self.later.plan(step.before, step.ct_constants, step.ct_xs)
-        self.results = (*step.before, *self.later.added, *self.later.stacked)
+        alone = all(x.sharding.mesh is None for x in primals)
+        self.terms = [self._term(ref) if alone else (ref,) for ref in self.later.added]
+        terms = (ref for refs in self.terms for ref in refs)
+        self.results = (*step.before, *terms, *self.later.stacked)
         calls = needed_calls(step.trace, self.results, known)
         read = {*self.results, *(ref for node in calls for ref in node.inputs)}
         self.following = {ref: number for ref, number in following.items() if ref in read}
@@ -140,6 +155,13 @@ class Backward:
         self.read = read  # by the steps
         stacks = saved & (read | self.later.sources)
         self.stacks = {ref: body_ref for ref, body_ref in step.origins.items() if ref in stacks}
+
+    def _term(self, ref: Ref) -> tuple[Ref, ...]:
+        """What is added to a sum in each step: all of a result, or its positions and updates."""
+        node = ref[0]
+        if node.op is scatter_add_op and self.step.is_zero(node.inputs[0]):
+            return node.inputs[1:]
+        return (ref,)
 
     def pull(
         self,
@@ -190,13 +212,21 @@ class Backward:
             refs = (*heads, *self.following, *slices)
             known = dict(zip(refs, (*given, *after, *parts), strict=True))
             made = evaluate(step.trace, self.results, known)
-            before, terms, stacked = grouped(made, (len(step.before), added))
-            sums = (total + term for total, term in zip(totals, terms, strict=True))
+            before, *terms, stacked = grouped(made, (len(step.before), *map(len, self.terms)))
+            places = (ref[0].params for ref in self.later.added)
+            sums = map(_added, totals, terms, places)
             # The state before this step is the one after the step that comes next.
             states = (known[step.states[number]] for number in self.following.values())
             return (*before, *sums, *states, *stacked)
 
         return function
+
+
+def _added(total: Tensor, term: Sequence[Tensor], params: dict[str, Any]) -> Tensor:
+    """A sum with one more term, which may be few updates at positions."""
+    if len(term) == 1:
+        return total + term[0]
+    return call(scatter_add_op, (total, *term), params)
 
 
 def _worth_saving(
