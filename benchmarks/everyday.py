@@ -40,7 +40,7 @@ def side_by_side(function: Callable[..., Any], arrays: Callable[[], tuple[Any, .
     given = arrays()
     compiled, tensors = wf.compile(partial(function, wf)), [wf.tensor(a) for a in given]
     made: Workload = {"weft": lambda: compiled(*tensors).data()}
-    if harness.available("numpy"):
+    if harness.available("numpy") and not of_loops(function):
         made["numpy"] = lambda: function(np, *given)
     if harness.available("jax"):
         jax = importlib.import_module("jax")
@@ -48,6 +48,11 @@ def side_by_side(function: Callable[..., Any], arrays: Callable[[], tuple[Any, .
         placed = [jax.numpy.asarray(a) for a in given]
         made["jax"] = lambda: jitted(*placed).block_until_ready()
     return made
+
+
+def of_loops(function: Callable[..., Any]) -> bool:
+    """Whether a function needs `scan` or `grad`, which NumPy does not have."""
+    return getattr(function, "func", function) in (filled, filled_gradient, looked_up)
 
 
 def distances(xp: Any, x: Any, y: Any) -> Any:
@@ -222,9 +227,58 @@ def into_circle(xp: Any, z: Any) -> Any:
     return xp.where(xp.abs(z) < 1, z, z / xp.abs(z))
 
 
+def loops() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """That change an element of a million in each of 200 turns; NumPy has none."""
+    given = lambda: (normal(MILLION), normal(200))  # noqa: E731
+    yield "200 elements of 1M set by a loop", partial(filled, follows=False), given
+    yield "200 elements of 1M, each from the one before", partial(filled, follows=True), given
+    yield "its gradient", filled_gradient, given
+    yield (
+        "gradient of 200 rows of 16384×64 looked up by a loop",
+        looked_up,
+        lambda: (
+            normal(16384, 64),
+            whole(16384, 200, dtype=np.int64),
+        ),
+    )
+
+
+def transforms_of(xp: Any) -> Any:
+    """The namespace that has `scan` and `grad` for arrays of a library."""
+    if xp is wf:
+        return wf.scan, wf.grad
+    jax = importlib.import_module("jax")
+    return jax.lax.scan, jax.grad
+
+
+def filled(xp: Any, table: Any, values: Any, follows: bool) -> Any:
+    scan, _ = transforms_of(xp)
+
+    def step(table: Any, turn: Any) -> Any:
+        i, value = turn
+        return table.at[i + 1].set(value * 2 + table[i] if follows else value), None
+
+    return scan(step, table, (xp.arange(values.shape[0]), values))[0]
+
+
+def filled_gradient(xp: Any, table: Any, values: Any) -> Any:
+    _, grad = transforms_of(xp)
+    return grad(lambda values: xp.sum(filled(xp, table, values, follows=True) ** 2))(values)
+
+
+def looked_up(xp: Any, table: Any, places: Any) -> Any:
+    scan, grad = transforms_of(xp)
+
+    def loss(table: Any) -> Any:
+        total = xp.zeros(table.shape[1], dtype=table.dtype)
+        return xp.sum(scan(lambda c, i: (xp.tanh(c + table[i]), None), total, places)[0])
+
+    return grad(loss)(table)
+
+
 def rows() -> Iterator[Row]:
     """All of them; the goal is to be no slower than the best peer."""
-    for group in (short_rows, products, others, systems, complex_numbers):
+    for group in (short_rows, products, others, systems, complex_numbers, loops):
         for name, function, arrays in group():
             yield Row(name, partial(side_by_side, function, arrays), 1.0)
 
