@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from weft.core.graph.node import OutputRefs
 from weft.ops.view.slice import SliceUpdate
 
-LARGE = 1 << 14  # elements of an operand that is rather not copied
+LARGE = 1 << 11  # elements of an operand that is rather not copied
 FEW = 16  # times fewer elements are changed
 
 

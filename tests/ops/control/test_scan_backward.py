@@ -242,3 +242,23 @@ def test_a_loop_without_a_derivative_runs_until_one_is_asked_for() -> None:
     assert value.item() == 5.0
     with pytest.raises(MissingRuleError, match="while_loop: no vjp rule"):
         pullback(wf.ones(()))
+
+
+def test_what_steps_read_of_a_large_state_is_saved_instead_of_it() -> None:
+    table, xs = arr(4096), arr(STEPS)
+
+    def loss(xp, scan):
+        def step(c, turn):
+            i, v = turn
+            return c.at[i + 1].set(xp.sin(c[i]) * v), None
+
+        return lambda c, xs: (scan(step, c, (xp.arange(STEPS), xs))[0] ** 2).sum()
+
+    gradient = wf.grad(loss(wf, wf.scan), argnums=(0, 1))
+    (forward, _), _ = scans(gradient, table, xs)
+    assert stacked_elements(forward) == 1
+    with jax.enable_x64(True):
+        expected = jax.grad(loss(jnp, jax.lax.scan), argnums=(0, 1))(table, xs)
+    for function in (gradient, wf.compile(gradient)):
+        for found, other in zip(function(table, xs), expected, strict=True):
+            np.testing.assert_allclose(found.numpy(), other, rtol=1e-12, atol=1e-12)

@@ -21,7 +21,7 @@ from weft.ops.view.broadcast import broadcast_op
 from weft.ops.view.reshape import reshape_op
 from weft.ops.view.transpose import permute_op
 
-_VIEWS = frozenset({reshape_op, permute_op, broadcast_op})  # no operand is larger than the result
+VIEWS = frozenset({reshape_op, permute_op, broadcast_op})  # no operand is larger than the result
 
 
 def needed_calls(trace: Trace, outputs: Iterable[Ref], known: Collection[Ref]) -> list[OutputRefs]:
@@ -57,7 +57,7 @@ def dependents(trace: Trace, inputs: Collection[Ref]) -> set[OutputRefs]:
 
 def viewed(ref: Ref, known: Collection[Ref]) -> Ref:
     """What a result is a view of, if it is one that is not known itself."""
-    while ref not in known and ref[0].op in _VIEWS:
+    while ref not in known and ref[0].op in VIEWS:
         (ref,) = ref[0].inputs
     return ref
 

@@ -17,6 +17,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Tangents, call
 from weft.ops.control.postpone import (
+    VIEWS,
     Postponed,
     dependents,
     evaluate,
@@ -138,6 +139,7 @@ class Backward:
         varying = dependents(step.trace, (*step.states, *step.xs, *step.ct_following, *step.ct_ys))
         room = ROOM * size_of((*step.states, *step.xs))
         kept = _worth_saving(step, known, varying, room)
+        kept |= _saved_instead(step, known | kept)
         known |= kept
         saved = {*step.states, *ys, *kept}
         self.known = known
@@ -266,6 +268,19 @@ def _worth_saving(
         if size_of(kept) <= room and spared >= WORTH * elements:
             return kept
     return set()
+
+
+def _saved_instead(step: Transposed, known: set[Ref]) -> set[Ref]:
+    """Results to save in the place of states that steps read a small part of."""
+    roots = (*step.ct_constants, *step.before, *step.ct_xs)
+    calls = [n for n in needed_calls(step.trace, roots, known) if n.op not in VIEWS]
+    found: set[Ref] = set()
+    for state in {*step.states}.difference(viewed(ref, known) for ref in roots):
+        readers = [n for n in calls if any(viewed(ref, known) == state for ref in n.inputs)]
+        results = {*_results(readers)}
+        if results <= step.origins.keys() and 2 * size_of(results) <= size_of((state,)):
+            found |= results
+    return found
 
 
 def _cost(node: OutputRefs) -> int:
