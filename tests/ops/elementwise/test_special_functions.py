@@ -93,6 +93,13 @@ def test_edges_are_what_the_docstrings_say():
     same(wf.polygamma(0, 1.5), special.digamma(np.float32(1.5)))
 
 
+@pytest.mark.parametrize("name", BINARY)
+def test_a_python_number_takes_the_dtype_of_the_tensor_beside_it(name):
+    for number in (2, 2.0):
+        made = getattr(wf, name)(wf.ones(3, dtype=wf.float32), number)
+        assert made.dtype == made.numpy().dtype == np.float32
+
+
 def test_integers_become_floats_and_complex_numbers_raise():
     assert wf.erf(wf.asarray([1])).dtype == np.float32
     assert wf.gammainc(wf.asarray([1]), wf.asarray([2])).dtype == np.float32

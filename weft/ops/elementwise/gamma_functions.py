@@ -81,7 +81,6 @@ class Beta(BinaryOperation):
 
     ufunc = LazyAttribute("scipy.special", "beta")
     domain = "floating"
-    direct = "fd"
     sample = "pp"
     reasons = SpecialFunction.reasons
 
@@ -95,7 +94,6 @@ class Betaln(BinaryOperation):
 
     ufunc = LazyAttribute("scipy.special", "betaln")
     domain = "floating"
-    direct = "fd"
     sample = "pp"
     reasons = SpecialFunction.reasons
 
