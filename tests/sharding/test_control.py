@@ -102,3 +102,53 @@ def test_control_flow_on_one_device_may_lay_its_values_out_inside(name, manual) 
     close(wf.compile(laid_out)(x), plain(x))
     if name != "while_loop":
         close(wf.grad(total(laid_out))(x), wf.grad(total(plain))(x))
+
+
+OWN_WAYS = {
+    "cond": lambda v, i: wf.cond(v.sum() > 0, lambda a: 2 * wf.sin(a), lambda a: a + v + i, v),
+    "switch": lambda v, i: wf.switch(i, [wf.sin, wf.cos, lambda a: a * i], v),
+    "while_loop": lambda v, i: wf.while_loop(
+        lambda c: (c * c).sum() < 20, lambda c: 2 * c + i + 1, v
+    ),
+    "fori_loop": lambda v, i: wf.fori_loop(0, i + 1, lambda k, c: wf.sin(c) + k, v),
+    "scan": lambda v, i: wf.scan(
+        lambda c, r: (wf.cond(c.sum() > 0, wf.sin, lambda a: a + r, c), c), v[0], v
+    )[1],
+    "nested": lambda v, i: wf.cond(
+        i > 0, lambda a: wf.cond(a.sum() > 0, wf.sin, wf.cos, a), lambda a: a / 2, v
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_WAYS)
+def test_each_device_goes_its_own_way_where_a_choice_differs_by_hand(name) -> None:
+    mesh = wf.DeviceMesh("grid", (3, 2), ("i", "j"))
+    way, x = OWN_WAYS[name], wf.asarray(np.stack([ROWS, 1 - ROWS, ROWS - 2]))
+
+    def piece(v):
+        return way(v[0], wf.axis_index("i"))[None]
+
+    spread = wf.shard_map(piece, mesh, wf.P("i"), wf.P("i"), manual=True)
+
+    def alone(x):
+        return wf.stack([way(v, wf.asarray(i)) for i, v in enumerate(x)])
+
+    close(spread(x), alone(x))
+    close(wf.compile(spread)(x), alone(x))
+    if name not in ("while_loop", "fori_loop"):
+        close(wf.grad(total(spread))(x), wf.grad(total(alone))(x))
+
+
+def test_a_collective_needs_devices_that_made_the_same_choice() -> None:
+    mesh = wf.DeviceMesh("grid", (2, 2), ("i", "j"))
+
+    def summed(axis):
+        def body(v):
+            return wf.cond(v.sum() > 0, lambda a: wf.psum(a, axis), lambda a: 2 * a, v)
+
+        return wf.shard_map(body, mesh, wf.P("i"), wf.P("i"), manual=True)
+
+    x = wf.tensor([1.0, -1.0])
+    assert summed("j")(x).tolist() == [2.0, -2.0]
+    with pytest.raises(wf.errors.ShardingError, match="along 'i' do not all come here"):
+        summed("i")(x)

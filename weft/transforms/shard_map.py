@@ -7,7 +7,8 @@ With `manual=True` the function sees one device's pieces and calls collectives b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -196,7 +197,8 @@ class Manual(Handler):
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self.piece_mesh = mesh
-        self._joint = OfPieces(self._replayed).rules()
+        self._joint = OfPieces(self._replayed, self._alone).rules()
+        self._here: dict[str, int] = {}  # coordinates of devices that go their own way
 
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
         mesh = self.piece_mesh
@@ -211,11 +213,14 @@ class Manual(Handler):
         """One op on the pieces of all devices, in the handler outside."""
         mesh = self.piece_mesh
         if isinstance(op, named.NamedCollective):
+            self._check_together(op, params["axes"])
             return (collective(op, held[0], params),)
         if op is axis_index_op and params["axis"] in mesh.axis_names:
             axis = params["axis"]
-            return (Pieces.build(mesh, (axis,), lambda at: to_tensor(at[axis])),)
+            index = Pieces.build(mesh, (axis,), lambda at: to_tensor(at[axis]))
+            return (index.only(self._here),)
         if op is axis_gather_op and params["axis"] in mesh.axis_names:
+            self._check_together(op, (params["axis"],))
             opened = held[0].map(lambda x: expand_dims(x, axis=0))
             return (_stepped(Step("all_gather", params["axis"], 0), opened),)
         rule = None if op.leaf else rule_for(op, self._joint)
@@ -227,6 +232,25 @@ class Manual(Handler):
             return (done,)
         count = len(next(iter(done.parts.values())))
         return tuple(done.map(itemgetter(k)) for k in range(count))
+
+    @contextmanager
+    def _alone(self, here: Mapping[str, int]) -> Iterator[None]:
+        """Inside, what runs is for the devices at these coordinates."""
+        before, self._here = self._here, {**self._here, **here}
+        try:
+            yield
+        finally:
+            self._here = before
+
+    def _check_together(self, op: Any, axes: Sequence[str]) -> None:
+        """Refuse a collective of devices that do not all come to it."""
+        for axis in axes:
+            if axis in self._here:
+                raise ShardingError(
+                    f"{op}: devices along {axis!r} do not all come here: the choice of a cond,"
+                    " switch or while_loop around it differs between them"
+                    f"\nhint: wf.all_reduce(choice, {axis!r}, 'max') makes the choice the same"
+                )
 
     def _replayed(self, node: OutputRefs, args: tuple[Any, ...]) -> tuple[Pieces, ...]:
         """One call of a subgraph; what it captured is the same on every device."""

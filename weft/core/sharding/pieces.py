@@ -139,6 +139,11 @@ class Pieces:
         except KeyError:
             raise lost(self.mesh) from None
 
+    def only(self, coordinates: Mapping[str, int]) -> Pieces:
+        """The pieces at these coordinates, which vary over the other axes alone."""
+        left = [axis for axis in self.axes if axis not in coordinates]
+        return Pieces.build(self.mesh, left, lambda at: self.at({**at, **coordinates}))
+
     def map(self, function: Callable[[Any], Any]) -> Pieces:
         """The pieces after `function`."""
         return Pieces(self.mesh, self.axes, {at: function(x) for at, x in self.parts.items()})

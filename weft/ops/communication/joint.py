@@ -8,15 +8,16 @@ piece at a time (`Pieces` by hand): they differ in what a value is and how two o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
-from weft.core.common.spec import ShardingSpec
+from weft.core.common.spec import MeshAxes, ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.graph.trace import Trace
 from weft.core.sharding.log import repeated, unlogged
-from weft.core.sharding.pieces import Pieces, Shards
+from weft.core.sharding.pieces import Pieces, Shards, local_coordinates
 from weft.core.tensor.tensor import Tensor
 from weft.ops.communication.mesh import joint_rules, on_mesh, replay_step
 from weft.ops.communication.transfer import reshard, varied
@@ -26,6 +27,7 @@ from weft.ops.control.loop_ops import Scan, WhileLoop, perform_scan, perform_whi
 from weft.ops.control.subgraphs import Place, places, retrace, rows
 
 Values = Sequence[Any]
+Rule: TypeAlias = Callable[[Any, Values, dict[str, Any]], tuple[Any, ...]]
 
 
 class Joint(ABC):
@@ -260,10 +262,19 @@ def _refines(fine: Shards, coarse: Shards) -> bool:
 
 
 class OfPieces(Joint):
-    """Values are pieces of which a function sees one; `step` is the handler's."""
+    """Values are pieces of which a function sees one; `step` is the handler's.
 
-    def __init__(self, step: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]) -> None:
+    Where a choice or a condition differs between devices, each goes its own way: inside `alone`
+    the handler knows at which coordinates.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]],
+        alone: Callable[[Mapping[str, int]], AbstractContextManager[None]],
+    ) -> None:
         self._step = step
+        self._alone = alone
 
     def step(self, node: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._step(node, args)
@@ -284,6 +295,48 @@ class OfPieces(Joint):
         for axis in like.axes:
             x = varied(x, axis)
         return x
+
+    def switch(self, op: Any, args: Values, params: dict[str, Any]) -> tuple[Any, ...]:
+        if not args[0].axes:
+            return super().switch(op, args, params)
+        return self._apart(super().switch, args[0].axes, op, args, params)
+
+    def while_loop(self, op: Any, args: Values, params: dict[str, Any]) -> tuple[Any, ...]:
+        axes = self._deciding(args, params)
+        if not axes:
+            return super().while_loop(op, args, params)
+        return self._apart(super().while_loop, axes, op, args, params)
+
+    def _deciding(self, args: Values, params: dict[str, Any]) -> MeshAxes:
+        """The mesh axes along which the condition of a loop may differ."""
+        fixed, carry = args[: params["consts"]], args[params["consts"] :]
+        given = [*fixed, *self._carries(params["body"], fixed, carry, ())]
+        found: list[Pieces] = []
+
+        def ask(*tensors: Tensor) -> tuple[Tensor, ...]:
+            found[:] = self.replay(params["condition"], self.rebuilt(given, tensors))
+            return tuple(self.flat(found))
+
+        with unlogged():
+            retrace(ask, places=places(self.flat(given)))
+        return found[0].axes
+
+    def _apart(
+        self, run: Rule, axes: MeshAxes, op: Any, args: Values, params: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """An op that devices along some mesh axes perform differently, each for itself."""
+        mesh, made = args[0].mesh, {}
+        for place in local_coordinates(mesh, axes):
+            here = dict(zip(axes, place, strict=True))
+            with self._alone(here):
+                made[place] = run(op, [x.only(here) for x in args], params)
+
+        def joined(results: Sequence[Pieces]) -> Pieces:
+            held = dict(zip(made, results, strict=True))
+            names = {*axes, *(axis for each in results for axis in each.axes)}
+            return Pieces.build(mesh, names, lambda at: held[tuple(at[a] for a in axes)].at(at))
+
+        return tuple(map(joined, zip(*made.values(), strict=True)))
 
 
 joint_rules.update(OfLayouts().rules())
