@@ -83,6 +83,23 @@ OTHERS = {
         lambda: wf.all_to_all(X.shard(MESH, P("data")), "rows", axis=1),
         ("all_to_all", "'rows'", "data, model"),
     ),
+    **{
+        f"{name} of a tensor on no mesh": (lambda f=f: f(X, "rows"), ("on no mesh", "'rows'"))
+        for name, f in {
+            "all_gather": wf.all_gather,
+            "all_reduce": wf.all_reduce,
+            "reduce_scatter": wf.reduce_scatter,
+            "all_to_all": wf.all_to_all,
+            "broadcast": wf.broadcast,
+            "a compiled all_gather": lambda x, axis: wf.compile(lambda x: wf.all_gather(x, axis))(
+                x
+            ),
+        }.items()
+    },
+    "an axis twice": (
+        lambda: wf.all_gather(X.shard(MESH, P("data")), ("data", "data")),
+        ("all_gather", "('data', 'data')", "twice"),
+    ),
     "an axis that is no name": (lambda: wf.all_gather(X.shard(MESH, P("data")), 4), ("4",)),
 }
 
@@ -158,3 +175,21 @@ def test_what_moves_pieces_of_a_mesh_refuses_an_axis_of_vmap(name) -> None:
 def test_a_sum_over_one_mapped_axis_may_name_it_in_a_tuple() -> None:
     total = wf.vmap(lambda x: wf.all_reduce(x, ("rows",)), axis_name="rows", out_axes=None)
     assert total(X).tolist() == X.sum(axis=0).tolist()
+
+
+def test_a_sum_may_go_over_several_mapped_axes_and_axes_of_a_mesh() -> None:
+    def twice(f):
+        return wf.vmap(wf.vmap(f, axis_name="columns"), axis_name="rows")
+
+    x = wf.arange(8.0).reshape(2, 4)
+    for total in (wf.psum, wf.all_reduce):
+        mapped = twice(lambda v, total=total: total(v, ("rows", "columns")))(x)
+        assert mapped.tolist() == [[28.0] * 4] * 2
+    assert twice(lambda v: wf.pmax(v, ["rows", "columns"]))(x).tolist() == [[7.0] * 4] * 2
+    body = wf.vmap(lambda v: wf.psum(v, ("data", "rows", "model")), axis_name="rows")
+    by_hand = wf.shard_map(body, MESH, P("data", "model"), P(), manual=True)
+    assert by_hand(x).tolist() == [[12.0, 16.0]]
+    with pytest.raises(wf.errors.ArgumentError, match="psum: no axis is called 'z'"):
+        twice(lambda v: wf.psum(v, ("rows", "z")))(x)
+    with pytest.raises(ShardingError, match=r"psum: .* names an axis twice"):
+        twice(lambda v: wf.psum(v, ("rows", "rows")))(x)

@@ -5,6 +5,7 @@ One primitive, `axis_gather`, gives all values of a named `vmap` axis; the rest 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
 from weft.core.common.handler import current
+from weft.core.common.parameters import shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, ShardingError
 from weft.ops import reduction
 from weft.ops.base import Linear, Operation, Tangents, call
 from weft.ops.view.transpose import moveaxis
@@ -100,6 +102,16 @@ def named_axis_size(op: str, axis: str) -> int:
     raise unbound(op, axis)
 
 
+def names_of(op: str, axes: Any) -> tuple[str, ...]:
+    """The name of an axis, or several, as a tuple; each may be named once."""
+    names = (axes,) if isinstance(axes, str) else axes
+    if not isinstance(names, tuple | list) or not all(isinstance(axis, str) for axis in names):
+        raise ShardingError(f"{op}: expected the name of an axis or several, got {shown(axes)}")
+    if len(set(names)) != len(names):
+        raise ShardingError(f"{op}: {shown(axes)} names an axis twice")
+    return tuple(names)
+
+
 def is_mapped(axis: str) -> bool:
     """Whether an enclosing `vmap` has an axis of this name."""
     handler: Any = current()
@@ -108,12 +120,15 @@ def is_mapped(axis: str) -> bool:
     return handler is not None
 
 
-def _over(name: str, tree: Any, axis: str, kind: str, reduce: Any) -> Any:
-    """A reduction over a mapped axis, or over the devices along a mesh axis."""
-    named_axis_size(name, axis)
-    if is_mapped(axis):
-        return tree_map(lambda x: reduce(gather_axis(name, x, axis), axis=0), tree)
-    return tree_map(lambda x: FUNCTIONS["all_reduce"](x, axis, kind), tree)
+def _over(name: str, tree: Any, axes: Any, kind: str, reduce: Any) -> Any:
+    """A reduction over mapped axes, and over the devices along mesh axes."""
+    names = names_of(name, axes)
+    for axis in names:
+        named_axis_size(name, axis)
+    for axis in filter(is_mapped, names):
+        tree = tree_map(lambda x, axis=axis: reduce(gather_axis(name, x, axis), axis=0), tree)
+    others = tuple(axis for axis in names if not is_mapped(axis))
+    return tree_map(lambda x: FUNCTIONS["all_reduce"](x, others, kind), tree) if others else tree
 
 
 @public
@@ -139,8 +154,8 @@ def gather_axis(op: str, x: Any, axis_name: str) -> Tensor:
 
 
 @public
-def psum(tree: Any, axis_name: str) -> Any:
-    """The sum over a named axis, for every leaf.
+def psum(tree: Any, axis_name: str | Sequence[str]) -> Any:
+    """The sum over a named axis, or several, for every leaf.
 
     >>> from weft.transforms.vmap import vmap
     >>> vmap(lambda x: x / psum(x, "i"), axis_name="i")(to_tensor([1.0, 3.0])).tolist()
@@ -150,20 +165,20 @@ def psum(tree: Any, axis_name: str) -> Any:
 
 
 @public
-def pmean(tree: Any, axis_name: str) -> Any:
-    """The mean over a named axis, for every leaf."""
+def pmean(tree: Any, axis_name: str | Sequence[str]) -> Any:
+    """The mean over a named axis, or several, for every leaf."""
     return _over("pmean", tree, axis_name, "mean", FUNCTIONS["mean"])
 
 
 @public
-def pmax(tree: Any, axis_name: str) -> Any:
-    """The maximum over a named axis, for every leaf."""
+def pmax(tree: Any, axis_name: str | Sequence[str]) -> Any:
+    """The maximum over a named axis, or several, for every leaf."""
     return _over("pmax", tree, axis_name, "max", reduction.max)
 
 
 @public
-def pmin(tree: Any, axis_name: str) -> Any:
-    """The minimum over a named axis, for every leaf."""
+def pmin(tree: Any, axis_name: str | Sequence[str]) -> Any:
+    """The minimum over a named axis, or several, for every leaf."""
     return _over("pmin", tree, axis_name, "min", reduction.min)
 
 

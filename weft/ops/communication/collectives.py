@@ -26,7 +26,7 @@ from weft.ops.base import Tangents, call
 from weft.ops.communication import named
 from weft.ops.communication.layout import Layout, reshard_like_op
 from weft.ops.communication.transfer import permuted
-from weft.ops.named_axis import is_mapped
+from weft.ops.named_axis import is_mapped, names_of
 
 _MAPPED = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin"}
 
@@ -108,27 +108,19 @@ all_reduce_op, all_gather_op, ppermute_op = AllReduce(), AllGather(), PPermute()
 reduce_scatter_op, all_to_all_op = ReduceScatter(), AllToAll()
 
 
-def _names(axes: Any) -> tuple[str, ...]:
-    if isinstance(axes, str):
-        return (axes,)
-    if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
-        raise ShardingError(f"mesh axes: expected a name or several, got {shown(axes)}")
-    return tuple(axes)
-
-
 def piece_mesh(op: str, axes: Any) -> DeviceMesh | None:
     """The mesh whose pieces a function sees here, if these are axes of it."""
     handler: Any = current()
     while handler is not None:
         mapped = getattr(handler, "axis_name", None)
-        if mapped is not None and axes is not None and mapped in _names(axes):
+        if mapped is not None and axes is not None and mapped in names_of(op, axes):
             raise ShardingError(
                 f"{op}: {mapped!r} is an axis of vmap here, not of a mesh"
                 "\nhint: wf.psum, wf.pmean, wf.pmax, wf.pmin and wf.axis_index take it"
             )
         mesh = getattr(handler, "piece_mesh", None)
         if mesh is not None:
-            names = mesh.axis_names if axes is None else _names(axes)
+            names = mesh.axis_names if axes is None else names_of(op, axes)
             for axis in names:
                 mesh.axis_size(axis)
             found: DeviceMesh = mesh
@@ -146,9 +138,9 @@ def all_reduce(x: Any, axes: Any = None, op: str = "sum") -> Tensor:
     """
     as_choice("all_reduce", "op", op, ("sum", "mean", "max", "min", "prod"))
     tensor = to_tensor(x, op="all_reduce")
-    names = None if axes is None else _names(axes)
-    if names is not None and len(names) == 1 and is_mapped(names[0]) and op in _MAPPED:
-        mapped: Tensor = FUNCTIONS[_MAPPED[op]](tensor, names[0])
+    names = None if axes is None else names_of("all_reduce", axes)
+    if names is not None and any(map(is_mapped, names)) and op in _MAPPED:
+        mapped: Tensor = FUNCTIONS[_MAPPED[op]](tensor, names)
         return mapped
     mesh = piece_mesh("all_reduce", axes)
     if mesh is None:
@@ -169,9 +161,9 @@ def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
     tensor = to_tensor(x, op="all_gather")
     mesh = piece_mesh("all_gather", axes)
     if mesh is None:
-        names = None if axes is None else _names(axes)
+        names = None if axes is None else names_of("all_gather", axes)
         return call(all_gather_op, (tensor,), {"axes": names})
-    over = mesh.axis_names if axes is None else _names(axes)
+    over = mesh.axis_names if axes is None else names_of("all_gather", axes)
     place = normalize_axis("all_gather", axis, tensor.ndim) - tensor.ndim
     params = {"axes": tuple(over), "axis": place, "count": mesh.parts(tuple(over))}
     return call(named.join_over_op, (tensor,), params)
@@ -190,15 +182,16 @@ def all_to_all(x: Any, axes: Any, *, axis: int = 0, split: int | None = None) ->
     In a body that sees one piece at a time, part j along `split` goes to device j, and what arrives
     is joined along `axis`.
     """
-    if piece_mesh("all_to_all", axes) is not None and (split is None or len(_names(axes)) != 1):
+    names = names_of("all_to_all", axes)
+    if piece_mesh("all_to_all", names) is not None and (split is None or len(names) != 1):
         raise ShardingError("all_to_all: pieces need one mesh axis and `split`, the axis cut")
-    return _to_axis(all_to_all_op, named.swap_over_op, x, axes, axis, split)
+    return _to_axis(all_to_all_op, named.swap_over_op, x, names, axis, split)
 
 
 def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = None) -> Tensor:
     tensor = to_tensor(x, op=op.name)
     place = normalize_axis(op.name, axis, tensor.ndim) - tensor.ndim
-    names = _names(axes)
+    names = names_of(op.name, axes)
     mesh = piece_mesh(op.name, names)
     if mesh is None:
         return call(op, (tensor,), {"axes": names, "axis": place})
@@ -237,7 +230,7 @@ def broadcast(x: Any, axis_name: str, root: int = 0) -> Tensor:
     tensor = to_tensor(x, op="broadcast")
     mesh = piece_mesh("broadcast", axis_name)
     if mesh is None:
-        return all_gather(tensor, axis_name) if tensor.sharding.mesh is not None else tensor
+        return all_gather(tensor, axis_name)
     count = mesh.axis_size(axis_name)
     number = as_integer("broadcast", "root", root, 0, count - 1)
     chosen = FUNCTIONS["equal"](FUNCTIONS["axis_index"](axis_name), number)

@@ -33,9 +33,15 @@ class Layout(CollectiveOperation):
         raise self.missing("target")
 
     def communicate(self, x: Any, **params: Any) -> Any:
+        named = params.get("axes") or ()
         if not isinstance(x, Shards):
+            if named:
+                raise ShardingError(
+                    f"{self}: a tensor {x.type} that is on no mesh has no mesh axis"
+                    f" {shown(named[0])}\nhint: wf.shard(x, mesh, spec) puts it on one"
+                )
             return x
-        unknown = [a for a in params.get("axes") or () if a not in x.mesh.axis_names]
+        unknown = [a for a in named if a not in x.mesh.axis_names]
         if unknown:
             raise ShardingError(
                 f"{self}: {shown(unknown[0])} is no axis of mesh {x.mesh}, over which a tensor"
