@@ -238,3 +238,86 @@ def test_one_device_gives_its_piece_to_the_others() -> None:
     with pytest.raises(wf.errors.WeftError, match="root"):
         wf.shard_map(lambda v: wf.broadcast(v, "dp", 2), GRID, P("dp"), P(), manual=True)(x)
     assert wf.broadcast(x.shard(GRID, P("dp")), "dp").sharding.is_whole
+
+
+def rows_of(v, w):
+    rows = wf.scan(lambda c, r: (c + wf.sum(w * r), c), wf.sum(v), v[:, 0])[1]
+    return v @ w + rows[:, None] + wf.zeros_like(w)[0]
+
+
+@pytest.mark.parametrize("spec", [None, P("dp"), P("tp", "dp")], ids=str)
+def test_a_tensor_from_outside_is_whole_on_every_device(spec) -> None:
+    x, w, _ = data()
+
+    def alone(w):
+        return wf.concat([rows_of(x[:2], w), rows_of(x[2:], w)])
+
+    def spread(w):
+        return wf.shard_map(lambda v: rows_of(v, w), GRID, P("dp"), P("dp"), manual=True)(x)
+
+    def slope(function):
+        return wf.grad(lambda w: wf.sum(wf.sin(function(w))))
+
+    laid = w if spec is None else w.shard(GRID, spec)
+    for found in (spread(laid), wf.compile(spread)(laid)):
+        np.testing.assert_allclose(found.numpy(), alone(w).numpy(), rtol=1e-12)
+    for found in (slope(spread)(laid), wf.compile(slope(spread))(laid)):
+        np.testing.assert_allclose(found.numpy(), slope(alone)(w).numpy(), rtol=1e-10)
+
+
+def test_a_piece_lies_on_one_device() -> None:
+    x = data()[0]
+    inner = wf.shard_map(wf.sin, GRID, P("tp"))
+    for body in (lambda v: wf.sin(v.shard(GRID, P("tp"))), inner):
+        found = wf.shard_map(body, GRID, P("dp"), P("dp"), manual=True)(x)
+        np.testing.assert_array_equal(found.numpy(), wf.sin(x).numpy())
+    inner = wf.shard_map(wf.sin, GRID, P("tp"), P("tp"), manual=True)
+    with pytest.raises(ShardingError, match=r"cannot be split over grid.*manual=True"):
+        wf.shard_map(inner, GRID, P("dp"), P("dp"), manual=True)(x)
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "max", "prod"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "float32"])
+def test_numbers_of_devices_are_combined_as_those_of_a_tensor(kind, dtype) -> None:
+    x = wf.asarray([[1, 0, 100, 1], [1, 0, 100, 0]]).astype(dtype)
+    expected = getattr(wf, kind)(x, axis=0, keepdims=True)
+
+    def by_hand(body, out):
+        return wf.shard_map(body, GRID, P("dp"), out, manual=True)(x)
+
+    found = [by_hand(lambda v: wf.all_reduce(v, "dp", kind), P())]
+    if kind == "sum":
+        found += [
+            by_hand(lambda v: wf.reduce_scatter(v, "dp", axis=1), P(None, "dp")),
+            wf.vmap(lambda v: wf.psum(v, "rows"), axis_name="rows", out_axes=None)(x)[None],
+        ]
+    for each in found:
+        assert each.dtype == expected.dtype
+        assert each.tolist() == expected.tolist()
+
+
+def test_complex_numbers_of_devices_have_no_largest() -> None:
+    with pytest.raises(wf.errors.DTypeError, match="all_reduce: max: complex"):
+        body = lambda v: wf.all_reduce(v, "dp", "max")  # noqa: E731
+        wf.shard_map(body, GRID, P("dp"), P(), manual=True)(data()[0] + 1j)
+
+
+@pytest.mark.parametrize("axes", ["dp", ("tp", "dp")])
+def test_derivatives_of_a_product_over_devices_are_right_at_zero(axes) -> None:
+    x, spec = data()[0].at[:2, 1].set(0.0), P(("dp", "tp"))
+
+    def product(v):
+        return wf.sin(wf.all_reduce(v, axes, "prod"))
+
+    outside = wf.shard_map(product, GRID, spec, spec, manual=True)
+    inside = {
+        "vjp": lambda v: wf.grad(lambda v: wf.sum(product(v)))(v),
+        "jvp": lambda v: wf.jvp(product, (v,), (wf.cos(v),))[1],
+    }
+    expected = {
+        "vjp": wf.grad(lambda x: wf.sum(outside(x)))(x),
+        "jvp": wf.jvp(outside, (x,), (wf.cos(x),))[1],
+    }
+    for name, body in inside.items():
+        found = wf.shard_map(body, GRID, spec, spec, manual=True)(x)
+        np.testing.assert_allclose(found.numpy(), expected[name].numpy(), rtol=1e-12, atol=1e-14)

@@ -33,11 +33,12 @@ from weft.core.tensor.tracing import trace_tree
 from weft.errors import ArgumentError, ConcretizationError, ShardingError
 from weft.ops.base import call
 from weft.ops.communication import named
-from weft.ops.communication.apart import pieces_of, tensor_of
+from weft.ops.communication.apart import PutTogether, TakeApart, pieces_of, tensor_of
 from weft.ops.communication.joint import OfPieces
 from weft.ops.communication.layout import shard, spec_of
 from weft.ops.communication.mesh import rule_for
 from weft.ops.communication.transfer import carry_out, permuted, varied
+from weft.ops.families import CollectiveOperation
 from weft.ops.named_axis import axis_gather_op, axis_index_op
 from weft.ops.view.reshape import expand_dims
 
@@ -201,13 +202,18 @@ class Manual(Handler):
         self._here: dict[str, int] = {}  # coordinates of devices that go their own way
 
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
-        mesh = self.piece_mesh
-        held = [
-            x._impl.payload if x._impl.owner is self else Pieces.everywhere(mesh, x) for x in args
-        ]
         with installed(self.outer):
-            results = tuple(map(self.show, self.run(op, held, params)))
+            results = tuple(map(self.show, self.run(op, list(map(self._held, args)), params)))
         return results if op.multiple else results[0]
+
+    def _held(self, x: Tensor) -> Pieces:
+        """The pieces of a tensor; one from outside is the same on every device."""
+        if x._impl.owner is self:
+            pieces: Pieces = x._impl.payload
+            return pieces
+        if x._impl.owner is None:
+            return Pieces.everywhere(self.piece_mesh, x)
+        return pieces_of(x, ShardingSpec.whole(x.ndim, self.piece_mesh))
 
     def run(self, op: Any, held: Sequence[Pieces], params: dict[str, Any]) -> tuple[Pieces, ...]:
         """One op on the pieces of all devices, in the handler outside."""
@@ -223,6 +229,8 @@ class Manual(Handler):
             self._check_together(op, (params["axis"],))
             opened = held[0].map(lambda x: expand_dims(x, axis=0))
             return (_stepped(Step("all_gather", params["axis"], 0), opened),)
+        if isinstance(op, CollectiveOperation):
+            return (_on_one_device(op, held, params),)
         rule = None if op.leaf else rule_for(op, self._joint)
         if rule is not None:
             return rule(op, held, params)
@@ -254,7 +262,7 @@ class Manual(Handler):
 
     def _replayed(self, node: OutputRefs, args: tuple[Any, ...]) -> tuple[Pieces, ...]:
         """One call of a subgraph; what it captured is the same on every device."""
-        held = [x if isinstance(x, Pieces) else Pieces.everywhere(self.piece_mesh, x) for x in args]
+        held = [x if isinstance(x, Pieces) else self._held(x) for x in args]
         with blamed(node.position):
             return self.run(node.op, held, node.params)
 
@@ -272,6 +280,17 @@ class Manual(Handler):
             f" it differs between devices along {', '.join(payload.axes)}"
             "\nhint: use wf.where or wf.cond; wf.all_reduce makes a value the same everywhere"
         )
+
+
+def _on_one_device(op: Any, held: Sequence[Pieces], params: Mapping[str, Any]) -> Pieces:
+    """What a change of layout makes of pieces, each of which lies on one device: nothing."""
+    if isinstance(op, TakeApart | PutTogether):
+        raise ShardingError(
+            f"shard_map: a piece lies on one device and cannot be split over {params['spec'].mesh}:"
+            " this is inside another shard_map with manual=True"
+            "\nhint: use one mesh with more axes, or leave out manual=True inside"
+        )
+    return held[0]
 
 
 def collective(op: Any, pieces: Pieces, params: Mapping[str, Any]) -> Pieces:

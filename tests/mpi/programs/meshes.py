@@ -176,6 +176,23 @@ def megatron_by_hand():
     return run(*args), slopes(*args), wf.compile(slopes)(*args)
 
 
+def from_outside():
+    """A function that sees pieces uses tensors of its surroundings, and goes its own way."""
+
+    def run(w):
+        def body(x):
+            up = wf.cond(wf.sum(x) > 0, lambda x: wf.sin(x) @ w, lambda x: wf.cos(x @ w), x)
+            return up + wf.while_loop(lambda c: wf.sum(c) < 9, lambda c: c + 1, x[0, 0] ** 2)
+
+        return by_hand(body, GRID, P("dp"), P("dp"))(wf.asarray(X[:4]))
+
+    found = []
+    for w in (wf.asarray(WEIGHTS["up"]), laid(WEIGHTS["up"], GRID, P("tp", "dp"))):
+        slope = wf.grad(lambda w: total(run)(w))
+        found += [run(w), wf.compile(run)(w), slope(w), wf.compile(slope)(w)]
+    return found
+
+
 def automatic():
     places = {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}
     run = wf.shard_map(loss, GRID, in_specs=(places, P("dp"), P("dp")), out_specs=P())
@@ -332,6 +349,7 @@ CHECKS = {
     "manual long": (manual, LONG, "b"),
     "gradients inside": (gradients_inside,),
     "megatron by hand": (megatron_by_hand,),
+    "from outside": (from_outside,),
     "automatic": (automatic,),
     "solved": (solved,),
     "layouts": (layouts,),

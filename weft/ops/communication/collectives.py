@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core.common import dtypes
 from weft.core.common.handler import current
 from weft.core.common.parameters import as_choice, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
@@ -20,12 +21,13 @@ from weft.core.sharding.pieces import Shards
 from weft.core.sharding.steps import layout_of, without
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ShardingError
+from weft.errors import DTypeError, ShardingError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Tangents, call
 from weft.ops.communication import named
 from weft.ops.communication.layout import Layout, reshard_like_op
 from weft.ops.communication.transfer import permuted
+from weft.ops.families import cast
 from weft.ops.named_axis import is_mapped, names_of
 
 _MAPPED = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin"}
@@ -147,9 +149,18 @@ def all_reduce(x: Any, axes: Any = None, op: str = "sum") -> Tensor:
         return call(all_reduce_op, (tensor,), {"axes": names})
     over = mesh.ordered(mesh.axis_names if names is None else names)
     if op in ("sum", "mean"):
-        total = call(named.sum_over_op, (tensor,), {"axes": over})
+        total = call(named.sum_over_op, (_widened(tensor),), {"axes": over})
         return total / mesh.parts(over) if op == "mean" else total
+    if op == "prod":
+        tensor = _widened(tensor)
+    elif dtypes.is_complex(tensor.dtype):
+        raise DTypeError(f"all_reduce: {op}: complex numbers have no order")
     return call(named.reduce_over_op, (tensor,), {"axes": over, "kind": op})
+
+
+def _widened(x: Tensor) -> Tensor:
+    """Small integers and truth values are added and multiplied as `sum` and `prod` do it."""
+    return cast(x, dtypes.accumulation_dtype(x.dtype))
 
 
 @public
@@ -195,6 +206,8 @@ def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = N
     mesh = piece_mesh(op.name, names)
     if mesh is None:
         return call(op, (tensor,), {"axes": names, "axis": place})
+    if by_name is named.sum_part_over_op:
+        tensor = _widened(tensor)
     params: dict[str, Any] = {"axes": names, "axis": place, "count": mesh.parts(names)}
     if split is not None:
         params["split"] = normalize_axis(op.name, split, tensor.ndim) - tensor.ndim
@@ -235,7 +248,8 @@ def broadcast(x: Any, axis_name: str, root: int = 0) -> Tensor:
     number = as_integer("broadcast", "root", root, 0, count - 1)
     chosen = FUNCTIONS["equal"](FUNCTIONS["axis_index"](axis_name), number)
     zeros = FUNCTIONS["zeros_like"](tensor)
-    return all_reduce(FUNCTIONS["where"](chosen, tensor, zeros), axis_name)
+    term = FUNCTIONS["where"](chosen, tensor, zeros)
+    return call(named.sum_over_op, (term,), {"axes": (axis_name,)})
 
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "ppermute", "reduce_scatter"]

@@ -14,6 +14,7 @@ from weft.core.common.factors import Factors
 from weft.core.common.parameters import shown
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import TensorType
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops.base import Linear, Operation, Tangents, call
 from weft.ops.families import cast
@@ -63,9 +64,24 @@ class ReduceOver(NamedCollective):
     def _weight(self, x: Any, out: Any, params: dict[str, Any]) -> Any:
         """How much each piece moves the result."""
         if params["kind"] == "prod":
-            return out / x
+            return _product_of_others(x, params["axes"])
         hit = cast(FUNCTIONS["equal"](x, out), x.dtype)
         return hit / call(sum_over_op, (hit,), {"axes": params["axes"]})
+
+
+def _product_of_others(x: Tensor, axes: tuple[str, ...]) -> Tensor:
+    """The product of all pieces but this device's, which `out / x` is not where x is zero."""
+    number, count = FUNCTIONS["asarray"](0), 1
+    for axis in axes:
+        size = FUNCTIONS["axis_size"](axis)
+        number, count = number * size + FUNCTIONS["axis_index"](axis), count * size
+    rows = FUNCTIONS["expand_dims"](x, axis=0)
+    params = {"axes": axes, "axis": -rows.ndim, "count": count}
+    pieces = call(join_over_op, (rows,), params)
+    mine = FUNCTIONS["equal"](FUNCTIONS["arange"](count), number)
+    mine = FUNCTIONS["reshape"](mine, (count, *(1,) * x.ndim))
+    product: Tensor = FUNCTIONS["prod"](FUNCTIONS["where"](mine, 1, pieces), axis=0)
+    return product
 
 
 class JoinOver(NamedCollective):
