@@ -100,6 +100,10 @@ OTHERS = {
         lambda: wf.all_gather(X.shard(MESH, P("data")), ("data", "data")),
         ("all_gather", "('data', 'data')", "twice"),
     ),
+    "a map spread over no name": (
+        lambda: wf.vmap(wf.sin, spmd_axis_name=3)(X.shard(MESH, P())),
+        ("vmap", "3"),
+    ),
     "an axis that is no name": (lambda: wf.all_gather(X.shard(MESH, P("data")), 4), ("4",)),
 }
 
@@ -147,6 +151,11 @@ def test_mistakes_in_shapes_are_reported_as_on_one_device() -> None:
         with pytest.raises(wf.errors.ShapeError) as spread:
             wrong(X.shard(MESH, P("data")))
         assert str(spread.value) == str(dense.value)
+
+
+def test_a_tensor_over_a_mesh_is_not_moved_to_one_device() -> None:
+    with pytest.raises(wf.errors.DeviceError, match=r"lies over .* grid\(data=2, model=2\)"):
+        X.shard(MESH, P("data")).to_device("cpu:1")
 
 
 def test_a_failed_call_leaves_its_operands_as_they_were() -> None:

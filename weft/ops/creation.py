@@ -340,6 +340,12 @@ def to_device(x: Any, device: Any, /, *, stream: Any = None) -> Tensor:
     place = as_device(device)
     if tensor.device is place:
         return tensor
+    mesh = tensor.sharding.mesh
+    if mesh is not None:
+        raise DeviceError(
+            f"to_device: the tensor lies over the devices of mesh {mesh}"
+            "\nhint: x.shard(mesh, spec) moves it to another mesh"
+        )
     if tensor.owner is not None:
         raise DeviceError(
             "to_device: a tensor inside a transform stays on its device"

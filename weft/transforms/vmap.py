@@ -21,7 +21,7 @@ from weft.ops.communication.layout import spread_over
 from weft.ops.creation import arange
 from weft.ops.families import broadcast
 from weft.ops.indexing import getitem
-from weft.ops.named_axis import axis_gather_op, axis_index_op
+from weft.ops.named_axis import axis_gather_op, axis_index_op, names_of
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
@@ -206,6 +206,7 @@ def vmap(
     as_function("vmap", "function", function)
     run = _run_slices if as_flag("vmap", "loop", loop) else _run_batched
     axis_size = None if axis_size is None else as_integer("vmap", "axis_size", axis_size, low=0)
+    spread_axis = None if spmd_axis_name is None else names_of("vmap", spmd_axis_name)
 
     @wraps(function)
     def mapped(*args: Any, **keywords: Any) -> Any:
@@ -222,7 +223,7 @@ def vmap(
             result = function(*positional, **named)
             return tree_map(lambda x: to_tensor(x, op="vmap"), result)
 
-        level = Vmap(size, axis_name, spmd_axis_name)
+        level = Vmap(size, axis_name, spread_axis)
         return run(level, call_function, tensors, axes, out_axes)
 
     return mapped
@@ -248,8 +249,7 @@ def _mesh_of(level: Vmap, tensors: list[Tensor]) -> Any:
     """The mesh that the map's axis is spread over: that of an argument with such an axis."""
     if level.spmd_axis_name is None:
         return None
-    names = level.spmd_axis_name
-    wanted = {names} if isinstance(names, str) else set(names)
+    wanted = set(level.spmd_axis_name)
     meshes = (t.sharding.mesh for t in tensors)
     return next((m for m in meshes if m is not None and wanted <= set(m.axis_names)), None)
 
