@@ -152,3 +152,33 @@ def test_a_collective_needs_devices_that_made_the_same_choice() -> None:
     assert summed("j")(x).tolist() == [2.0, -2.0]
     with pytest.raises(wf.errors.ShardingError, match="along 'i' do not all come here"):
         summed("i")(x)
+
+
+@wf.custom_vjp
+def summed_with_own_slope(x):
+    return wf.psum(x, "i")
+
+
+summed_with_own_slope.defvjp(lambda x: (wf.psum(x, "i"), None), lambda _, ct: (5 * ct,))
+
+
+@pytest.mark.parametrize("function", [doubled_slope, tripled_slope])
+def test_derivatives_of_your_own_are_used_by_hand_too(function) -> None:
+    mesh, x = wf.DeviceMesh("pair", (2,), ("i",)), wf.asarray(ROWS)
+    halves = wf.P(None, "i")
+    spread = wf.shard_map(function, mesh, halves, halves, manual=True)
+    inside = wf.shard_map(wf.grad(total(function)), mesh, halves, halves, manual=True)
+    expected = wf.grad(total(function))(x)
+    for slope in (wf.grad(total(spread)), wf.compile(wf.grad(total(spread))), inside):
+        close(slope(x), expected)
+
+
+def test_a_derivative_of_your_own_that_speaks_of_one_piece_is_used_inside() -> None:
+    mesh, x = wf.DeviceMesh("pair", (2,), ("i",)), wf.tensor([1.0, 2.0])
+    spread = wf.shard_map(summed_with_own_slope, mesh, wf.P("i"), wf.P(), manual=True)
+    assert spread(x).tolist() == wf.compile(spread)(x).tolist() == [3.0]
+    assert wf.vmap(spread)(wf.stack([x, 2 * x])).tolist() == [[3.0], [6.0]]
+    inside = wf.grad(lambda v: wf.sum(summed_with_own_slope(v)))
+    assert wf.shard_map(inside, mesh, wf.P("i"), wf.P("i"), manual=True)(x).tolist() == [5.0] * 2
+    with pytest.raises(wf.errors.MissingRuleError, match=r"custom_vjp.*no vjp rule outside"):
+        wf.grad(lambda x: wf.sum(spread(x)))(x)

@@ -34,10 +34,11 @@ from weft.errors import ArgumentError, ConcretizationError, ShardingError
 from weft.ops.base import call
 from weft.ops.communication import named
 from weft.ops.communication.apart import PutTogether, TakeApart, pieces_of, tensor_of
-from weft.ops.communication.joint import OfPieces
+from weft.ops.communication.joint import OfPieces, needs_devices
 from weft.ops.communication.layout import shard, spec_of
 from weft.ops.communication.mesh import rule_for
 from weft.ops.communication.transfer import carry_out, permuted, varied
+from weft.ops.control.graph_call import GraphCall
 from weft.ops.families import CollectiveOperation
 from weft.ops.named_axis import axis_gather_op, axis_index_op
 from weft.ops.view.reshape import expand_dims
@@ -231,7 +232,8 @@ class Manual(Handler):
             return (_stepped(Step("all_gather", params["axis"], 0), opened),)
         if isinstance(op, CollectiveOperation):
             return (_on_one_device(op, held, params),)
-        rule = None if op.leaf else rule_for(op, self._joint)
+        alone = op.leaf or (isinstance(op, GraphCall) and not needs_devices(params["trace"]))
+        rule = None if alone else rule_for(op, self._joint)
         if rule is not None:
             return rule(op, held, params)
         axes = mesh.ordered({axis for pieces in held for axis in pieces.axes})

@@ -15,16 +15,20 @@ from typing import Any, TypeAlias
 
 from weft.core.common.spec import MeshAxes, ShardingSpec
 from weft.core.common.types import TensorType
-from weft.core.graph.trace import Trace
+from weft.core.graph.trace import Trace, subgraphs
 from weft.core.sharding.log import repeated, unlogged
 from weft.core.sharding.pieces import Pieces, Shards, local_coordinates
 from weft.core.tensor.tensor import Tensor
+from weft.errors import MissingRuleError
+from weft.ops.base import Tangents, call_multiple
 from weft.ops.communication.mesh import joint_rules, on_mesh, replay_step
+from weft.ops.communication.named import NamedCollective
 from weft.ops.communication.transfer import reshard, varied
 from weft.ops.control.branches import Switch, perform_switch
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop, perform_scan, perform_while
 from weft.ops.control.subgraphs import Place, places, retrace, rows
+from weft.ops.named_axis import axis_gather_op, axis_index_op
 
 Values = Sequence[Any]
 Rule: TypeAlias = Callable[[Any, Values, dict[str, Any]], tuple[Any, ...]]
@@ -261,6 +265,39 @@ def _refines(fine: Shards, coarse: Shards) -> bool:
     return not pinned and all(b == a[: len(b)] for b, a in pairs) and any(b != a for b, a in pairs)
 
 
+class Undivided(GraphCall):
+    """What devices compute together in a function with derivatives of its own.
+
+    Those speak of one device's piece: from outside, where all pieces are seen, nobody can use them.
+    """
+
+    def jvp(self, *args: Any, **params: Any) -> Any:
+        raise self._refusal("jvp", params["name"])
+
+    def vjp(self, *args: Any, **params: Any) -> Tangents:
+        raise self._refusal("vjp", params["name"])
+
+    def _refusal(self, rule: str, name: str) -> MissingRuleError:
+        return MissingRuleError(
+            f"{name}: no {rule} rule outside shard_map(…, manual=True): the function calls"
+            " collectives, and its derivative is that of one device's piece"
+            "\nhint: take the derivative inside the function that shard_map maps"
+        )
+
+
+undivided_op = Undivided()
+
+
+def needs_devices(trace: Trace) -> bool:
+    """Whether a subgraph asks for other devices' pieces, or which device it runs on."""
+    return any(
+        isinstance(node.op, NamedCollective)
+        or node.op in (axis_index_op, axis_gather_op)
+        or any(map(needs_devices, subgraphs(node.params)))
+        for node in trace.nodes
+    )
+
+
 class OfPieces(Joint):
     """Values are pieces of which a function sees one; `step` is the handler's.
 
@@ -306,6 +343,20 @@ class OfPieces(Joint):
         if not axes:
             return super().while_loop(op, args, params)
         return self._apart(super().while_loop, axes, op, args, params)
+
+    def inline(self, op: Any, args: Values, params: dict[str, Any]) -> tuple[Any, ...]:
+        if type(op).vjp is GraphCall.vjp:
+            return super().inline(op, args, params)
+        made: list[Pieces] = []
+
+        def joint(*tensors: Tensor) -> tuple[Tensor, ...]:
+            made[:] = self.replay(params["trace"], self.rebuilt(args, tensors))
+            return tuple(self.flat(made))
+
+        flat = self.flat(args)
+        captures, (trace,) = retrace(joint, places=places(flat))
+        found = call_multiple(undivided_op, (*captures, *flat), {"trace": trace, "name": op.name})
+        return tuple(self.rebuilt(made, found))
 
     def _deciding(self, args: Values, params: dict[str, Any]) -> MeshAxes:
         """The mesh axes along which the condition of a loop may differ."""
