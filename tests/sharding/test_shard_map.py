@@ -321,3 +321,14 @@ def test_derivatives_of_a_product_over_devices_are_right_at_zero(axes) -> None:
     for name, body in inside.items():
         found = wf.shard_map(body, GRID, spec, spec, manual=True)(x)
         np.testing.assert_allclose(found.numpy(), expected[name].numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_a_function_that_sees_pieces_is_not_planned() -> None:
+    x = data()[0]
+    by_hand = wf.shard_map(wf.sin, GRID, P("dp"), P("dp"), manual=True)
+    for planned in (
+        lambda: wf.plan(by_hand, GRID, x),
+        lambda: wf.shard_map(by_hand, GRID, auto_sharding=True)(x),
+    ):
+        with pytest.raises(ShardingError, match="manual=True has no layouts to choose"):
+            planned()

@@ -30,6 +30,7 @@ from weft.core.graph.trace import Trace
 from weft.core.sharding.cost import spec_of
 from weft.core.sharding.steps import Layout, layout_of
 from weft.errors import ArgumentError, MissingRuleError, ShardingError
+from weft.ops.communication.apart import PutTogether, TakeApart
 
 _json: Any = LazyModule("json")
 
@@ -218,6 +219,7 @@ def problem_of(
     number = {node: i for i, node in enumerate((*trace.inputs, *trace.nodes))}
     lines: dict[Position, str] = {}
     for node in trace.nodes:
+        _check_planned(node, lines)
         inputs = tuple((number[source], slot) for source, slot in node.inputs)
         nodes.append(Node(_signature(node, seen), inputs, _line(node.position, lines)))
     places = {(i, 0): spec for i, spec in (in_specs or {}).items()}
@@ -249,6 +251,16 @@ def _input_signature(kind: TensorType, seen: dict[Any, Signature]) -> Signature:
         factors = Factors.parse(f"-> {' '.join(names)}", (), sizes)
         seen[kind] = Signature("input", factors, sizes, (), (kind,))
     return seen[kind]
+
+
+def _check_planned(node: OutputRefs, lines: dict[Position, str]) -> None:
+    """Refuse a function that sees pieces: its layouts are its own, and cannot be chosen."""
+    if isinstance(node.op, TakeApart | PutTogether):
+        raise ShardingError(
+            "plan: shard_map with manual=True has no layouts to choose"
+            f" ({_line(node.position, lines)})"
+            "\nhint: leave out manual=True, or plan what comes before and after it"
+        )
 
 
 def _line(position: Position | None, lines: dict[Position, str]) -> str:
