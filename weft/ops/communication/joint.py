@@ -271,6 +271,11 @@ class Undivided(GraphCall):
     Those speak of one device's piece: from outside, where all pieces are seen, nobody can use them.
     """
 
+    reasons = {
+        **GraphCall.reasons,
+        **dict.fromkeys(("vjp", "jvp"), "its purpose is to refuse derivatives"),
+    }
+
     def jvp(self, *args: Any, **params: Any) -> Any:
         raise self._refusal("jvp", params["name"])
 
