@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import jax
 import numpy as np
 import pytest
 
@@ -276,3 +277,21 @@ def test_checkpoint_keeps_only_the_arguments() -> None:
     x = wf.ones(3)
     plain, remat = (wf.grad(lambda x, f=f: f(x).sum())(x) for f in (layer, wf.checkpoint(layer)))
     np.testing.assert_array_equal(plain.numpy(), remat.numpy())
+
+
+def test_slopes_of_rows_are_added_where_they_lie():
+    x = np.random.default_rng(0).normal(size=(32, 128))
+
+    def loss(xp, x):
+        h = xp.zeros(x.shape[1], dtype=x.dtype)
+        for row in range(32):
+            h = xp.tanh(h * 0.5 + x[row]) * x[31 - row, ::-1]
+        return h.sum() + (x * x).sum()
+
+    gradient = wf.grad(lambda x: loss(wf, x))
+    names = [node.name for node in wf.trace(gradient, x).nodes]
+    assert names.count("pad") <= 1, "a whole tensor is added for every row"
+    with jax.enable_x64(True):
+        expected = jax.grad(lambda x: loss(jax.numpy, x))(x)
+    for function in (gradient, wf.compile(gradient)):
+        np.testing.assert_allclose(function(x).numpy(), expected, rtol=1e-12, atol=1e-12)

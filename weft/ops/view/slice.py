@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.autograd.tape import Addend
 from weft.core.common.factors import Factors
 from weft.core.common.parameters import as_integer
 from weft.core.common.slots import OPS, public
@@ -17,6 +18,9 @@ from weft.errors import IndexingError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation, broadcast
+
+
+LARGE, FEW = 1 << 11, 16  # elements of an operand, and times fewer of a slice: added in place
 
 
 class Slice(LogicalShapeOperation):
@@ -72,10 +76,23 @@ class Slice(LogicalShapeOperation):
         local = shard.result()
         return {**params, "lengths": local[len(local) - len(params["lengths"]) :]}
 
-    def vjp(
-        self, primals: Any, out: Any, ct: Any, *, starts: Shape, lengths: Shape, steps: Shape
-    ) -> Tangents:
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Any:
         (x,) = primals
+
+        def onto(total: Tensor | None) -> Tensor:
+            if total is None:
+                return self._padded(x, ct, **params)
+            if total.sharding.mesh is not None:
+                return total + self._padded(x, ct, **params)
+            return call(slice_update_op, (total, call(self, (total,), params) + ct), params)
+
+        few = x.size >= LARGE and FEW * ct.size <= x.size
+        return (Addend(x.shape, onto) if few else onto(None),)
+
+    def _padded(
+        self, x: Tensor, ct: Tensor, *, starts: Shape, lengths: Shape, steps: Shape
+    ) -> Tensor:
+        """The cotangent with zeros around it."""
         core = x.shape[x.ndim - len(starts) :]
         backward = tuple(k - len(steps) for k, step in enumerate(steps) if step < 0)
         if backward:
@@ -89,7 +106,7 @@ class Slice(LogicalShapeOperation):
             interior.append(abs(step) - 1)
         zero = scalar(0, ct.dtype, ct.device)
         widths = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
-        return (call(OPS["pad"], (ct, zero), widths),)
+        return call(OPS["pad"], (ct, zero), widths)
 
 
 class Flip(LogicalShapeOperation):
