@@ -19,7 +19,6 @@ from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation, broadcast
 
-
 LARGE, FEW = 1 << 11, 16  # elements of an operand, and times fewer of a slice: added in place
 
 
