@@ -22,6 +22,7 @@ POOLS = [  # window, stride, padding, dilation, shape
     (2, 3, 1, 1, (1, 2, 10, 52)),
     (2, 1, 1, 2, (1, 2, 9, 33)),
     (5, 2, 2, 1, (1, 2, 11, 44)),
+    (7, 3, 2, 1, (1, 2, 17, 23)),  # more elements than are written out
 ]
 
 

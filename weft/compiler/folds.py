@@ -16,7 +16,7 @@ from weft.compiler.loops import Loop, Statement, integer
 from weft.compiler.point import Point, is_of_windows, is_pool, weight
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs
-from weft.ops.families import ElementwiseOperation
+from weft.ops.families import ElementwiseOperation, ReduceOperation
 from weft.ops.view.join import Pad
 from weft.ops.view.window import OverlapAdd, Window
 
@@ -52,7 +52,8 @@ def folded(
 def _folds(node: OutputRefs, kinds: Mapping[OutputRefs, str]) -> bool:
     if kinds[node] != "map":
         return False
-    return isinstance(node.op, OverlapAdd) or is_pool(node)
+    is_reduction = isinstance(node.op, ReduceOperation)
+    return isinstance(node.op, OverlapAdd) or (is_reduction and is_pool(node))
 
 
 def _crops(node: OutputRefs) -> bool:
