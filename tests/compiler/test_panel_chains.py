@@ -106,14 +106,17 @@ class Draw:
 def check(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for number in range(PROGRAMS):
-        draw = Draw(rng)
-        given = [wf.zeros(array.shape) for array in draw.arrays]
-        trace = rewrite(wf.trace(draw.function, *given))[0]
-        found = Native(recompute(trace), general=draw.general).run(draw.arrays, draw.threads)
-        expected = Interpreted(trace).run(draw.arrays)
-        for x, y in zip(found, expected, strict=True):
-            same = np.asarray(x).view(np.int32) == np.asarray(y).view(np.int32)
-            assert same.all(), f"program {number} of seed {seed}"
+        check_program(Draw(rng), f"program {number} of seed {seed}")
+
+
+def check_program(draw: Any, name: str) -> None:
+    given = [wf.zeros(array.shape) for array in draw.arrays]
+    trace = rewrite(wf.trace(draw.function, *given))[0]
+    found = Native(recompute(trace), general=draw.general).run(draw.arrays, draw.threads)
+    expected = Interpreted(trace).run(draw.arrays)
+    for x, y in zip(found, expected, strict=True):
+        same = np.asarray(x).view(np.int32) == np.asarray(y).view(np.int32)
+        assert same.all(), name
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +134,19 @@ def test_chains_of_many_sizes_have_the_bits_of_plain_loops(seed):
 
 def test_chains_of_sizes_drawn_anew_have_the_bits_of_plain_loops(fresh_seed):
     check(fresh_seed)
+
+
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("lead", [(2, 1), (2,), (3, 2)])
+def test_a_sum_over_rows_has_the_order_of_batches_where_outer_ones_share_a_factor(lead, general):
+    rng = np.random.default_rng(3)
+    weights = wf.tensor(rng.normal(size=(*lead, 102, 8)).astype(np.float32))
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return wf.sum(wf.softmax(scores(q, k), -1) @ v * weights)
+
+    shapes = ((2, *lead, 102, 4), (2, *lead, 102, 4), (2, *lead, 102, 8))
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    function = wf.vmap(wf.value_and_grad(loss, argnums=(0, 1, 2)))
+    draw = SimpleNamespace(function=function, arrays=arrays, general=general, threads=2)
+    check_program(draw, "each example has its own factors, but for the weights")

@@ -125,8 +125,9 @@ def match(scope: Scope) -> Product | None:
         lefts, rights, left, right = rights, lefts, right, left
     one = integer(1)
     *others, column = rights or [(scope.variable("column"), one)]
+    outer = sorted((*batch, *others), key=loops.index)
     found = Product(
-        (*batch, *others),
+        tuple(outer),
         lefts[-1] if lefts else (scope.variable("row"), one),
         column,
         reduce.axes[-1],
@@ -134,7 +135,7 @@ def match(scope: Scope) -> Product | None:
         _bare(right),
         part.targets[0],
         _without_masks(epilogue),
-        [*batch, *others, *lefts, *rights[-1:]] == loops,
+        [*outer, *lefts, *rights[-1:]] == loops,
         chain=part.combine == "chain",
         masks=(_mask(left), _mask(right)),
     )
