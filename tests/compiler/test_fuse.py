@@ -92,3 +92,21 @@ def test_a_result_is_not_written_over_what_a_sum_beside_it_reads(shape, dtype):
     trace = wf.trace(function, wf.tensor(x), wf.tensor(y))
     arrays = arrays_of(trace, (x, y))
     assert_same(compiled(trace, arrays), interpreted(trace, arrays))
+
+
+CHOICES = {
+    "plain": lambda x: wf.max(x) > 0.5,
+    "opened": lambda x: wf.broadcast_to(wf.max(x) > 0.5, (5, 16)),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_a_condition_that_a_product_looks_at_is_written_for_it(name, depth):
+    def chosen(x, w, v):
+        return wf.where(CHOICES[name](x), x * 0.5, x) + (x @ w) @ v
+
+    shapes = ((3, 5, 16), (16, depth), (depth, 16))
+    given = [np.random.default_rng(2).normal(size=s).astype(np.float32) for s in shapes]
+    trace = wf.trace(chosen, *map(wf.tensor, given))
+    assert_same(compiled(trace, given), interpreted(trace, given))

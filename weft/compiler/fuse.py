@@ -480,7 +480,7 @@ class Fusion:
             for node in (*group.members, *self.pulled(group)):
                 wanted |= {
                     r.node
-                    for r in self.reads[node]
+                    for r in self._seen(group, node)
                     if self.group.get(r.node) is not group and r.node not in self.inline
                 }
         return wanted
@@ -504,7 +504,7 @@ class Fusion:
         """What a call reads, with the conditions of masks that a product looks at."""
         found = list(self.reads[node])
         for r in self.reads[node] if group.kind == "dot" else ():
-            seen = self.looked_at(group, r.node)
+            seen = self.roots(self.looked_at(group, r.node))
             found += [m for m in self.reads.get(r.node, ()) if m.ref in seen]
         return found
 
