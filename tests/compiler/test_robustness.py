@@ -20,6 +20,9 @@ import weft as wf
 from weft.compiler import build_executable, eager, kernels, tier
 from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import STORE, KernelStore
+from weft.compiler.native import Native
+from weft.compiler.passes import sink
+from weft.compiler.rewrite import rewrite
 from weft.config import settings
 from weft.core.graph.graph import GRAPH
 from weft.errors import CompilationError, IndexingError, OutOfMemoryError, WeftError
@@ -310,3 +313,18 @@ def test_ctrl_c_stops_a_native_loop_and_the_process_goes_on(tmp_path: Path) -> N
     out, err = process.communicate(timeout=60)
     assert out == "stopped\n3.0\n", err
     assert time.monotonic() - begin < 20
+
+
+def test_arrays_of_a_kernel_for_all_sizes_fit_a_stack():
+    def weights(x):
+        made = wf.softmax(wf.swapaxes(x, -1, -2), -1)
+        return made, wf.max(made, -1, keepdims=True)
+
+    given = np.random.default_rng(0).normal(size=(3, 94, 94))
+    program = Native(rewrite(wf.trace(weights, wf.tensor(given)))[0], general=True)
+    for step in program.steps:
+        for kernel in step.request.compiled.kernels:
+            held = sum(x.length * x.lanes * x.dtype.itemsize for x in kernel.locals)
+            assert held <= sink.ROOM, kernel.name
+    for found, expected in zip(program.run([given]), weights(wf.tensor(given)), strict=True):
+        assert np.array_equal(found, expected.numpy())

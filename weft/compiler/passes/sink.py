@@ -46,6 +46,7 @@ LONGEST = 4096  # columns of such a row: running values of more crowd out what i
 NARROW = 16  # unless vectors have no more bytes, which takes longer than to read
 CROWD = 1 << 14  # bytes of running values that compete with what is read for places in a cache
 MOST = 8192  # steps of a loop that may be moved: its running values fit a near cache
+ROOM = 5 << 20  # bytes of arrays of a kernel that loops may be moved for: a stack has 8 << 20
 
 
 def sink(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
@@ -62,7 +63,11 @@ def _statements(
     for statement in statements:
         if isinstance(statement, Store | Assign):
             made.append(statement)
-        elif isinstance(statement, Loop) and _is_columns(statement, judge, vector_bytes):
+        elif (
+            isinstance(statement, Loop)
+            and _is_columns(statement, judge, vector_bytes)
+            and _has_room(statement, scope, judge)
+        ):
             longest = MOST if vector_bytes <= NARROW else LONGEST
             made += _Sunk(scope, judge, statement, longest).statements()
         else:
@@ -79,6 +84,15 @@ def _is_columns(loop: Loop, judge: Lanes, vector_bytes: int) -> bool:
     if not any(isinstance(s, Loop) for s in every(loop.body)):
         return False
     return width(loop, vector_bytes) < most and judge.runs_as_lanes(loop)
+
+
+def _has_room(loop: Loop, scope: Scope, judge: Lanes) -> bool:
+    """Whether the running values of a loop fit the stack, beside the arrays that are there."""
+    length, differing = most_of(loop.stop), judge.varying(loop.variable, loop.body)
+    assert length is not None and differing is not None
+    own = (scope.locals[local] for local in differing)
+    wanted = sum(length * max(x.length, 1) * x.dtype.itemsize for x in own)
+    return wanted + sum(x.length * x.lanes * x.dtype.itemsize for x in scope.locals) <= ROOM
 
 
 class _Sunk:
