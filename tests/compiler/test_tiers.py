@@ -273,3 +273,28 @@ def test_threads_may_read_the_same_graph_at_once(monkeypatch):
         each.join()
     assert not errors
     assert_same(found, [expected] * 80)
+
+
+@pytest.mark.parametrize("elements", [0, 1 << 14])
+def test_a_loop_alone_is_a_graph_however_small(monkeypatch, elements):
+    monkeypatch.setattr(settings, "small_elements", elements)
+    xs = data(5, 3)
+
+    def loop():
+        return wf.scan(lambda h, x: (wf.tanh(h * 0.5 + x), h), xs[0], xs)[0]
+
+    _, compilations = counted()
+    first = loop().numpy()
+    assert counted()[1] == compilations, "it may never come again"
+    second, third = loop().numpy(), loop().numpy()
+    assert counted()[1] == compilations + 1
+    assert_same([second, third], [first, first])
+
+
+def test_a_loop_that_fails_says_so_when_it_is_read_in_every_run():
+    x = data(4)
+    for _ in range(3):
+        found = wf.fori_loop(0, 6, lambda i, c: c + x[i], wf.zeros(()))
+        with pytest.raises(IndexingError, match="index 4 is out of range"):
+            found.numpy()
+    assert wf.fori_loop(0, 4, lambda i, c: c + x[i], wf.zeros(())).numpy() == x.numpy().sum()

@@ -95,7 +95,7 @@ def is_held(node: OutputRefs) -> bool:
 
 def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
     """Run pending calls as one compiled graph; False where they should be interpreted."""
-    if len(order) < 2 or not all(_is_plain(node) for node in order):
+    if not all(_is_plain(node) for node in order):
         return False
     graph = Recorded(order, roots)
     program = _compiled.get(graph.key)

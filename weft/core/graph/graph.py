@@ -177,7 +177,7 @@ class ComputeGraph:
         """Run what these nodes need. A failure leaves the failed node pending, the rest usable."""
         with self._run_lock:
             roots = list(nodes)
-            if len(roots) == 1 and _waits_for_nothing(roots[0]):
+            if len(roots) == 1 and roots[0].op.leaf and _waits_for_nothing(roots[0]):
                 self.counters.executions += 1
                 self._run(roots[0])
             elif not self._run_whole(roots, roots):
@@ -192,7 +192,7 @@ class ComputeGraph:
         if not _runner:
             return False
         order = [n for n in get_operations_topological(roots) if not n.realized]
-        if len(order) < 2:
+        if len(order) < 2 and all(node.op.leaf for node in order):
             return False
         keys = [node.key for node in order]  # which calls that have run do not keep
         self._running += 1
