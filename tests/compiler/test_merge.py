@@ -143,6 +143,22 @@ def test_one_assignment_after_another_copies_once():
     check(assigned)
 
 
+def test_many_assignments_are_not_computed_at_every_element():
+    def total(c, xs):
+        c = c * 2
+        for k in range(STEPS):
+            c[7 * k] = xs[k] + c[7 * k + 1]
+        return (c * c).sum()
+
+    args = operands()
+    steps = Native(wf.trace(total, *args)).steps
+    small = [s for s in steps if isinstance(s, Call) and s.name == "slice_update"]
+    assert len(small) == STEPS
+    assert all(step.points == 1 for step in small)
+    check(total)
+    check(lambda c, xs: wf.grad(total, argnums=1)(c, xs), most=STEPS)
+
+
 def test_parts_that_begin_where_values_say():
     def step(c, e):
         part = wf.dynamic_slice(c, [e[0]], (4,))

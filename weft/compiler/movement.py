@@ -104,6 +104,55 @@ def _starts_and_steps(params: Mapping[str, tuple[int, ...]], count: int) -> list
     return [(0, 1)] * missing + list(zip(params["starts"], params["steps"], strict=True))
 
 
+def slice_of_update(calls: Calls, call: Call) -> Ref | None:
+    """A slice of what was changed elsewhere is one of what it was before; or of the change."""
+    source = call.inputs[0]
+    update = calls.made_by(source, "slice_update")
+    if update is None:
+        return None
+    read = _ranges(call.params, call.source_kind(0).shape)
+    while update is not None:
+        written = _ranges(update.params, call.source_kind(0).shape)
+        if all(map(_meet, read, written)):
+            break
+        (source, _), update = update.inputs, calls.made_by(update.inputs[0], "slice_update")
+    if update is not None and all(map(_holds, written, read)):
+        window, slot = update.inputs[1]
+        if len(window.types[slot].shape) == len(read):
+            count = len(update.params["starts"])
+            starts = tuple(r.start - w.start for r, w in zip(read, written, strict=True))
+            params = {"starts": starts, "lengths": call.kind.shape, "steps": (1,) * len(read)}
+            params = {name: numbers[-count:] for name, numbers in params.items()}
+            return calls.call("slice", (update.inputs[1],), params, call.like)
+    if source == call.inputs[0] or source[0].types[source[1]] != call.source_kind(0):
+        return None
+    return calls.call("slice", (source,), call.params, call.like)
+
+
+def _ranges(params: Mapping[str, tuple[int, ...]], shape: tuple[int, ...]) -> list[range]:
+    """The positions of a slice along all axes."""
+    names = ("starts", "lengths", "steps")
+    missing = len(shape) - len(params["starts"])
+    found = [range(size) for size in shape[:missing]]
+    for start, length, step in zip(*(params[name] for name in names), strict=True):
+        found.append(range(start, start + length * step, step))
+    return found
+
+
+def _meet(read: range, written: range) -> bool:
+    """Whether two ranges may have a position in common."""
+    if not read or not written:
+        return False
+    low, high = max(min(read), min(written)), min(max(read), max(written))
+    return low <= high
+
+
+def _holds(written: range, read: range) -> bool:
+    """Whether all positions that are read were written, one beside the other."""
+    inside = min(written) <= min(read) and max(read) <= max(written)
+    return written.step == 1 and read.step == 1 and inside
+
+
 def flip_of_flip(calls: Calls, call: Call) -> Ref | None:
     """What is turned twice is not turned; an axis of one element never is."""
     shape = call.kind.shape
@@ -144,7 +193,7 @@ MOVEMENT: dict[str, tuple[Rule, ...]] = {
     "reshape": (moves_nothing, reshape_of_reshape),
     "broadcast_to": (moves_nothing, broadcast_of_broadcast),
     "permute": (permute_in_order, permute_of_permute),
-    "slice": (slice_everything, slice_of_slice),
+    "slice": (slice_everything, slice_of_slice, slice_of_update),
     "flip": (flip_of_flip,),
     "pad": (pad_nothing,),
     "concat": (join_what_is_there,),

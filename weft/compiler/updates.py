@@ -13,12 +13,13 @@ from weft.ops.view.slice import SliceUpdate
 
 LARGE = 1 << 11  # elements of an operand that is rather not copied
 FEW = 16  # times fewer elements are changed
+MANY = 3  # updates after one for which it pays to have computed what they change
 
 
 def put_into_copies(
     nodes: Sequence[OutputRefs], kinds: Mapping[OutputRefs, str], kept: Collection[OutputRefs]
 ) -> set[OutputRefs]:
-    """Updates of few elements of what is in memory already, and stays there.
+    """Updates of few elements of what is in memory and stays there, or many after each other.
 
     Others are computed along with what reads them, at every element.
     """
@@ -26,19 +27,29 @@ def put_into_copies(
     for node in nodes:
         for source, _ in node.inputs:
             users.setdefault(source, []).append(node)
-    found: set[OutputRefs] = set()
+    chains: dict[OutputRefs, tuple[int, bool]] = {}  # how many follow, whether the last is kept
     for node in reversed(nodes):
         if isinstance(node.op, SliceUpdate) and changes_few(node):
             readers = users.get(node, [])
-            only = len(readers) == 1 and readers[0] in found and readers[0].inputs[0][0] is node
-            if node in kept or only:
-                found.add(node)
-    made = set[OutputRefs]()
-    for node in nodes:
-        base = node.inputs[0][0] if node in found else node
-        if node in found and (base in made or kinds.get(base, "scatter") == "scatter"):
+            following = [n for n in readers if n in chains and n.inputs[0][0] is node]
+            goes_on = len(following) == 1 and node not in kept
+            if goes_on and all(n in following or _is_part(n, node) for n in readers):
+                count, stays = chains[following[0]]
+                chains[node] = count + 1, stays
+            else:
+                chains[node] = 0, node in kept
+    made: set[OutputRefs] = set()
+    for node, (count, stays) in reversed(chains.items()):
+        base = node.inputs[0][0]
+        is_there = kinds.get(base, "scatter") == "scatter"
+        if base in made or (is_there and stays) or count >= MANY:
             made.add(node)
     return made
+
+
+def _is_part(reader: OutputRefs, node: OutputRefs) -> bool:
+    """Whether a call makes a few elements of a large operand."""
+    return all(kind.size * FEW <= node.types[0].size for kind in reader.types)
 
 
 def changes_few(node: OutputRefs) -> bool:
