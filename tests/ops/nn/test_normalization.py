@@ -213,6 +213,11 @@ WIDE, FLAT = np.ones((2, 6, 4)), np.ones((2, 6))
             ShapeError,
             "scaled_dot_product_attention: mask of shape",
         ),
+        (
+            lambda: wf.scaled_dot_product_attention(FLAT, FLAT, FLAT, np.ones((2, 2), int)),
+            DTypeError,
+            r"mask: expected bools or floats, got int64\nhint: mask != 0",
+        ),
     ],
 )
 def test_mistakes_are_named(call, error, message):

@@ -313,6 +313,11 @@ def _masked(op: str, scores: Any, seen: Any, mask: Any) -> tuple[Any, Any]:
         raise ShapeError(f"{op}: mask of shape {given.shape} for scores {scores.shape}")
     if dtypes.is_bool(given.dtype):
         return scores, given if seen is None else seen & given
+    if not dtypes.is_floating(given.dtype):
+        raise DTypeError(
+            f"{op}: mask: expected bools or floats, got {dtypes.name_of(given.dtype)}"
+            "\nhint: mask != 0 makes bools of zeros and ones"
+        )
     return scores + cast(given, scores.dtype), seen
 
 
