@@ -209,13 +209,14 @@ def test_margins_are_torchs_with_their_gradients(reduction):
         draw(4, 3, seed=1),
         tolerance=1e-8,
     )
-    agrees(
-        lambda a, p, n: wf.triplet_margin_loss(a, p, n, **keep),
-        lambda a, p, n: F.triplet_margin_loss(a, p, n, **keep),
-        draw(4, 3),
-        draw(4, 3, seed=1),
-        draw(4, 3, seed=2),
-    )
+    for swap in (False, True):
+        agrees(
+            lambda a, p, n, flag=swap: wf.triplet_margin_loss(a, p, n, swap=flag, **keep),
+            lambda a, p, n, flag=swap: F.triplet_margin_loss(a, p, n, swap=flag, **keep),
+            draw(4, 3),
+            draw(4, 3, seed=1),
+            draw(4, 3, seed=2),
+        )
 
 
 def test_hinge_loss_is_its_formula():
@@ -237,13 +238,21 @@ def test_likelihoods_are_torchs_with_their_gradients(full, reduction):
             ),
             np.abs(draw(4, 3)) + 0.1,
         )
-    agrees(
-        lambda x, y, v: wf.gaussian_nll_loss(x, y, v, **options),
-        lambda x, y, v: F.gaussian_nll_loss(x, y, v, **options),
-        draw(4, 3),
-        draw(4, 3, seed=1),
-        np.abs(draw(4, 3, seed=2)) + 0.1,
-    )
+    for shape in ((4, 4), (4, 1), (4,)):
+        agrees(
+            lambda x, y, v: wf.gaussian_nll_loss(x, y, v, **options),
+            lambda x, y, v: F.gaussian_nll_loss(x, y, v, **options),
+            draw(4, 4),
+            draw(4, 4, seed=1),
+            np.abs(draw(*shape, seed=2)) + 0.1,
+        )
+
+
+def test_infinite_differences_have_the_slope_of_large_ones():
+    x = wf.tensor([np.inf, -np.inf, 0.5])
+    for loss_of in (wf.huber_loss, wf.smooth_l1_loss):
+        found = wf.grad(lambda t, f=loss_of: f(t, wf.zeros(3), reduction="sum"))(x)
+        assert found.tolist() == [1.0, -1.0, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +283,11 @@ def test_likelihoods_are_torchs_with_their_gradients(full, reduction):
             lambda x: wf.cross_entropy(x, np.zeros(4, int), weight=np.ones(2)),
             ShapeError,
             "weight: expected shape",
+        ),
+        (
+            lambda x: wf.gaussian_nll_loss(x, x, np.ones(3)),
+            ShapeError,
+            r"variance \(3,\) for a mean \(4, 3\)\nhint: expected \(4, 3\), or \(4,\)",
         ),
     ],
 )

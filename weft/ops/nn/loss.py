@@ -93,7 +93,9 @@ def huber_loss(
 
 def _huber(difference: Any, delta: float) -> Any:
     size = FUNCTIONS["abs"](difference)
-    return where(size < delta, 0.5 * difference * difference, delta * (size - 0.5 * delta))
+    inside = size < delta
+    small: Any = where(inside, difference, 0)  # the slope of an infinite square would be NaN
+    return where(inside, 0.5 * small * small, delta * (size - 0.5 * delta))
 
 
 @public
@@ -350,15 +352,22 @@ def triplet_margin_loss(
     margin: float = 1.0,
     p: float = 2.0,
     eps: float = 1e-6,
+    swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, distance to the positive − distance to the negative + margin), last axis."""
+    """max(0, distance to the positive − distance to the negative + margin), last axis.
+
+    With `swap`, the negative is as far away as it is from the nearer of anchor and positive.
+    """
     margin = as_number("triplet_margin_loss", "margin", margin)
     eps = as_number("triplet_margin_loss", "eps", eps)
     a, close = _pair("triplet_margin_loss", anchor, positive)
     _, far = _pair("triplet_margin_loss", anchor, negative)
     near: Any = vector_norm(a - close + eps, axis=-1, ord=p)
-    losses = FUNCTIONS["relu"](near - vector_norm(a - far + eps, axis=-1, ord=p) + margin)
+    apart: Any = vector_norm(a - far + eps, axis=-1, ord=p)
+    if as_flag("triplet_margin_loss", "swap", swap):
+        apart = FUNCTIONS["minimum"](apart, vector_norm(close - far + eps, axis=-1, ord=p))
+    losses = FUNCTIONS["relu"](near - apart + margin)
     return _reduced("triplet_margin_loss", losses, reduction)
 
 
@@ -396,14 +405,29 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """Negative log-likelihood of a normal distribution; variances below `eps` count as `eps`."""
+    """Negative log-likelihood of a normal distribution; variances below `eps` count as `eps`.
+
+    There is one variance for each element, for each row of the last axis, or for all.
+    """
     x, y = _pair("gaussian_nll_loss", mean, target)
     eps = as_number("gaussian_nll_loss", "eps", eps)
-    var = _at_least(inexact("gaussian_nll_loss", variance), eps)
+    var = _at_least(_variance_of(x, inexact("gaussian_nll_loss", variance)), eps)
     losses = 0.5 * (log(var) + (x - y) * (x - y) / var)
     if as_flag("gaussian_nll_loss", "full", full):
         losses = losses + 0.5 * log_of(2 * pi)
     return _reduced("gaussian_nll_loss", losses, reduction)
+
+
+def _variance_of(mean: Tensor, variance: Tensor) -> Tensor:
+    """Variances that broadcast with the mean; those of rows may come without the last axis."""
+    if variance.ndim and variance.shape == mean.shape[:-1]:
+        return reshape(variance, (*variance.shape, 1))
+    if variance.shape not in ((), mean.shape, (*mean.shape[:-1], 1)):
+        raise ShapeError(
+            f"gaussian_nll_loss: variance {variance.shape} for a mean {mean.shape}"
+            f"\nhint: expected {mean.shape}, or {mean.shape[:-1]}: one for each row"
+        )
+    return variance
 
 
 __all__ = [
