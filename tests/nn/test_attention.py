@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.errors import ArgumentError, ShapeError
 
 nn = wf.nn
 KEY = wf.random.key(0)
@@ -30,6 +31,38 @@ def test_grouped_heads_are_heads_whose_keys_repeat():
     )
     x = draw(2, 5, 8).astype(np.float32)
     close(attention(x).numpy(), full(x).numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_positions_of_each_sequence_are_its_own(batch):
+    attention = nn.MultiHeadAttention(8, 2, rope=100.0, key=KEY)  # as many heads as sequences, too
+    x = draw(batch, 5, 8).astype(np.float32)
+    positions = np.random.default_rng(0).integers(0, 50, (batch, 5))
+    each = [attention(row, positions=own) for row, own in zip(x, positions, strict=True)]
+    close(attention(x, positions=positions).numpy(), wf.stack(each).numpy(), 1e-6)
+    shared = attention(x, positions=positions[0])
+    close(shared[0].numpy(), each[0].numpy(), 1e-6)
+
+
+def test_wrong_positions_are_told():
+    attention, x = nn.MultiHeadAttention(8, 2, rope=100.0, key=KEY), wf.ones((3, 5, 8))
+    with pytest.raises(ShapeError, match=r"positions: expected shape \(5,\) or \(3, 5\), got"):
+        attention(x, positions=wf.zeros((3, 1, 5)))
+    with pytest.raises(ArgumentError, match=r"positions were given to a layer without rope\nhint"):
+        nn.MultiHeadAttention(8, 2, key=KEY)(x, positions=wf.arange(5))
+    for wrong in (0, -1.0):
+        with pytest.raises(ArgumentError, match="rope must be positive"):
+            nn.MultiHeadAttention(8, 2, rope=wrong, key=KEY)
+        with pytest.raises(ArgumentError, match="rotary: base must be positive"):
+            nn.rotary(x, base=wrong)
+
+
+def test_rotary_angles_have_the_digits_of_what_they_turn():
+    x, places = np.ones((7, 2)), np.arange(7) * 1e5
+    close(nn.rotary(x, places)[..., 0].numpy(), np.cos(places) - np.sin(places), 1e-9)
+    turned = nn.rotary(np.ones((7, 2), int))
+    assert turned.dtype == wf.float32
+    close(turned.numpy(), nn.rotary(np.ones((7, 2), np.float32)).numpy(), 0)
 
 
 @pytest.mark.slow

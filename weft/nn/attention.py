@@ -10,13 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 import weft as wf
-from weft.core.common.parameters import as_flag, as_integer, as_real
+from weft.core.common import dtypes
+from weft.core.common.parameters import as_finite, as_flag, as_integer, as_integers
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.nn.basic import Dropout, Linear
 from weft.nn.init import glorot_uniform
 from weft.nn.inputs import divided, features_last, keys_of, sizes
 from weft.nn.module import Module, static
+from weft.ops.norms import inexact
 
 
 def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> wf.Tensor:
@@ -25,19 +27,28 @@ def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> wf.Tensor:
     Feature i is paired with i + size/2 and turned by position · base^(−2i/size). `positions` are
     0, 1, 2 … unless given, of shape (length,) or (…, length).
     """
-    tensor = to_tensor(x, op="rotary")
+    tensor = inexact("rotary", x)
     if tensor.ndim < 2 or tensor.shape[-1] % 2:
         raise ShapeError(f"rotary: x: expected (…, length, an even size), got {tensor.shape}")
-    base = as_real("rotary", "base", base)
+    base = _as_base("rotary", "base", base)
     half = tensor.shape[-1] // 2
     if positions is None:
         positions = wf.arange(tensor.shape[-2], device=tensor.device)
-    speeds: Any = base ** (wf.arange(half, dtype=wf.float32, device=tensor.device) * (-1 / half))
-    angles = wf.expand_dims(wf.astype(to_tensor(positions), wf.float32), -1) * speeds
+    wide = wf.float32 if dtypes.is_narrow(tensor.dtype) else dtypes.real_of(tensor.dtype)
+    speeds: Any = base ** (wf.arange(half, dtype=wide, device=tensor.device) * (-1 / half))
+    angles = wf.expand_dims(wf.astype(to_tensor(positions), wide), -1) * speeds
     cos, sin = (wf.astype(f(angles), tensor.dtype) for f in (wf.cos, wf.sin))
     first: Any = tensor[..., :half]
     second: Any = tensor[..., half:]
     return wf.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def _as_base(op: str, name: str, value: Any) -> float:
+    """The base of rotary positions."""
+    base = as_finite(op, name, value)
+    if base <= 0:
+        raise ArgumentError(f"{op}: {name} must be positive, got {base}")
+    return base
 
 
 class KVCache(Module):
@@ -116,7 +127,7 @@ class MultiHeadAttention(Module):
         self.in_proj, self.out_proj = (_without_shift(x) for x in (projection, result))
         self.dropout = Dropout(dropout)
         self.num_heads, self.num_kv_heads = heads, shared
-        self.rope = None if rope is None else as_real(kind, "rope", rope)
+        self.rope = None if rope is None else _as_base(kind, "rope", rope)
         self.is_causal = as_flag(kind, "is_causal", is_causal)
 
     @property
@@ -142,11 +153,13 @@ class MultiHeadAttention(Module):
     ) -> wf.Tensor:
         """Let each position of `query` (…, L, E) mix those of `memory` (…, S, E), or its own.
 
-        `value` (…, S, E) is mixed in place of `memory` where it is given; `key` is the random key
-        for dropout.
+        `value` (…, S, E) is mixed in place of `memory` where it is given; `positions` (L) or (…, L)
+        are those of the query, for `rope`; `key` is the random key for dropout.
         """
         x = features_last(self, "query", query, self.embed_dim)
         q, k, v = self._heads(x, memory, value)
+        if positions is not None:
+            positions = self._positions(positions, x.shape[:-1])
         if self.rope is not None:
             q = rotary(q, positions, self.rope)
             k = rotary(k, positions if memory is None else None, self.rope)
@@ -175,11 +188,29 @@ class MultiHeadAttention(Module):
 
     def cache(self, batch: Any = (), *, capacity: int, dtype: Any = None) -> KVCache:
         """An empty cache for `capacity` positions of each of a batch of sequences."""
-        lead = (batch,) if isinstance(batch, int) else tuple(batch)
-        shape = (*lead, self.num_kv_heads, capacity, self.head_dim)
+        lead = as_integers("cache", "batch", batch, 0)
+        room = as_integer("cache", "capacity", capacity, 0)
+        shape = (*lead, self.num_kv_heads, room, self.head_dim)
         kind = self.out_proj.weight.dtype if dtype is None else dtype
         empty = wf.zeros(shape, dtype=kind)
         return KVCache(empty, empty, wf.zeros((), dtype=wf.int32))
+
+    def _positions(self, positions: Any, lead: tuple[int, ...]) -> wf.Tensor:
+        """Positions (L), or (…, 1, L): the same for all heads."""
+        if self.rope is None:
+            raise ArgumentError(
+                "MultiHeadAttention: positions were given to a layer without rope"
+                "\nhint: MultiHeadAttention(..., rope=10_000.0) turns queries and keys by them"
+            )
+        given = to_tensor(positions, op="MultiHeadAttention: positions")
+        if given.shape == lead[-1:]:
+            return given
+        if given.shape != lead:
+            raise ShapeError(
+                f"MultiHeadAttention: positions: expected shape {lead[-1:]} or {lead},"
+                f" got {given.shape}"
+            )
+        return wf.expand_dims(given, -2)
 
     def _heads(self, x: Any, memory: Any, value: Any) -> tuple[Any, Any, Any]:
         """Queries, keys and values (…, heads, length, size)."""
