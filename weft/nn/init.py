@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 import weft as wf
+from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice
 from weft.errors import ShapeError
@@ -84,10 +85,12 @@ def orthogonal(gain: float = 1.0) -> Initializer:
     def make(key: Any, shape: Any, dtype: Any = None) -> wf.Tensor:
         rows, columns = fans(shape)[1] // prod(shape[2:]), prod(shape[1:])
         tall = (max(rows, columns), min(rows, columns))
-        found: Any = wf.linalg.qr(wf.random.normal(key, tall))
+        kind = dtypes.as_dtype(dtype or default_float(), op="orthogonal")
+        wide = dtypes.float32 if dtypes.is_narrow(kind) else kind
+        found: Any = wf.linalg.qr(wf.random.normal(key, tall, wide))
         turned: Any = found.Q * wf.sign(wf.diagonal(found.R))  # each such matrix equally likely
         matrix = turned if rows >= columns else wf.matrix_transpose(turned)
-        return wf.astype(wf.reshape(matrix, shape) * gain, dtype or default_float())
+        return wf.astype(wf.reshape(matrix, shape) * gain, kind)
 
     return make
 
