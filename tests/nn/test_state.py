@@ -167,9 +167,10 @@ def test_initial_values_have_the_variance_they_should(name):
 
 def test_orthogonal_constant_and_wrong_initial_values():
     for shape in ((4, 6), (6, 4), (4, 2, 3)):
-        made = nn.init.orthogonal(2.0)(KEY, shape).numpy().reshape(shape[0], -1)
-        product = made @ made.T if made.shape[0] <= made.shape[1] else made.T @ made
-        np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
+        for dtype, digits in (("float32", 1e-5), ("float64", 1e-12)):
+            made = nn.init.orthogonal(2.0)(KEY, shape, dtype).numpy().reshape(shape[0], -1)
+            product = made @ made.T if made.shape[0] <= made.shape[1] else made.T @ made
+            np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=digits)
     assert nn.init.ones()(KEY, (2,)).tolist() == [1.0, 1.0]
     assert nn.init.zeros()(KEY, (2,), wf.float64).dtype == wf.float64
     assert nn.init.constant(3)(KEY, (1,)).dtype == wf.float32
@@ -269,6 +270,31 @@ def test_other_mistakes_are_told():
         nn.Sequential(nn.relu, 3)
     with pytest.raises(ArgumentError, match="LSTMCell: state: expected a pair"):
         nn.LSTMCell(2, 3, key=KEY)(wf.ones(2), wf.ones(3))
+    with pytest.raises(TreeError, match=r"LSTM: state: expected a pair \(hidden, memory\), got"):
+        nn.LSTM(2, 3, key=KEY)(wf.ones((4, 2)), wf.ones((1, 3)))
+    with pytest.raises(TreeError, match="GRU: state: expected one tensor, got"):
+        nn.GRU(2, 3, key=KEY)(wf.ones((4, 2)), (wf.ones((1, 3)), wf.ones((1, 3))))
+    with pytest.raises(ArgumentError, match=r"state: expected tensors by name, got None\nhint"):
+        nn.load_state_dict(model(), None)
+    with pytest.raises(ArgumentError, match="Conv2d: padding must be one of 'same', 'valid'"):
+        nn.Conv2d(1, 1, 3, padding="reflect", key=KEY)
+    for layer in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer):
+        with pytest.raises(ArgumentError, match=f"{layer.__name__}: activation must be a function"):
+            layer(8, 2, activation="gelu", key=KEY)
+    with pytest.raises(ArgumentError, match="MLP: activation must be a function, got 'relu'"):
+        nn.MLP(2, 3, 1, activation="relu", key=KEY)
+    with pytest.raises(ArgumentError, match="MLP: final_activation must be a function"):
+        nn.MLP(2, 3, 1, final_activation="relu", key=KEY)
+    with pytest.raises(DTypeError, match=r"MLP: hidden must be an integer, got 2\.5"):
+        nn.MLP(2, 2.5, 1, key=KEY)
+    with pytest.raises(DTypeError, match="lora: targets must be a sequence, got 3"):
+        nn.lora(model(), 1, key=KEY, targets=3)
+    with pytest.raises(DTypeError, match="partition: where must be a sequence, got 3"):
+        nn.partition(model(), 3)
+    with pytest.raises(DTypeError, match="inference: value must be True or False, got 'yes'"):
+        nn.inference(model(), "yes")
+    with pytest.raises(DTypeError, match=r"cache: capacity must be an integer, got 2\.5"):
+        nn.MultiHeadAttention(4, 2, key=KEY).cache(capacity=2.5)
     cache = nn.MultiHeadAttention(4, 2, key=KEY).cache(capacity=2)
     with pytest.raises(ShapeError, match=r"3 positions do not fit a capacity of 2\nhint"):
         nn.MultiHeadAttention(4, 2, key=KEY).decode(wf.ones((3, 4)), cache)

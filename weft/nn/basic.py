@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import weft as wf
-from weft.core.common.parameters import as_flag, as_real
+from weft.core.common.parameters import as_flag, as_function, as_integers, as_real
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.nn.init import Initializer, normal
@@ -228,7 +228,7 @@ class MLP(Module):
         init: Initializer | None = None,
         dtype: Any = None,
     ) -> None:
-        inner = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        inner = as_integers("MLP", "hidden", hidden, 1)
         widths = (in_features, *inner, out_features)
         keys = keys_of(key, len(widths) - 1)
         self.layers = tuple(
@@ -236,7 +236,10 @@ class MLP(Module):
             for (m, n), own in zip(pairwise(widths), keys, strict=True)
         )
         self.dropout = Dropout(dropout)
-        self.activation, self.final_activation = activation, final_activation
+        self.activation = as_function("MLP", "activation", activation)
+        self.final_activation = final_activation
+        if final_activation is not None:
+            as_function("MLP", "final_activation", final_activation)
 
     def __call__(self, x: Any, *, key: Any = None) -> wf.Tensor:
         """Map (…, in_features) to (…, out_features)."""

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, ClassVar
 
 import weft as wf
-from weft.core.common.parameters import as_flag, as_integers
+from weft.core.common.parameters import as_choice, as_flag, as_integers
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.nn.init import Initializer
@@ -102,8 +102,9 @@ class _Conv(_Convolution):
     ) -> None:
         kind, rank = type(self).__name__, self.rank
         self.stride = _per_axis(kind, "stride", stride, rank)
-        self.padding = padding
-        if not isinstance(padding, str):
+        if isinstance(padding, str):
+            self.padding = as_choice(kind, "padding", padding, ("same", "valid"))
+        else:
             self.padding = _per_axis(kind, "padding", padding, rank, 0)
         self.dilation = _per_axis(kind, "dilation", dilation, rank)
         (self.groups,) = sizes(kind, groups=groups)

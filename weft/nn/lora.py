@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import weft as wf
-from weft.core.common.parameters import as_real
+from weft.core.common.parameters import as_real, as_sequence
 from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.errors import ArgumentError
 from weft.nn.basic import Linear
@@ -88,7 +88,7 @@ def lora(
     """
     (inner,) = sizes("lora", rank=rank)
     scale = 1.0 if alpha is None else as_real("lora", "alpha", alpha) / inner
-    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    patterns = (targets,) if isinstance(targets, str) else as_sequence("lora", "targets", targets)
     leaves, structure = tree_flatten(module, _is_linear)
     found = entries(module, _is_linear)
     chosen = [

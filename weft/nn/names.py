@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import optree
 
-from weft.core.common.parameters import shown
+from weft.core.common.parameters import as_sequence, shown
 from weft.core.common.trees import NAMESPACE
 from weft.errors import ArgumentError
 from weft.nn.module import Module
@@ -64,7 +64,7 @@ def as_chooser(op: str, where: Chooser) -> Callable[[Entry], bool]:
     """A test of entries, from one, or from patterns of names such as `"*.bias"`."""
     if callable(where):
         return where
-    patterns = (where,) if isinstance(where, str) else tuple(where)
+    patterns = (where,) if isinstance(where, str) else as_sequence(op, "where", where)
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise ArgumentError(f"{op}: expected a function or patterns of names, got {shown(where)}")
     return lambda entry: matches(entry.name, patterns)

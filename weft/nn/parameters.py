@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.common import dtypes
+from weft.core.common.parameters import as_flag
 from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.errors import TreeError
 from weft.nn.module import Module, map_modules
@@ -74,10 +75,11 @@ def parameter_count(tree: Any, where: Chooser = is_parameter) -> int:
 
 def inference(tree: Any, value: bool = True) -> Any:
     """The model with every field named `inference` set: dropout then does nothing."""
+    flag = as_flag("inference", "value", value)
 
     def switch(module: Module) -> Module:
         has_flag = isinstance(getattr(module, "inference", None), bool)
-        return module.replace(inference=value) if has_flag else module
+        return module.replace(inference=flag) if has_flag else module
 
     return map_modules(switch, tree)
 

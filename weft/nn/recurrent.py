@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import weft as wf
-from weft.core.common.parameters import as_choice, as_flag
-from weft.core.common.trees import tree_map
-from weft.errors import ArgumentError, ShapeError
+from weft.core.common.parameters import as_choice, as_flag, shown
+from weft.core.common.trees import tree_map, tree_structure
+from weft.core.tensor.convert import to_tensor
+from weft.errors import ArgumentError, ShapeError, TreeError
 from weft.nn.basic import Dropout, affine
 from weft.nn.inputs import features_last, keys_of, sizes, uniform_within
 from weft.nn.module import Module, static
@@ -201,6 +202,7 @@ class _Recurrent(Module):
         if state is None:
             start = cell.initial(x.shape[:-2])
         else:
+            self._check_kind(state, cell)
             start = tree_map(lambda t: self._row(t, number, x.shape[:-2]), state)
 
         def step(carry: Any, row: Any) -> Any:
@@ -210,7 +212,14 @@ class _Recurrent(Module):
         end, outputs = wf.scan(step, start, ahead, reverse=reverse)
         return wf.moveaxis(outputs, 0, -2), end
 
-    def _row(self, state: Any, number: int, batch: tuple[int, ...]) -> Any:
+    def _check_kind(self, state: Any, cell: _Cell) -> None:
+        """Refuse a state that is not made as the cell's own: one tensor, or a pair of them."""
+        if tree_structure(state) != tree_structure(cell.initial()):
+            wanted = "a pair (hidden, memory)" if self.cell is LSTMCell else "one tensor"
+            raise TreeError(f"{type(self).__name__}: state: expected {wanted}, got {shown(state)}")
+
+    def _row(self, given: Any, number: int, batch: tuple[int, ...]) -> Any:
+        state = to_tensor(given, op=type(self).__name__)
         expected = (len(self.cells), *batch, self.cells[0].hidden_size)
         if state.shape != expected:
             raise ShapeError(

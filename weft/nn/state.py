@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import weft as wf
 from weft.core.common import dtypes
+from weft.core.common.parameters import shown
 from weft.core.common.trees import tree_flatten, tree_unflatten
-from weft.errors import DTypeError, ShapeError, TreeError
+from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from weft.nn.module import Module
 from weft.nn.names import entries
 
@@ -33,6 +34,11 @@ def load_state_dict(module: M, state: Mapping[str, Any], strict: bool = True) ->
     `strict=False` missing names keep the module's tensors, and unexpected ones are left alone; a
     shape must fit in any case.
     """
+    if not isinstance(state, Mapping):
+        raise ArgumentError(
+            f"load_state_dict: state: expected tensors by name, got {shown(state)}"
+            "\nhint: load_state_dict(model, nn.state_dict(other))"
+        )
     leaves, structure = tree_flatten(module)
     names = [entry.name for entry in entries(module)]
     _check_names(module, names, state, strict)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import weft as wf
-from weft.core.common.parameters import as_flag
+from weft.core.common.parameters import as_flag, as_function
 from weft.nn.attention import KVCache, MultiHeadAttention
 from weft.nn.basic import Dropout, Linear
 from weft.nn.inputs import features_last, keys_of
@@ -47,7 +47,7 @@ class _Block(Module):
         self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
         self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
         self.dropout = Dropout(dropout)
-        self.activation = activation
+        self.activation = as_function(type(self).__name__, "activation", activation)
         self.norm_first = as_flag(type(self).__name__, "norm_first", norm_first)
 
     def _residual(self, x: Any, norm: LayerNorm, part: Callable[[Any], Any], key: Any) -> Any:
