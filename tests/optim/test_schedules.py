@@ -53,5 +53,15 @@ def test_mistakes_are_told():
         schedules.linear(1.0, 0.0, 0)
     with pytest.raises(ArgumentError, match="2 schedules need 1 boundaries, got 2"):
         schedules.join([schedules.constant(1.0)] * 2, [1, 2])
+    with pytest.raises(ArgumentError, match="join: boundaries must grow"):
+        schedules.join([schedules.constant(1.0)] * 3, [5, 2])
+    with pytest.raises(ArgumentError, match="join: schedule 0 must be a function, got 1"):
+        schedules.join([1.0, 2.0], [5])
+    with pytest.raises(
+        ArgumentError, match=r"piecewise: factors: expected factors by step.*\nhint"
+    ):
+        schedules.piecewise(1.0, [10, 20])
+    with pytest.raises(ArgumentError, match="one_cycle: start_divisor must be positive"):
+        schedules.one_cycle(1.0, 10, start_divisor=0)
     with pytest.raises(ArgumentError, match="factor must be positive"):
         schedules.exponential(1.0, 0.0)

@@ -7,7 +7,7 @@ import pytest
 
 import weft as wf
 from tests.optim.small_problem import draw, loss_of, same, start, trained
-from weft.errors import ArgumentError, TreeError
+from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 
 optim = wf.optim
 
@@ -91,6 +91,31 @@ def test_optimizers_take_models_and_parts_of_models():
         assert not np.allclose(moved.layers[0].bias, model.layers[0].bias)
 
 
+def test_no_optimizer_changes_a_buffer():
+    norm = wf.nn.BatchNorm(2)
+    gradients = wf.grad(lambda m: wf.sum(m(wf.ones((3, 2)))))(norm)
+    for transform in (optim.adamw(0.1), optim.sgd(0.1, 0.9)):
+        updates, _ = transform.update(gradients, transform.init(norm), norm)
+        moved = optim.apply(norm, updates)
+        assert moved.running_var is norm.running_var and moved.running_mean is norm.running_mean
+        assert not np.allclose(moved.bias.numpy(), norm.bias.numpy())
+
+
+def test_updates_that_do_not_fit_are_told():
+    with pytest.raises(ShapeError, match=r"apply: an update of shape \(4, 2\) for a parameter of"):
+        optim.apply({"b": wf.ones(2)}, {"b": wf.ones((4, 2))})
+    with pytest.raises(DTypeError, match=r"dtype int64 takes no steps\nhint: nn\.partition"):
+        optim.apply({"n": wf.tensor([5])}, {"n": wf.tensor([-0.1])})
+    with pytest.raises(DTypeError, match=r"dtype complex64 takes no steps\nhint: train real and"):
+        optim.apply({"z": wf.tensor([1j])}, {"z": wf.tensor([1j])})
+    with pytest.raises(DTypeError, match=r"optim: expected tensors, got 1\.0\nhint: wf\.asarray"):
+        optim.adam().init({"w": 1.0})
+
+
+def test_a_norm_of_complex_numbers_is_that_of_their_sizes():
+    assert optim.global_norm([wf.tensor([3j]), wf.tensor([4.0])]).item() == 5.0
+
+
 def test_mistakes_are_told():
     transform = optim.adamw(0.1)
     params = {"w": wf.ones(2)}
@@ -112,3 +137,26 @@ def test_mistakes_are_told():
         optim.adamw(0.1, mask=lambda p: p).update(params, transform.init(params), params)
     with pytest.raises(TreeError, match="differs"):
         transform.update({"v": wf.ones(2)}, transform.init(params), params)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: optim.sgd(float("nan")), "learning_rate must be finite, got nan"),
+        (lambda: optim.adam(0.1, (0.9, 1.0)), r"adam: b2 must be below 1, got 1\.0"),
+        (lambda: optim.adafactor(clip=0), "adafactor: clip must be positive"),
+        (lambda: optim.adafactor(eps=1e-3), "adafactor: eps: expected two numbers"),
+        (lambda: optim.accumulate(optim.adam, 2), "accumulate: transform: expected a Transform"),
+        (lambda: optim.loss_scaled(optim.adam), "loss_scaled: transform: expected a Transform"),
+        (lambda: optim.loss_scaled(optim.adam(), 0), "loss_scaled: initial must be positive"),
+        (lambda: optim.muon(fallback=optim.adam), "split: others: expected a Transform"),
+    ],
+)
+def test_settings_that_would_make_no_steps_are_told(make, message):
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_only_matrices_are_made_orthogonal():
+    with pytest.raises(ShapeError, match=r"orthogonalize: expected a matrix .*, got \(3,\)"):
+        optim.orthogonalize(wf.ones(3))

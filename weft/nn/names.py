@@ -60,6 +60,11 @@ def _is_buffer(accessor: Any) -> bool:
     )
 
 
+def buffer_places(tree: Any) -> list[bool]:
+    """Which leaves of a tree are buffers of modules, from left to right."""
+    return [_is_buffer(accessor) for accessor in optree.tree_accessors(tree, namespace=NAMESPACE)]
+
+
 def as_chooser(op: str, where: Chooser) -> Callable[[Entry], bool]:
     """A test of entries, from one, or from patterns of names such as `"*.bias"`."""
     if callable(where):

@@ -9,7 +9,15 @@ import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_finite, as_flag, as_integer, as_real
 from weft.core.common.trees import tree_leaves, tree_map
-from weft.optim.transform import Transform, first_count, widened, zeros_for
+from weft.errors import ArgumentError
+from weft.optim.transform import (
+    Transform,
+    as_transform,
+    by_dtype,
+    first_count,
+    widened,
+    zeros_for,
+)
 
 
 class AccumulateState(NamedTuple):
@@ -22,6 +30,7 @@ class AccumulateState(NamedTuple):
 
 def accumulate(transform: Transform, every: int) -> Transform:
     """Take one step for the mean of each `every` gradients; the updates between are zeros."""
+    as_transform("accumulate", "transform", transform)
     number = as_integer("accumulate", "every", every, low=1)
 
     def init(params: Any) -> AccumulateState:
@@ -77,7 +86,11 @@ def loss_scaled(
     Gradients are divided by the scale. A step with a number that is not finite is skipped and
     shrinks the scale by `backoff`; `interval` good steps in a row grow it by `growth`.
     """
+    as_transform("loss_scaled", "transform", transform)
+    lowest = as_finite("loss_scaled", "least", least, 0)
     first = as_finite("loss_scaled", "initial", initial, 0)
+    if first == 0:
+        raise ArgumentError("loss_scaled: initial must be positive, got 0.0")
     up, down = (
         as_finite("loss_scaled", "growth", growth, 1),
         as_finite("loss_scaled", "backoff", backoff, 0, 1),
@@ -97,7 +110,7 @@ def loss_scaled(
         good = wf.where(finite, state.good + 1, 0)
         grown = good >= wanted
         scale = wf.where(grown, state.scale * up, state.scale)
-        scale = wf.where(finite, scale, wf.maximum(state.scale * down, least))
+        scale = wf.where(finite, scale, wf.maximum(state.scale * down, lowest))
         skipped = state.skipped + wf.astype(wf.logical_not(finite), wf.int32)
         return taken, LossScaleState(scale, wf.where(grown, 0, good), skipped, kept)
 
@@ -128,18 +141,21 @@ class Ema:
     def update(self, params: Any, state: EmaState) -> EmaState:
         """The state after a step: moved toward the parameters by 1 − decay."""
         count = state.steps + 1
-        keep: Any = self.decay
-        if self.warmup:
-            number: Any = wf.astype(count, wf.float32)
-            keep = wf.minimum((1 + number) / (10 + number), self.decay)
-        fresh = wf.asarray(1 - keep)
+        fresh = by_dtype(state.value, lambda dtype: self._fresh(count, dtype))
 
         def moved(old: Any, p: Any) -> Any:
             if not dtypes.is_inexact(old.dtype):
                 return p
-            return old + wf.astype(fresh, old.dtype) * (widened(p) - old)
+            return old + fresh[old.dtype] * (widened(p) - old)
 
         return EmaState(count, tree_map(moved, state.value, params))
+
+    def _fresh(self, count: Any, dtype: Any) -> Any:
+        """How far averages of a dtype move."""
+        if not self.warmup or not dtypes.is_inexact(dtype):
+            return 1 - self.decay
+        number: Any = wf.astype(count, dtypes.real_of(dtype))
+        return 1 - wf.minimum((1 + number) / (10 + number), self.decay)
 
 
 def ema(decay: float = 0.999, warmup: bool = False) -> Ema:

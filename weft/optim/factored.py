@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import weft as wf
-from weft.core.common.parameters import as_real
+from weft.core.common.parameters import as_finite, as_real, shown
 from weft.core.common.trees import tree_map
+from weft.errors import ArgumentError
 from weft.optim.steps import Rate, checked_rate
-from weft.optim.transform import Transform, first_count, needed, widened
+from weft.optim.transform import Transform, by_dtype, first_count, needed, widened
 
 
 class AdafactorState(NamedTuple):
@@ -46,39 +47,49 @@ def adafactor(
     """
     rate = checked_rate("adafactor", learning_rate)
     power = as_real("adafactor", "beta2_decay", beta2_decay)
-    least = as_real("adafactor", "eps", eps[1], 0)
+    floor, least = _as_eps(eps)
+    bound = as_finite("adafactor", "clip", clip)
+    if bound <= 0:
+        raise ArgumentError(f"adafactor: clip must be positive, got {bound}")
     decay = as_real("adafactor", "weight_decay", weight_decay, 0)
 
     def update(gradients: Any, state: AdafactorState, params: Any = None) -> tuple[Any, Any]:
         needed("adafactor", params)
         count = state.steps + 1
-        number: Any = wf.astype(count, wf.float32)
         now = rate(state.steps) if callable(rate) and not isinstance(rate, wf.Tensor) else rate
-        fresh = number**power
-        relative = wf.minimum(1 / wf.sqrt(number), now)
         wide = tree_map(widened, gradients)
+        number = by_dtype(wide, lambda dtype: wf.astype(count, dtype))
+        fresh = {dtype: steps**power for dtype, steps in number.items()}
 
         def mixed(axis: int) -> Any:
             return lambda g, old: (
-                None if old is None else _mix(old, wf.mean(g * g, axis=axis, keepdims=True), fresh)
+                None
+                if old is None
+                else _mix(old, wf.mean(g * g, axis=axis, keepdims=True), fresh[g.dtype])
             )
 
         row = tree_map(mixed(-1), wide, state.row)
         column = tree_map(mixed(-2), wide, state.column)
         full = tree_map(
-            lambda g, old: None if old is None else _mix(old, g * g, fresh), wide, state.full
+            lambda g, old: None if old is None else _mix(old, g * g, fresh[g.dtype]),
+            wide,
+            state.full,
         )
 
         def step(p: Any, g: Any, r: Any, c: Any, f: Any) -> Any:
-            small = float(wf.finfo(p.dtype).eps) if eps[0] is None else eps[0]
+            small = float(wf.finfo(p.dtype).eps) if floor is None else floor
             variance = (
                 f if r is None else r @ c / _at_least(wf.mean(r, axis=-2, keepdims=True), small)
             )
             moved = g / wf.sqrt(_at_least(variance, small * small))
             wide_p = widened(p)
+            relative = wf.minimum(1 / wf.sqrt(number[g.dtype]), now)
             size = wf.astype(relative, moved.dtype) * _at_least(_rms(wide_p), least)
-            made = -size / _at_least(_rms(moved) / clip, 1.0) * moved
-            return made - wf.astype(wf.asarray(now), made.dtype) * decay * wide_p if decay else made
+            made = -size / _at_least(_rms(moved) / bound, 1.0) * moved
+            if not decay:
+                return made
+            factor = now if isinstance(now, float) else wf.astype(wf.asarray(now), made.dtype)
+            return made - factor * decay * wide_p
 
         moved = tree_map(step, params, wide, row, column, full)
         return moved, AdafactorState(count, row, column, full)
@@ -91,8 +102,16 @@ def adafactor(
     return Transform(init, update)
 
 
+def _as_eps(eps: Any) -> tuple[float | None, float]:
+    """Below what variances and the sizes of parameters do not count."""
+    if not isinstance(eps, tuple | list) or len(eps) != 2:
+        raise ArgumentError(f"adafactor: eps: expected two numbers, got {shown(eps)}")
+    first = None if eps[0] is None else as_real("adafactor", "eps", eps[0], 0)
+    return first, as_real("adafactor", "eps", eps[1], 0)
+
+
 def _mix(old: Any, new: Any, fresh: Any) -> Any:
-    return old + wf.astype(fresh, old.dtype) * (new - old)
+    return old + fresh * (new - old)
 
 
 def _at_least(x: Any, low: float) -> Any:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import weft as wf
 from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
+from weft.errors import ShapeError
 from weft.nn.parameters import combine
 from weft.optim.optimizers import adamw
 from weft.optim.steps import MomentumState, Rate, add_decayed_weights, scale_by_rate
-from weft.optim.transform import Transform, chain, mask_for, widened, zeros_for
+from weft.optim.transform import Transform, as_transform, chain, mask_for, widened, zeros_for
 
 _COEFFICIENTS = (3.4445, -4.775, 2.0315)  # steep at 0: small singular values grow quickest
 
@@ -21,7 +22,9 @@ def orthogonalize(matrix: Any, steps: int = 5, eps: float = 1e-7, dtype: Any = N
     Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X, `steps` times, in `dtype` (its own by default).
     """
     a, b, c = _COEFFICIENTS
-    x: Any = widened(matrix) if dtype is None else wf.astype(matrix, dtype)
+    x: Any = widened(wf.asarray(matrix)) if dtype is None else wf.astype(matrix, dtype)
+    if x.ndim < 2:
+        raise ShapeError(f"orthogonalize: expected a matrix (…, rows, columns), got {x.shape}")
     tall = x.shape[-2] > x.shape[-1]
     x = wf.matrix_transpose(x) if tall else x
     x = x / wf.maximum(wf.sqrt(wf.sum(x * x, axis=(-2, -1), keepdims=True)), eps)
@@ -83,6 +86,8 @@ class SplitState(NamedTuple):
 
 def split(mask: Any, chosen: Transform, others: Transform) -> Transform:
     """One transformation for the parameters that a mask chooses, another for the others."""
+    as_transform("split", "chosen", chosen)
+    as_transform("split", "others", others)
 
     def parts(tree: Any, params: Any) -> tuple[Any, Any]:
         found = mask_for("split", mask, params)

@@ -7,11 +7,12 @@ steps. Give one in place of a learning rate: `optim.adam(schedules.cosine(3e-4, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from math import pi
 from typing import Any, TypeAlias
 
 import weft as wf
-from weft.core.common.parameters import as_choice, as_integer, as_real
+from weft.core.common.parameters import as_choice, as_function, as_integer, as_real, shown
 from weft.errors import ArgumentError
 
 Schedule: TypeAlias = Callable[[Any], Any]
@@ -84,7 +85,15 @@ def step(start: float, factor: float, every: int) -> Schedule:
 def piecewise(start: float, factors: Mapping[int, float]) -> Schedule:
     """`start`, multiplied by each factor from the step it is listed under on."""
     first = as_real("piecewise", "start", start)
-    rows = sorted((as_integer("piecewise", "step", k, low=0), f) for k, f in factors.items())
+    if not isinstance(factors, Mapping):
+        raise ArgumentError(
+            f"piecewise: factors: expected factors by step, got {shown(factors)}"
+            "\nhint: piecewise(0.1, {1000: 0.1, 2000: 0.1})"
+        )
+    rows = sorted(
+        (as_integer("piecewise", "step", k, low=0), as_real("piecewise", "factor", f))
+        for k, f in factors.items()
+    )
 
     def value(count: Any) -> Any:
         found: Any = wf.full_like(_float(count), first)
@@ -110,7 +119,8 @@ def one_cycle(
     as_choice("one_cycle", "shape", shape, ("cosine", "linear"))
     whole = as_integer("one_cycle", "steps", steps, low=2)
     top = as_real("one_cycle", "rise", rise, 0, 1) * whole - 1
-    low = as_real("one_cycle", "peak", peak) / start_divisor
+    low = as_real("one_cycle", "peak", peak) / _divisor("start_divisor", start_divisor)
+    last = low / _divisor("end_divisor", end_divisor)
 
     def line(first: float, last: float, fraction: Any) -> Any:
         return first + (last - first) * fraction
@@ -119,10 +129,17 @@ def one_cycle(
 
     def value(count: Any) -> Any:
         up = between(low, peak, _fraction(count, top))
-        down = between(peak, low / end_divisor, _fraction(_float(count) - top, whole - 1 - top))
+        down = between(peak, last, _fraction(_float(count) - top, whole - 1 - top))
         return wf.where(_float(count) <= top, up, down)
 
     return value
+
+
+def _divisor(name: str, value: Any) -> float:
+    found = as_real("one_cycle", name, value, 0)
+    if found == 0:
+        raise ArgumentError(f"one_cycle: {name} must be positive, got {found}")
+    return found
 
 
 def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
@@ -132,6 +149,10 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
             f"join: {len(schedules)} schedules need {len(schedules) - 1} boundaries,"
             f" got {len(boundaries)}"
         )
+    if any(late <= early for early, late in pairwise(boundaries)):
+        raise ArgumentError(f"join: boundaries must grow, got {shown(boundaries)}")
+    for number, schedule in enumerate(schedules):
+        as_function("join", f"schedule {number}", schedule)
 
     def value(count: Any) -> Any:
         number = wf.asarray(count)

@@ -6,12 +6,13 @@ from math import log
 from typing import Any, NamedTuple, TypeAlias
 
 import weft as wf
-from weft.core.common.parameters import as_flag, as_real, shown
+from weft.core.common.parameters import as_finite, as_flag, as_real, shown
 from weft.core.common.trees import tree_map
 from weft.errors import ArgumentError
 from weft.optim.schedules import Schedule
 from weft.optim.transform import (
     Transform,
+    by_dtype,
     first_count,
     global_norm,
     mask_for,
@@ -56,7 +57,7 @@ def checked_rate(op: str, rate: Any) -> Any:
     if isinstance(rate, wf.Tensor):
         return rate
     if isinstance(rate, int | float) and not isinstance(rate, bool):
-        return as_real(op, "learning_rate", rate)
+        return as_finite(op, "learning_rate", rate)
     if callable(rate):
         return rate
     raise ArgumentError(
@@ -130,27 +131,35 @@ def add_momentum(decay: float, nesterov: bool = False) -> Transform:
     return Transform(lambda params: MomentumState(zeros_for(params)), update)
 
 
-def correction(decay: float, count: Any) -> Any:
+def correction(decay: float, count: Any, dtype: Any) -> Any:
     """1 − decay^count, with all its digits when the decay is close to 1."""
     if decay == 0:
-        return 1.0
-    return -wf.expm1(wf.astype(count, wf.float32) * log(decay))
+        return wf.ones((), dtype=dtype)
+    return -wf.expm1(wf.astype(count, dtype) * log(decay))
+
+
+def as_decay(op: str, name: str, value: Any) -> float:
+    """The part of a mean that a step keeps: from 0 on, and below 1."""
+    found = as_real(op, name, value, 0, 1)
+    if found == 1:
+        raise ArgumentError(f"{op}: {name} must be below 1, got {found}")
+    return found
 
 
 def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
     """Running mean of gradients over the root of the running mean of squares, both unbiased."""
-    b1, b2 = as_real("adam", "b1", b1, 0, 1), as_real("adam", "b2", b2, 0, 1)
+    b1, b2 = as_decay("adam", "b1", b1), as_decay("adam", "b2", b2)
     eps = as_real("adam", "eps", eps, 0)
 
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
-        one, two = correction(b1, count), correction(b2, count)
         wide = tree_map(widened, gradients)
         mean = tree_map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, wide)
         square = tree_map(lambda v, g: b2 * v + (1 - b2) * (g * g), state.square, wide)
+        parts = by_dtype(mean, lambda t: (correction(b1, count, t), correction(b2, count, t)))
 
         def direction(m: Any, v: Any) -> Any:
-            first, second = (wf.astype(wf.asarray(c), m.dtype) for c in (one, two))
+            first, second = parts[m.dtype]
             return m / first / (wf.sqrt(v / second) + eps)
 
         return tree_map(direction, mean, square), AdamState(count, mean, square)

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.parameters import shown
-from weft.core.common.trees import tree_leaves, tree_map
-from weft.errors import ArgumentError, TreeError
+from weft.core.common.trees import tree_leaves, tree_map, tree_structure, tree_unflatten
+from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from weft.nn.names import buffer_places
 
 T = TypeVar("T")
 
@@ -31,11 +32,7 @@ class Transform:
 def chain(*transforms: Transform) -> Transform:
     """Transformations one after the other; the state is a tuple of theirs."""
     for number, each in enumerate(transforms):
-        if not isinstance(each, Transform):
-            raise ArgumentError(
-                f"chain: transform {number}: expected a Transform, got {shown(each)}"
-                "\nhint: call it first, such as optim.clip_by_global_norm(1.0)"
-            )
+        as_transform("chain", f"transform {number}", each)
 
     def init(params: Any) -> Any:
         return tuple(each.init(params) for each in transforms)
@@ -55,6 +52,16 @@ def chain(*transforms: Transform) -> Transform:
     return Transform(init, update)
 
 
+def as_transform(op: str, name: str, value: Any) -> Transform:
+    """A transformation, not the function that makes one."""
+    if not isinstance(value, Transform):
+        raise ArgumentError(
+            f"{op}: {name}: expected a Transform, got {shown(value)}"
+            "\nhint: call it first, such as optim.clip_by_global_norm(1.0)"
+        )
+    return value
+
+
 def stateless(function: Callable[[Any, Any], Any]) -> Transform:
     """A transformation `function(gradients, params) -> updates` that remembers nothing."""
 
@@ -65,13 +72,33 @@ def stateless(function: Callable[[Any, Any], Any]) -> Transform:
 
 
 def apply(params: T, updates: Any) -> T:
-    """Parameters with updates added, in the parameters' own dtypes."""
-    moved: T = tree_map(lambda p, u: wf.astype(widened(p) + u, p.dtype), params, updates)
+    """Parameters with updates added, in the parameters' own dtypes; buffers stay as they are."""
+    flags = tree_unflatten(tree_structure(params), buffer_places(params))
+    moved: T = tree_map(_moved, params, updates, flags)
     return moved
+
+
+def _moved(parameter: Any, update: Any, is_buffer: bool) -> Any:
+    wide = widened(parameter)
+    if is_buffer:
+        return parameter
+    if not dtypes.is_floating(wide.dtype):
+        is_complex = dtypes.is_complex(wide.dtype)
+        hint = "train real and imaginary parts" if is_complex else "nn.partition leaves it out"
+        raise DTypeError(
+            f"apply: a parameter of dtype {dtypes.name_of(wide.dtype)} takes no steps\nhint: {hint}"
+        )
+    if update.shape != wide.shape:
+        raise ShapeError(
+            f"apply: an update of shape {update.shape} for a parameter of shape {wide.shape}"
+        )
+    return wf.astype(wide + update, parameter.dtype)
 
 
 def widened(x: Any) -> Any:
     """A tensor in the dtype that steps are taken in: narrow floats become float32."""
+    if not hasattr(x, "dtype"):
+        raise DTypeError(f"optim: expected tensors, got {shown(x)}\nhint: wf.asarray makes one")
     return wf.astype(x, wf.float32) if dtypes.is_narrow(x.dtype) else x
 
 
@@ -84,6 +111,11 @@ def _zeros(like: Any) -> Any:
     made = wf.zeros_like(widened(like))
     spec = like.sharding if isinstance(like, wf.Tensor) else None
     return made if spec is None or spec.mesh is None else wf.shard(made, spec.mesh, spec)
+
+
+def by_dtype(tree: Any, function: Callable[[Any], T]) -> dict[Any, T]:
+    """What a function makes of each dtype that the tensors of a tree have."""
+    return {kind: function(kind) for kind in dict.fromkeys(x.dtype for x in tree_leaves(tree))}
 
 
 def first_count() -> wf.Tensor:
@@ -124,6 +156,10 @@ def matrices(params: Any) -> Any:
 
 def global_norm(tree: Any) -> wf.Tensor:
     """The square root of the sum of all squares in a tree."""
-    squares = [wf.sum(wf.square(widened(x))) for x in tree_leaves(tree)]
+    squares = [wf.sum(wf.square(_size(widened(x)))) for x in tree_leaves(tree)]
     # Joined, the sums wait for nothing but their own tensors, and run beside each other.
     return wf.sqrt(wf.sum(wf.stack(squares))) if squares else wf.zeros(())
+
+
+def _size(x: Any) -> Any:
+    return wf.abs(x) if dtypes.is_complex(x.dtype) else x
