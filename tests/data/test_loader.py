@@ -308,6 +308,7 @@ def test_a_state_of_other_data_is_refused() -> None:
         with pytest.raises(ArgumentError, match=message):
             loader.restore(state)
     loader = Loader(np.arange(8), 2)
-    for bad in ({}, None, state | {"more": 1}, state | {"batch": 4}, state | {"epoch": -1}):
+    wrong = [{"more": 1}, {"batch": 4}, {"epoch": -1}, {"epoch": 1 << 32}, {"key_high": 1 << 32}]
+    for bad in ({}, None, *(state | change for change in wrong)):
         with pytest.raises(ArgumentError, match="restore"):
             loader.restore(bad)

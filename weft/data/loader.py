@@ -139,6 +139,8 @@ class Loader:
                     f" {mine[name]}"
                 )
         as_integer("restore", "batch", found["batch"], 0, len(self) - 1)
+        for name in ("epoch", "key_high", "key_low"):
+            as_integer("restore", name, found[name], 0, 2**32 - 1)
         self.close()
         self._epoch, self._batch = found["epoch"], found["batch"]
         self._key = found["key_high"], found["key_low"]
