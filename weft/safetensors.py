@@ -310,9 +310,14 @@ def _items(tensors: Any) -> list[tuple[str, Any]]:
             "\nhint: wf.checkpoints.save takes any tree"
         )
     for name in tensors:
-        if type(name) is not str or name == _METADATA:
+        if type(name) is not str or name == _METADATA or not _is_unicode(name):
             raise ArgumentError(f"{_SAVE}: {shown(name)} cannot be the name of a tensor")
     return list(tensors.items())
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: halves of surrogate pairs cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def as_array(op: str, name: str, value: Any) -> Array:

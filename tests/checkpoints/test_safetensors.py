@@ -239,6 +239,7 @@ def test_pipes_folders_and_absent_files_are_refused(tmp_path: Path) -> None:
         ([1], None, "must be a dict"),
         ({1: np.ones(1)}, None, "cannot be the name"),
         ({"__metadata__": np.ones(1)}, None, "cannot be the name"),
+        ({"\ud83d\ude00": np.ones(1)}, None, "cannot be the name"),
         ({"x": [1, 2]}, None, "expected a tensor"),
         ({"x": np.ones(1)}, {"a": 1}, "metadata must map names to text"),
         ({"x": np.ones(1)}, {"weft.complex": "[]"}, "metadata must map"),
