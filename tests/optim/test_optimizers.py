@@ -48,6 +48,24 @@ PAIRS = {
         optim.rmsprop(0.01, 0.9, weight_decay=0.1, momentum=0.5, centered=True),
         lambda p: T.RMSprop(p, 0.01, 0.9, weight_decay=0.1, momentum=0.5, centered=True),
     ),
+    "adagrad": (optim.adagrad(0.05), lambda p: T.Adagrad(p, 0.05)),
+    "adagrad with decay": (
+        optim.adagrad(0.05, 0.1, 0.3, 1e-4),
+        lambda p: T.Adagrad(p, 0.05, weight_decay=0.1, initial_accumulator_value=0.3, eps=1e-4),
+    ),
+    "adamax": (
+        optim.adamax(0.02, (0.8, 0.95), 1e-4, 0.1),
+        lambda p: T.Adamax(p, 0.02, (0.8, 0.95), 1e-4, 0.1),
+    ),
+    "radam": (optim.radam(0.02), lambda p: T.RAdam(p, 0.02)),
+    "radam, soon over": (
+        optim.radam(0.02, (0.5, 0.8), 1e-4, 0.1),
+        lambda p: T.RAdam(p, 0.02, (0.5, 0.8), 1e-4, 0.1),
+    ),
+    "radam, decoupled": (
+        optim.radam(0.02, weight_decay=0.3, decoupled_weight_decay=True),
+        lambda p: T.RAdam(p, 0.02, weight_decay=0.3, decoupled_weight_decay=True),
+    ),
     "adafactor": (optim.adafactor(0.05), lambda p: T.Adafactor(p, 0.05)),
     "adafactor with decay": (
         optim.adafactor(0.5, -0.5, (1e-5, 1e-2), 1.5, 0.1),
@@ -60,6 +78,36 @@ PAIRS = {
 def test_twenty_steps_are_torchs(name):
     ours, theirs = PAIRS[name]
     same(trained(ours, start()), trained_by_torch(theirs, start()), 1e-9)
+
+
+NADAMS = [
+    {},
+    {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.1, "momentum_decay": 0.1},
+    {"weight_decay": 0.3, "decoupled_weight_decay": True},
+]
+
+
+@pytest.mark.parametrize("options", NADAMS, ids=str)
+def test_twenty_steps_of_nadam_are_torchs(options):
+    theirs = trained_by_torch(lambda p: T.NAdam(p, 0.02, **options), start())
+    # Both keep the product of momenta in float32, whatever the parameters are.
+    same(trained(optim.nadam(0.02, **options), start()), theirs, 1e-6)
+
+
+@pytest.mark.parametrize("b2", [0.9, 0.9999])
+def test_two_hundred_steps_of_radam_are_torchs_in_float32(b2):
+    params = {name: value.astype(np.float32) for name, value in start().items()}
+    tensor = torch.tensor(params["w"], requires_grad=True)
+    theirs, ours = T.RAdam([tensor], 1e-2, (0.9, b2)), optim.radam(1e-2, (0.9, b2))
+    moved = wf.tensor(params["w"])
+    state, update = ours.init(moved), wf.compile(ours.update)
+    for number in range(200):
+        slope = draw(4, 3, seed=number).astype(np.float32)
+        tensor.grad = torch.tensor(slope)
+        theirs.step()
+        updates, state = update(wf.tensor(slope), state, moved)
+        moved = optim.apply(moved, updates)
+    np.testing.assert_allclose(moved.numpy(), tensor.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_muon_is_torchs_for_matrices(monkeypatch):

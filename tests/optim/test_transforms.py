@@ -33,6 +33,29 @@ def test_lion_is_its_formula():
     same(trained(optim.lion(0.01, weight_decay=0.1), params), expected)
 
 
+def test_lamb_is_its_formula():
+    params, x = {**start(), "zero": np.zeros(2)}, draw(5, 4)
+    expected = {k: v.copy() for k, v in params.items()}
+    mean, square = ({k: np.zeros_like(v) for k, v in params.items()} for _ in range(2))
+    slope = wf.grad(lambda p: loss_of(wf, p, wf.tensor(x)) + wf.sum(p["zero"]))
+    transform = optim.lamb(0.01, (0.8, 0.95), weight_decay=0.1)
+    moved = wf.tree_map(wf.tensor, params)
+    state = transform.init(moved)
+    for number in range(1, 21):
+        updates, state = transform.update(slope(moved), state, moved)
+        found = slope(wf.tree_map(wf.tensor, expected))
+        moved = optim.apply(moved, updates)
+        for name, p in expected.items():
+            g = found[name].numpy()
+            mean[name] = 0.8 * mean[name] + 0.2 * g
+            square[name] = 0.95 * square[name] + 0.05 * g * g
+            root = np.sqrt(square[name] / (1 - 0.95**number)) + 1e-6
+            step = mean[name] / (1 - 0.8**number) / root + 0.1 * p
+            size, length = np.linalg.norm(p), np.linalg.norm(step)
+            expected[name] = p - 0.01 * step * (size / length if size and length else 1)
+    same(moved, expected, 1e-9)
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
 def test_orthogonalize_keeps_singular_vectors_and_levels_singular_values(shape):
     matrix = draw(*shape)

@@ -14,11 +14,12 @@ parameters are one or two parallel regions.
 
 | file | what lives in it |
 |---|---|
-| `optimizers` | `sgd`, `adam`, `adamw`, `lion`, `rmsprop` |
+| `optimizers` | `sgd`, `adam`, `adamw`, `lion`, `rmsprop`, `adagrad`, `radam`, `lamb`, … |
 | `factored` | `adafactor` |
 | `muon` | `muon`, `orthogonalize`, `split`: one optimiser for some parameters, one for others |
 | `transform` | `Transform`, `chain`, `apply`, `stateless`, `matrices`, `global_norm` |
 | `steps` | parts: `clip_by_global_norm`, `add_momentum`, `scale_by_adam`, `scale_by_rate`, … |
+| `relatives` | parts of Adam's relatives: `scale_by_radam`, `scale_by_trust_ratio`, … |
 | `schedules` | rates that change: `cosine`, `warmup_cosine`, `one_cycle`, `piecewise`, … |
 | `around` | `accumulate`, `loss_scaled`, `ema`, `all_finite` |
 """
@@ -37,7 +38,27 @@ from weft.optim.around import (
 )
 from weft.optim.factored import AdafactorState, adafactor
 from weft.optim.muon import SplitState, muon, orthogonalize, scale_by_muon, split
-from weft.optim.optimizers import adam, adamw, lion, rmsprop, sgd
+from weft.optim.optimizers import (
+    adagrad,
+    adam,
+    adamax,
+    adamw,
+    lamb,
+    lion,
+    nadam,
+    radam,
+    rmsprop,
+    sgd,
+)
+from weft.optim.relatives import (
+    NadamState,
+    SumState,
+    scale_by_adagrad,
+    scale_by_adamax,
+    scale_by_nadam,
+    scale_by_radam,
+    scale_by_trust_ratio,
+)
 from weft.optim.steps import (
     AdamState,
     MomentumState,
@@ -63,14 +84,18 @@ __all__ = [
     "EmaState",
     "LossScaleState",
     "MomentumState",
+    "NadamState",
     "Policy",
     "RateState",
     "SplitState",
     "SquareState",
+    "SumState",
     "Transform",
     "accumulate",
     "adafactor",
+    "adagrad",
     "adam",
+    "adamax",
     "adamw",
     "add_decayed_weights",
     "add_momentum",
@@ -81,18 +106,26 @@ __all__ = [
     "clip_by_value",
     "ema",
     "global_norm",
+    "lamb",
     "lion",
     "loss_scaled",
     "matrices",
     "muon",
+    "nadam",
     "orthogonalize",
+    "radam",
     "rmsprop",
     "scale",
+    "scale_by_adagrad",
     "scale_by_adam",
+    "scale_by_adamax",
     "scale_by_lion",
     "scale_by_muon",
+    "scale_by_nadam",
+    "scale_by_radam",
     "scale_by_rate",
     "scale_by_rms",
+    "scale_by_trust_ratio",
     "schedules",
     "sgd",
     "split",

@@ -6,6 +6,13 @@ from typing import Any
 
 from weft.core.common.parameters import as_flag, as_real
 from weft.errors import ArgumentError
+from weft.optim.relatives import (
+    scale_by_adagrad,
+    scale_by_adamax,
+    scale_by_nadam,
+    scale_by_radam,
+    scale_by_trust_ratio,
+)
 from weft.optim.steps import (
     Rate,
     add_decayed_weights,
@@ -99,3 +106,87 @@ def rmsprop(
     if momentum:
         parts.append(add_momentum(momentum))
     return chain(*parts, scale_by_rate(learning_rate))
+
+
+def adagrad(
+    learning_rate: Rate = 1e-2,
+    weight_decay: float = 0.0,
+    initial_accumulator_value: float = 0.0,
+    eps: float = 1e-10,
+    mask: Any = None,
+) -> Transform:
+    """Gradients over the root of the sum of their squares; a schedule takes `lr_decay`'s place."""
+    return chain(
+        add_decayed_weights(weight_decay, mask),
+        scale_by_adagrad(initial_accumulator_value, eps),
+        scale_by_rate(learning_rate),
+    )
+
+
+def adamax(
+    learning_rate: Rate = 2e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    mask: Any = None,
+) -> Transform:
+    """Adam by the largest gradients in place of squares."""
+    return chain(
+        add_decayed_weights(weight_decay, mask),
+        scale_by_adamax(*_betas("adamax", betas), eps),
+        scale_by_rate(learning_rate),
+    )
+
+
+def nadam(
+    learning_rate: Rate = 2e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum_decay: float = 4e-3,
+    decoupled_weight_decay: bool = False,
+    mask: Any = None,
+) -> Transform:
+    """Adam with Nesterov's momentum; `decoupled_weight_decay` is that of `adamw`."""
+    part = scale_by_nadam(*_betas("nadam", betas), eps, momentum_decay)
+    decoupled = as_flag("nadam", "decoupled_weight_decay", decoupled_weight_decay)
+    return _decayed(part, weight_decay, mask, decoupled, learning_rate)
+
+
+def radam(
+    learning_rate: Rate = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    mask: Any = None,
+) -> Transform:
+    """Adam that needs no warm-up; `decoupled_weight_decay` is that of `adamw`."""
+    part = scale_by_radam(*_betas("radam", betas), eps)
+    decoupled = as_flag("radam", "decoupled_weight_decay", decoupled_weight_decay)
+    return _decayed(part, weight_decay, mask, decoupled, learning_rate)
+
+
+def _decayed(
+    part: Transform, weight_decay: float, mask: Any, decoupled: bool, rate: Rate
+) -> Transform:
+    """A chain with weight decay behind the part, or in the gradients before it."""
+    decay = add_decayed_weights(weight_decay, mask)
+    ordered = (part, decay) if decoupled else (decay, part)
+    return chain(*ordered, scale_by_rate(rate))
+
+
+def lamb(
+    learning_rate: Rate = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    mask: Any = None,
+) -> Transform:
+    """AdamW whose steps are scaled to the norm of each parameter: for very large batches."""
+    return chain(
+        scale_by_adam(*_betas("lamb", betas), eps),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_trust_ratio(),
+        scale_by_rate(learning_rate),
+    )
