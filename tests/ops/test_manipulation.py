@@ -245,6 +245,8 @@ def test_embedding_picks_rows_and_its_gradient_adds_up():
     table = wf.tensor(M)
     ids = np.array([[0, 2], [2, 2]])
     np.testing.assert_array_equal(wf.embedding(table, ids).numpy(), M[ids])
+    with pytest.raises(IndexingError, match="out of range for an axis of size"):
+        wf.embedding(table, [0, -1]).numpy()
     gradient = wf.grad(lambda t: wf.embedding(t, ids).sum())(table)
     assert gradient.tolist() == [[1] * 4, [0] * 4, [3] * 4]
 

@@ -28,6 +28,8 @@ from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.transpose import moveaxis
 
+_LARGEST = (1 << 63) - 1
+
 
 def _integers(op: str, indices: Any, device: Any) -> Tensor:
     """Positions as an int64 tensor."""
@@ -70,8 +72,13 @@ def index_select(x: Any, axis: int, index: Any, /) -> Tensor:
 
 @public
 def embedding(table: Any, ids: Any, /) -> Tensor:
-    """Rows of a table: the result has the shape of `ids` and then that of a row."""
-    return take(table, ids, axis=0)
+    """Rows of a table: the result has the shape of `ids` and then that of a row.
+
+    No row has a negative number: such an id is an error, not a row counted from the end.
+    """
+    tensor = to_tensor(table, op="embedding")
+    places: Any = _integers("embedding", ids, tensor.device)
+    return take(tensor, places & _LARGEST, axis=0)  # without its sign, it is past all rows
 
 
 def _fitting(op: str, x: Any, axis: int, index: Any) -> tuple[Tensor, Tensor, int]:

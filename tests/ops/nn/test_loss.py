@@ -248,6 +248,41 @@ def test_likelihoods_are_torchs_with_their_gradients(full, reduction):
         )
 
 
+@pytest.mark.parametrize("reduced", [wf.cross_entropy, wf.nll_loss])
+def test_a_negative_class_is_an_error_unless_it_is_ignored(reduced, monkeypatch):
+    x, classes = wf.tensor(draw(3, 4)), wf.tensor([-1, 0, 1])
+    for many in (loss._MANY, 0):
+        monkeypatch.setattr(loss, "_MANY", many)
+        for call in (reduced, wf.compile(reduced)):
+            with pytest.raises(IndexingError, match="out of range for an axis of size 4"):
+                call(x, classes).numpy()
+    expected = reduced(x[1:], classes[1:]).item()
+    assert reduced(x, classes, ignore_index=-1).item() == expected
+    with pytest.raises(DTypeError, match=r"ignore_index must be an integer, got 1\.5"):
+        reduced(x, classes, ignore_index=1.5)
+
+
+def test_classes_may_be_of_any_integer_dtype():
+    x = wf.tensor(draw(3, 4))
+    expected = wf.cross_entropy(x, wf.tensor([3, 0, 1])).item()
+    for dtype in ("uint8", "int8", "uint64"):
+        assert wf.cross_entropy(x, wf.tensor([3, 0, 1], dtype=dtype)).item() == expected
+
+
+def test_means_of_many_narrow_losses_are_finite():
+    count, options = 100_000, {"dtype": "float16"}
+    zeros, halves = wf.zeros(count, **options), wf.full(count, 0.5, **options)
+    close(wf.mse_loss(wf.full(count, 8.0, **options), zeros).item(), 64.0)
+    close(wf.binary_cross_entropy_with_logits(zeros, halves).item(), np.log(2), 1e-3)
+    close(
+        wf.kl_div(zeros - 0.5, halves, reduction="batchmean").item(), 0.5 * (0.5 - np.log(2)), 1e-3
+    )
+    scores = wf.zeros((count, 4), **options)
+    mean = wf.cross_entropy(scores, wf.zeros(count, dtype="int64"))
+    assert mean.dtype == wf.float16
+    close(mean.item(), np.log(4), 1e-3)
+
+
 def test_infinite_differences_have_the_slope_of_large_ones():
     x = wf.tensor([np.inf, -np.inf, 0.5])
     for loss_of in (wf.huber_loss, wf.smooth_l1_loss):

@@ -11,8 +11,9 @@ from math import pi
 from typing import Any
 
 from weft.core.common import dtypes
-from weft.core.common.parameters import as_choice, as_flag
+from weft.core.common.parameters import as_choice, as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import DType
 from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -27,6 +28,7 @@ from weft.ops.reduction import reduce, reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 
+_LARGEST = (1 << 63) - 1
 _MANY = 1 << 18  # scores that are rather not all written, to read few of them
 
 
@@ -35,10 +37,15 @@ def _reduced(op: str, losses: Tensor, reduction: str, count: Any = None) -> Tens
     as_choice(op, "reduction", reduction, ("mean", "sum", "none"))
     if reduction == "none":
         return losses
-    total: Tensor = reduce(reduce_sum_op, losses, None, False)
     if reduction == "sum":
-        return total
-    return total / (losses.size if count is None else count)
+        return reduce(reduce_sum_op, losses, None, False)
+    total: Any = reduce(reduce_sum_op, cast(losses, _wide(losses.dtype)), None, False)
+    return cast(total / (losses.size if count is None else count), losses.dtype)
+
+
+def _wide(dtype: DType) -> DType:
+    """The dtype that a mean is taken in: sums of many numbers leave the range of narrow floats."""
+    return dtypes.float32 if dtypes.is_narrow(dtype) else dtype
 
 
 def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
@@ -163,8 +170,7 @@ def _class_loss(
         raise ShapeError(
             f"{op}: target {target.shape} for {scores.shape[-1]} classes of {scores.shape[:-1]}"
         )
-    kept = target == target if ignore_index is None else target != ignore_index
-    safe = cast(where(kept, target, 0), dtypes.int64)
+    kept, safe = _legal_classes(op, cast(target, dtypes.int64), ignore_index)
     losses = -(_picked_in_rows if in_rows else _picked)(scores, safe)
     rows = None
     if weight is not None:
@@ -179,8 +185,18 @@ def _class_loss(
     if reduction != "mean":
         return _reduced(op, losses, reduction)
     counted = where(kept, 1.0 if rows is None else rows, 0.0)
-    total = reduce(reduce_sum_op, cast(counted, scores.dtype), None, False)
+    total = reduce(reduce_sum_op, cast(counted, _wide(scores.dtype)), None, False)
     return _reduced(op, losses, reduction, total)
+
+
+def _legal_classes(op: str, target: Any, ignore_index: int | None) -> tuple[Any, Any]:
+    """Which targets count, and the classes they name: none from the end, as an index would be."""
+    if ignore_index is None:
+        kept = target == target
+    else:
+        kept = target != as_integer(op, "ignore_index", ignore_index)
+    safe: Any = where(kept, target, 0)
+    return kept, safe & _LARGEST  # without its sign, what is negative is past all classes
 
 
 def _picked(table: Any, classes: Any, shared: bool = False) -> Any:
@@ -276,7 +292,7 @@ def kl_div(
         terms = where(positive, y * (log(where(positive, y, 1)) - x), 0)
     as_choice("kl_div", "reduction", reduction, ("mean", "sum", "none", "batchmean"))
     if reduction == "batchmean":
-        return _reduced("kl_div", terms, "sum") / max(x.shape[0] if x.ndim else 1, 1)
+        return _reduced("kl_div", terms, "mean", max(x.shape[0] if x.ndim else 1, 1))
     return _reduced("kl_div", terms, reduction)
 
 
