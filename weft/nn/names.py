@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import optree
@@ -60,9 +61,10 @@ def _is_buffer(accessor: Any) -> bool:
     )
 
 
-def buffer_places(tree: Any) -> list[bool]:
-    """Which leaves of a tree are buffers of modules, from left to right."""
-    return [_is_buffer(accessor) for accessor in optree.tree_accessors(tree, namespace=NAMESPACE)]
+@lru_cache(64)
+def buffer_places(structure: optree.PyTreeSpec) -> tuple[bool, ...]:
+    """Which leaves of a tree of this structure are buffers of modules, from left to right."""
+    return tuple(_is_buffer(accessor) for accessor in structure.accessors())
 
 
 def as_chooser(op: str, where: Chooser) -> Callable[[Entry], bool]:

@@ -73,7 +73,8 @@ def stateless(function: Callable[[Any, Any], Any]) -> Transform:
 
 def apply(params: T, updates: Any) -> T:
     """Parameters with updates added, in the parameters' own dtypes; buffers stay as they are."""
-    flags = tree_unflatten(tree_structure(params), buffer_places(params))
+    structure = tree_structure(params)
+    flags = tree_unflatten(structure, buffer_places(structure))
     moved: T = tree_map(_moved, params, updates, flags)
     return moved
 
