@@ -52,6 +52,7 @@ def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> Array:
             legal = (i >= -size) & (i < size)
             if not legal.all():
                 bad = int(i[~legal].flat[0])
+                bad -= (bad >> 62) << 63 if bad > 0 else 0  # its sign may have been taken away
                 raise IndexingError(f"{op}: index {bad} is out of range for an axis of size {size}")
             i = np.where(i < 0, i + size, i)
         flat = flat * size + i if k else i
