@@ -56,6 +56,12 @@ def check(function: Callable[..., Any], most: int = 1) -> None:
     before, inside = copies(function, *args)
     assert inside == 0, "a loop copies what it carries"
     assert before <= most
+    check_bits(function)
+
+
+def check_bits(function: Callable[..., Any]) -> None:
+    """Results have the bits of the calls one by one, and operands stay."""
+    args = operands()
     given = [x.numpy().copy() for x in args]
     expected = Interpreted(wf.trace(function, *args)).run(given)
     found = wf.tree_leaves(wf.compile(function)(*args))
@@ -106,6 +112,35 @@ def test_a_choice_changes_it_in_two_ways():
         return wf.cond(v > 0, lambda c: c.at[i].set(v), lambda c: c.at[i + 1].add(v), c), v
 
     check(scanned(step))
+
+
+def test_what_is_handed_on_is_not_changed_for_a_result_of_the_turn():
+    def step(c, e):
+        new = c.at[e[0]].set(e[1])
+        return new, new.at[e[0] + 1].set(3.0).sum()
+
+    check_bits(scanned(step))
+
+
+def test_what_a_while_loop_hands_on_is_not_changed_for_another_of_its_values():
+    def turn(s):
+        new = s[0].at[s[1]].set(2.0)
+        return new, s[1] + 1, s[2] + new.at[s[1] + 1].set(3.0).sum()
+
+    init = (wf.tensor(0), wf.tensor(0.0, dtype="float64"))
+    check_bits(lambda c, xs: wf.while_loop(lambda s: s[1] < STEPS, turn, (c, *init)))
+
+
+def test_a_part_of_something_larger_is_copied():
+    check_bits(lambda c, xs: wf.sort(c)[: SIZE // 8].at[xs.argmax()].set(xs[0]))
+
+
+def test_host_calls_see_the_shape_of_what_is_changed_in_the_memory_of_another():
+    def function(c, xs):
+        changed = wf.sort(c).reshape((8, -1)).at[xs.argmax()].set(xs[0])
+        return wf.callback(lambda x: x.sum(0), ((SIZE // 8,), "float64"), changed)
+
+    check_bits(function)
 
 
 def test_loops_inside_loops():

@@ -100,12 +100,12 @@ class _Merging:
     def _merge(self, pair: _Pair, inside: Counter[Memory], carried: dict[Memory, Memory]) -> None:
         source, target = map(self._of, pair)
         own = [m for m in (source, target) if self._is_own(m, inside)]
-        handed_on = self._of(carried.get(source, source)) is target
+        then = self._of(carried.get(source, source))  # what the next turn reads in its place
         if source in own and target in own:
             self._become(target, source, inside)
         elif source in own:
             self._become(source, target, inside)
-        elif (target in own or handed_on) and source in carried:
+        elif then is not source and (target in own or then is target):
             self._become(target, source, inside)
 
     def _is_own(self, place: Memory, inside: Counter[Memory]) -> bool:
@@ -134,7 +134,8 @@ class _Merging:
             for pair in self._copied(step):
                 source, target = map(self._of, pair)
                 apart = source is not target and self._swapped.isdisjoint((source, target))
-                if not apart or target.role not in _WRITABLE:
+                fits = source.nbytes == target.nbytes and target.role in _WRITABLE
+                if not apart or not fits:
                     continue
                 done = not self._touch(steps[number + 1 :], source)
                 if done and not self._touch(steps[:number], target):

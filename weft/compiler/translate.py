@@ -186,7 +186,7 @@ class Translator:
 
     def _host(self, step: HostCall) -> None:
         slots = [self.slots[place] for place in (*step.inputs, *step.outputs)]
-        inputs = tuple(place.kind for place in step.inputs)
+        inputs = tuple(source.types[slot] for source, slot in step.node.inputs)
         self.builder.host(self._hosts.call(step.node, inputs), slots)
         self.hosts.append(step.node)
 
