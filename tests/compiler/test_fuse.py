@@ -110,3 +110,48 @@ def test_a_condition_that_a_product_looks_at_is_written_for_it(name, depth):
     given = [np.random.default_rng(2).normal(size=s).astype(np.float32) for s in shapes]
     trace = wf.trace(chosen, *map(wf.tensor, given))
     assert_same(compiled(trace, given), interpreted(trace, given))
+
+
+def order_of_effects(function):
+    """The names under which a compiled function, given `noted`, calls the host."""
+    seen = []
+
+    def noted(name, x):
+        def note(value):
+            seen.append(name)
+            return value
+
+        return wf.callback(note, (x.shape, "float64"), x)
+
+    wf.compile(lambda x: function(noted, x))(wf.tensor(np.ones(1 << 12)))
+    return seen
+
+
+def test_effects_stay_in_order_though_a_kernel_would_have_the_later_one_first():
+    def function(noted, x):
+        y = wf.sin(x) * 2
+        noted("first", y)
+        return y + noted("second", x)
+
+    assert order_of_effects(function) == ["first", "second"]
+
+
+def test_effects_stay_in_order_though_what_they_read_is_changed():
+    def function(noted, x):
+        changed = x.at[x.argmax()].set(3.0)
+        noted("changed", changed)
+        noted("as it was", x)
+        return changed
+
+    assert order_of_effects(function) == ["changed", "as it was"]
+
+
+def test_a_host_call_without_results_reads_what_is_changed():
+    seen = []
+
+    def function(x):
+        wf.callback(lambda value: seen.append(value.sum()) or (), (), x)
+        return x.at[x.argmax()].set(3.0)
+
+    wf.compile(function)(wf.tensor(np.ones(1 << 12)))
+    assert seen == [1 << 12]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 from weft.compiler.complex_values import loaded
@@ -101,6 +102,7 @@ class Fusion:
         self.inline: set[OutputRefs] = set()
         self.hiding: set[OutputRefs] = set()  # stored masks whose condition products look at
         self.groups: list[Group] = []
+        self._effects: list[Group] = []  # which stay in their order
         for node in nodes:
             self._place(node)
         self._choose_inline(nodes)
@@ -133,6 +135,9 @@ class Fusion:
         self._add(group, node, reads)
         if kind in _LOOPS:
             self._unite(group, reads)
+        if not node.op.pure:
+            group.needs.update(self._effects[-1:])
+            self._effects.append(group)
 
     def _open(self, node: OutputRefs, kind: str) -> Group:
         group = Group("loops" if kind in _LOOPS else kind, self.space_of(node))
@@ -360,9 +365,9 @@ class Fusion:
                 continue
             loops = loops and not self._ends_product(node, users)
             loops = loops and not self._is_made_once(node, outside)
-            loops = loops and not self._is_changed(node)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
-            if node in cheap and outside and loops and node not in self.kept:
+            loops = loops and node in cheap and not self._is_changed(node)
+            if outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
@@ -526,6 +531,8 @@ class Fusion:
             - {g}
             for g in self.groups
         }
+        for earlier, later in pairwise(self._effects):
+            needs[later].add(earlier)
         self._read_first(needs)
         made: list[Group] = []
         state: dict[Group, bool] = {}
