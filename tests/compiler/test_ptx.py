@@ -26,6 +26,12 @@ def ptx_of(name: str, capability=(9, 0)) -> str:
     return emit_ptx(plan(PROGRAMS[name].trace(), CUDA).kernels, gpu_target(capability))
 
 
+def test_a_few_elements_of_something_large_are_set_by_one_kernel():
+    x = wf.zeros((1 << 12,), dtype="float32")
+    program = plan(trace(lambda x: x.at[3:9].set(x[0]), x), CUDA)
+    assert len(program.kernels) == 1
+
+
 def written_by_llvm() -> str:
     return golden.files_of("ptx")[0].read_text().splitlines()[0]
 

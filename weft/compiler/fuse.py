@@ -83,9 +83,14 @@ class Group:
 
 
 class Fusion:
-    """The groups of a graph, in an order in which they can run."""
+    """The groups of a graph, in an order in which they can run.
 
-    def __init__(self, nodes: Sequence[OutputRefs], kept: Iterable[Ref]) -> None:
+    Where nothing `merges` copies with what they are of, updates are computed at every element.
+    """
+
+    def __init__(
+        self, nodes: Sequence[OutputRefs], kept: Iterable[Ref], merges: bool = True
+    ) -> None:
         self.kept = {node for node, _ in kept}
         self.kinds = {node: kind_of(node) for node in nodes}
         for node in reversed(nodes):
@@ -94,7 +99,8 @@ class Fusion:
         self._points: dict[Shape, tuple[Point, Index]] = {}
         self._direct: dict[tuple[Shape, Shape], tuple[Point, int]] = {}
         self.kinds.update(dict.fromkeys(folded(nodes, self.kinds, self.kept), "view"))
-        self.kinds.update(dict.fromkeys(put_into_copies(nodes, self.kinds, self.kept), "scatter"))
+        few = put_into_copies(nodes, self.kinds, self.kept) if merges else ()
+        self.kinds.update(dict.fromkeys(few, "scatter"))
         self._changed = self._find_changed(nodes)
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}

@@ -93,7 +93,7 @@ def plan(trace: Trace, limits: Limits) -> GpuProgram:
         if number < given:
             program.inputs.append(blocks[node, 0])
     _constants(trace, blocks)
-    fusion = Fusion(trace.nodes, trace.outputs)
+    fusion = Fusion(trace.nodes, trace.outputs, merges=False)
     for group in fusion.groups:
         if group.kind in ("host", "scatter", "order", "few"):
             raise UnsupportedError(f"{group.members[0].name}: no kernel for a GPU")
