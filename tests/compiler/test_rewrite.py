@@ -299,6 +299,16 @@ def test_slices_beside_an_update_read_what_was_there_before_it():
     assert "slice_update" in names(across)
 
 
+def test_slices_of_updates_in_each_row_are_of_fewer_rows_too():
+    def changed(row):
+        return row.at[1:4].set(row[:3] * 2)
+
+    made, _ = checked(
+        lambda x: wf.sin(wf.vmap(changed)(x)[1:3, 2:4]), np.arange(40.0).reshape(8, 5)
+    )
+    assert "slice_update" not in names(made)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_slices_and_updates_have_the_same_bits(seed):
     draw = random.Random(seed)

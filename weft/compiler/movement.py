@@ -119,7 +119,7 @@ def slice_of_update(calls: Calls, call: Call) -> Ref | None:
     if update is not None and all(map(_holds, written, read)):
         window, slot = update.inputs[1]
         if len(window.types[slot].shape) == len(read):
-            count = len(update.params["starts"])
+            count = max(len(each.params["starts"]) for each in (update, call))
             starts = tuple(r.start - w.start for r, w in zip(read, written, strict=True))
             params = {"starts": starts, "lengths": call.kind.shape, "steps": (1,) * len(read)}
             params = {name: numbers[-count:] for name, numbers in params.items()}
