@@ -150,6 +150,19 @@ def test_loops_inside_loops():
     check(lambda c, xs: wf.fori_loop(0, STEPS, lambda k, c: wf.fori_loop(0, 3, inner(k, xs), c), c))
 
 
+def test_what_changes_places_in_a_loop_stays_in_place_in_one_inside():
+    def step(state, e):
+        c, d = state
+        d = wf.fori_loop(0, 2, lambda k, d: d.at[e[0] + k].add(e[1]), d.at[e[0]].add(e[1]))
+        return (d, c), e[1]
+
+    def function(c, xs):
+        (a, b), _ = wf.scan(step, (c, c), (wf.arange(3), xs[:3]))
+        return a.sum(), b.sum()
+
+    check_bits(function)
+
+
 def test_while_something_holds():
     def go_on(s):
         return s[1] < STEPS

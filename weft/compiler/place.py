@@ -106,10 +106,11 @@ def place(
 
 
 def _carries(steps: Sequence[Step]) -> Iterator[tuple[Memory, Memory]]:
-    """The halves of the carries of every loop, loops inside included."""
+    """The halves that change places of the carries of every loop, loops inside included."""
     for step in steps:
         if isinstance(step, ScanLoop | Repeat):
-            yield from ((c.now, c.then) for c in step.carries if c.changes)
+            changing = (c for c in step.carries if c.changes and c.now is not c.then)
+            yield from ((c.now, c.then) for c in changing)
         if isinstance(step, ScanLoop | Repeat | Choice):
             for block in blocks(step):
                 yield from _carries(block)
