@@ -133,7 +133,7 @@ class _Explanation:
         self.total.regions += 1
         shared = sum(map(estimate, region.calls)) >= rates().parallel and self.all.threads > 1
         yield f"region {number}{', shared by threads' if shared else ', on one thread'}:"
-        for call in region.calls:
+        for call in filter(self.names.__contains__, region.calls):
             yield from (f"  {row}" for row in self._kernel(call, trips, shared))
 
     def _panels(self, step: Panels, trips: int) -> Iterator[str]:

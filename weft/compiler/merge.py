@@ -7,7 +7,7 @@ and so would one that hands a value on as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -36,11 +36,6 @@ def without_copies(steps: Sequence[Step]) -> tuple[Step, ...]:
     merging = _Merging(steps)
     merging.block(steps, {})
     return merging.renamed(steps)
-
-
-def without_idle(steps: Sequence[Step], homes: Mapping[Memory, Memory]) -> tuple[Step, ...]:
-    """A program that copies nothing to where it lies already; `homes` says what lies elsewhere."""
-    return tuple(step for step in steps if not _is_idle(step, homes))
 
 
 def _has_copies(step: Step) -> bool:
@@ -149,7 +144,7 @@ class _Merging:
     def renamed(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Steps on the memory that is left, without those that copy something onto itself."""
         found = [self._renamed(step) for step in steps]
-        return tuple(step for step in found if not _is_idle(step, {}))
+        return tuple(step for step in found if not _is_idle(step))
 
     def _every(self, places: Iterable[Memory]) -> tuple[Memory, ...]:
         return tuple(map(self._of, places))
@@ -188,14 +183,11 @@ class _Merging:
         return replace(step, carries=carries, slices=slices, body=body)
 
 
-def _is_idle(step: Step, homes: Mapping[Memory, Memory]) -> bool:
+def _is_idle(step: Step) -> bool:
     """Whether a step copies something onto itself."""
-    if isinstance(step, Copy):
-        return step.source is step.target
-    if not isinstance(step, Call) or not step.copies:
-        return False
-    source, target = step.memory
-    return homes.get(source, source) is homes.get(target, target)
+    if isinstance(step, Call):
+        return step.copies and step.memory[0] is step.memory[1]
+    return isinstance(step, Copy) and step.source is step.target
 
 
 def _uses(steps: Sequence[Step]) -> Iterator[Memory]:

@@ -18,7 +18,7 @@ from weft.compiler.executable import Interpreted
 from weft.compiler.fuse import PACKED
 from weft.compiler.kernels import STORE, memory_told
 from weft.compiler.memory import ALIGNMENT
-from weft.compiler.merge import without_copies, without_idle
+from weft.compiler.merge import without_copies
 from weft.compiler.packs import Packs
 from weft.compiler.place import place
 from weft.compiler.point import kind_of
@@ -90,7 +90,6 @@ class Native(Prepared):
         given_back = set(self._given)
         spare = [gone and m not in given_back for m, gone in zip(self._inputs, donated)]
         self.placement = place(self.steps, self._inputs, self._outputs, tuple(spare))
-        self.steps = without_idle(self.steps, self.placement.homes)
         self._new_kernels = STORE.ready(assembler.requests, assembler.clock, drafts)
         self._prepare()
 

@@ -138,8 +138,17 @@ class Translator:
                 self._choice(step)
 
     def _region(self, region: Region) -> None:
-        self.regions += 1
-        self.builder.region([self._step(call) for call in region.calls])
+        calls = [call for call in region.calls if not self._is_idle(call)]
+        if calls:
+            self.regions += 1
+            self.builder.region([self._step(call) for call in calls])
+
+    def _is_idle(self, call: Call) -> bool:
+        """Whether a call copies something to where it lies already.
+
+        It has its place among the others, though: memory was planned by it.
+        """
+        return call.copies and self.slots[call.memory[0]] == self.slots[call.memory[1]]
 
     def _step(self, call: Call) -> program_builder.Step:
         slots = tuple(self.slots[place] for place in call.memory)
