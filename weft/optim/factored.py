@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import weft as wf
@@ -61,20 +62,9 @@ def adafactor(
         number = by_dtype(wide, lambda dtype: wf.astype(count, dtype))
         fresh = {dtype: steps**power for dtype, steps in number.items()}
 
-        def mixed(axis: int) -> Any:
-            return lambda g, old: (
-                None
-                if old is None
-                else _mix(old, wf.mean(g * g, axis=axis, keepdims=True), fresh[g.dtype])
-            )
-
-        row = tree_map(mixed(-1), wide, state.row)
-        column = tree_map(mixed(-2), wide, state.column)
-        full = tree_map(
-            lambda g, old: None if old is None else _mix(old, g * g, fresh[g.dtype]),
-            wide,
-            state.full,
-        )
+        row = tree_map(_mixed(-1, fresh), wide, state.row)
+        column = tree_map(_mixed(-2, fresh), wide, state.column)
+        full = tree_map(_mixed(None, fresh), wide, state.full)
 
         def step(p: Any, g: Any, r: Any, c: Any, f: Any) -> Any:
             small = float(wf.finfo(p.dtype).eps) if floor is None else floor
@@ -100,6 +90,18 @@ def adafactor(
         )
 
     return Transform(init, update)
+
+
+def _mixed(axis: int | None, fresh: dict[Any, Any]) -> Callable[[Any, Any], Any]:
+    """Running means with squares of gradients mixed in, or with their means along an axis."""
+
+    def mixed(g: Any, old: Any) -> Any:
+        if old is None:
+            return None
+        squares = g * g if axis is None else wf.mean(g * g, axis=axis, keepdims=True)
+        return _mix(old, squares, fresh[g.dtype])
+
+    return mixed
 
 
 def _as_eps(eps: Any) -> tuple[float | None, float]:

@@ -1,0 +1,61 @@
+"""Slices of what was changed: they read what was there before, or the change."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.compiler.test_rewrite import checked, names
+
+
+def test_slices_beside_an_update_read_what_was_there_before_it():
+    x = np.arange(40.0).reshape(8, 5)
+    beside, _ = checked(lambda x: wf.sin(x.at[2].set(0.0).at[3:5].set(1.0)[5:7]), x)
+    assert "slice_update" not in names(beside)
+    inside, _ = checked(lambda x, y: wf.sin(x.at[2:7, 1:4].set(y)[3:5, 2]), x, x[:5, :3].copy())
+    assert "slice_update" not in names(inside)
+    across, _ = checked(lambda x: wf.sin(x.at[2:4].set(0.0)[3:5]), x)
+    assert "slice_update" in names(across)
+
+
+def test_slices_of_updates_in_each_row_are_of_fewer_rows_too():
+    def changed(row):
+        return row.at[1:4].set(row[:3] * 2)
+
+    made, _ = checked(
+        lambda x: wf.sin(wf.vmap(changed)(x)[1:3, 2:4]), np.arange(40.0).reshape(8, 5)
+    )
+    assert "slice_update" not in names(made)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_slices_and_updates_have_the_same_bits(seed):
+    draw = random.Random(seed)
+    shape = draw.choice([(7,), (5, 4), (3, 4, 5)])
+
+    def some(size):
+        first = draw.randrange(size)
+        last = draw.randrange(first, size + 1)
+        step = draw.choice([1, 1, 1, 2])
+        backward = slice(last - 1 if last else None, None, -1)
+        ways = (first, slice(None), slice(first, last, step), slice(first, last), backward)
+        return draw.choice(ways)
+
+    count = draw.randint(2, 8)
+    places = [tuple(map(some, shape[: draw.randint(1, len(shape))])) for _ in range(count)]
+    writes = [draw.random() < 0.6 for _ in places]
+    numbers = [draw.random() < 0.3 for _ in places]
+
+    def function(x):
+        c, found = x, []
+        for place, writes_here, number in zip(places, writes, numbers, strict=True):
+            if writes_here:
+                c = c.at[place].set(0.5 if number else wf.sin(x[place]) * (1 + len(found)))
+            else:
+                found.append(c[place] * 2)
+        return (*found, c)
+
+    checked(function, np.random.default_rng(seed).normal(size=shape))
