@@ -40,7 +40,7 @@ def copies(function: Callable[..., Any], *args: Any) -> tuple[int, int]:
         inside
         for step, inside in every(Native(wf.trace(function, *args)).steps)
         if (isinstance(step, Copy) and step.source.kind.size >= SIZE)
-        or (isinstance(step, Call) and step.name == "scatter_copy" and step.points >= SIZE)
+        or (isinstance(step, Call) and step.copies and step.points >= SIZE)
     ]
     return len(found), sum(found)
 
@@ -213,6 +213,20 @@ def test_parts_that_begin_where_values_say():
         return wf.dynamic_update_slice(c, part + e[1], [e[0] + 1]), part
 
     check(scanned(step))
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_large_carries_are_copied_by_threads_and_change_places(turns, monkeypatch):
+    monkeypatch.setattr(settings, "threads", 2)
+    a = np.random.default_rng(turns).normal(size=1 << 18)
+    b = a[::-1].copy()
+
+    def function(a, b):
+        return wf.fori_loop(0, turns, lambda i, s: (s[1] * 0.5 + i, s[0]), (a, b))
+
+    program = Native(wf.trace(function, wf.tensor(a), wf.tensor(b)))
+    assert any(call.copies for call in program.calls.values())
+    assert_same(program.run([a, b]), Interpreted(wf.trace(function, a, b)).run([a, b]))
 
 
 def test_a_donated_operand_is_changed_in_its_memory():

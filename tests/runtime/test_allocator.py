@@ -14,10 +14,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import weft as wf
 from weft.core.common.device import CPU, as_device
 from weft.core.tensor.storage import Lease, Storage
 from weft.errors import DeviceError, OutOfMemoryError, ShapeError, UnsupportedDTypeError
 from weft.runtime.cpu import allocator as module
+from weft.runtime.cpu import client as client_module
 from weft.runtime.cpu.allocator import LARGE_PAGE, CachingAllocator, size_class
 
 KIB = 1024
@@ -452,3 +454,12 @@ def test_pages_that_the_system_refuses_are_a_lack_of_memory(monkeypatch):
     monkeypatch.setattr("weft.runtime.cpu.allocator.mmap.mmap", refuse)
     with pytest.raises(OutOfMemoryError, match=r"cannot have 8388608 bytes"):
         CachingAllocator().empty((1 << 20,), np.dtype(np.float64))
+
+
+def test_results_beyond_the_machines_memory_are_refused_before_they_are_written(monkeypatch):
+    monkeypatch.setattr(client_module, "MEMORY", 1 << 20)
+    x = wf.ones(1 << 10)
+    with pytest.raises(OutOfMemoryError, match="cannot have 4194304 bytes"):
+        wf.tile(x, 1 << 10).numpy()
+    assert wf.broadcast_to(x, (1 << 10, 1 << 10)).shape == (1 << 10, 1 << 10)
+    assert wf.sum(x).item() == 1 << 10

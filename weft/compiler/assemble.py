@@ -14,6 +14,7 @@ from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
 from weft.compiler.kernels import OFTEN, STORE, Compiled, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
+from weft.compiler.merge import flat_copy
 from weft.compiler.order.lower import lower_order
 from weft.compiler.panels import with_panels
 from weft.compiler.point import kind_of
@@ -45,6 +46,7 @@ from weft.ops.control.loop_ops import Scan, WhileLoop
 
 Environment: TypeAlias = dict[Ref, Memory]
 _Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
+_SHARED_COPY = 1 << 20  # bytes of a copy that threads share
 # A kernel, cut so, of what lasts, which of its results are streams, and how many times it runs.
 _Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], frozenset[int], int]
 
@@ -338,7 +340,7 @@ class Assembler:
         copies: list[Step] = []
         for ref, target in zip(trace.outputs, outputs, strict=True):
             if ref in memory:
-                copies.append(Copy(memory[ref], target))
+                copies.append(self._copied(memory[ref], target, ref[0]))
             else:
                 memory[ref] = target
         return [*self.block(trace.nodes, trace.outputs, memory), *copies]
@@ -378,9 +380,20 @@ class Assembler:
         )
         reverse = node.params["reverse"]
         loop = ScanLoop(node, length, reverse, tuple(carries), rows + ys, tuple(steps))
-        start = [Copy(x, c.home) for x, c in zip(init, carries, strict=True)]
-        end = [Copy(c.home, y) for c, y in zip(carries, outputs[:count], strict=True)]
+        start = [self._copied(x, c.home, node) for x, c in zip(init, carries, strict=True)]
+        ends = zip(carries, outputs[:count], strict=True)
+        end = [self._copied(c.home, y, node) for c, y in ends]
         return [*start, *before, loop, *end]
+
+    def _copied(self, source: Memory, target: Memory, node: OutputRefs) -> Step:
+        """A copy; a kernel where it is so large that threads share it."""
+        kind = source.kind
+        if kind.nbytes < _SHARED_COPY or kind.dtype.kind not in "fiu" or kind != target.kind:
+            return Copy(source, target)
+        request = STORE.request(flat_copy(kind.dtype, kind.size), self.clock, self.general)
+        self.requests.append(request)
+        pair = (source, target)
+        return Call("copy", request, 0, pair, (target,), kind.size, 1, node, copies=True)
 
     def _repeated(
         self, times: int, fixed: Sequence[Memory], assemble: Callable[[], list[Step]]
@@ -428,8 +441,8 @@ class Assembler:
         asked = self._within(condition, now, (holds,))
         steps = self._within(body, now, tuple(c.then for c in carries))
         loop = Repeat(node, tuple(carries), tuple(asked), holds, tuple(steps))
-        start = [Copy(x, c.home) for x, c in zip(init, carries, strict=True)]
-        end = [Copy(c.home, y) for c, y in zip(carries, outputs, strict=True)]
+        start = [self._copied(x, c.home, node) for x, c in zip(init, carries, strict=True)]
+        end = [self._copied(c.home, y, node) for c, y in zip(carries, outputs, strict=True)]
         return [*start, loop, *end]
 
     def _switch(

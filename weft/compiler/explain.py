@@ -153,7 +153,8 @@ class _Explanation:
         alone = self.one.nanoseconds(done, wide=wide)
         together = self.all.nanoseconds(done, wide=wide) if shared and tasks > 1 else alone
         self._count(done, trips, alone, together)
-        yield f"{self.names[call]}: {', '.join(node.name for node in call.members) or 'the rest'}"
+        other = "of what is handed on" if call.copies else "the rest"
+        yield f"{self.names[call]}: {', '.join(node.name for node in call.members) or other}"
         looping = any(isinstance(s, Loop) for s in every(kernel.body))
         space = (looping and " x ".join(map(str, space_of(call)))) or "no loops"
         yield f"  {space}; tasks {tasks}, lanes {lanes(kernel)}"

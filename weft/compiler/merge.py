@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from weft.compiler.loops import Buffer, Kernel, Loop, Store, integer, load, variable
 from weft.compiler.steps import (
     Call,
     Carry,
@@ -24,6 +25,7 @@ from weft.compiler.steps import (
     Step,
 )
 from weft.compiler.translate import touched
+from weft.core.common.types import DType
 
 _Pair: TypeAlias = tuple[Memory, Memory]  # what is copied, and its copy
 _WRITABLE = ("temporary", "output")
@@ -36,6 +38,14 @@ def without_copies(steps: Sequence[Step]) -> tuple[Step, ...]:
     merging = _Merging(steps)
     merging.block(steps, {})
     return merging.renamed(steps)
+
+
+def flat_copy(dtype: DType, size: int) -> Kernel:
+    """The kernel that copies so many numbers."""
+    buffers = (Buffer("b0", dtype, "read"), Buffer("b1", dtype, "write"))
+    i = variable("i0")
+    body = (Loop(i, integer(0), integer(size), (Store(1, i, load(0, i, dtype)),)),)
+    return Kernel("copy", buffers, (), body, notes={"name": "copy"})
 
 
 def _has_copies(step: Step) -> bool:

@@ -20,8 +20,10 @@ from weft.core.common.source import describe, user_position
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.storage import Storage
 from weft.errors import ArgumentError, DeviceError, OutOfMemoryError
-from weft.runtime.cpu.allocator import CachingAllocator
+from weft.runtime.cpu.allocator import CachingAllocator, physical_memory
 from weft.runtime.named import NamedFunctions
+
+MEMORY = physical_memory()  # bytes that no result can exceed
 
 thread = threading.local()  # `thread.run` is this thread's quiet context, once it has one
 _is_quiet: contextvars.ContextVar[bool] = contextvars.ContextVar("weft_quiet", default=False)
@@ -166,6 +168,9 @@ class CpuClient(NamedFunctions):
     ) -> tuple[Array, ...]:
         if not op.leaf:
             return _fitted(op.eval(*arrays, **params), types)
+        nbytes = types[0].nbytes if types else 0
+        if nbytes > MEMORY and not (op.view and op.is_view(arrays[0], **params)):
+            raise self.allocator.out_of_memory(nbytes)  # some systems promise it, and end us later
         try:
             return self._run(op, arrays, params, types)
         except OutOfMemoryError:
