@@ -28,7 +28,7 @@ from weft.compiler.point import (
     reduced_size,
     weight,
 )
-from weft.compiler.updates import FEW, changes_few, put_into_copies
+from weft.compiler.updates import Changes, put_into_copies
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
 from weft.core.graph.node import OutputRefs, Ref
@@ -101,7 +101,7 @@ class Fusion:
         self.kinds.update(dict.fromkeys(folded(nodes, self.kinds, self.kept), "view"))
         few = put_into_copies(nodes, self.kinds, self.kept) if merges else ()
         self.kinds.update(dict.fromkeys(few, "scatter"))
-        self._changed = self._find_changed(nodes)
+        self._changes = Changes(nodes, self.kinds, self.roots)
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}
         self.reads: dict[OutputRefs, tuple[Read, ...]] = {}
@@ -116,14 +116,6 @@ class Fusion:
         self._pulled = {group: self._pulled_by(group) for group in self.groups}
         self._wanted = self._find_wanted()
         self.groups = self._sorted()
-
-    def _find_changed(self, nodes: Sequence[OutputRefs]) -> dict[OutputRefs, frozenset[Ref]]:
-        """For calls that change a few elements of something large: what that is."""
-        return {
-            node: frozenset(self.roots(node.inputs[:1]))
-            for node in nodes
-            if self.kinds[node] == "scatter" and changes_few(node)
-        }
 
     # -- placing one call ------------------------------------------------------------------
 
@@ -254,11 +246,10 @@ class Fusion:
 
     def _meets(self, reads: Sequence[Read], group: Group) -> bool:
         """Whether a call and a group would read something before and after it is changed."""
-        if not self._changed:
+        if not self._changes:
             return False
         every = [*reads, *(r for member in group.members for r in self.reads[member])]
-        before = {ref for r in every for ref in self._changed.get(r.node, ())}
-        return any(r.ref in before for r in every)
+        return self._changes.meet([r.ref for r in every])
 
     def _fits(self, node: OutputRefs, reads: tuple[Read, ...], group: Group) -> bool:
         if group.work > MOST_WORK:
@@ -372,7 +363,8 @@ class Fusion:
             loops = loops and not self._ends_product(node, users)
             loops = loops and not self._is_made_once(node, outside)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
-            loops = loops and node in cheap and not self._is_changed(node)
+            loops = loops and node in cheap
+            loops = loops and not self._changes.has_part(node, [r.ref for r in self.reads[node]])
             if outside and loops and node not in self.kept:
                 self.inline.add(node)
                 for r in self.reads[node]:
@@ -444,12 +436,6 @@ class Fusion:
         if node not in self.group[node].rows:
             return False
         return all(group.size >= SPREAD * node.types[0].size for group in outside)
-
-    def _is_changed(self, node: OutputRefs) -> bool:
-        """Whether a call reads a part of what others change: it is better done before."""
-        changed = {ref for refs in self._changed.values() for ref in refs}
-        read = [r.node.types[r.ref[1]].size for r in self.reads[node] if r.ref in changed]
-        return any(node.types[0].size * FEW <= size for size in read)
 
     def _again(
         self, nodes: Sequence[OutputRefs], near: bool = False
@@ -559,7 +545,7 @@ class Fusion:
 
     def _read_first(self, needs: dict[Group, set[Group]]) -> None:
         """Let groups that read what another one changes come before it, where they can."""
-        for node, refs in self._changed.items():
+        for node, refs in self._changes.operands.items():
             change = self.group[node]
             for group in self.groups:
                 every = (*group.members, *self.pulled(group))

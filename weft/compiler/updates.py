@@ -6,14 +6,44 @@ Such calls are put into a copy of their operand, which is not made where the ope
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from weft.core.graph.node import OutputRefs
+from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.view.slice import SliceUpdate
 
 LARGE = 1 << 11  # elements of an operand that is rather not copied
 FEW = 16  # times fewer elements are changed
 MANY = 3  # updates after one for which it pays to have computed what they change
+
+
+class Changes:
+    """Calls of a graph that change a few elements of something large; `operands` says of what."""
+
+    def __init__(
+        self,
+        nodes: Sequence[OutputRefs],
+        kinds: Mapping[OutputRefs, str],
+        roots: Callable[[Sequence[Ref]], Iterable[Ref]],
+    ) -> None:
+        self.operands = {
+            node: frozenset(roots(node.inputs[:1]))
+            for node in nodes
+            if kinds[node] == "scatter" and changes_few(node)
+        }
+        self._changed = {ref for refs in self.operands.values() for ref in refs}
+
+    def __bool__(self) -> bool:
+        return bool(self.operands)
+
+    def meet(self, refs: Sequence[Ref]) -> bool:
+        """Whether among these are something changed and what it was before."""
+        before = {ref for node, _ in refs for ref in self.operands.get(node, ())}
+        return not before.isdisjoint(refs)
+
+    def has_part(self, node: OutputRefs, refs: Sequence[Ref]) -> bool:
+        """Whether a call reads a part of what others change: it is better done before."""
+        read = [source.types[slot].size for source, slot in self._changed.intersection(refs)]
+        return any(node.types[0].size * FEW <= size for size in read)
 
 
 def put_into_copies(
