@@ -218,3 +218,34 @@ def test_threads_differentiate_at_once():
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("wrap", ["checkpoint", "custom_vjp", "custom_jvp"])
+def test_effects_inside_functions_with_derivatives_of_their_own_happen_in_order(wrap, compiled):
+    seen = []
+
+    def told(name, x):
+        return wf.callback(lambda a: seen.append(name) or a, x.type, x)
+
+    def inner(x):
+        told("inside", x)
+        return x * 2
+
+    function = getattr(wf, wrap)(inner)
+    if wrap == "custom_vjp":
+        function.defvjp(lambda x: (function(x), None), lambda _, ct: (ct * 2,))
+    elif wrap == "custom_jvp":
+        function.defjvp(lambda p, t: (function(*p), t[0] * 2))
+
+    def whole(x):
+        told("before", x)
+        function(x)  # nobody reads it
+        told("after", x)
+        return x + 1
+
+    run = wf.compile(whole) if compiled else whole
+    for _ in range(2):
+        seen.clear()
+        assert run(wf.ones(3)).tolist() == [2.0, 2.0, 2.0]
+        assert seen == ["before", "inside", "after"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -298,3 +299,21 @@ def test_a_loop_that_fails_says_so_when_it_is_read_in_every_run():
         with pytest.raises(IndexingError, match="index 4 is out of range"):
             found.numpy()
     assert wf.fori_loop(0, 4, lambda i, c: c + x[i], wf.zeros(())).numpy() == x.numpy().sum()
+
+
+def test_derivatives_of_ones_own_are_not_remembered_and_their_functions_compiled_once():
+    @wf.custom_vjp
+    def doubled(x):
+        return x * 2
+
+    doubled.defvjp(lambda x: (doubled(x), x), lambda x, ct: (ct * x,))
+    _, compilations = counted()
+    held = []
+    for number in range(4):
+        x = data(5, 6) + number
+        held.append(weakref.ref(x._impl.realize()))
+        assert_same([doubled(x).numpy()], [x.numpy() * 2])
+        del x
+    gc.collect()
+    assert counted()[1] == compilations + 1
+    assert sum(each() is not None for each in held) <= 1

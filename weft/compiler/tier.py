@@ -15,7 +15,7 @@ from weft.compiler.native import Native, drafts_pay
 from weft.config import settings
 from weft.core.common.types import Array
 from weft.core.graph.graph import GRAPH
-from weft.core.graph.node import OutputRefs, Ref
+from weft.core.graph.node import OutputRefs, Ref, freeze
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
 from weft.runtime.cpu.code_ahead import hurrying
@@ -46,6 +46,8 @@ class Recorded:
             number = self.numbers.get(ref[0])
             inputs.append((number, ref[1]) if number is not None else self._leaf(ref))
         frozen = node.key[2] if node.op.pure else None  # type: ignore[index]
+        if not node.op.leaf:
+            frozen = freeze(_without_rules(node))
         return (node.op, tuple(inputs), frozen, node.types)
 
     def _leaf(self, ref: Ref) -> tuple[Any, ...]:
@@ -79,9 +81,8 @@ class Recorded:
                 (copies[s], slot) if s in copies else (inputs[s, slot], 0)
                 for s, slot in node.inputs
             )
-            copies[node] = OutputRefs(
-                node.op, refs, node.params, node.types, node.device, node.position
-            )
+            params = node.params if node.op.leaf else _without_rules(node)
+            copies[node] = OutputRefs(node.op, refs, params, node.types, node.device, node.position)
         outputs = tuple(
             (copies[node], slot) for node in self.kept for slot in range(len(node.types))
         )
@@ -125,6 +126,11 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
     for node in graph.kept:
         node.finish(tuple(next(made) for _ in node.types))
     return True
+
+
+def _without_rules(node: OutputRefs) -> dict[str, Any]:
+    """What a call with calls inside runs by: not the user's derivatives, which hold tensors."""
+    return {name: each for name, each in node.params.items() if not callable(each)}
 
 
 def _is_plain(node: OutputRefs) -> bool:

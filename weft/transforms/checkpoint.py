@@ -19,7 +19,13 @@ class Checkpoint(GraphCall):
     selective = True
 
 
-checkpoint_op = Checkpoint()
+class CheckpointWithEffects(Checkpoint):
+    """The same for a function that does something besides computing: it runs at the call."""
+
+    pure = False
+
+
+checkpoint_op, checkpoint_with_effects_op = Checkpoint(), CheckpointWithEffects()
 
 
 @public
@@ -36,7 +42,8 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         trace, operands, shape = capture(function, args, keywords, label="checkpoint")
         if not operands:  # nothing to recompute from: a constant
             return tree_unflatten(shape, trace.replay())
-        return tree_unflatten(shape, call_multiple(checkpoint_op, operands, {"trace": trace}))
+        op = checkpoint_with_effects_op if trace.effects else checkpoint_op
+        return tree_unflatten(shape, call_multiple(op, operands, {"trace": trace}))
 
     return recomputed
 

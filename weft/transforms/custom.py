@@ -128,7 +128,21 @@ class CustomVjpCall(GraphCall):
         return results, (True,) * len(results)
 
 
+class CustomJvpCallWithEffects(CustomJvpCall):
+    """The same for a function that does something besides computing: it runs at the call."""
+
+    pure = False
+
+
+class CustomVjpCallWithEffects(CustomVjpCall):
+    """The same for a function that does something besides computing: it runs at the call."""
+
+    pure = False
+
+
 custom_jvp_op, custom_vjp_op = CustomJvpCall(), CustomVjpCall()
+custom_jvp_with_effects_op = CustomJvpCallWithEffects()
+custom_vjp_with_effects_op = CustomVjpCallWithEffects()
 
 
 class Custom:
@@ -174,7 +188,8 @@ class Custom:
         """The function of what can be differentiated, its operands, its result's structure."""
         name = type(self).__name__
         found = capture(self._of_rest(args), tuple(rest), {}, constants=False, label=name)
-        if any(x.owner is not None for x in found[0].captures):
+        own = len(tree_leaves(rest))
+        if any(x.owner is not None for x in found[1][own:]):
             raise DifferentiationError(
                 f"{name}: the function uses a tensor of an enclosing transform that is not among"
                 " its arguments, so the rule cannot give its derivative"
@@ -231,7 +246,8 @@ class custom_jvp(Custom):
 
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
-        made = call_multiple(custom_jvp_op, operands, {"trace": trace, "rule": flat_rule})
+        op = custom_jvp_with_effects_op if trace.effects else custom_jvp_op
+        made = call_multiple(op, operands, {"trace": trace, "rule": flat_rule})
         return tree_unflatten(shape, made)
 
 
@@ -266,9 +282,8 @@ class custom_vjp(Custom):
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
         ahead, back = self._flat_rules(args, given, structure, len(leaves), shape)
-        made = call_multiple(
-            custom_vjp_op, operands, {"trace": trace, "ahead": ahead, "back": back}
-        )
+        op = custom_vjp_with_effects_op if trace.effects else custom_vjp_op
+        made = call_multiple(op, operands, {"trace": trace, "ahead": ahead, "back": back})
         return tree_unflatten(shape, made)
 
     def _flat_rules(self, args: Any, given: Any, structure: Any, count: int, shape: Any) -> Any:

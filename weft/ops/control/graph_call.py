@@ -6,6 +6,7 @@ Its rules are those of the recorded calls inside, found by replaying the trace u
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import trace_tree
 from weft.ops.base import Cost, Operation, Tangents, Tensors, call_multiple
+from weft.ops.control.subgraphs import interned
 
 
 class GraphCall(Operation):
@@ -130,4 +132,5 @@ def capture(
 
     of_tensors.__name__ = getattr(function, "__name__", "function")
     trace, shape = trace_tree(of_tensors, operands, {}, label)
-    return trace, (*operands, *trace.captures), shape
+    operands = (*operands, *trace.captures)
+    return interned(replace(trace, captures=())) if operands else trace, operands, shape
