@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.data import Loader
-from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from weft.errors import ArgumentError, ConversionError, DTypeError, ShapeError, TreeError
 
 
 @wf.register_dataclass
@@ -160,6 +160,38 @@ def test_the_transform_sees_arrays_and_runs_ahead_in_a_thread() -> None:
     wait_until_no_threads()
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_transform_may_fill_the_same_array_for_each_batch(prefetch: int) -> None:
+    buffer = np.zeros(2)
+
+    def fill(rows: Any) -> Any:
+        buffer[:] = rows
+        return {"all": buffer, "first": buffer[0], "view": buffer[1:]}
+
+    loader = Loader(np.arange(6), 2, shuffle=False, prefetch=prefetch, transform=fill)
+    batches = list(loader)
+    found = [[batch[name].tolist() for name in ("all", "first", "view")] for batch in batches]
+    assert found == [[[n, n + 1], n, [n + 1]] for n in (0.0, 2.0, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "message"),
+    [
+        (np.ma.masked_array([1.0, 2.0], [0, 1]), ConversionError, "would lose its mask"),
+        (np.array(["a", "b"]), DTypeError, "dtype <U1 is not supported"),
+    ],
+)
+def test_arrays_that_are_no_tensors_are_told_wherever_they_come_from(
+    made: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"Loader: data: .*{message}"):
+        Loader(made, 2)
+    with pytest.raises(error, match=f"Loader: items: .*{message}"):
+        list(Loader([made, made], 2))
+    with pytest.raises(error, match=f"Loader: the result of transform: .*{message}"):
+        list(Loader(np.ones(2), 2, transform=lambda rows: made))
+
+
 def test_no_more_is_prepared_than_asked_for() -> None:
     made: list[int] = []
 
@@ -289,6 +321,7 @@ def test_mistakes_are_told_when_the_loader_is_made(
         ([np.ones(2), np.ones(3)], ShapeError, "shapes or dtypes differ"),
         ([{"a": 1}, {"b": 1}], TreeError, "item 1 of a batch has structure"),
         ([object(), object()], DTypeError, "cannot be put into a batch"),
+        (["a", 1], DTypeError, "items: 1 is in a batch of text"),
     ],
 )
 def test_items_that_do_not_stack_are_told(

@@ -21,7 +21,7 @@ from weft.core.common.context import current_device
 from weft.core.common.parameters import as_flag, as_function, as_integer, shown
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array
-from weft.core.tensor.convert import wrap
+from weft.core.tensor.convert import checked, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.data.source import Source, as_source
 from weft.errors import ArgumentError
@@ -188,13 +188,17 @@ def _made(
     source: Source, positions: Array, transform: Callable[[Any], Any] | None, device: Any
 ) -> Any:
     rows = source.rows(positions)
-    batch = rows if transform is None else transform(rows)
-    return tree_map(
-        lambda leaf: (
-            wrap(np.asarray(leaf), device) if isinstance(leaf, np.ndarray | np.generic) else leaf
-        ),
-        batch,
-    )
+    if transform is None:
+        return tree_map(lambda x: wrap(x, device) if isinstance(x, np.ndarray) else x, rows)
+    return tree_map(lambda x: _taken(x, device), transform(rows))
+
+
+def _taken(leaf: Any, device: Any) -> Any:
+    """What a transform gave; arrays are copied, as it may fill the same ones for each batch."""
+    if not isinstance(leaf, np.ndarray | np.generic):
+        return leaf
+    array = checked(np.asanyarray(leaf), "Loader: the result of transform")
+    return wrap(np.array(array), device)
 
 
 def _as_words(key: Any) -> tuple[int, int]:

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.core.common import dtypes
 from weft.core.common.parameters import shown
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
 from weft.core.common.types import Array
-from weft.core.tensor.convert import PYTHON_SCALARS, to_array
+from weft.core.tensor.convert import PYTHON_SCALARS, checked, to_array
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError, WeftError
 
@@ -68,8 +67,7 @@ class Arrays(Source):
                 )
             if not leaf.shape:
                 raise ShapeError(f"Loader: data{path}: an array without axes has no rows")
-            dtypes.as_dtype(leaf.dtype, op=f"Loader: data{path}")
-            self._arrays.append(leaf.numpy() if isinstance(leaf, Tensor) else leaf)
+            self._arrays.append(_plain(leaf, f"Loader: data{path}"))
         lengths = {len(array) for array in self._arrays}
         if len(lengths) != 1:
             counts = ", ".join(f"{p or 'data'} {len(a)}" for p, a in zip(paths, self._arrays))
@@ -112,9 +110,12 @@ def stacked(items: list[Any]) -> Any:
 def _column(path: str, leaves: list[Any]) -> Any:
     first = leaves[0]
     if isinstance(first, str):
+        for leaf in leaves:
+            if not isinstance(leaf, str):
+                raise DTypeError(f"Loader: items{path}: {shown(leaf)} is in a batch of text")
         return leaves
     if isinstance(first, Tensor | np.ndarray | np.generic):
-        arrays = [leaf.numpy() if isinstance(leaf, Tensor) else np.asarray(leaf) for leaf in leaves]
+        arrays = [_plain(leaf, f"Loader: items{path}") for leaf in leaves]
         kinds = {(array.shape, array.dtype) for array in arrays}
         if len(kinds) > 1:
             raise ShapeError(
@@ -130,3 +131,10 @@ def _column(path: str, leaves: list[Any]) -> Any:
             error.add_note("while a batch was put together")
             raise
     raise DTypeError(f"Loader: items{path}: {shown(first)} cannot be put into a batch")
+
+
+def _plain(leaf: Any, where: str) -> Array:
+    """An array or a tensor as an array that batches can be made of."""
+    if isinstance(leaf, Tensor):
+        return leaf.numpy()
+    return checked(np.asanyarray(leaf), where).view(np.ndarray)
