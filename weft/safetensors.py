@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import current_device
 from weft.core.common.device import as_device
-from weft.core.common.files import CHUNK, Partial, open_plain, reporting, write_file
+from weft.core.common.files import CHUNK, as_path, open_plain, reporting, write_atomically
 from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import LARGEST, shown
 from weft.core.common.strict_json import parse_json
@@ -81,7 +81,7 @@ class SafetensorsFile:
     __slots__ = ("_buffer", "entries", "metadata", "path")
 
     def __init__(self, path: str | os.PathLike[str], *, follow: bool = True) -> None:
-        self.path = _as_path(_LOAD, path)
+        self.path = as_path(_LOAD, path)
         with reporting(_LOAD, path):
             self._buffer = _mapped(self.path, follow)
         self.metadata, self.entries = parse(self._buffer, str(path))
@@ -100,12 +100,6 @@ class SafetensorsFile:
         if entry is None:
             raise IndexingError(f"{_LOAD}: {self.path}: there is no tensor {name!r}")
         return view(self._buffer, entry, f"{self.path}: {name}")
-
-
-def _as_path(op: str, path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"{op}: path: expected the name of a file, got {shown(path)}")
-    return Path(path)
 
 
 def _mapped(path: Path, follow: bool) -> Array:
@@ -287,20 +281,7 @@ def save_safetensors(
             raise ArgumentError(
                 f"{_SAVE}: metadata must map names to text, got {shown(name)}: {shown(text)}"
             )
-    write_atomically(_as_path(_SAVE, path), encode(arrays, notes))
-
-
-def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file that appears under its name when it is complete."""
-    with reporting(_SAVE, path):
-        if path.is_dir():
-            raise ArgumentError(f"{_SAVE}: {path}: is a folder\nhint: give the name of a file")
-        partial = Partial(path, folder=False)
-        try:
-            write_file(partial.path, parts, exclusive=False)
-            partial.commit()
-        finally:
-            partial.close()
+    write_atomically(_SAVE, as_path(_SAVE, path), encode(arrays, notes))
 
 
 def _items(tensors: Any) -> list[tuple[str, Any]]:

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.checkpoints import Draft, Piece, describe, open_checkpoint, write_pieces
 from weft.core.common import dtypes
-from weft.errors import ArgumentError, FormatError, IndexingError, ShapeError, StorageError
+from weft.errors import (
+    ArgumentError,
+    DTypeError,
+    FormatError,
+    IndexingError,
+    ShapeError,
+    StorageError,
+)
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -138,3 +145,5 @@ def test_boxes_outside_a_tensor_are_refused(offset: tuple[int, ...], tmp_path: P
         open_checkpoint(tmp_path / "c").read_slice("x", offset, (2,))
     with pytest.raises(IndexingError, match="no tensor 'y'"):
         open_checkpoint(tmp_path / "c").read_slice("y")
+    with pytest.raises(DTypeError, match="offset must be an integer"):
+        open_checkpoint(tmp_path / "c").read_slice("x", (0.5,))

@@ -156,6 +156,7 @@ def test_the_dtype_must_be_the_same_too(tmp_path: Path) -> None:
         (np.ma.masked_array([1.0], [True]), "mask"),
         (1 << 5000, "too large"),
         ({(1, 2): 1}, "neither text nor an integer"),
+        ({1 << 5000: 1}, "key an integer of 5001 bits is too large"),
     ],
 )
 def test_other_leaves_are_refused_with_their_path(leaf: Any, message: str, tmp_path: Path) -> None:
@@ -177,11 +178,27 @@ def test_a_very_deep_tree_is_refused(tmp_path: Path) -> None:
         save(tmp_path / "d", tree)
 
 
-@pytest.mark.parametrize("metadata", [{"x": {1, 2}}, {"x": math.nan}, {1: 2}, {"x": (1,)}])
+@pytest.mark.parametrize("metadata", [{"x": {1, 2}}, {"x": math.nan}, {1: 2}, {"x": (1,)}, [1]])
 def test_metadata_that_json_would_change_is_refused(metadata: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="metadata must be what JSON can hold"):
         save(tmp_path / "c", {}, metadata=metadata)
     assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [np.int64(7), wf.tensor(7)])
+def test_a_step_is_any_integer(step: Any, tmp_path: Path) -> None:
+    save(tmp_path / "c", {}, step=step)
+    save_async(tmp_path / "d", {}, step=step).wait()
+    Checkpoints(tmp_path / "all").save(step, {})
+    assert [open_checkpoint(tmp_path / name).step for name in "cd"] == [7, 7]
+    assert Checkpoints(tmp_path / "all").steps() == [7]
+
+
+@pytest.mark.parametrize("path", [3, b"c", "a\0b", None])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    for use in (lambda: save(path, {}), lambda: load(path), lambda: Checkpoints(path)):
+        with pytest.raises(ArgumentError, match="path: expected the name of a file or folder"):
+            use()
 
 
 def test_saving_over_a_checkpoint_replaces_it(tmp_path: Path) -> None:
@@ -316,14 +333,20 @@ def test_saving_in_the_background_keeps_the_values_of_the_call(tmp_path: Path) -
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("weft.checkpoints.pieces.write_file", slow)
-        saving = save_async(tmp_path / "c", {"x": x, "array": array, "view": view}, step=4)
+        step, notes = np.array(4), {"seen": [1]}
+        tree = {"x": x, "array": array, "view": view}
+        saving = save_async(tmp_path / "c", tree, step=step, metadata=notes)
         assert started.wait(10) and not saving.done
         x[:] = 0
         array[:] = 0
+        step[...] = 0
+        notes["seen"].append(2)
         with pytest.raises(StorageError, match="not saved after"):
             saving.wait(0.01)
         go.set()
         assert saving.wait(10) == tmp_path / "c" and saving.done
+    opened = open_checkpoint(tmp_path / "c")
+    assert (opened.step, opened.metadata) == (4, {"seen": [1]})
     found = load(tmp_path / "c")
     expected = list(range(1000))
     assert found["x"].tolist() == found["view"].tolist() == found["array"].tolist() == expected
@@ -340,6 +363,19 @@ def test_a_failure_in_the_background_reaches_the_caller(
     assert "in the background failed" in caplog.text
     with pytest.raises(StorageError):
         checkpoints.save(2, {})
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_save_that_breaks_off_for_any_reason_is_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*args: Any, **keywords: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("weft.checkpoints.pieces.write_file", out_of_memory)
+    with pytest.raises(StorageError, match="broke off before the checkpoint was complete"):
+        save_async(tmp_path / "c", {"x": wf.ones(2)}).wait()
+    assert names_in(tmp_path) == []
 
 
 def test_the_state_of_generators_is_a_leaf(tmp_path: Path) -> None:

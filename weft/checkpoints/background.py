@@ -13,8 +13,10 @@ from typing import Any
 
 from weft.checkpoints.pieces import Piece
 from weft.checkpoints.sharded import pieces_of
-from weft.checkpoints.store import PathLike, write
+from weft.checkpoints.store import PathLike, checked_metadata, write
 from weft.checkpoints.structure import describe
+from weft.core.common.files import as_path
+from weft.core.common.parameters import as_integer
 from weft.errors import StorageError, WeftError
 from weft.runtime.communicator import world
 
@@ -30,9 +32,12 @@ class Saving:
     """
 
     def __init__(self, path: PathLike, work: Callable[[], None]) -> None:
-        self.path = Path(path)
+        self.path = as_path("save", path)
         self._work = work
-        self._error: WeftError | None = None
+        self._error: WeftError | None = StorageError(
+            f"save: {path}: broke off before the checkpoint was complete"
+            "\nhint: the thread that saved has printed a traceback"
+        )
         self._thread = threading.Thread(target=self._run, name=f"weft save {path}")
         self._thread.start()
         if world().size > 1:
@@ -44,6 +49,8 @@ class Saving:
         except WeftError as error:
             self._error = error
             _log.error("saving %s in the background failed: %s", self.path, error)
+        else:
+            self._error = None
 
     @property
     def done(self) -> bool:
@@ -69,7 +76,9 @@ def save_async(
 ) -> Saving:
     """Save a tree as `save` does, in the background; the values are those of this moment."""
     pieces, structure = snapshot(tree)
-    return Saving(path, lambda: write(path, pieces, structure, step=step, metadata=metadata))
+    number = None if step is None else as_integer("save", "step", step, low=0)
+    notes = checked_metadata(metadata)
+    return Saving(path, lambda: write(path, pieces, structure, step=number, metadata=notes))
 
 
 def snapshot(tree: Any) -> tuple[list[Piece], Any]:

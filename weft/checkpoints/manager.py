@@ -11,10 +11,10 @@ from typing import Any, Final
 from weft.checkpoints.background import Saving, snapshot
 from weft.checkpoints.pieces import Piece
 from weft.checkpoints.sharded import pieces_of
-from weft.checkpoints.store import PathLike, is_complete, load, write
+from weft.checkpoints.store import PathLike, checked_metadata, is_complete, load, write
 from weft.checkpoints.structure import describe
 from weft.checkpoints.together import together
-from weft.core.common.files import clear_leftovers, reporting, retire
+from weft.core.common.files import as_path, clear_leftovers, reporting, retire
 from weft.core.common.parameters import as_integer
 from weft.errors import StorageError
 from weft.runtime.communicator import world
@@ -37,7 +37,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: PathLike, keep: int | None = 3) -> None:
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = Path(os.path.abspath(as_path("Checkpoints", folder)))
         self.keep = None if keep is None else as_integer("Checkpoints", "keep", keep, low=1)
         self._saving: Saving | None = None
         with reporting("Checkpoints", self.folder):
@@ -45,21 +45,21 @@ class Checkpoints:
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step is, or would be."""
-        number = as_integer("Checkpoints", "step", step, 0, 10**18 - 1)
-        return self.folder / f"step-{number:09d}"
+        return self.folder / f"step-{_number(step):09d}"
 
     def save(self, step: int, tree: Any, metadata: Mapping[str, Any] | None = None) -> None:
         """Save a tree as the checkpoint of `step`; returns when it is safe on disk."""
         self.wait()
         described = describe(tree)
-        self._write(step, pieces_of(described.tensors), described.structure, metadata)
+        self._write(_number(step), pieces_of(described.tensors), described.structure, metadata)
 
     def save_async(self, step: int, tree: Any, metadata: Mapping[str, Any] | None = None) -> Saving:
         """Save in the background; one save at a time, so this waits for the one before it."""
         self.wait()
         pieces, structure = snapshot(tree)
+        number, notes = _number(step), checked_metadata(metadata)
         self._saving = Saving(
-            self.path(step), lambda: self._write(step, pieces, structure, metadata)
+            self.path(number), lambda: self._write(number, pieces, structure, notes)
         )
         return self._saving
 
@@ -129,3 +129,8 @@ class Checkpoints:
                 f" (there are {self.steps()})"
             )
         return load(self.path(chosen), like)
+
+
+def _number(step: Any) -> int:
+    """A step that a name can hold."""
+    return as_integer("Checkpoints", "step", step, 0, 10**18 - 1)

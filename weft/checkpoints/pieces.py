@@ -21,7 +21,7 @@ import numpy as np
 from weft.checkpoints.schema import digits, mapping, sequence, sizes, text
 from weft.core.common import dtypes
 from weft.core.common.files import read_file, reporting, write_file
-from weft.core.common.parameters import LARGEST, as_integer
+from weft.core.common.parameters import LARGEST, as_integer, as_integers
 from weft.core.common.strict_json import parse_json
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, DTypeError, FormatError, ShapeError, UnsupportedDTypeError
@@ -322,8 +322,8 @@ def piece_of(file: SafetensorsFile, placement: Placement, dtype: DType) -> Array
 
 def as_box(what: str, whole: Shape, offset: Any, shape: Any) -> tuple[Shape, Shape]:
     """The box a user asks for; without offset and shape, all of the tensor."""
-    begin = (0,) * len(whole) if offset is None else tuple(offset)
-    if shape is None:
-        shape = tuple(limit - start for limit, start in zip(whole, begin))
-    check_box(what, whole, begin, shape, ArgumentError)
-    return begin, tuple(shape)
+    begin = (0,) * len(whole) if offset is None else as_integers(what, "offset", offset)
+    rest = tuple(limit - start for limit, start in zip(whole, begin))
+    size = rest if shape is None else as_integers(what, "shape", shape)
+    check_box(what, whole, begin, size, ArgumentError)
+    return begin, size

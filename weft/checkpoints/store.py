@@ -32,7 +32,7 @@ from weft.checkpoints.restore import restored
 from weft.checkpoints.sharded import pieces_of
 from weft.checkpoints.structure import describe
 from weft.checkpoints.together import together, told_by_first
-from weft.core.common.files import CHUNK, Partial, reporting, sync_folder
+from weft.core.common.files import CHUNK, Partial, as_path, reporting, sync_folder
 from weft.core.common.parameters import as_integer, shown
 from weft.core.common.types import Array, TensorType
 from weft.errors import ArgumentError, FormatError, IndexingError, ShapeError
@@ -51,7 +51,7 @@ class Draft:
     """
 
     def __init__(self, path: PathLike) -> None:
-        self.target = Path(os.path.abspath(path))
+        self.target = Path(os.path.abspath(as_path("save", path)))
         with reporting("save", self.target):
             _check_replaceable(self.target)
             self._partial = Partial(self.target, folder=True)
@@ -100,9 +100,8 @@ class Draft:
                 tensors[name] = StoredTensor(
                     found.dtype, found.shape, known.placements + found.placements
                 )
-        if step is not None:
-            as_integer("save", "step", step, low=0)
-        return Manifest(step, _checked(metadata), tree, tensors, files)
+        number = None if step is None else as_integer("save", "step", step, low=0)
+        return Manifest(number, checked_metadata(metadata), tree, tensors, files)
 
     def close(self) -> None:
         """Remove what was not committed."""
@@ -131,19 +130,20 @@ def _check_replaceable(target: Path) -> None:
         )
 
 
-def _checked(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metadata as it will be loaded: what JSON cannot hold is refused, not changed."""
-    given = dict({} if metadata is None else metadata)
-    try:
-        same = json.loads(json.dumps(given, allow_nan=False)) == given
-    except (TypeError, ValueError, RecursionError):
-        same = False
-    if not same:
+def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as it will be loaded, a copy: what JSON cannot hold is refused, not changed."""
+    given = {} if metadata is None else metadata
+    made: Any = None
+    if isinstance(given, Mapping):
+        with suppress(TypeError, ValueError, RecursionError):
+            made = json.loads(json.dumps(dict(given), allow_nan=False))
+    if made is None or made != given:
         raise ArgumentError(
             f"save: metadata must be what JSON can hold, got {shown(given)}"
             "\nhint: put tensors and other values into the tree"
         )
-    return given
+    found: dict[str, Any] = made
+    return found
 
 
 def save(
@@ -173,8 +173,8 @@ def write(
     metadata: Mapping[str, Any] | None,
 ) -> None:
     """Save the pieces that each process holds: all of them call this, with the same path."""
-    notes, ranks = _checked(metadata), world()
-    ranks.check(f"save {os.path.abspath(path)}")
+    notes, ranks = checked_metadata(metadata), world()
+    ranks.check(f"save {os.path.abspath(as_path('save', path))}")
     with ExitStack() as stack:
         with together("save"):
             draft = stack.enter_context(Draft(path)) if ranks.rank == 0 else None
@@ -193,7 +193,7 @@ class OpenCheckpoint:
     """
 
     def __init__(self, path: PathLike, *, verify: bool = True) -> None:
-        self.path = Path(path)
+        self.path = as_path("load", path)
         self._manifest = read_manifest(self.path)
         self._verify = verify
         self._files: dict[str, SafetensorsFile] = {}

@@ -141,6 +141,8 @@ def children(path: Path, tree: Any) -> list[tuple[str | int, Any]]:
             raise TreeError(
                 f"save: {path_text(path)}: the key {shown(step)} is neither text nor an integer"
             )
+        if type(step) is int and step.bit_length() > _WIDEST:
+            raise TreeError(f"save: {path_text(path)}: the key {shown(step)} is too large")
     return list(zip(steps, flat.children, strict=True))
 
 

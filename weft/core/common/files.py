@@ -14,9 +14,11 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from weft.core.common.lazy import LazyModule
-from weft.errors import FormatError, StorageError
+from weft.core.common.parameters import shown
+from weft.errors import ArgumentError, FormatError, StorageError
 
 _fcntl = LazyModule("fcntl")  # absent where no file is ever locked
 _shutil = LazyModule("shutil")
@@ -58,6 +60,14 @@ def storage_error(op: str, path: str | os.PathLike[str], error: OSError) -> Stor
     made = StorageError(text)
     made.errno = error.errno
     return made
+
+
+def as_path(op: str, path: Any) -> Path:
+    """The path that a user gives, if a file can have such a one."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or "\0" in name:
+        raise ArgumentError(f"{op}: path: expected the name of a file or folder, got {shown(path)}")
+    return Path(name)
 
 
 def read_file(path: Path, limit: int) -> bytes:
@@ -103,6 +113,19 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview], *, exclusive: bo
         return written
     finally:
         os.close(file)
+
+
+def write_atomically(op: str, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file that appears under its name when it is complete."""
+    with reporting(op, path):
+        if path.is_dir():
+            raise ArgumentError(f"{op}: {path}: is a folder\nhint: give the name of a file")
+        partial = Partial(path, folder=False)
+        try:
+            write_file(partial.path, parts, exclusive=False)
+            partial.commit()
+        finally:
+            partial.close()
 
 
 def _write_all(file: int, part: bytes | memoryview) -> int:
