@@ -123,6 +123,24 @@ def test_a_captured_tensor_is_looked_up_again_at_each_call(x):
     assert "captured tensor weight: was float32[4], now float32[2,1]" in compiled.why_recompiled()
 
 
+def test_variables_that_held_one_tensor_may_part(x):
+    weight = wf.ones(4)
+    average = unread = weight
+    compiled = wf.compile(lambda a: a * weight + 10 * a * average if unread is not None else a)
+    for _ in range(3):  # the general way in, and the quick one
+        assert compiled(x).tolist() == [11, 22, 33, 44]
+    weight = wf.full(4, 2.0)
+    for _ in range(3):
+        assert compiled(x).tolist() == [12, 24, 36, 48]
+    assert compiled.why_recompiled() == [
+        "captured tensor average: weight is no longer the same one"
+    ]
+    average = wf.full(4, 3.0)
+    assert compiled(x).tolist() == [32, 64, 96, 128]
+    average = weight
+    assert compiled(x).tolist() == [22, 44, 66, 88]
+
+
 @pytest.mark.promise("S3.26")
 def test_the_promised_names_are_there():
     assert wf.jit is wf.compile

@@ -165,22 +165,27 @@ class Threaded(Threads):
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """An outer tensor the function uses, and the variable it was found in, if one was."""
+    """An outer tensor the function uses, and the variables that held it, if any did."""
 
     handle: Tensor
     type: TensorType
     device: Device
-    variable: Variable | None
+    variables: tuple[Variable, ...]
     spec: Any = None  # how it lay over a mesh
 
     def current(self) -> Any:
-        """What the variable holds now."""
-        return self.handle if self.variable is None else self.variable.read()
+        """What the variables hold now."""
+        return self.variables[0].read() if self.variables else self.handle
+
+    def parted(self) -> str:
+        """The name of a variable that holds another tensor than the first one; empty if none."""
+        held = self.current()
+        return next((each.name for each in self.variables if each.read() is not held), "")
 
     @property
     def name(self) -> str:
         """How messages call it."""
-        return "a captured tensor" if self.variable is None else self.variable.name
+        return self.variables[0].name if self.variables else "a captured tensor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +236,7 @@ def _program(
 ) -> Program:
     variables = find_variables(function, [handle for handle, _ in recorder.handles])
     captures = tuple(
-        Capture(handle, impl.type, impl.device, variables.get(id(handle)), impl.spec)
+        Capture(handle, impl.type, impl.device, variables[id(handle)], impl.spec)
         for handle, impl in recorder.handles
     )
     constants = recorder.constants.values()

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import optree
 
-from weft.compiler.capture import Program
+from weft.compiler.capture import Capture, Program
 from weft.compiler.donation import give
 from weft.compiler.signature import Call, Leaf
+from weft.compiler.variables import Variable
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import CPU
 from weft.core.common.lazy import LazyModule
@@ -117,7 +118,7 @@ def make_enter(
     first = len(values) + 2 * len(program.slots)
     held = []
     for position, capture in enumerate(program.captures, first):
-        handle = _write_capture(text, capture.variable, capture.handle)
+        handle = _write_capture(text, capture)
         leaf = Leaf(capture.type, capture.handle.device, capture.handle._impl.spec)
         watched = position in lasting
         held.append(_write_tensor(text, handle, leaf, position in kept, False, watched))
@@ -272,10 +273,17 @@ def _write_number(text: _Text, name: str, kind: type, limits: tuple[int, int] | 
     return data
 
 
-def _write_capture(text: _Text, variable: Any, handle: Tensor) -> str:
+def _write_capture(text: _Text, capture: Capture) -> str:
     """Read a captured tensor where the function would find it."""
-    if variable is None:
-        return text.name(handle)
+    if not capture.variables:
+        return text.name(capture.handle)
+    first, *others = (_write_variable(text, each) for each in capture.variables)
+    for other in others:
+        text.refuse_if(f"{other} is not {first}")
+    return first
+
+
+def _write_variable(text: _Text, variable: Variable) -> str:
     name = text.fresh()
     if variable.namespace is not None:
         held = text.name(variable.namespace)

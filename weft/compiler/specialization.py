@@ -82,6 +82,8 @@ class Specialization:
                 changes.append(
                     f"captured tensor {each.name}: device was {each.device}, now {now.device}"
                 )
+            elif other := each.parted():
+                changes.append(f"captured tensor {each.name}: {other} is no longer the same one")
         return changes
 
     def runs_plainly(self, call: Call) -> bool:

@@ -24,6 +24,13 @@ class Variable:
     cell: CellType | None = None
     namespace: dict[str, Any] | None = None
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """What tells it from other variables: the cell, or the module and the name."""
+        if self.cell is not None:
+            return id(self.cell), ""
+        return id(self.namespace), self.name
+
     def read(self) -> Any:
         """What it holds now; None if nothing."""
         if self.namespace is not None:
@@ -35,13 +42,17 @@ class Variable:
             return None
 
 
-def find_variables(function: Callable[..., Any], handles: Sequence[Tensor]) -> dict[int, Variable]:
-    """For each handle (by id) the variable of `function`, or of one it calls, that holds it."""
-    wanted = {id(handle) for handle in handles}
-    found: dict[int, Variable] = {}
-    waiting: list[Any] = [function]
+def find_variables(
+    function: Callable[..., Any], handles: Sequence[Tensor]
+) -> dict[int, tuple[Variable, ...]]:
+    """For each handle (by id) the variables of `function`, and of those it calls, that hold it.
+
+    Which of several the function has read is not known, so all of them count.
+    """
+    found: dict[int, dict[Any, Variable]] = {id(handle): {} for handle in handles}
+    waiting: list[Any] = [function] if found else []
     seen: set[int] = set()
-    while waiting and len(seen) < _MOST and len(found) < len(wanted):
+    while waiting and len(seen) < _MOST:
         each = _function(waiting.pop())
         if each is None or id(each) in seen:
             continue
@@ -49,11 +60,11 @@ def find_variables(function: Callable[..., Any], handles: Sequence[Tensor]) -> d
         for variable in _variables(each):
             value = variable.read()
             if isinstance(value, Tensor):
-                if id(value) in wanted:
-                    found.setdefault(id(value), variable)
+                if id(value) in found:
+                    found[id(value)].setdefault(variable.place, variable)
             elif callable(value):
                 waiting.append(value)
-    return found
+    return {handle: tuple(places.values()) for handle, places in found.items()}
 
 
 def _function(value: Any) -> FunctionType | None:
