@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,6 +209,21 @@ def test_saving_over_a_checkpoint_replaces_it(tmp_path: Path) -> None:
     assert load(tmp_path / "c")["y"].tolist() == [0.0, 0.0]
     assert old["x"].tolist() == [1.0, 1.0]
     assert names_in(tmp_path) == ["c"]
+
+
+def test_writers_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:
+    barrier = threading.Barrier(3)
+
+    def write(number: int) -> None:
+        for turn in range(20):
+            barrier.wait(60)
+            save(tmp_path / f"c{turn}", {"x": wf.full(2, number)})
+            wf.save_safetensors(tmp_path / "s", {"x": wf.ones(2)})
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, range(3)))
+    assert names_in(tmp_path) == sorted([*(f"c{turn}" for turn in range(20)), "s"])
+    assert all(load(tmp_path / f"c{turn}")["x"].shape == (2,) for turn in range(20))
 
 
 def test_nothing_but_a_checkpoint_is_replaced(tmp_path: Path) -> None:

@@ -160,21 +160,25 @@ class Partial:
                 os.mkdir(self.path)
             else:
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:  # somebody cleared it away before it was locked
+                continue
             _fcntl.flock(self._lock, _fcntl.LOCK_EX)
-            if os.path.lexists(self.path):  # nobody cleared it away before it was locked
+            if os.path.lexists(self.path):
                 return
             os.close(self._lock)
 
     def commit(self) -> None:
         """Give the finished work its name; what had that name before is removed."""
-        if self.target.is_dir() and not self.target.is_symlink():
-            _exchange(self.path, self.target)
-            sync_folder(self.target.parent)
-            remove(self.path)
-        else:
+        try:
             os.rename(self.path, self.target)
-            sync_folder(self.target.parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _exchange(self.path, self.target)  # a folder that holds something
+        sync_folder(self.target.parent)
+        remove(self.path)
 
     def close(self) -> None:
         """Release the lock; what was not committed is removed."""
