@@ -9,13 +9,14 @@ import struct
 import subprocess
 import sys
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import weft as wf
 from weft.compiler import export
-from weft.errors import ArgumentError, FormatError, UnsupportedError
+from weft.errors import ArgumentError, FormatError, StorageError, UnsupportedError
 
 Pair = namedtuple("Pair", "left right")
 
@@ -129,6 +130,34 @@ def test_what_a_file_cannot_hold_is_refused_by_name(x, tmp_path):
         with pytest.raises(UnsupportedError, match=message):
             wf.compile(function).export(tmp_path / "f", x)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_cannot_be_written_is_told(x, tmp_path):
+    compiled = wf.compile(lambda a: a + 1)
+    for path, error, message in [
+        (tmp_path / "absent" / "f", StorageError, "No such file"),
+        (tmp_path, ArgumentError, "is a folder"),
+        (3, ArgumentError, "path: expected the name of a file"),
+        ("a\0b", ArgumentError, "path: expected the name of a file"),
+    ]:
+        with pytest.raises(error, match=f"export: .*{message}"):
+            compiled.export(path, x)
+    with pytest.raises(ArgumentError, match="load_compiled: path: expected"):
+        wf.load_compiled("a\0b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_threads_that_write_one_file_leave_a_whole_one(x, tmp_path):
+    compiled = wf.compile(lambda a: a + 1)
+    compiled.export(tmp_path / "f", x)
+
+    def turn(_):
+        compiled.export(tmp_path / "f", x)
+        return wf.load_compiled(tmp_path / "f")(x).tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(turn, range(100))) == [(x + 1).tolist()] * 100
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
 
 
 def test_a_file_that_is_cut_or_changed_is_refused(x, tmp_path):

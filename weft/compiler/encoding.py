@@ -75,7 +75,8 @@ class Encoder:
             except TypeError:
                 raise UnsupportedError(
                     f"export: {self.name}: {node.name}: parameter {name} is {shown(value)}, which a"
-                    " file cannot hold\nhint: export functions that do not call back into Python"
+                    " file cannot hold\nhint: export functions that neither call back into Python"
+                    " nor lay tensors out over a mesh"
                 ) from None
         return {
             "op": node.op.name,

@@ -6,7 +6,6 @@ that the file brings: ops are found by name, everything is checked, damage is a 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from weft.compiler.capture import Program, Slot
@@ -25,6 +24,7 @@ from weft.compiler.specialization import Specialization
 from weft.compiler.statistics import Counting
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import as_device
+from weft.core.common.files import as_path, write_atomically
 from weft.core.common.handler import current
 from weft.core.common.lazy import LazyModule
 from weft.core.common.slots import public
@@ -51,6 +51,7 @@ _MALFORMED = (
 
 def save(path: Any, program: Program, signature: Signature, paths: list[str]) -> None:
     """Write a traced function; captured tensors are written with their present values."""
+    target = as_path("export", path)
     name = program.trace.name
     if any(slot.source is not None for slot in program.slots):
         raise UnsupportedError(
@@ -74,11 +75,7 @@ def save(path: Any, program: Program, signature: Signature, paths: list[str]) ->
         ],
     }
     body = pack(header, encoder.blobs)
-    target = os.fspath(path)
-    partial = f"{target}.{os.getpid()}.partial"
-    with open(partial, "wb") as file:
-        file.write(_MAGIC + _hashlib.sha256(body).digest() + body)
-    os.replace(partial, target)
+    write_atomically("export", target, (_MAGIC, _hashlib.sha256(body).digest(), body))
 
 
 def _leaf(encoder: Encoder, name: str, leaf: Leaf) -> list[Any]:
@@ -189,15 +186,14 @@ def load_compiled(path: Any) -> LoadedFunction:
 
     The file holds no code, and what it says is checked, so a damaged one is a `FormatError`.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"load_compiled: path: expected a path, got {type(path).__name__}")
+    name = str(as_path("load_compiled", path))
     try:
-        with open(path, "rb") as file:
+        with open(name, "rb") as file:
             content = file.read()
     except OSError as error:
-        raise ArgumentError(f"load_compiled: {os.fspath(path)!r}: {error.strerror}") from error
+        raise ArgumentError(f"load_compiled: {name!r}: {error.strerror}") from error
     if not content.startswith(_MAGIC):
-        raise FormatError(f"load_compiled: {os.fspath(path)!r} holds no compiled function")
+        raise FormatError(f"load_compiled: {name!r} holds no compiled function")
     start = len(_MAGIC) + _DIGEST
     body = content[start:]
     require(content[len(_MAGIC) : start] == _hashlib.sha256(body).digest(), "its digest")
