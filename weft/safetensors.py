@@ -80,10 +80,12 @@ class SafetensorsFile:
 
     __slots__ = ("_buffer", "entries", "metadata", "path")
 
-    def __init__(self, path: str | os.PathLike[str], *, follow: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, follow: bool = True, folder: int | None = None
+    ) -> None:
         self.path = as_path(_LOAD, path)
         with reporting(_LOAD, path):
-            self._buffer = _mapped(self.path, follow)
+            self._buffer = _mapped(self.path, follow, folder)
         self.metadata, self.entries = parse(self._buffer, str(path))
 
     @property
@@ -102,9 +104,9 @@ class SafetensorsFile:
         return view(self._buffer, entry, f"{self.path}: {name}")
 
 
-def _mapped(path: Path, follow: bool) -> Array:
+def _mapped(path: Path, follow: bool, folder: int | None) -> Array:
     """The bytes of a file as private memory that is read from disk when it is touched."""
-    file = open_plain(path, follow=follow)
+    file = open_plain(path, follow=follow, folder=folder)
     try:
         size = os.fstat(file).st_size
         if not size:

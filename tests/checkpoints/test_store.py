@@ -19,7 +19,7 @@ import optree
 import pytest
 
 import weft as wf
-from weft.checkpoints import Checkpoints, load, open_checkpoint, save, save_async
+from weft.checkpoints import Checkpoints, load, open_checkpoint, save, save_async, store
 from weft.core.common import files
 from weft.errors import ArgumentError, FormatError, StorageError, TreeError
 
@@ -209,6 +209,31 @@ def test_saving_over_a_checkpoint_replaces_it(tmp_path: Path) -> None:
     assert load(tmp_path / "c")["y"].tolist() == [0.0, 0.0]
     assert old["x"].tolist() == [1.0, 1.0]
     assert names_in(tmp_path) == ["c"]
+
+
+def test_what_is_replaced_while_it_is_read_is_never_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "c", {"x": wf.ones(2)}, step=1)
+    opened = open_checkpoint(tmp_path / "c", verify=False)
+    save(tmp_path / "c", {"x": wf.zeros(2)}, step=2)
+    with pytest.raises(StorageError, match="was replaced or removed while it was read"):
+        opened.read_slice("x")
+    newer = [3, 4]
+
+    def replaced(*args: Any, **keywords: Any) -> Any:
+        found = read_manifest(*args, **keywords)
+        if newer:
+            step = newer.pop()
+            save(tmp_path / "c", {"x": wf.full(2, step)}, step=step)
+        return found
+
+    read_manifest = store.read_manifest
+    monkeypatch.setattr(store, "read_manifest", replaced)
+    assert load(tmp_path / "c", verify=False)["x"].tolist() == [3, 3]
+    (tmp_path / "c" / "pieces-00000.safetensors").unlink()
+    with pytest.raises(StorageError, match="No such file"):
+        load(tmp_path / "c")
 
 
 def test_writers_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:

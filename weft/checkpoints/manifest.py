@@ -71,11 +71,11 @@ def _hash(body: Any) -> str:
     return hashlib.sha256(spelled.encode()).hexdigest()
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, descriptor: int | None = None) -> Manifest:
     """The manifest of a checkpoint; `FormatError` if it is not what was written."""
     path = folder / NAME
     with reporting("load", path):
-        raw = read_file(path, LONGEST_RECORD)
+        raw = read_file(path, LONGEST_RECORD, descriptor)
     found = parse_json(raw, f"load: {path}")
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise FormatError(f"load: {path}: is no manifest of a checkpoint")

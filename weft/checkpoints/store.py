@@ -6,14 +6,16 @@ the manifest, and renames the folder: a checkpoint is complete or does not exist
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import finalize
 
 from weft.checkpoints.manifest import NAME, Manifest, read_manifest, write_manifest
 from weft.checkpoints.pieces import (
@@ -32,10 +34,10 @@ from weft.checkpoints.restore import restored
 from weft.checkpoints.sharded import pieces_of
 from weft.checkpoints.structure import describe
 from weft.checkpoints.together import together, told_by_first
-from weft.core.common.files import CHUNK, Partial, as_path, reporting, sync_folder
+from weft.core.common.files import CHUNK, Partial, as_path, open_folder, reporting, sync_folder
 from weft.core.common.parameters import as_integer, shown
 from weft.core.common.types import Array, TensorType
-from weft.errors import ArgumentError, FormatError, IndexingError, ShapeError
+from weft.errors import ArgumentError, FormatError, IndexingError, ShapeError, StorageError
 from weft.runtime.communicator import world
 from weft.safetensors import SafetensorsFile
 
@@ -186,17 +188,43 @@ def write(
                 draft.commit(structure, ranks=ranks.size, step=step, metadata=notes)
 
 
+class _Replaced(StorageError):
+    """The folder being read has lost its name to another checkpoint, or to none."""
+
+
 class OpenCheckpoint:
     """A checkpoint whose manifest has been read; `read_slice` gives any box of any tensor.
 
-    A file is opened when a piece of it is needed; with `verify` its hash is checked then.
+    A file is opened when a piece of it is needed; with `verify` its hash is checked then. Where
+    another checkpoint has taken the name meanwhile, nothing of that one is read.
     """
 
     def __init__(self, path: PathLike, *, verify: bool = True) -> None:
         self.path = as_path("load", path)
-        self._manifest = read_manifest(self.path)
+        with reporting("load", self.path):
+            self._folder = open_folder(self.path)
+        finalize(self, os.close, self._folder)
+        with self._unless_replaced():
+            self._manifest = read_manifest(self.path, self._folder)
         self._verify = verify
         self._files: dict[str, SafetensorsFile] = {}
+
+    @contextmanager
+    def _unless_replaced(self) -> Iterator[None]:
+        """Inside, a file that is gone because the folder is gone tells that."""
+        try:
+            yield
+        except StorageError as error:
+            if error.errno != errno.ENOENT or self._has_its_name():
+                raise
+            raise _Replaced(
+                f"load: {self.path}: was replaced or removed while it was read\nhint: open it again"
+            ) from error
+
+    def _has_its_name(self) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self._folder))
+        return False
 
     @property
     def step(self) -> int | None:
@@ -237,7 +265,8 @@ class OpenCheckpoint:
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
             # A link could lead out of the folder: only plain files are opened.
-            found = SafetensorsFile(self.path / name, follow=False)
+            with self._unless_replaced():
+                found = SafetensorsFile(self.path / name, follow=False, folder=self._folder)
             self._check(found, name)
             self._files[name] = found
         return self._files[name]
@@ -262,7 +291,9 @@ class OpenCheckpoint:
 
 def open_checkpoint(path: PathLike, *, verify: bool = True) -> OpenCheckpoint:
     """Open a checkpoint to read its step, its metadata, or single tensors and parts of them."""
-    return OpenCheckpoint(path, verify=verify)
+    while True:
+        with suppress(_Replaced):
+            return OpenCheckpoint(path, verify=verify)
 
 
 def load(path: PathLike, like: Any = None, *, verify: bool = True) -> Any:
@@ -273,7 +304,9 @@ def load(path: PathLike, like: Any = None, *, verify: bool = True) -> Any:
     lists and tuples come back as they were and classes as dicts of their fields. `verify=False`
     skips the hashes.
     """
-    return restored(open_checkpoint(path, verify=verify), like)
+    while True:
+        with suppress(_Replaced):  # then the newer one is read
+            return restored(open_checkpoint(path, verify=verify), like)
 
 
 def is_complete(path: Path) -> bool:

@@ -70,9 +70,9 @@ def as_path(op: str, path: Any) -> Path:
     return Path(name)
 
 
-def read_file(path: Path, limit: int) -> bytes:
+def read_file(path: Path, limit: int, folder: int | None = None) -> bytes:
     """All bytes of a plain file of at most `limit` bytes; a link or a pipe is refused."""
-    file = open_plain(path, follow=False)
+    file = open_plain(path, follow=False, folder=folder)
     try:
         size = os.fstat(file).st_size
         if size > limit:
@@ -85,12 +85,20 @@ def read_file(path: Path, limit: int) -> bytes:
         os.close(file)
 
 
-def open_plain(path: Path, *, follow: bool) -> int:
-    """A descriptor for reading a plain file; `follow` says whether `path` may be a link."""
+def open_folder(path: Path) -> int:
+    """A descriptor of a folder, which stays the same one when its name goes to another."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def open_plain(path: Path, *, follow: bool, folder: int | None = None) -> int:
+    """A descriptor for reading a plain file; `follow` says whether `path` may be a link.
+
+    With the descriptor of a `folder`, the file is looked up there by its last name.
+    """
     # Without O_NONBLOCK opening a pipe would wait for its writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        file = os.open(path, flags)
+        file = os.open(path if folder is None else path.name, flags, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise FormatError(f"load: {path}: is a link, not a plain file") from None
@@ -138,7 +146,7 @@ def _write_all(file: int, part: bytes | memoryview) -> int:
 
 def sync_folder(path: Path) -> None:
     """Wait until the disk has the names in a folder."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = open_folder(path)
     try:
         os.fsync(folder)
     finally:
