@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import OrderedDict, defaultdict, namedtuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -86,6 +87,67 @@ def test_static_arguments_are_values(x):
     assert compiled(x, (2, 2), flag=True).shape == (2, 2)
     zero = wf.compile(lambda a, z: a * z, static_argnums=1)
     assert np.signbit(zero(x, -0.0).numpy()).all() != np.signbit(zero(x, 0.0).numpy()).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    scale: Any
+
+
+class Named(NamedTuple):
+    scale: Any
+
+
+class Scaled(wf.nn.Module):
+    options: Any
+
+
+@wf.register_dataclass
+@dataclasses.dataclass
+class Held:
+    scale: Any = dataclasses.field(metadata={"static": True})
+
+
+class Registered:
+    def __init__(self, scale):
+        self.scale = scale
+
+
+wf.register_tree(Registered, lambda r: ((), r.scale), lambda scale, _: Registered(scale))
+
+
+@pytest.mark.parametrize(
+    ("make", "static"),
+    [
+        (Options, True),
+        (Named, True),
+        (lambda n: (Options(Named(n)),), True),
+        (lambda n: frozenset([n]), True),
+        (Held, False),
+        (Registered, False),
+        (lambda n: Scaled(Options(n)), False),
+    ],
+)
+def test_numbers_inside_static_values_are_told_apart_by_type_and_sign(make, static):
+    def scale_of(value):
+        while not isinstance(value, int | float):
+            inner = vars(value).values() if hasattr(value, "__dict__") else value
+            value = next(iter(inner))
+        return value
+
+    x = wf.tensor([1, -2])
+    compiled = wf.compile(lambda a, s: a * scale_of(s), static_argnums=1 if static else ())
+    for scale in (1, 1.0, 0.0, -0.0, 0, 1, 1.0):
+        found, expected = compiled(x, make(scale)).numpy(), (x * scale).numpy()
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes()), scale
+    assert compiled.stats.traces == 5
+
+
+def test_reasons_show_static_values_as_they_were_given(x):
+    compiled = wf.compile(lambda a, s: a * s[0], static_argnums=1)
+    compiled(x, (0.5, "a"))
+    compiled(x, (2, "a"))
+    assert compiled.why_recompiled() == ["static argument s: (0.5, 'a') -> (2, 'a')"]
 
 
 def test_mistakes_name_the_argument(x):

@@ -14,7 +14,8 @@ from weft.compiler.fuse import Fusion, Group
 from weft.compiler.lower import Lowered
 from weft.compiler.point import divisor
 from weft.compiler.scatter import lower
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.common.frozen import freeze
+from weft.core.graph.node import OutputRefs, Ref
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from weft.core.common.device import Device
+from weft.core.common.frozen import freeze
 from weft.core.common.slots import OPS
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import execute
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 

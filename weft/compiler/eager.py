@@ -16,8 +16,9 @@ from weft.compiler.point import kind_of
 from weft.compiler.prepared import KernelFailure
 from weft.compiler.rewrite import rewrite
 from weft.core.common.device import CPU
+from weft.core.common.frozen import freeze
 from weft.core.common.types import Array, TensorType
-from weft.core.graph.node import OutputRefs, freeze
+from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
 

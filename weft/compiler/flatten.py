@@ -20,10 +20,10 @@ from weft.compiler.signature import Call, Leaf
 from weft.compiler.variables import Variable
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import CPU
+from weft.core.common.frozen import Exact
 from weft.core.common.lazy import LazyModule
 from weft.core.common.source import user_position
 from weft.core.common.trees import NAMESPACE, PyTreeDef, tree_unflatten
-from weft.core.graph.node import freeze
 from weft.core.graph.trace import Trace
 from weft.core.tensor.impl import WORTH_A_LINE
 from weft.core.tensor.sharing import is_shared
@@ -175,8 +175,8 @@ def _write_static(text: _Text, name: str, value: Any) -> None:
     if type(value) in _PLAIN:
         text.refuse_if(f"type({name}) is not {text.name(type(value))} or {name} != {held}")
     elif type(value) in (tuple, float):
-        frozen, freezer = text.name(freeze(value)), text.name(freeze)
-        text.refuse_if(f"{name} is not {held} and {freezer}({name}) != {frozen}")
+        exact, maker = text.name(Exact(value)), text.name(Exact)
+        text.refuse_if(f"{name} is not {held} and {maker}({name}) != {exact}")
     else:
         text.refuse_if(f"{name} is not {held}")
 

@@ -31,8 +31,9 @@ from weft.compiler.loops import (
     values_in,
 )
 from weft.core.common import dtypes
+from weft.core.common.frozen import freeze
 from weft.core.common.types import DType, Shape, TensorType
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedError
 from weft.ops.base import Operation
 from weft.ops.families import ElementwiseOperation, LogicalShapeOperation, ReduceOperation

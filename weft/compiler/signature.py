@@ -7,7 +7,7 @@ signatures are not equal.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeAlias
@@ -16,11 +16,11 @@ import numpy as np
 
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import Device
+from weft.core.common.frozen import Exact
 from weft.core.common.handler import Handler, current
 from weft.core.common.parameters import as_integers, as_sequence, shown
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_paths, tree_unflatten
 from weft.core.common.types import DType, TensorType
-from weft.core.graph.node import freeze
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.number import Number
 from weft.core.tensor.tensor import Tensor
@@ -44,7 +44,7 @@ class Signature:
 
     structure: PyTreeDef  # of (positional, keywords), static arguments left out
     leaves: tuple[Leaf, ...]
-    statics: tuple[tuple[Place, Hashable], ...]
+    statics: tuple[tuple[Place, Exact], ...]
     dtype: DType
     device: Device
     axes: tuple[tuple[str, int], ...]  # named axes of the maps around the call
@@ -146,7 +146,7 @@ class Parameters:
     def call(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """Take a call apart; errors name the argument."""
         statics: dict[Place, Any] = {}
-        frozen: list[tuple[Place, Hashable]] = []
+        frozen: list[tuple[Place, Exact]] = []
         for place, value in (*enumerate(args), *sorted(keywords.items())):
             if place in self.static:
                 statics[place] = value
@@ -164,7 +164,7 @@ class Parameters:
         )
         return Call(signature, leaves, statics, len(args))
 
-    def _frozen(self, place: Place, value: Any) -> Hashable:
+    def _frozen(self, place: Place, value: Any) -> Exact:
         if isinstance(value, Tensor | np.ndarray):
             raise ArgumentError(
                 f"compile: {self.name}: static argument {self.label(place)} is an array: its values"
@@ -177,7 +177,7 @@ class Parameters:
                 f"compile: {self.name}: static argument {self.label(place)} cannot be hashed"
                 f" ({shown(value)})\nhint: pass a tuple, a string or a frozen dataclass"
             ) from None
-        return freeze(value)
+        return Exact(value)
 
     def _leaf(self, x: Any, device: Device, position: int, whole: Any) -> tuple[Leaf, Any]:
         """The kind of a leaf, and the leaf as a tensor or a number."""
@@ -256,12 +256,9 @@ def differences(
     return reasons
 
 
-def _value(frozen: Any) -> str:
-    """A static value as it was before `freeze`; None stands for an argument left out."""
-    if frozen is None:
-        return "not given"
-    plain = isinstance(frozen, tuple) and len(frozen) == 2
-    return shown(frozen[1] if plain else frozen)
+def _value(frozen: Exact | None) -> str:
+    """A static value; None stands for an argument left out."""
+    return "not given" if frozen is None else shown(frozen.value)
 
 
 def _changes(was: Leaf, now: Leaf) -> list[str]:

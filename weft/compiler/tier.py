@@ -13,9 +13,10 @@ from typing import Any
 
 from weft.compiler.native import Native, drafts_pay
 from weft.config import settings
+from weft.core.common.frozen import freeze
 from weft.core.common.types import Array
 from weft.core.graph.graph import GRAPH
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
 from weft.runtime.cpu.code_ahead import hurrying

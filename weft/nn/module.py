@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Self, dataclass_transform
 import numpy as np
 import optree
 
+from weft.core.common.frozen import Exact
 from weft.core.common.parameters import shown
 from weft.core.common.trees import NAMESPACE, tree_leaves, tree_map
 from weft.core.common.types import TensorType
-from weft.core.graph.node import freeze
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, MutationError, TreeError
 from weft.nn.show import module_text
@@ -55,7 +55,7 @@ class Layout:
     def __init__(self, children: tuple[str, ...], constants: tuple[tuple[str, Any], ...]) -> None:
         self.children = children
         self.constants = constants
-        self._key = (children, tuple((name, freeze(value)) for name, value in constants))
+        self._key = (children, tuple((name, Exact(value)) for name, value in constants))
         self._hash = hash(self._key)
         self.blank = {**dict(constants), _LAYOUT: self}  # a module's attributes, without children
         self.take = _taker(children)

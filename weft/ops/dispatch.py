@@ -14,13 +14,14 @@ import numpy as np
 
 from weft.config import settings
 from weft.core.common.events import watchers
+from weft.core.common.frozen import frozen_items
 from weft.core.common.handler import install_bottom
 from weft.core.common.slots import install_placement, public
 from weft.core.common.source import blamed
 from weft.core.common.trees import tree_leaves
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import GRAPH, in_physical_context, install_executor
-from weft.core.graph.node import OutputRefs, frozen_items
+from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import home_of
 from weft.core.tensor.impl import TensorImpl, common_device, leaked
 from weft.core.tensor.sharing import is_shared

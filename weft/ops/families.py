@@ -16,10 +16,10 @@ from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.events import watchers
 from weft.core.common.factors import Factors
+from weft.core.common.frozen import freeze
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.types import Array, DType, Shape, TensorType
-from weft.core.graph.node import freeze
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.number import Number, python_type, weak_tensor
 from weft.core.tensor.tensor import Tensor

@@ -14,12 +14,12 @@ import pytest
 
 import weft as wf
 from weft.config import settings
+from weft.core.common.frozen import freeze
 from weft.core.common.types import TensorType
 from weft.core.graph import (
     GRAPH,
     ComputeGraph,
     apply_to_operations,
-    freeze,
     get_all_impls_topological,
     get_operations_topological,
 )

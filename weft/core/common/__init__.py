@@ -8,6 +8,7 @@
 | `events` | what runs and when, told to whoever watches |
 | `factors` | index notation |
 | `files` | files and folders that appear whole or not at all |
+| `frozen` | keys that tell apart what `==` does not |
 | `handler` | the handler stack and `perform` |
 | `lazy` | modules loaded at first use |
 | `markup` | HTML for notebooks and pages, escaped |

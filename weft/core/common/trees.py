@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import optree
 from optree import PyTreeSpec
 
+from weft.core.common.frozen import Exact
 from weft.core.common.parameters import as_function, as_sequence, shown
 from weft.core.common.slots import public
 from weft.errors import TreeError
@@ -140,11 +141,16 @@ def register_tree(
     as_function("register_tree", "flatten", flatten)
     as_function("register_tree", "unflatten", unflatten)
 
+    def taken(value: Any) -> tuple[Any, ...]:
+        found: Any = flatten(value)
+        children, constant, *entries = found
+        return (children, Exact(constant), *entries)
+
     def rebuild(constant: Any, children: Any) -> Any:
-        return unflatten(constant, tuple(children))
+        return unflatten(constant.value, tuple(children))
 
     try:
-        optree.register_pytree_node(cls, flatten, rebuild, namespace=NAMESPACE)
+        optree.register_pytree_node(cls, taken, rebuild, namespace=NAMESPACE)
     except ValueError as error:
         raise TreeError(f"register_tree: {cls.__name__} is registered already") from error
 
@@ -163,13 +169,13 @@ def register_dataclass(cls: C) -> C:
     children = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
 
-    def flatten(value: Any) -> tuple[tuple[Any, ...], Any, tuple[str, ...]]:
-        constant = tuple(getattr(value, name) for name in statics)
+    def flatten(value: Any) -> tuple[tuple[Any, ...], Exact, tuple[str, ...]]:
+        constant = Exact(tuple(getattr(value, name) for name in statics))
         return tuple(getattr(value, name) for name in children), constant, children
 
     def rebuild(constant: Any, leaves: Any) -> Any:
         made: Any = object.__new__(cls)
-        for name, leaf in zip((*children, *statics), (*leaves, *constant), strict=True):
+        for name, leaf in zip((*children, *statics), (*leaves, *constant.value), strict=True):
             object.__setattr__(made, name, leaf)
         return made
 

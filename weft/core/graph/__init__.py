@@ -15,7 +15,7 @@ from weft.core.graph.graph import (
     get_all_impls_topological,
     get_operations_topological,
 )
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace, print_trace_graph
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Ref",
     "Trace",
     "apply_to_operations",
-    "freeze",
     "get_all_impls_topological",
     "get_operations_topological",
     "print_trace_graph",

@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 
 from weft.config import settings
 from weft.core.common.device import Device
+from weft.core.common.frozen import freeze
 from weft.core.common.source import Position, describe, user_position
 from weft.core.common.types import TensorType
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 
 Executor: TypeAlias = Callable[[OutputRefs, tuple[Any, ...]], tuple[Any, ...]]
 

@@ -6,12 +6,9 @@ node without an op is a leaf: it holds data, or stands for an input of a trace.
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections.abc import Hashable
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from weft.core.common.device import Device
 from weft.core.common.source import Position
@@ -96,45 +93,3 @@ class OutputRefs:
 
     def __repr__(self) -> str:
         return f"<{self.name} {', '.join(map(str, self.types))}>"
-
-
-_PLAIN = frozenset({int, str, bool, type(None)})  # equal values of one type are the same
-_INTEGERS = {int}
-
-
-def freeze(value: Any) -> Hashable:
-    """A key that tells apart what `==` does not: 0.0 and -0.0, 1 and True, one NaN and another.
-
-    >>> freeze(1) == freeze(True), freeze(0.0) == freeze(-0.0), freeze(2) == freeze(2)
-    (False, False, True)
-    """
-    kind = type(value)
-    if kind is dict:
-        return frozen_items(dict(sorted(value.items())) if len(value) > 1 else value)
-    if kind is int or kind is str or kind is bool:
-        return (kind, value)
-    if kind is float:
-        return ("float", struct.pack("<d", value))
-    if kind is complex:
-        return ("complex", struct.pack("<dd", value.real, value.imag))
-    if kind is tuple:
-        kinds = tuple(map(type, value))
-        if _PLAIN.issuperset(kinds):
-            return (kinds, value)
-    if kind is tuple or kind is list:
-        return (kind, tuple(map(freeze, value)))
-    if isinstance(value, np.generic):
-        return (kind, value.tobytes())
-    return (kind, value)
-
-
-def frozen_items(value: dict[str, Any]) -> Hashable:
-    """`freeze` for a dictionary whose order counts, in a third of the time."""
-    key: list[Any] = []
-    for name, each in value.items():
-        kind = type(each)
-        if kind in _PLAIN or (kind is tuple and {*map(type, each)} == _INTEGERS):
-            key += (name, kind, each)
-        else:
-            key += (name, None, freeze(each))
-    return tuple(key)

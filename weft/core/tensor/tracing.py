@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.common.context import current_device
+from weft.core.common.frozen import freeze
 from weft.core.common.handler import Handler, installed, perform
 from weft.core.common.parameters import as_function
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from weft.core.common.types import TensorType
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running, common_device, leaked

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
+from weft.core.common.frozen import freeze
 from weft.core.common.handler import Handler, current, installed
 from weft.core.common.slots import public
 from weft.core.common.source import blamed
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec, extent
 from weft.core.common.types import DType, Shape, TensorType
-from weft.core.graph.node import OutputRefs, freeze
+from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import home_of
 from weft.core.sharding.pieces import (
     Coordinates,

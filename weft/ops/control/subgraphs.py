@@ -17,10 +17,11 @@ from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import Device
 from weft.core.common.factors import Factors
+from weft.core.common.frozen import freeze
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.trees import tree_flatten
 from weft.core.common.types import Array, TensorType
-from weft.core.graph.node import OutputRefs, Ref, freeze
+from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.impl import TensorImpl

@@ -20,12 +20,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.core.common.factors import Factors
+from weft.core.common.frozen import freeze
 from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import shown
 from weft.core.common.source import Position, describe
 from weft.core.common.spec import DeviceMesh, ShardingSpec
 from weft.core.common.types import TensorType
-from weft.core.graph.node import OutputRefs, freeze
+from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.core.sharding.cost import spec_of
 from weft.core.sharding.steps import Layout, layout_of
