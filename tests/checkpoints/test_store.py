@@ -19,7 +19,7 @@ import optree
 import pytest
 
 import weft as wf
-from weft.checkpoints import Checkpoints, load, open_checkpoint, save, save_async, store
+from weft.checkpoints import Checkpoints, load, manager, open_checkpoint, save, save_async, store
 from weft.core.common import files
 from weft.errors import ArgumentError, FormatError, StorageError, TreeError
 
@@ -335,6 +335,28 @@ def test_the_newest_steps_are_kept(tmp_path: Path) -> None:
     for step in range(5):
         everything.save(step, {})
     assert len(everything.steps()) == 5
+
+
+def test_the_newest_is_restored_while_others_save_and_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, {"x": 1})
+    newer = [3, 2]
+
+    def overtaken(path: Path, *args: Any) -> Any:
+        if newer:
+            step = newer.pop()
+            Checkpoints(tmp_path, keep=1).save(step, {"x": step})
+        return checked(path, *args)
+
+    for name in ("is_complete", "load"):
+        checked = getattr(manager, name)
+        with monkeypatch.context() as patched:
+            patched.setattr(manager, name, overtaken)
+            assert checkpoints.restore() == {"x": checkpoints.steps()[-1]}
+        newer.extend([5, 4])
+    assert checkpoints.steps() == [5]
 
 
 def test_what_dead_writers_left_is_cleared_and_what_live_ones_write_is_not(tmp_path: Path) -> None:

@@ -110,25 +110,33 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """The newest step whose checkpoint is complete; None if there is none."""
-        for step in reversed(self._named()):
-            if is_complete(self.path(step)):
-                return step
+        seen = None
+        while (named := self._named()) != seen:  # others may save and remove meanwhile
+            for step in reversed(named):
+                if is_complete(self.path(step)):
+                    return step
+            seen = named
         return None
 
     def restore(self, like: Any = None, step: int | None = None) -> Any:
         """Load the checkpoint of `step`, or the newest one, into the structure of `like`."""
         self.wait()
-        chosen = self.latest() if step is None else step
-        if chosen is None:
-            raise StorageError(
-                f"restore: {self.folder}: there is no checkpoint\nhint: latest() is None then"
-            )
-        if step is not None and not self.path(step).is_dir():
-            raise StorageError(
-                f"restore: {self.folder}: there is no checkpoint of step {step}"
-                f" (there are {self.steps()})"
-            )
-        return load(self.path(chosen), like)
+        if step is not None:
+            if not self.path(step).is_dir():
+                raise StorageError(
+                    f"restore: {self.folder}: there is no checkpoint of step {step}"
+                    f" (there are {self.steps()})"
+                )
+            return load(self.path(step), like)
+        while (newest := self.latest()) is not None:
+            try:
+                return load(self.path(newest), like)
+            except StorageError:
+                if self.path(newest).is_dir():
+                    raise  # otherwise it had to go, as there are newer ones
+        raise StorageError(
+            f"restore: {self.folder}: there is no checkpoint\nhint: latest() is None then"
+        )
 
 
 def _number(step: Any) -> int:
