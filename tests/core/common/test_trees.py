@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +44,24 @@ def test_a_tree_is_its_leaves_and_its_structure(tree):
     assert wf.tree_leaves(tree) == leaves
     assert wf.tree_structure(tree) == structure
     assert isinstance(structure, wf.PyTreeDef)
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ({1: "a", "b": [2, 0.0]}, {"b": [2, 0.0], 1: "a"}, {1: "a", "b": [2, -0.0]}),
+        (1, 1, True),
+        (("a", 1.0), ("a", 1.0), ("a", 1)),
+        ({"s": {1, 2}}, {"s": {1, 2}}, {"s": {1, 3}}),
+    ],
+)
+def test_constant_parts_are_equal_if_they_are_exactly_the_same(one, same, other):
+    structure = wf.tree_structure(Layer(1, 2, name=one))
+    assert structure == wf.tree_structure(Layer(3, 4, name=same))
+    assert structure != wf.tree_structure(Layer(3, 4, name=other))
+    assert str(one) in str(structure)
+    assert pickle.loads(pickle.dumps(structure)) == structure
+    assert wf.tree_map(lambda x: x + 1, Layer(1, 2, name=one)) == Layer(2, 3, name=one)
 
 
 def test_map_applies_to_matching_leaves():

@@ -87,6 +87,9 @@ def _key(value: Any) -> Hashable:
         return (kind, tuple(map(_key, value)))
     if isinstance(value, frozenset):
         return (kind, frozenset(map(_key, value)))
+    if kind is dict:  # whose keys need not be in an order
+        items = sorted(value.items(), key=lambda item: (type(item[0]).__name__, repr(item[0])))
+        return (kind, tuple((_key(name), _key(each)) for name, each in items))
     if getattr(getattr(kind, "__dataclass_params__", None), "eq", False):
         # What the class compares by itself decides, too: it may know better than its fields.
         parts = (_key(getattr(value, each.name)) for each in fields(value) if each.compare)
