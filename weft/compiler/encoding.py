@@ -21,7 +21,7 @@ from weft.core.common.types import DType, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import wrap
-from weft.errors import FormatError, UnsupportedError
+from weft.errors import DifferentiationError, FormatError, UnsupportedError
 
 _LENGTH = struct.Struct("<Q")
 _json = LazyModule("json")
@@ -70,6 +70,8 @@ class Encoder:
     def _node(self, node: OutputRefs, numbers: dict[OutputRefs, int]) -> dict[str, Any]:
         params = {}
         for name, value in node.params.items():
+            if name in node.op.given:  # Python code, which only derivatives need
+                continue
             try:
                 params[name] = self.value(value)
             except TypeError:
@@ -118,6 +120,19 @@ class Encoder:
         raise TypeError
 
 
+class _LeftOut:
+    """Stands for a user's rule that a file does not hold."""
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+
+    def __call__(self, *args: Any) -> Any:
+        raise DifferentiationError(
+            f"{self.op}: the derivative is a rule in Python, which a file of a compiled function"
+            " does not hold\nhint: export the derivative, too: wf.compile(wf.grad(f)).export(...)"
+        )
+
+
 class Decoder:
     """Turns JSON values into traces; raises `FormatError` or a plain error on what is no trace."""
 
@@ -151,6 +166,7 @@ class Decoder:
             raise FormatError(f"load_compiled: there is no op {data['op']!r} in this version")
         refs = tuple(self._ref(each, nodes) for each in sequence(data["inputs"]))
         params = {text(name): self.value(each) for name, each in dict(data["params"]).items()}
+        params |= {name: _LeftOut(op.name) for name in op.given}
         types = tuple(self.type(each) for each in sequence(data["types"]))
         inferred = op.infer(*(source.types[slot] for source, slot in refs), **params)
         found = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)

@@ -92,6 +92,7 @@ class Operation(metaclass=_OperationType):
         0  # elements from which a single call runs the op's kernel; 0: never
     )
     widen: ClassVar[bool] = True  # narrow floats are computed in float32 and rounded once
+    given: ClassVar[tuple[str, ...]] = ()  # parameters that are a user's rules for derivatives
     reasons: ClassVar[dict[str, str]] = {}  # rules this op cannot have, each with the reason
     examples: ClassVar[tuple[Example, ...]] = ()  # calls the law tests make; () is one plain call
     sample: ClassVar[str] = ""  # what operands of examples are drawn from, a letter each

@@ -43,6 +43,8 @@ def _axes(hidden: Any, operands: Tensors) -> tuple[int | None, ...]:
 class CustomJvpCall(GraphCall):
     """Calls a trace; `rule(primals, tangents)` gives the tangents of its results."""
 
+    given = ("rule",)
+
     def jvp(self, primals: Any, tangents: Any, out: Any, *, trace: Any, rule: Any) -> Any:
         pairs = zip(primals, tangents, strict=True)
         return rule(primals, tuple(zeros_like(p) if t is None else t for p, t in pairs))
@@ -77,6 +79,8 @@ class CustomJvpCall(GraphCall):
 
 class CustomVjpCall(GraphCall):
     """Calls a trace; `ahead` gives (results, saved) and `back(saved, ct)` the cotangents."""
+
+    given = ("ahead", "back")
 
     def forward(self, args: Any, *, trace: Any, ahead: Any, back: Any) -> Any:
         return ahead(*args)
