@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.errors import IndexingError
 
 SHAPE = (6, 5, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
@@ -110,3 +111,13 @@ def test_bad_parts_are_named(call, said):
 def test_slices_that_must_be_read_say_what_to_use_instead():
     with pytest.raises(wf.errors.ConcretizationError, match="dynamic_slice and"):
         wf.compile(lambda x, i: x[i : i + 2])(wf.tensor(X), wf.tensor(1))
+
+
+def test_a_start_that_is_there_is_told_as_it_was_given():
+    for function in (
+        lambda i: wf.dynamic_slice(wf.arange(5), [i], (2,)),
+        lambda i: wf.dynamic_update_slice(wf.arange(5), wf.arange(2), [i]),
+    ):
+        with pytest.raises(IndexingError, match="axis 0: 2 elements from 7 exceed its size 5"):
+            function(wf.tensor(7))
+        assert function(wf.tensor(-2)).tolist() == function(-2).tolist()

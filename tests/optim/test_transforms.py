@@ -183,3 +183,28 @@ def test_settings_that_would_make_no_steps_are_told(make, message):
 def test_only_matrices_are_made_orthogonal():
     with pytest.raises(ShapeError, match=r"orthogonalize: expected a matrix .*, got \(3,\)"):
         optim.orthogonalize(wf.ones(3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        optim.adam,
+        optim.lion,
+        optim.rmsprop,
+        optim.adagrad,
+        optim.adamax,
+        optim.nadam,
+        optim.radam,
+        optim.muon,
+        lambda rate: optim.sgd(rate, momentum=0.9),
+        lambda rate: optim.accumulate(optim.sgd(rate), 2),
+    ],
+)
+def test_gradients_of_another_shape_and_states_of_another_kind_are_told(make):
+    params = {"w": wf.ones((3, 2))}
+    transform = make(1e-2)
+    state = transform.init(params)
+    with pytest.raises(ShapeError, match=r"gradient of shape \(1, 2\) for a parameter of shape"):
+        transform.update({"w": wf.ones((1, 2))}, state, params)
+    with pytest.raises(TreeError, match="state: expected"):
+        transform.update(params, optim.adafactor(1e-2).init(params), params)

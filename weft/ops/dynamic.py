@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.common import dtypes
+from weft.core.common.handler import current
 from weft.core.common.parameters import as_choice, as_integer, as_sequence
 from weft.core.common.slots import public
 from weft.core.common.types import Shape
@@ -103,17 +104,23 @@ def _starts(op: str, x: Tensor, starts: Any) -> list[Any]:
 
 def _first(op: str, axis: int, start: Any, size: int, length: int, mode: str) -> Any:
     """The first position of a part along an axis, counted from the front."""
-    if isinstance(start, Tensor):
+    if isinstance(start, Tensor) and not _is_there(start):
         return _first_unknown(op, axis, start, size, length, mode)
-    begin = as_integer(op, "starts", start)
+    begin = as_integer(op, "starts", int(start) if isinstance(start, Tensor) else start)
     begin = begin + size if begin < 0 else begin
     if mode == "clip":
         return max(0, min(begin, size - length))
     if not 0 <= begin <= size - length:
         raise IndexingError(
-            f"{op}: axis {axis}: {length} elements from {start} exceed its size {size}"
+            f"{op}: axis {axis}: {length} elements from {int(start)} exceed its size {size}"
         )
     return begin
+
+
+def _is_there(start: Tensor) -> bool:
+    """Whether a start is a number that may be read for nothing."""
+    is_one = start.ndim == 0 and dtypes.is_integer(start.dtype)
+    return is_one and current() is None and start.owner is None and start.is_realized
 
 
 def _first_unknown(op: str, axis: int, start: Tensor, size: int, length: int, mode: str) -> Tensor:

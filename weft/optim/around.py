@@ -16,6 +16,7 @@ from weft.optim.transform import (
     by_dtype,
     first_count,
     widened,
+    with_state,
     zeros_for,
 )
 
@@ -36,6 +37,7 @@ def accumulate(transform: Transform, every: int) -> Transform:
     def init(params: Any) -> AccumulateState:
         return AccumulateState(first_count(), zeros_for(params), transform.init(params))
 
+    @with_state("accumulate", AccumulateState, "total")
     def update(gradients: Any, state: AccumulateState, params: Any = None) -> tuple[Any, Any]:
         total = tree_map(lambda t, g: t + widened(g), state.total, gradients)
 
@@ -101,6 +103,7 @@ def loss_scaled(
         start = wf.full((), first, dtype=wf.float32)
         return LossScaleState(start, first_count(), first_count(), transform.init(params))
 
+    @with_state("loss_scaled", LossScaleState)
     def update(gradients: Any, state: LossScaleState, params: Any = None) -> tuple[Any, Any]:
         plain = tree_map(lambda g: widened(g) / wf.astype(state.scale, widened(g).dtype), gradients)
         finite = all_finite(gradients)

@@ -10,7 +10,7 @@ from weft.core.common.parameters import as_finite, as_real, shown
 from weft.core.common.trees import tree_map
 from weft.errors import ArgumentError
 from weft.optim.steps import Rate, checked_rate
-from weft.optim.transform import Transform, by_dtype, first_count, needed, widened
+from weft.optim.transform import Transform, by_dtype, first_count, needed, widened, with_state
 
 
 class AdafactorState(NamedTuple):
@@ -54,6 +54,7 @@ def adafactor(
         raise ArgumentError(f"adafactor: clip must be positive, got {bound}")
     decay = as_real("adafactor", "weight_decay", weight_decay, 0)
 
+    @with_state("adafactor", AdafactorState)
     def update(gradients: Any, state: AdafactorState, params: Any = None) -> tuple[Any, Any]:
         needed("adafactor", params)
         count = state.steps + 1

@@ -11,7 +11,15 @@ from weft.errors import ShapeError
 from weft.nn.parameters import combine
 from weft.optim.optimizers import adamw
 from weft.optim.steps import MomentumState, Rate, add_decayed_weights, scale_by_rate
-from weft.optim.transform import Transform, as_transform, chain, mask_for, widened, zeros_for
+from weft.optim.transform import (
+    Transform,
+    as_transform,
+    chain,
+    mask_for,
+    widened,
+    with_state,
+    zeros_for,
+)
 
 _COEFFICIENTS = (3.4445, -4.775, 2.0315)  # steep at 0: small singular values grow quickest
 
@@ -54,6 +62,7 @@ def scale_by_muon(
             return found * max(1.0, rows / columns) ** 0.5
         return found * (0.2 * max(rows, columns) ** 0.5)
 
+    @with_state("muon", MomentumState, "momentum")
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         moved = tree_map(lambda g, m: rate * m + (1 - rate) * g, wide, state.momentum)
@@ -100,6 +109,7 @@ def split(mask: Any, chosen: Transform, others: Transform) -> Transform:
         first, second = parts(params, params)
         return SplitState(chosen.init(first), others.init(second))
 
+    @with_state("split", SplitState)
     def update(gradients: Any, state: SplitState, params: Any = None) -> tuple[Any, Any]:
         known = gradients if params is None else params
         slopes, points = parts(gradients, known), parts(known, known)

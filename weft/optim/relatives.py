@@ -18,6 +18,7 @@ from weft.optim.transform import (
     needed,
     stateless,
     widened,
+    with_state,
     zeros_for,
 )
 
@@ -43,6 +44,7 @@ def scale_by_adagrad(initial: float = 0.0, eps: float = 1e-10) -> Transform:
     """Gradients over the root of the sum of all squares so far, which begins at `initial`."""
     first, eps = as_real("adagrad", "initial", initial, 0), as_real("adagrad", "eps", eps, 0)
 
+    @with_state("adagrad", SumState, "square")
     def update(gradients: Any, state: SumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         square = tree_map(lambda v, g: v + g * g, state.square, wide)
@@ -56,6 +58,7 @@ def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tr
     b1, b2 = as_decay("adamax", "b1", b1), as_decay("adamax", "b2", b2)
     eps = as_real("adamax", "eps", eps, 0)
 
+    @with_state("adamax", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
         mean, wide = _mean(b1, state.mean, gradients)
@@ -80,6 +83,7 @@ def scale_by_nadam(
     def momentum(count: Any) -> Any:
         return b1 * (1 - 0.5 * wf.exp(wf.astype(count, wf.float32) * (rate * log(0.96))))
 
+    @with_state("nadam", NadamState, "mean")
     def update(gradients: Any, state: NadamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
         now, after = momentum(count), momentum(count + 1)
@@ -105,6 +109,7 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tra
     b1, b2 = as_decay("radam", "b1", b1), as_decay("radam", "b2", b2)
     eps = as_real("radam", "eps", eps, 0)
 
+    @with_state("radam", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
         mean, wide = _mean(b1, state.mean, gradients)

@@ -19,6 +19,7 @@ from weft.optim.transform import (
     needed,
     stateless,
     widened,
+    with_state,
     zeros_for,
 )
 
@@ -71,6 +72,7 @@ def scale_by_rate(rate: Rate) -> Transform:
     if isinstance(found, wf.Tensor) or not callable(found):
         return stateless(lambda gradients, params: tree_map(lambda g: g * -found, gradients))
 
+    @with_state("scale_by_rate", RateState)
     def update(gradients: Any, state: RateState, params: Any = None) -> tuple[Any, Any]:
         factor = -found(state.steps)
         moved = tree_map(lambda g: g * wf.astype(factor, g.dtype), gradients)
@@ -122,6 +124,7 @@ def add_momentum(decay: float, nesterov: bool = False) -> Transform:
     rate = as_real("add_momentum", "decay", decay, 0, 1)
     ahead = as_flag("add_momentum", "nesterov", nesterov)
 
+    @with_state("add_momentum", MomentumState, "momentum")
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
         moved = tree_map(lambda g, m: rate * m + widened(g), gradients, state.momentum)
         if not ahead:
@@ -151,6 +154,7 @@ def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tran
     b1, b2 = as_decay("adam", "b1", b1), as_decay("adam", "b2", b2)
     eps = as_real("adam", "eps", eps, 0)
 
+    @with_state("adam", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
         wide = tree_map(widened, gradients)
@@ -174,6 +178,7 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Transform:
     """The sign of a mean of gradient and momentum."""
     b1, b2 = as_real("lion", "b1", b1, 0, 1), as_real("lion", "b2", b2, 0, 1)
 
+    @with_state("lion", MomentumState, "momentum")
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         signs = tree_map(lambda m, g: wf.sign(b1 * m + (1 - b1) * g), state.momentum, wide)
@@ -188,6 +193,7 @@ def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, centered: bool = False)
     rate, eps = as_real("rmsprop", "decay", decay, 0, 1), as_real("rmsprop", "eps", eps, 0)
     centred = as_flag("rmsprop", "centered", centered)
 
+    @with_state("rmsprop", SquareState, "square")
     def update(gradients: Any, state: SquareState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         square = tree_map(lambda v, g: rate * v + (1 - rate) * (g * g), state.square, wide)

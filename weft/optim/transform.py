@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import weft as wf
 from weft.core.common import dtypes
@@ -19,6 +20,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from weft.nn.names import buffer_places
 
 T = TypeVar("T")
+Update: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Transform:
     """A step from gradients to updates: `init(params)`, `update(gradients, state, params)`."""
 
     init: Callable[[Any], Any]
-    update: Callable[..., tuple[Any, Any]]
+    update: Update
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -60,6 +62,32 @@ def as_transform(op: str, name: str, value: Any) -> Transform:
             "\nhint: call it first, such as optim.clip_by_global_norm(1.0)"
         )
     return value
+
+
+def with_state(op: str, kind: type, like: str = "") -> Callable[[Update], Update]:
+    """Decorate an update: its state is of a kind, and gradients have the shapes of a part of it."""
+
+    def decorated(update: Update) -> Update:
+        def checked(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+            if not isinstance(state, kind):
+                raise TreeError(
+                    f"{op}: state: expected {kind.__name__}, got {shown(state)}"
+                    "\nhint: it is another transformation's; state = transform.init(params)"
+                )
+            if like:
+                tree_map(partial(_check_shape, op), gradients, getattr(state, like))
+            return update(gradients, state, params)
+
+        return checked
+
+    return decorated
+
+
+def _check_shape(op: str, gradient: Any, kept: Any) -> None:
+    if widened(gradient).shape != kept.shape:
+        raise ShapeError(
+            f"{op}: a gradient of shape {gradient.shape} for a parameter of shape {kept.shape}"
+        )
 
 
 def stateless(function: Callable[[Any, Any], Any]) -> Transform:

@@ -143,7 +143,7 @@ def test_bounds_that_are_tensors_make_a_loop_of_unknown_length() -> None:
     got = wf.vmap(run, in_axes=(0, None))(wf.asarray([0, 1, 4]), wf.asarray(1.0))
     assert got.tolist() == [run(n, wf.asarray(1.0)).item() for n in (0, 1, 4)]
     with pytest.raises(MissingRuleError):
-        wf.grad(lambda x: run(wf.asarray(4), x))(1.0)
+        wf.vmap(wf.grad(run, argnums=1), in_axes=(0, None))(wf.asarray([0, 1, 4]), 1.0)
     assert wf.grad(lambda x: run(4, x))(1.0).item() == 16.0
     assert wf.fori_loop(5, 2, lambda i, s: s + 1, 0).item() == 0
 
@@ -262,3 +262,28 @@ def test_a_while_loop_on_constants_stays_out_of_reverse_mode() -> None:
     )
     for function in functions:
         assert wf.grad(function)(x).tolist() == doubled(x).tolist()
+
+
+def test_a_loop_between_tensors_has_a_gradient_where_their_values_are_there() -> None:
+    n = wf.tensor(3, dtype="int16")
+
+    def power(x, start=0):
+        return wf.fori_loop(start, n, lambda i, c: c * x + wf.astype(i, x.dtype), x)
+
+    def known(x):
+        return wf.fori_loop(0, 3, lambda i, c: c * x + wf.astype(i, x.dtype), x)
+
+    assert wf.grad(power)(2.0).item() == wf.grad(known)(2.0).item()
+    assert wf.grad(lambda x: power(x, wf.tensor(0)))(2.0).item() == wf.grad(known)(2.0).item()
+    both = wf.vmap(wf.grad(power))(wf.tensor([2.0, 3.0]))
+    assert both.tolist() == [wf.grad(known)(x).item() for x in (2.0, 3.0)]
+    kinds = []
+    wf.grad(lambda x: wf.fori_loop(0, n, lambda i, c: kinds.append(i.dtype) or c * x, x))(2.0)
+    assert set(kinds) == {n.dtype}
+    leaf = wf.tensor(2.0)
+    leaf.requires_grad = True
+    power(leaf).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.item() == wf.grad(known)(2.0).item()
+    with pytest.raises(MissingRuleError, match="no vjp rule"):
+        wf.compile(wf.grad(power))(2.0)

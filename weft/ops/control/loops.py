@@ -11,17 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.autograd.tape import Tape
 from weft.core.common import dtypes
+from weft.core.common.handler import current
 from weft.core.common.parameters import as_flag, as_function, as_integer
 from weft.core.common.slots import public
 from weft.core.common.trees import (
     tree_flatten,
+    tree_leaves,
     tree_paths,
     tree_structure,
     tree_unflatten,
 )
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import Recorder
 from weft.errors import ArgumentError, ShapeError, TreeError
 from weft.ops.axes import normalize_axis
 from weft.ops.control.loop_ops import perform_scan, perform_while
@@ -134,12 +138,15 @@ def fori_loop(
 ) -> Any:
     """Repeat `state = body_fun(i, state)` for i from `lower` up to but without `upper`.
 
-    With Python integers as bounds the loop can be differentiated in reverse mode.
+    With Python integers as bounds the loop can be differentiated in reverse mode; so it can with
+    tensors, unless it is being compiled: how many steps it keeps has to be known.
 
     >>> fori_loop(0, 4, lambda i, total: total + i, 0).item()
     6
     """
     as_function("fori_loop", "body_fun", body_fun)
+    if isinstance(lower, Tensor) or isinstance(upper, Tensor):
+        lower, upper = _read_for_reverse((lower, upper), init)
     if all(isinstance(bound, int | np.integer) for bound in (lower, upper)):
         for name, bound in (("lower", lower), ("upper", upper)):
             as_integer("fori_loop", name, bound, -(2**63), 2**63 - 1)
@@ -162,6 +169,23 @@ def fori_loop(
     return while_loop(
         lambda s: less(s[0], s[1]), lambda s: (s[0] + 1, s[1], body_fun(s[0], s[2])), state
     )[2]
+
+
+def _read_for_reverse(bounds: tuple[Any, Any], init: Any) -> tuple[Any, Any]:
+    """Bounds as plain integers, where reverse mode watches the loop and their values are there."""
+    given = [to_tensor(bound, op="fori_loop") for bound in bounds]
+    if any(x.owner is not None or x.shape != () or not dtypes.is_integer(x.dtype) for x in given):
+        return bounds
+    owners = [x.owner for x in tree_leaves(init) if isinstance(x, Tensor)]
+    handler = current()
+    while handler is not None:
+        owners.append(handler)
+        handler = handler.outer
+    if any(isinstance(x, Recorder) for x in owners) or not any(isinstance(x, Tape) for x in owners):
+        return bounds
+    first, last = as_tensors("fori_loop", *bounds)
+    number = dtypes.promote(first.dtype, last.dtype, op="fori_loop").type
+    return number(first), number(last)
 
 
 @public
