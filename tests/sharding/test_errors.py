@@ -202,3 +202,9 @@ def test_a_sum_may_go_over_several_mapped_axes_and_axes_of_a_mesh() -> None:
         twice(lambda v: wf.psum(v, ("rows", "z")))(x)
     with pytest.raises(ShardingError, match=r"psum: .* names an axis twice"):
         twice(lambda v: wf.psum(v, ("rows", "rows")))(x)
+
+
+def test_a_kind_of_reduction_that_would_be_ignored_is_told():
+    for x in (X, X.shard(MESH, P("data"))):
+        with pytest.raises(ShardingError, match="all_reduce: op: 'max' has no meaning outside"):
+            wf.all_reduce(x, op="max")

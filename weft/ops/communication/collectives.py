@@ -146,6 +146,12 @@ def all_reduce(x: Any, axes: Any = None, op: str = "sum") -> Tensor:
         return mapped
     mesh = piece_mesh("all_reduce", axes)
     if mesh is None:
+        if op != "sum":
+            raise ShardingError(
+                f"all_reduce: op: {op!r} has no meaning outside a body that sees one piece: what is"
+                " pending in a sharded tensor is settled as it was begun"
+                "\nhint: reduce the tensor itself, or use shard_map(manual=True)"
+            )
         return call(all_reduce_op, (tensor,), {"axes": names})
     over = mesh.ordered(mesh.axis_names if names is None else names)
     if op in ("sum", "mean"):
