@@ -73,6 +73,17 @@ def test_the_whole_of_a_tensor_is_a_view_too():
         assert whole[0, 0].item() == 0
 
 
+def test_a_view_stays_where_it_was_when_what_it_was_indexed_by_changes():
+    x, start, stop = wf.arange(6.0), wf.tensor(1), np.array(4)
+    view = x[start:stop]
+    start += 1
+    stop += 1
+    x[3] = 10.0
+    assert view.tolist() == [1.0, 2.0, 10.0]
+    view[0] = 7.0
+    assert x.tolist() == [0.0, 7.0, 2.0, 10.0, 4.0, 5.0]
+
+
 def test_rows_of_an_iteration_are_views():
     x = matrix()
     for row in x:

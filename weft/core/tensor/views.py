@@ -7,6 +7,8 @@ its base and its index. Values themselves never change, so everything stays diff
 from __future__ import annotations
 
 import weakref
+from operator import index as as_int
+from types import EllipsisType
 from typing import Any, TypeVar
 
 from weft.core.common.handler import Handler, current
@@ -15,6 +17,7 @@ from weft.errors import DTypeError, MutationError, ShapeError
 
 T = TypeVar("T")
 
+_STAYS = frozenset((int, type(None), EllipsisType))
 _FEW = 8  # views up to this number are not worth a search for dead ones
 
 
@@ -42,7 +45,8 @@ def link(base: Any, view: Any, index: Any) -> None:
     A base is held weakly while nobody could see it through this view: it has no other view, and is
     no view itself. Otherwise it is held strongly, since assignments travel through it.
     """
-    view._index = index
+    whole = type(index) is tuple
+    view._index = tuple([_settled(entry) for entry in index]) if whole else _settled(index)
     views = getattr(base, "_views", None)
     if views is None:
         views = base._views = []
@@ -56,6 +60,19 @@ def link(base: Any, view: Any, index: Any) -> None:
     seen = views or getattr(base, "_base", None) is not None
     view._base = base if seen else weakref.ref(base)
     views.append(weakref.ref(view))
+
+
+def _settled(entry: Any) -> Any:
+    """An entry of a basic index as it is now: tensors in slices may be assigned to later."""
+    kind = type(entry)
+    if kind in _STAYS:
+        return entry
+    if kind is slice:
+        start, stop, step = entry.start, entry.stop, entry.step
+        if type(start) in _STAYS and type(stop) in _STAYS and type(step) in _STAYS:
+            return entry
+        return slice(_settled(start), _settled(stop), _settled(step))
+    return as_int(entry)
 
 
 def base_of(tensor: Any) -> Any:
