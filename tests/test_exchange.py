@@ -118,6 +118,15 @@ def test_dlpack_goes_to_torch_and_back_without_a_copy(dtype):
     assert wf.from_dlpack(there.T).shape == (3, 2)
 
 
+def test_what_lies_backwards_in_memory_goes_out_as_a_copy():
+    x = wf.flip(sample("float32"))
+    array = np.from_dlpack(x)
+    assert array.flags.c_contiguous and not np.shares_memory(array, x.data())
+    np.testing.assert_array_equal(array, x.numpy())
+    in_place = np.from_dlpack(x, copy=False)
+    assert np.shares_memory(in_place, x.data())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "complex64", "bfloat16"])
 def test_dlpack_goes_to_jax_and_back(dtype):
     jax = pytest.importorskip("jax", reason="jax is an optional oracle")

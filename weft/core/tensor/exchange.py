@@ -112,6 +112,8 @@ class Exchange:
         array = self.data()
         if not isinstance(array, np.ndarray):
             return array.to_dlpack(stream, max_version, dl_device, copy)
+        if copy is None and min(array.strides, default=0) < 0:
+            copy = True  # torch ends the process where strides are negative
         if not copy:
             sharing.share(array)
         return dlpack.to_capsule(
