@@ -152,6 +152,26 @@ def test_what_was_asked_of_imported_memory_does_not_change_with_it():
     assert (x + 1).numpy()[0, 0] == 51
 
 
+@pytest.mark.parametrize(
+    "take", [lambda a: a, lambda a: wf.asarray(a), lambda a: wf.asarray(a)[0], lambda a: a[:1]]
+)
+def test_what_was_assigned_from_imported_memory_does_not_change_with_it(take):
+    array = np.ones((2, 3), np.float32)
+    x, y = wf.zeros((2, 3)), wf.zeros((2, 3))
+    x[:] = take(array)
+    y = y.at[...].set(take(array))
+    array[...] = 50
+    np.testing.assert_array_equal(x.numpy(), 1)
+    np.testing.assert_array_equal(y.numpy(), 1)
+
+
+def test_what_a_checkpoint_handed_through_does_not_change_with_imported_memory():
+    array = np.ones(3, np.float32)
+    y = wf.checkpoint(lambda x: x)(wf.asarray(array))
+    array[...] = 50
+    assert y.tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("export", ["base", "view"])
 def test_what_was_asked_of_exported_memory_does_not_change_with_it(export):
     base = wf.realize(wf.tensor(np.ones(LARGE, np.float32)) * 1)

@@ -18,10 +18,12 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import call
+from weft.ops.creation import copy_of
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import broadcast, broadcast_shape
 from weft.ops.gather import SCATTERS, checked_mode
@@ -69,10 +71,18 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     elif combine != "set":
         values = FUNCTIONS[_ELEMENTWISE[combine]](base, values)
     if base is tensor:
-        return alias(update) if values is update else values
+        return _lasting(values)
     window = reshape(values, plan.lengths)
     params = {"starts": plan.starts, "lengths": plan.lengths, "steps": plan.steps}
     return call(slice_update_op, (tensor, window), params)
+
+
+def _lasting(value: Tensor) -> Tensor:
+    """A value that takes the place of another: a copy where others may write to its memory."""
+    impl = value._impl.innermost()
+    if impl is not None and impl.is_realized and (impl.shared or is_shared(impl.data)):
+        return copy_of(value)
+    return alias(value)
 
 
 def _check_combine(dtype: DType, combine: str) -> None:

@@ -20,7 +20,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import trace_tree
 from weft.ops.base import Cost, Operation, Tangents, Tensors, call_multiple
-from weft.ops.control.subgraphs import interned
+from weft.ops.control.subgraphs import interned, owned_results
 
 
 class GraphCall(Operation):
@@ -38,7 +38,7 @@ class GraphCall(Operation):
         return trace.output_types
 
     def eval(self, *arrays: Any, trace: Trace, **params: Any) -> tuple[Any, ...]:
-        return trace.run(arrays)
+        return owned_results(trace.run(arrays), arrays)
 
     def cost(self, *types: TensorType, trace: Trace, **params: Any) -> Cost:
         costs = [
