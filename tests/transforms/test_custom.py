@@ -297,3 +297,32 @@ def test_cotangents_of_operands_that_one_map_leaves_out_are_summed_over_that_map
     ):
         for found, want in zip(mode(table(f)), mode(table(plain)), strict=True):
             np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-12)
+
+
+def test_rules_may_assign_to_what_they_are_given():
+    def forward(x):
+        x += 1
+        return x * 2, x
+
+    def backward(saved, ct):
+        saved *= 3
+        ct *= saved
+        return (ct,)
+
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        x += 1
+        t *= 6 * x
+        return x * 2, t
+
+    reverse, both = wf.custom_vjp(lambda x: (x + 1) * 2), wf.custom_jvp(lambda x: (x + 1) * 2)
+    reverse.defvjp(forward, backward)
+    both.defjvp(rule)
+    for f, slope in ((reverse, 6), (both, 12)):
+        x, t = wf.ones(2), wf.ones(2)
+        pullback = wf.vjp(lambda x, f=f: f(x) + x, x)[1]
+        for _ in range(2):
+            assert pullback(t)[0].tolist() == [slope + 1] * 2
+        _, pushed = wf.jvp(lambda x, f=f: f(x) + x, (x,), (t,))
+        assert pushed.tolist() == [slope + 1] * 2
+        assert x.tolist() == t.tolist() == [1, 1]

@@ -295,3 +295,14 @@ def test_slopes_of_rows_are_added_where_they_lie():
         expected = jax.grad(lambda x: loss(jax.numpy, x))(x)
     for function in (gradient, wf.compile(gradient)):
         np.testing.assert_allclose(function(x).numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_each_gradient_may_be_assigned_to_alone():
+    x, y, ct = wf.ones(2), wf.ones(2), wf.ones(2)
+    for gradient in (found := wf.grad(lambda x, y: wf.sum(x + y), argnums=(0, 1))(x, y)):
+        gradient *= 0.5
+    assert [g.tolist() for g in found] == [[0.5, 0.5], [0.5, 0.5]]
+    pullback = wf.vjp(lambda x, y: x + y, x, y)[1]
+    first, second = pullback(ct)
+    first += 1
+    assert second.tolist() == ct.tolist() == [1, 1]

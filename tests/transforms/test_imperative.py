@@ -193,3 +193,16 @@ def test_threads_share_leaves() -> None:
     for thread in threads:
         thread.join()
     assert w.grad.tolist() == [400.0, 800.0]
+
+
+def test_each_gradient_may_be_assigned_to_alone() -> None:
+    x, y = wf.requires_grad(wf.ones(2)), wf.requires_grad(wf.ones(2))
+
+    def tenfold(gradient: wf.Tensor) -> None:
+        gradient *= 10
+
+    wf.register_hook(x, tenfold)
+    wf.backward(wf.sum(x + y))
+    assert x.grad.tolist() == [10, 10] and y.grad.tolist() == [1, 1]
+    x.grad *= 0
+    assert y.grad.tolist() == [1, 1]

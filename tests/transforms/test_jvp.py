@@ -141,3 +141,11 @@ def test_auxiliary_results_of_jacobians_may_be_anything() -> None:
         assert found.tolist() == [[2.0, 0.0], [0.0, 4.0]]
         assert name == "square"
         assert doubled.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("push", [wf.jvp, lambda f, x, t: (wf.linearize(f, *x)[1](*t),)])
+def test_what_comes_out_may_be_assigned_to_alone(push):
+    x, t = wf.ones(2), wf.ones(2)
+    for found in push(lambda x: x, (x,), (t,)):
+        found += 1
+    assert x.tolist() == t.tolist() == [1, 1]

@@ -15,6 +15,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import (
     ArgumentError,
     DifferentiationError,
@@ -237,8 +238,8 @@ class custom_jvp(Custom):
         rule = self.rule
 
         def flat_rule(primals: Tensors, tangents: Tensors) -> Any:
-            points = tree_unflatten(structure, primals[: len(leaves)])
-            moves = tree_unflatten(structure, tangents[: len(leaves)])
+            points = tree_unflatten(structure, _handles(primals[: len(leaves)]))
+            moves = tree_unflatten(structure, _handles(tangents[: len(leaves)]))
             out, tangent = _pair("custom_jvp: the rule", rule(*given, points, moves))
             if not shape == tree_flatten(out)[1] == tree_flatten(tangent)[1]:
                 raise TreeError(
@@ -296,7 +297,7 @@ class custom_vjp(Custom):
         residual_structure: list[Any] = []
 
         def ahead(*tensors: Tensor) -> Any:
-            remaining = iter(tree_unflatten(structure, tensors[:count]))
+            remaining = iter(tree_unflatten(structure, _handles(tensors[:count])))
             full = [args[i] if i in self.nondiff else next(remaining) for i in range(len(args))]
             out, saved = _pair("custom_vjp: forward", forward(*full))
             if tree_flatten(out)[1] != shape:
@@ -309,8 +310,8 @@ class custom_vjp(Custom):
             return tuple(tree_leaves(tree_map(to_tensor, out))), tuple(map(to_tensor, leaves))
 
         def back(saved: Any, ct: Tensors, primals: Tensors) -> Any:
-            residual = tree_unflatten(residual_structure[0], saved)
-            found = backward(*given, residual, tree_unflatten(shape, ct))
+            residual = tree_unflatten(residual_structure[0], _handles(saved))
+            found = backward(*given, residual, tree_unflatten(shape, _handles(ct)))
             if not isinstance(found, tuple | list):
                 raise TreeError(
                     "custom_vjp: backward must return a tuple of cotangents,"
@@ -320,6 +321,11 @@ class custom_vjp(Custom):
             return (*parts, *(None,) * (len(primals) - count))
 
         return ahead, back
+
+
+def _handles(tensors: Tensors) -> list[Tensor]:
+    """Handles for a rule, which may assign to them: others need the values as they are."""
+    return [alias(x) for x in tensors]
 
 
 def _per_leaf(cotangents: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[Tensor | None]:

@@ -14,6 +14,7 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
+from weft.core.tensor.views import alias
 from weft.errors import DifferentiationError, DTypeError, ShapeError, TreeError
 from weft.ops.creation import zeros_like
 from weft.ops.families import broadcast, cast
@@ -85,15 +86,15 @@ def jvp(
         result, aux = result if has_aux else (result, None)
         outputs, shape = tree_flatten(tensor_tree(result, "jvp"))
     opened = [handler.open(x) for x in outputs]
-    values = tree_unflatten(shape, [p for p, _ in opened])
-    pushed = tree_unflatten(shape, [zeros_like(p) if t is None else t for p, t in opened])
+    values = tree_unflatten(shape, [alias(p) for p, _ in opened])
+    pushed = tree_unflatten(shape, [zeros_like(p) if t is None else alias(t) for p, t in opened])
     if has_aux:
         return values, pushed, tree_map(lambda x: _outside(handler, x), aux)
     return values, pushed
 
 
 def _outside(handler: Jvp, x: Any) -> Any:
-    return handler.open(x)[0] if isinstance(x, Tensor) else x
+    return alias(handler.open(x)[0]) if isinstance(x, Tensor) else x
 
 
 def _checked(position: int, primal: Any, tangent: Any) -> tuple[Tensor, Tensor]:
@@ -138,6 +139,6 @@ def linearize(
             raise TreeError(f"linearize: tangents {other} do not match primals {structure}")
         pairs = zip(leaves, given, strict=True)
         moved = [_checked(i, p, t)[1] for i, (p, t) in enumerate(pairs)]
-        return tree_unflatten(shape, trace.replay(*moved))
+        return tree_unflatten(shape, [alias(x) for x in trace.replay(*moved)])
 
     return (value, push, *aux)

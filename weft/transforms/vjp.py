@@ -62,8 +62,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
             raise TreeError(f"vjp: cotangent structure {other} differs from the result's {shape}")
         fitted = [_fitted(ct, value) for ct, value in zip(given, values, strict=True)]
         found = pull_back(roots, fitted, sources)
-        filled = [zeros_like(x) if ct is None else ct for x, ct in zip(inputs, found, strict=True)]
-        return tree_unflatten(structure, filled)
+        pairs = zip(inputs, found, strict=True)
+        own = [zeros_like(x) if ct is None else alias(ct) for x, ct in pairs]
+        return tree_unflatten(structure, own)
 
     primal_out = tree_unflatten(shape, values)
     if has_aux:

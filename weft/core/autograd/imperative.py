@@ -17,6 +17,7 @@ from weft.core.common.handler import current
 from weft.core.common.parameters import as_flag, as_function, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ConversionError, DifferentiationError, MutationError, ShapeError
 
 Hook = Callable[[Tensor], Tensor | None]
@@ -173,6 +174,7 @@ def _nothing_to_find(loss: Tensor) -> DifferentiationError:
 
 
 def _deliver(tensor: Tensor, ct: Tensor) -> Tensor:
+    ct = alias(ct)  # the gradient of another tensor may be the same value
     for hook in getattr(tensor, "_hooks", ()):
         replaced = hook(ct)
         ct = ct if replaced is None else replaced
