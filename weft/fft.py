@@ -18,6 +18,7 @@ from weft.core.common.device import as_device
 from weft.core.common.parameters import as_choice, as_finite, as_integer, as_sequence
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, DTypeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call
@@ -158,7 +159,7 @@ def _complex(op: ComplexTransform, name: str, x: Any, s: Any, axes: Any, norm: N
 def _transformed(op: ComplexTransform, x: Tensor, axes: Sequence[int], norm: str) -> Tensor:
     """Complex transform over axes counted from the left; none at all is the identity."""
     if not axes:
-        return x
+        return alias(x)
     params = {"axes": tuple(sorted(i - x.ndim for i in axes)), "norm": norm}
     return call(op, (x,), params)
 
@@ -274,7 +275,7 @@ def _shifted(name: str, x: Any, axes: Any, forward: bool) -> Tensor:
         if cut not in (0, size):
             back, front = narrow(tensor, axis, cut, size - cut), narrow(tensor, axis, 0, cut)
             tensor = concat([back, front], axis=axis)
-    return tensor
+    return alias(tensor) if tensor is x else tensor
 
 
 __all__ = [

@@ -16,6 +16,7 @@ from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real,
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call, call_multiple
@@ -339,7 +340,9 @@ def matrix_power(x: Any, n: int, /) -> Tensor:
             result = square if result is None else matmul(result, square)
         left //= 2
         square = matmul(square, square) if left else square
-    return broadcast(identity_like(a), a.shape) if result is None else result
+    if result is None:
+        return broadcast(identity_like(a), a.shape)
+    return alias(result) if result is x else result
 
 
 def cond(x: Any, /, p: Any = None) -> Tensor:

@@ -24,6 +24,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
 from weft.ops.base import call
@@ -86,7 +87,7 @@ def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
         edges = to_tensor(bins, op="histogram")
         if edges.ndim != 1:
             raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
-        return edges
+        return alias(edges)
     count = as_integer("histogram", "bins", bins, low=1)
     dtype = tensor.dtype if dtypes.is_floating(tensor.dtype) else default_float()
     low, high = _limits(tensor, range, dtype)

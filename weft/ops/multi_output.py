@@ -9,6 +9,7 @@ from weft.core.common.parameters import as_integer, is_sequence
 from weft.core.common.slots import public
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.indexing import getitem
@@ -73,7 +74,7 @@ def chunk(x: Any, chunks: int, /, axis: int = 0) -> tuple[Tensor, ...]:
     size = tensor.shape[i]
     length = -(-size // _parts("chunk", chunks))
     if not length:
-        return (tensor,)
+        return (alias(tensor),)
     return _cut(tensor, [*range(0, size, length), size], i)
 
 

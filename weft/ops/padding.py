@@ -12,6 +12,7 @@ from weft.core.common.slots import public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
@@ -39,14 +40,16 @@ def pad(x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: A
     shape = tuple(n + sum(pair) for n, pair in zip(tensor.shape, widths, strict=True))
     check_memory("pad", shape, tensor.dtype)
     as_choice("pad", "mode", mode, ("constant", "empty", *_REPEATING))
-    if mode in _REPEATING:
-        return _repeating(tensor, widths, mode)
-    if not tensor.ndim:
-        return tensor
     value = constant_values if mode == "constant" else 0
-    if is_sequence(value):
-        return _constants(tensor, widths, value)
-    return _padded(tensor, value, widths)
+    if mode in _REPEATING:
+        made = _repeating(tensor, widths, mode)
+    elif not tensor.ndim:
+        made = tensor
+    elif is_sequence(value):
+        made = _constants(tensor, widths, value)
+    else:
+        made = _padded(tensor, value, widths)
+    return alias(made) if made is x else made
 
 
 def _padded(x: Tensor, value: Any, widths: list[tuple[int, int]]) -> Tensor:

@@ -10,6 +10,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.ops.base import Operation, call
 
 
@@ -40,7 +41,7 @@ def stopped(x: Any) -> Any:
     """A leaf without its derivative."""
     if isinstance(x, Tensor) and x.owner is not None and dtypes.is_inexact(x.dtype):
         return call(stop_gradient_op, (x,), {})
-    return x
+    return alias(x) if isinstance(x, Tensor) else x
 
 
 @public

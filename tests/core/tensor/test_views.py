@@ -101,6 +101,32 @@ def test_advanced_indices_give_copies():
     assert x[0, 0].item() == 0
 
 
+WITHOUT_EFFECT = [
+    *(getattr(wf, name) for name in ("floor", "ceil", "trunc", "round", "rint", "conj", "clip")),
+    *(wf.nan_to_num, wf.stop_gradient, lambda x: wf.round(x, 2), lambda x: wf.pad(x, 0)),
+    *(lambda x: wf.pad(x, 0, mode="edge"), lambda x: wf.broadcast_arrays(x, x)[0]),
+    *(lambda x: wf.roll(x, 0), lambda x: wf.linalg.matrix_power(x, 1), wf.Tensor.conj),
+]
+WITHOUT_EFFECT_ON_FLOATS = [
+    *(lambda x: wf.dropout(x, 0.0, wf.random.key(0)), lambda x: wf.adaptive_max_pool1d(x, None)),
+    *(lambda x: wf.fft.fftn(x, axes=()), lambda x: wf.fft.fftshift(x, axes=())),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        *((function, "int64") for function in WITHOUT_EFFECT),
+        *((function, "complex64") for function in WITHOUT_EFFECT_ON_FLOATS),
+    ],
+)
+def test_a_function_with_nothing_to_do_gives_a_value_of_its_own_all_the_same(function, dtype):
+    x = wf.zeros((2, 2), dtype=dtype)
+    y = function(x)
+    y += 1
+    assert not x.any() and y.all()
+
+
 def test_many_views_cost_no_more_each_than_few():
     x = wf.zeros((3000, 2))
     rows = [x[i] for i in range(3000)]

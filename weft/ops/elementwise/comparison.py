@@ -15,6 +15,7 @@ from weft.core.common.parameters import as_flag
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ShapeError
 from weft.ops.base import Tangents
 from weft.ops.elementwise.arithmetic import where
@@ -172,7 +173,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
     held = to_tensor(x, op="clip")
     if min is not None:
         held = maximum(held, min)
-    return held if max is None else minimum(held, max)
+    if max is not None:
+        held = minimum(held, max)
+    return alias(held) if held is x else held
 
 
 @public

@@ -16,6 +16,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import DTypeError
 from weft.ops.base import Example, Linear, Tangents
 from weft.ops.elementwise.arithmetic import where
@@ -104,7 +105,7 @@ class Conj(ComplexPart):
 
     def __call__(self, x: Any, /) -> Tensor:
         tensor = to_tensor(x, op=self.name)
-        return super().__call__(tensor) if dtypes.is_complex(tensor.dtype) else tensor
+        return super().__call__(tensor) if dtypes.is_complex(tensor.dtype) else alias(tensor)
 
     def body(self, s: Any, x: Any) -> Any:
         return s.complex(s.real(x), s.neg(s.imag(x)))
@@ -243,7 +244,7 @@ def nan_to_num(
         parts = (real(tensor), imag(tensor))
         return complex(*(nan_to_num(p, nan=nan, posinf=posinf, neginf=neginf) for p in parts))
     if not dtypes.is_floating(tensor.dtype):
-        return tensor
+        return alias(tensor)
     limits = dtypes.finfo(tensor.dtype)
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf

@@ -16,6 +16,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.elementwise.arithmetic import fmod, where
@@ -39,7 +40,7 @@ class Rounding(StepFunction):
 
     def __call__(self, x: Any, /) -> Tensor:
         tensor = to_tensor(x, op=self.name)
-        return tensor if dtypes.is_integer(tensor.dtype) else super().__call__(tensor)
+        return alias(tensor) if dtypes.is_integer(tensor.dtype) else super().__call__(tensor)
 
 
 class Floor(Rounding):
@@ -239,7 +240,7 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
                 f"round: decimals={decimals} for {dtypes.name_of(tensor.dtype)}: integers are"
                 " whole already\nhint: cast to a float first"
             )
-        return tensor
+        return alias(tensor)
     scale = 10.0 ** abs(decimals)
     scaled = tensor / scale if decimals < 0 else tensor * scale
     whole = rint(scaled)

@@ -16,6 +16,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.contraction import product_of, swap
 from weft.ops.elementwise.arithmetic import where
@@ -237,7 +238,7 @@ def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
     if not 0 <= rate < 1:
         raise ArgumentError(f"dropout: rate must be in [0, 1), got {rate}")
     if rate == 0:
-        return t
+        return alias(t)
     return where(bernoulli(key, 1 - rate, t.shape), t / (1 - rate), 0)
 
 

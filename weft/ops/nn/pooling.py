@@ -19,6 +19,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
 from weft.ops.creation import check_memory
@@ -264,7 +265,7 @@ def _adaptive(
             raise ShapeError(f"{op}: space axis {k} is empty (shape {image.shape})")
         if count != image.shape[first + k]:
             image = reduce_axis(image, first + k, count)
-    return image
+    return alias(image) if image is x else image
 
 
 def _bounds(size: int, count: int) -> tuple[Any, Any]:

@@ -104,7 +104,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[Tensor, ...]:
     """All arrays stretched to their common shape."""
     tensors = [to_tensor(x, op="broadcast_arrays") for x in arrays]
     full = broadcast_shape("broadcast_arrays", *(t.shape for t in tensors)) if tensors else ()
-    return tuple(broadcast(t, full) for t in tensors)
+    return tuple(broadcast_to(t, full) for t in tensors)
 
 
 @public
