@@ -260,7 +260,7 @@ def test_text_inside_transforms():
     wf.trace(f, x)
     assert seen[0] == seen[1] == "tensor([2., 4.], dtype=float32)"
     assert seen[2] == "tensor<float32[2], inside vmap>"
-    assert seen[3] == "tensor<float32[2], inside recorder>"
+    assert seen[3] == "tensor<float32[2], inside trace>"
 
 
 def test_notebooks_get_a_table():

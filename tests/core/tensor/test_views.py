@@ -311,6 +311,26 @@ def test_a_handle_from_outside_may_not_be_assigned_inside_a_transform(transform)
     assert outside.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("scan", lambda f: wf.scan(lambda c, x: (f(x), x), 0.0, wf.ones(2))),
+        ("cond", lambda f: wf.cond(True, f, f, 1.0)),
+        ("checkpoint", lambda f: wf.checkpoint(f)(1.0)),
+        ("grad", lambda f: wf.grad(f)(1.0)),
+    ],
+)
+def test_the_message_names_the_transform_as_users_do(name, run):
+    outside = wf.zeros(2)
+
+    def assigns(x):
+        outside[0] = 1.0
+        return x
+
+    with pytest.raises(MutationError, match=f"made outside {name} cannot"):
+        run(assigns)
+
+
 def test_results_of_an_inner_transform_may_be_assigned_outside_it():
     def f(x):
         inner = wf.vmap(lambda row: row * 2)(x)

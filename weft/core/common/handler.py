@@ -40,6 +40,11 @@ class Handler(ABC):
     def handle(self, op: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         """Give `op` its meaning here; the result is one tensor or a tuple of them."""
 
+    @property
+    def title(self) -> str:
+        """What messages call the transform."""
+        return self.label or type(self).__name__.lower()
+
     def outside(self, op: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         """Perform `op` in the handler outside this one."""
         if self.outer is None:

@@ -212,15 +212,11 @@ def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]
     return device
 
 
-def _label(handler: Handler | None) -> str:
-    return getattr(handler, "label", "") or type(handler).__name__.lower()
-
-
 def check_running(handler: Handler) -> None:
     """Raise if a value is read whose transform is not running any more."""
     if not is_running(handler):
         raise LeakedTensorError(
-            f"{_label(handler)}: a tensor made inside was read after it had ended; it has no value"
+            f"{handler.title}: a tensor made inside was read after it had ended; it has no value"
             " outside"
             "\nhint: return values from the transformed function instead of storing them elsewhere"
         )
@@ -228,9 +224,11 @@ def check_running(handler: Handler) -> None:
 
 def leaked(op: Any, position: int, impl: TensorImpl) -> LeakedTensorError:
     """The error for an operand whose transform is not running any more."""
-    where = "" if current() is None else f" and is used inside {_label(current())}"
+    inside, owner = current(), impl.owner
+    assert owner is not None
+    where = "" if inside is None else f" and is used inside {inside.title}"
     return LeakedTensorError(
-        f"{op}: operand {position} ({impl.type}) was made inside a {_label(impl.owner)} that has"
+        f"{op}: operand {position} ({impl.type}) was made inside a {owner.title} that has"
         f" ended{where}"
         f"\nhint: return values from the transformed function instead of storing them elsewhere"
     )

@@ -47,8 +47,7 @@ def _described(tensor: Any) -> tuple[str | None, str]:
             break
         outside = impl.owner.primal(impl.payload)
         if outside is None or impl.owner.hides_axis:
-            owner = type(tensor.owner).__name__.lower()
-            return f"tensor<{tensor.type}{extra}, inside {owner}>", extra
+            return f"tensor<{tensor.type}{extra}, inside {tensor.owner.title}>", extra
         impl = outside._impl
     return None, extra
 

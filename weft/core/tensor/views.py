@@ -125,10 +125,8 @@ def _check_scope(tensor: Any, scope: Handler, op: str) -> None:
     # A transform that has ended leaves its results to the one around it.
     home = next((handler for handler in made if handler in live), None)
     if home is not scope:
-        name = type(scope).__name__.lower()
-        where = {"tape": "grad", "recorder": "trace"}.get(name, name)
         raise MutationError(
-            f"{op}: a tensor made outside {where} cannot be assigned to inside it"
+            f"{op}: a tensor made outside {scope.title} cannot be assigned to inside it"
             f"\nhint: return the new value, or copy the tensor inside first"
         )
 
