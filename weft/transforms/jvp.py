@@ -77,7 +77,7 @@ def jvp(
         assert isinstance(handler, Jvp)
         with installed(handler.outer):
             pairs = [_checked(i, p, t) for i, (p, t) in enumerate(zip(points, moves, strict=True))]
-            duals = [handler.pair(p, t) for p, t in pairs]
+        duals = [handler.pair(p, t) for p, t in pairs]
         result = function(*tree_unflatten(structure, duals))
         if has_aux and not (isinstance(result, tuple) and len(result) == 2):
             raise DifferentiationError(

@@ -16,6 +16,7 @@ from weft.core.common.types import TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError
 from weft.ops.communication.layout import spread_over
 from weft.ops.creation import arange
@@ -233,12 +234,13 @@ def _run_batched(
     level: Vmap, function: Any, tensors: list[Tensor], axes: list[int | None], out_axes: Any
 ) -> Any:
     mesh = _mesh_of(level, tensors)
-    inputs = [
-        t if axis is None else level.hide(_spread(level, moveaxis(t, axis, 0), mesh))
+    fronts = [
+        t if axis is None else _spread(level, moveaxis(t, axis, 0), mesh)
         for t, axis in zip(tensors, axes, strict=True)
     ]
-    with level:
-        result = function(inputs)
+    with level:  # the function may assign to its arguments: they are handles made inside
+        pairs = zip(fronts, axes, strict=True)
+        result = function([alias(x) if axis is None else level.hide(x) for x, axis in pairs])
     outputs, shape = tree_flatten(result)
     places = spread_axes(out_axes, result, "out_axes")
     shown = [_shown(level, x, axis) for x, axis in zip(outputs, places, strict=True)]
@@ -266,8 +268,8 @@ def _run_slices(
     ]
     rows: list[list[Tensor]] = []
     for i in range(level.size):
-        inputs = [x if a is None else getitem(x, i) for x, a in zip(fronts, axes, strict=True)]
-        result = function(inputs)
+        pairs = zip(fronts, axes, strict=True)
+        result = function([alias(x) if a is None else getitem(x, i) for x, a in pairs])
         outputs, shape = tree_flatten(result)
         rows.append(outputs)
     if not rows:
@@ -284,7 +286,7 @@ def _shown(handler: Vmap, x: Tensor, axis: int | None) -> Tensor:
     if axis is None:
         if x._impl.owner is handler:
             raise AxisError("vmap: out_axes is None for a result that varies over the batch")
-        return x
+        return alias(x)
     if not -x.ndim - 1 <= axis <= x.ndim:
         raise AxisError(f"vmap: out_axes {axis} for a result of {x.ndim} axes and the batch axis")
     return moveaxis(handler.show(x), 0, axis)

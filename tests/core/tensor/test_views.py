@@ -219,6 +219,32 @@ def test_assignments_inside_a_function_are_differentiated():
     np.testing.assert_allclose(tangent.item(), sum(want))
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda f, x, y: f(wf.copy(x), wf.copy(y)),
+        lambda f, x, y: wf.jvp(f, (x, y), (x, y))[0],
+        lambda f, x, y: wf.vjp(f, x, y)[0],
+        lambda f, x, y: wf.vmap(f)(x[None], y[None])[0],
+        lambda f, x, y: wf.vmap(f, in_axes=(0, None))(x[None], y)[0],
+        lambda f, x, y: wf.vmap(f, in_axes=(0, None), loop=True)(wf.stack([x, x]), y)[1],
+        lambda f, x, y: wf.compile(f)(x, y),
+        lambda f, x, y: wf.cond(True, f, f, x, y),
+    ],
+)
+def test_a_function_may_assign_to_its_arguments_again_and_again(run):
+    def f(x, y):
+        x[...] = 2.0
+        x *= x
+        y += x
+        y[0] = x[1] + y[1]
+        return x * y
+
+    x, y = wf.tensor([1.0, 2.0]), wf.tensor([3.0, 4.0])
+    assert run(f, x, y).tolist() == [48.0, 32.0]
+    assert x.tolist() == [1, 2] and y.tolist() == [3, 4]
+
+
 def test_a_buffer_made_inside_may_be_filled():
     def f(x):
         made = [wf.zeros(3), wf.tensor([0.0, 0.0, 0.0]), wf.asarray(np.zeros(3, np.float32))]
