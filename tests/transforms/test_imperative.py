@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 
@@ -193,6 +194,16 @@ def test_threads_share_leaves() -> None:
     for thread in threads:
         thread.join()
     assert w.grad.tolist() == [400.0, 800.0]
+
+
+def test_a_deep_copy_is_a_leaf_of_its_own() -> None:
+    x = wf.requires_grad(wf.ones(2))
+    y = copy.deepcopy({"weight": x})["weight"]
+    wf.backward(wf.sum(x + 3 * y))
+    assert x.grad.tolist() == [1, 1] and y.grad.tolist() == [3, 3]
+    with wf.no_grad():
+        y += 1
+    assert x.tolist() == [1, 1] and y.tolist() == [2, 2]
 
 
 def test_each_gradient_may_be_assigned_to_alone() -> None:

@@ -40,6 +40,8 @@ class Exchange:
         def device(self) -> Device: ...
         @property
         def size(self) -> int: ...
+        @property
+        def requires_grad(self) -> bool: ...
         def data(self) -> Any: ...
         def host(self) -> Array: ...
 
@@ -181,6 +183,9 @@ class Exchange:
         return _another(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if self.requires_grad:  # a leaf of its own: no gradient flows from it to this one
+            value = FUNCTIONS["tensor"](FUNCTIONS["detach"](self))
+            return FUNCTIONS["requires_grad"](value)
         return FUNCTIONS["tensor"](self, copy=True) if self._impl.owner is None else _another(self)
 
     def __repr__(self) -> str:
