@@ -98,6 +98,8 @@ def test_remainders_follow_pythons_signs_and_infinities():
 def test_divmod_of_integers_is_pythons(x, y):
     quotient, rest = wf.divmod(wf.asarray(x), wf.asarray(y))
     assert (quotient.item(), rest.item()) == divmod(x, y)
+    for quotient, rest in (divmod(wf.asarray(x), y), divmod(x, wf.asarray(y))):
+        assert (quotient.item(), rest.item()) == divmod(x, y)
 
 
 def test_integers_are_divided_as_floats():

@@ -56,6 +56,9 @@ class Operators:
     def __divmod__(self, other: Any) -> tuple[Self, Self]:
         return self // other, self % other
 
+    def __rdivmod__(self, other: Any) -> tuple[Self, Self]:
+        return other // self, other % self
+
     def __add__(self, other: Any) -> Self:
         if type(other) is type(self):
             result: Self = FUNCTIONS["add"](self, other)
