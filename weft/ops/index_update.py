@@ -17,10 +17,10 @@ from weft.core.common.parameters import as_choice
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor, wrap
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, Unread
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
-from weft.core.tensor.views import alias
+from weft.core.tensor.views import alias, base_of
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import call
 from weft.ops.creation import copy_of
@@ -44,6 +44,7 @@ from weft.ops.view.slice import slice_axes, slice_update_op
 from weft.ops.view.transpose import permute_dims
 
 _MODES = ("raise", "clip", "wrap", "drop")
+_OFTEN = 8  # recorded assignments in a row, after which the next ones are written on the data
 _ELEMENTWISE = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
 _new_tensor = Tensor.__new__
 
@@ -172,7 +173,7 @@ def _result_shape(plan: Plan) -> Shape:
 @public
 def index_set(x: Any, index: Any, value: Any) -> Tensor:
     """A copy of `x` with `value` at `index`."""
-    if type(x) is Tensor and current() is None and type(value) in PYTHON_SCALARS:
+    if type(x) is Tensor and current() is None and is_basic_index(index):
         found = _set_direct(x._impl, index, value)
         if found is not None:
             return found
@@ -180,25 +181,76 @@ def index_set(x: Any, index: Any, value: Any) -> Tensor:
 
 
 def _set_direct(impl: TensorImpl, index: Any, value: Any) -> Tensor | None:
-    """One number at a basic index of small data, by NumPy itself; None where that is not enough."""
+    """Data at a basic index by NumPy itself; None where that is not enough.
+
+    So it is for small data that is there, and for large data that is assigned to again and again.
+    """
+    filled = _ready(impl, value)
     data = impl.data
-    if (
-        type(data) is not np.ndarray
-        or impl.traced
-        or data.size > settings.small_elements
-        or not is_basic_index(index)
-        or dtypes.weak_dtype(type(value), impl.dtype) != impl.dtype
-    ):
+    if filled is None or impl.traced:
         return None
-    filled = scalar(value, impl.dtype, impl.device, "setitem")._impl.data
-    made = data.copy()
-    try:
-        made[index] = filled
-    except (IndexError, TypeError, ValueError):
+    if data is None and _is_assigned_often(impl):
+        data = impl.realize()
+    elif data is None or data.size > settings.small_elements:
+        return None
+    if type(data) is not np.ndarray:
+        return None
+    array = np.array(data, order="C")
+    if not _written(array, index, filled):
         return None
     tensor = _new_tensor(Tensor)
-    tensor._impl = TensorImpl(impl.shape, impl.dtype, impl.device, made)
+    tensor._impl = Unread.of(array, impl)
     return tensor
+
+
+def _is_assigned_often(impl: TensorImpl) -> bool:
+    """Whether many assignments in a row have been recorded."""
+    node = impl.node
+    if impl.owner is not None or impl.spec is not None or node is None or node.specs is not None:
+        return False
+    for _ in range(_OFTEN):
+        if node.op is not slice_update_op or not node.inputs:
+            return False
+        node = node.inputs[0][0]
+    return True
+
+
+def _ready(impl: TensorImpl, value: Any) -> Any:
+    """What NumPy can assign as it is: a number, or data that is there of the same dtype."""
+    if type(value) in PYTHON_SCALARS:
+        if dtypes.weak_dtype(type(value), impl.dtype) != impl.dtype:
+            return None
+        return scalar(value, impl.dtype, impl.device, "setitem")._impl.data
+    if isinstance(value, np.generic) or type(value) is np.ndarray:
+        return value if value.dtype == impl.dtype else None
+    if type(value) is not Tensor:
+        return None
+    other = value._impl
+    same = other.dtype is impl.dtype and other.device is impl.device and not other.traced
+    return other.data if same and type(other.data) is np.ndarray else None
+
+
+def _written(array: Any, index: Any, filled: Any) -> bool:
+    """Write on an array; False where something is wrong, which the long way says in our words."""
+    try:
+        array[index] = filled
+    except (IndexError, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+@public
+def write_on(x: Tensor, index: Any, value: Any) -> bool:
+    """Assign to part of a tensor whose memory nobody else has seen, if that is all there is to do.
+
+    Says whether it was.
+    """
+    impl = x._impl
+    lone = base_of(x) is None and not getattr(x, "_wants_grad", False)
+    if not lone or current() is not None or not is_basic_index(index):
+        return False
+    filled = _ready(impl, value)
+    return filled is not None and _written(impl.payload, index, filled)
 
 
 class Updater:

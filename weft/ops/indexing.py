@@ -19,7 +19,7 @@ from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import PYTHON_SCALARS, to_array, to_tensor, wrap
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, Unread
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, WeftError
@@ -226,6 +226,10 @@ def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = Non
     tensor = x if type(x) is Tensor else to_tensor(x, op="getitem")
     if type(mode) is not str or mode != "raise":
         checked_mode("getitem", mode, _READS)
+    if type(tensor._impl) is Unread and current() is None and mode == "raise":
+        found = _copied(tensor._impl, index)
+        if found is not None:
+            return found
     if type(tensor._impl.data) is np.ndarray and current() is None and mode == "raise":
         direct = _direct if is_basic_index(index) else _direct_picks
         found = direct(tensor._impl, index)
@@ -255,6 +259,22 @@ def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
     made.shared = impl.shared
     tensor = _new_tensor(Tensor)
     tensor._impl = made
+    return tensor
+
+
+def _copied(impl: Unread, index: Any) -> Tensor | None:
+    """A few elements of data that is being written, which then need not stay as it is."""
+    if not is_basic_index(index):
+        return None
+    try:
+        array = impl.payload[index]
+    except (IndexError, TypeError, ValueError, OverflowError):
+        return None
+    if array.size > settings.small_elements:
+        return None
+    array = np.array(array, order="C")
+    tensor = _new_tensor(Tensor)
+    tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)
     return tensor
 
 

@@ -16,7 +16,7 @@ from weft.core.common.source import Position, describe
 from weft.core.common.types import TensorType
 from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, Unread
 from weft.core.tensor.sharing import root_of
 from weft.runtime.registry import registered_runtimes
 
@@ -104,6 +104,8 @@ def _living() -> Iterator[tuple[Any, TensorType, str, Position | None]]:
         if type(thing) is TensorImpl and getattr(thing, "data", None) is not None:
             seen.add(id(thing.data))
             yield thing.data, thing.type, thing.device.name, thing.maker
+        elif type(thing) is Unread and getattr(thing, "payload", None) is not None:
+            yield thing.payload, thing.type, thing.device.name, thing.maker
         elif type(thing) is OutputRefs and thing.results is not None:
             nodes.append(thing)
     for node in nodes:  # values that only a recorded call still needs

@@ -2,7 +2,8 @@
 
 It is one of three things: *realised* (it holds backend data), *recorded* (a result of a pending
 node), or *owned* by a handler that keeps something of its own for it (a batched tensor, a tangent
-pair, a node of a tape).
+pair, a node of a tape). What is assigned to element by element is *unread*: realised, and changed
+in place until somebody looks.
 """
 
 from __future__ import annotations
@@ -147,6 +148,9 @@ class TensorImpl:
             self._take(self.node)
         return self.data
 
+    def settle(self) -> None:
+        """Have the value stay as it is; all but an `Unread` one do."""
+
     def innermost(self) -> TensorImpl | None:
         """The impl outside every transform that this one stands on, or None if there is none."""
         impl = self
@@ -177,6 +181,46 @@ class TensorImpl:
         if found is None:
             found = _scalars[key] = self._leaf()
         return found
+
+
+class Unread(TensorImpl):
+    """A value that nobody has read since it was written, so that its one handle may write on it.
+
+    The array lies in `payload`. Whoever asks for `data` makes it a value like any other, and so
+    does a second handle.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, array: Any, like: TensorImpl) -> Unread:
+        """A value in memory of its own, of the type of another one."""
+        impl = cls(like.shape, like.dtype, like.device)
+        impl.payload = array
+        if array.nbytes >= WORTH_A_LINE:
+            impl.position = user_position(2)
+        return impl
+
+    def settle(self) -> None:
+        """Have it stay as it is."""
+        array = self.payload
+        if array is not None:
+            _set_data(self, array)
+            self.__class__ = TensorImpl  # type: ignore[assignment]
+            self.payload = None
+
+    @property
+    def data(self) -> Any:
+        """The array; nothing is written on it any more."""
+        self.settle()
+        return _get_data(self)
+
+    @data.setter
+    def data(self, array: Any) -> None:
+        _set_data(self, array)
+
+
+_get_data, _set_data = TensorImpl.data.__get__, TensorImpl.data.__set__  # type: ignore[attr-defined]
 
 
 class DriverTensorType(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from weft.core.common.slots import FUNCTIONS
-from weft.core.tensor.views import assign, link
+from weft.core.tensor.views import assign, link, put
 
 _SCALARS = (bool, int, float, complex, np.generic, np.ndarray)
 
@@ -35,7 +35,7 @@ class Operators:
         return result
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        assign(self, FUNCTIONS["index_set"](self, index, value), "setitem")
+        put(self, index, value, "setitem")
 
     def __pos__(self) -> Self:
         result: Self = FUNCTIONS["positive"](self)

@@ -19,7 +19,7 @@ from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import ShardingSpec
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.exchange import Exchange
-from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.impl import TensorImpl, Unread
 from weft.core.tensor.layout import Layout
 from weft.core.tensor.methods import Methods
 from weft.core.tensor.operators import Operators
@@ -56,7 +56,9 @@ class Tensor(Operators, Methods, Exchange):
     __array_ufunc__ = None  # `np.ones(3) * x` gives a tensor; `np.sin(x)` raises
 
     def __init__(self, impl: TensorImpl) -> None:
-        if type(impl) is not TensorImpl:
+        if type(impl) is Unread:
+            impl.settle()  # another handle may have it
+        elif type(impl) is not TensorImpl:
             raise ConversionError(
                 "Tensor: is not called directly\nhint: use wf.tensor(data) or wf.asarray(data)"
             )

@@ -1,7 +1,8 @@
 """Assignment: point a handle at a new value, and let views and their base see it.
 
 `y = x[0]; y[1] = 5` changes `x`, and `x[0] = 7` changes `y`, as in NumPy: a basic-index view knows
-its base and its index. Values themselves never change, so everything stays differentiable.
+its base and its index. Values that anybody has seen never change, so everything stays
+differentiable; one that nobody has read since the last assignment is written on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 from weft.core.common.handler import Handler, current
 from weft.core.common.slots import FUNCTIONS
+from weft.core.tensor.impl import Unread
 from weft.errors import DTypeError, MutationError, ShapeError
 
 T = TypeVar("T")
@@ -83,6 +85,12 @@ def base_of(tensor: Any) -> Any:
 
 def assign(tensor: Any, value: Any, op: str) -> Any:
     """Rebind `tensor` to `value`, which must have its shape and dtype; returns `tensor`."""
+    value._impl.settle()  # its handle may be somebody's
+    _assign(tensor, value, op)
+    return tensor
+
+
+def _assign(tensor: Any, value: Any, op: str) -> None:
     if value.shape != tensor.shape:
         raise ShapeError(
             f"{op}: result of shape {value.shape} cannot be assigned to shape {tensor.shape}"
@@ -93,18 +101,45 @@ def assign(tensor: Any, value: Any, op: str) -> Any:
             f"\nhint: cast explicitly, or write x = x … instead"
         )
     _rebind(tensor, value, op)
-    return tensor
+
+
+def put(tensor: Any, index: Any, value: Any, op: str) -> None:
+    """Assign to part of a tensor: written on its memory, if nobody else can see that."""
+    if type(tensor._impl) is Unread and FUNCTIONS["write_on"](tensor, index, value):
+        _refresh(tensor)
+    elif not _is_there(tensor, index, value):
+        _assign(tensor, FUNCTIONS["index_set"](tensor, index, value), op)
+
+
+def _is_there(tensor: Any, index: Any, value: Any) -> bool:
+    """Whether a value is the view of this very place, as in the second half of `x[i] += 1`."""
+    if type(value) is not type(tensor) or base_of(value) is not tensor:
+        return False
+    return current() is None and _is_same(value._index, index)
+
+
+def _is_same(x: Any, y: Any) -> bool:
+    """Whether two indices of Python's own types are equal."""
+    kind = type(x)
+    if kind is not type(y):
+        return False
+    if kind is tuple:
+        return len(x) == len(y) and all(map(_is_same, x, y))
+    if kind is slice:
+        return all(map(_is_same, (x.start, x.stop, x.step), (y.start, y.stop, y.step)))
+    return x is None or x is Ellipsis or (kind is int and x == y)
 
 
 def _rebind(tensor: Any, value: Any, op: str) -> None:
     base = base_of(tensor)
     if base is not None:
-        _rebind(base, FUNCTIONS["index_set"](base, tensor._index, value), op)
+        put(base, tensor._index, value, op)
         return
     scopes = _chain(current())
     if scopes:
         _check_scope(tensor, scopes[0], op)
     if getattr(tensor, "_wants_grad", False):
+        value._impl.settle()
         FUNCTIONS["renew_leaf"](tensor, value, op)
     else:
         tensor._impl = value._impl
