@@ -1,4 +1,6 @@
-"""What one small call costs: `x + y` on 4, 1 000 and 1 000 000 elements, and importing weft."""
+"""What one small call costs: `x + y` on 4, 1 000 and 1 000 000 elements, a hundred assignments to
+elements one after another, and importing weft.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,30 @@ def workloads() -> harness.Workloads:
         if harness.available("jax"):
             row["jax"] = _jax(a, b)
         table[f"x + y, {size:,} elements"] = row
+    for size in (4_000, 1_000_000):
+        zeros = {"weft": wf.zeros(size), "numpy": np.zeros(size, np.float32)}
+        if harness.available("torch"):
+            zeros["torch"] = __import__("torch").zeros(size)
+        for name, program in (("x[i] = 1.0", set_elements), ("x[i + 1] = x[i] + 1.0", add_up)):
+            table[f"{name}, 100 times, {size:,} elements"] = {
+                library: lambda x=x, program=program: program(x) for library, x in zeros.items()
+            }
     return table
+
+
+def set_elements(x: Any) -> float:
+    """Elements of a tensor, one after another."""
+    for i in range(100):
+        x[i] = 1.0
+    return float(x[7])
+
+
+def add_up(x: Any) -> float:
+    """Each element from the one before."""
+    x[0] = 0.0
+    for i in range(100):
+        x[i + 1] = x[i] + 1.0
+    return float(x[100])
 
 
 def _torch(a: Any, b: Any) -> Any:
