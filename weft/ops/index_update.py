@@ -16,7 +16,7 @@ from weft.core.common.handler import current
 from weft.core.common.parameters import as_choice
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor, wrap
+from weft.core.tensor.convert import EXACT_EVERYWHERE, PYTHON_SCALARS, scalar, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl, Unread
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
@@ -217,13 +217,16 @@ def _is_assigned_often(impl: TensorImpl) -> bool:
 
 def _ready(impl: TensorImpl, value: Any) -> Any:
     """What NumPy can assign as it is: a number, or data that is there of the same dtype."""
-    if type(value) in PYTHON_SCALARS:
-        if dtypes.weak_dtype(type(value), impl.dtype) != impl.dtype:
+    kind = type(value)
+    if kind is float and impl.dtype.kind == "f" and abs(value) <= EXACT_EVERYWHERE:
+        return value
+    if kind in PYTHON_SCALARS:
+        if dtypes.weak_dtype(kind, impl.dtype) != impl.dtype:
             return None
         return scalar(value, impl.dtype, impl.device, "setitem")._impl.data
-    if isinstance(value, np.generic) or type(value) is np.ndarray:
+    if kind is np.ndarray or isinstance(value, np.generic):
         return value if value.dtype == impl.dtype else None
-    if type(value) is not Tensor:
+    if kind is not Tensor:
         return None
     other = value._impl
     same = other.dtype is impl.dtype and other.device is impl.device and not other.traced

@@ -19,7 +19,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import CastError, ConversionError, DTypeError
 
 PYTHON_SCALARS = (bool, int, float, complex)
-_EXACT_EVERYWHERE = 448.0  # the largest float8_e4m3: no dtype overflows up to here
+EXACT_EVERYWHERE = 448.0  # the largest float8_e4m3: no dtype overflows up to here
 
 
 def wrap(array: Array, device: Device) -> Tensor:
@@ -39,7 +39,7 @@ def scalar(value: Any, dtype: DType, device: Device, op: str = "constant") -> Te
     """A number as a tensor with no axes; `CastError` where the dtype cannot hold it."""
     kind = type(value)
     if kind is float and dtype.kind not in "iu":
-        if -_EXACT_EVERYWHERE <= value <= _EXACT_EVERYWHERE:
+        if -EXACT_EVERYWHERE <= value <= EXACT_EVERYWHERE:
             return wrap(np.array(value, dtype), device)
     elif kind is int:
         dtypes.check_scalar_fits(value, dtype, op)

@@ -205,7 +205,7 @@ class Unread(TensorImpl):
         """Have it stay as it is."""
         array = self.payload
         if array is not None:
-            _set_data(self, array)
+            _slot.__set__(self, array)
             self.__class__ = TensorImpl  # type: ignore[assignment]
             self.payload = None
 
@@ -213,14 +213,14 @@ class Unread(TensorImpl):
     def data(self) -> Any:
         """The array; nothing is written on it any more."""
         self.settle()
-        return _get_data(self)
+        return _slot.__get__(self)
 
     @data.setter
     def data(self, array: Any) -> None:
-        _set_data(self, array)
+        _slot.__set__(self, array)
 
 
-_get_data, _set_data = TensorImpl.data.__get__, TensorImpl.data.__set__  # type: ignore[attr-defined]
+_slot: Any = vars(TensorImpl)["data"]  # where `Unread` values keep what is read of them
 
 
 class DriverTensorType(NamedTuple):
