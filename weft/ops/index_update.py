@@ -34,6 +34,7 @@ from weft.ops.indexing import (
     getitem,
     is_basic_index,
     legal_positions,
+    plain_picks,
     plan_index,
     stacked_positions,
     value_like,
@@ -46,6 +47,7 @@ from weft.ops.view.transpose import permute_dims
 _MODES = ("raise", "clip", "wrap", "drop")
 _OFTEN = 8  # recorded assignments in a row, after which the next ones are written on the data
 _ELEMENTWISE = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
+_ASSIGNMENTS = (slice_update_op, SCATTERS["set"])
 _new_tensor = Tensor.__new__
 
 
@@ -173,7 +175,7 @@ def _result_shape(plan: Plan) -> Shape:
 @public
 def index_set(x: Any, index: Any, value: Any) -> Tensor:
     """A copy of `x` with `value` at `index`."""
-    if type(x) is Tensor and current() is None and is_basic_index(index):
+    if type(x) is Tensor and current() is None:
         found = _set_direct(x._impl, index, value)
         if found is not None:
             return found
@@ -181,42 +183,41 @@ def index_set(x: Any, index: Any, value: Any) -> Tensor:
 
 
 def _set_direct(impl: TensorImpl, index: Any, value: Any) -> Tensor | None:
-    """Data at a basic index by NumPy itself; None where that is not enough.
+    """Data with a value at an index, by NumPy itself; None where that is not enough.
 
     So it is for small data that is there, and for large data that is assigned to again and again.
     """
-    filled = _ready(impl, value)
-    data = impl.data
-    if filled is None or impl.traced:
+    is_small = impl.size <= settings.small_elements
+    if impl.traced or not (type(impl.data) is np.ndarray if is_small else _is_busy(impl)):
         return None
-    if data is None and _is_assigned_often(impl):
-        data = impl.realize()
-    elif data is None or data.size > settings.small_elements:
-        return None
-    if type(data) is not np.ndarray:
+    data, filled = impl.realize(), _ready(impl, value)
+    if filled is None or type(data) is not np.ndarray:
         return None
     array = np.array(data, order="C")
-    if not _written(array, index, filled):
+    if not _written(array, impl, index, filled):
         return None
     tensor = _new_tensor(Tensor)
     tensor._impl = Unread.of(array, impl)
     return tensor
 
 
-def _is_assigned_often(impl: TensorImpl) -> bool:
+def _is_busy(impl: TensorImpl) -> bool:
     """Whether many assignments in a row have been recorded."""
     node = impl.node
     if impl.owner is not None or impl.spec is not None or node is None or node.specs is not None:
         return False
     for _ in range(_OFTEN):
-        if node.op is not slice_update_op or not node.inputs:
+        if node.op not in _ASSIGNMENTS or not node.inputs:
             return False
         node = node.inputs[0][0]
     return True
 
 
 def _ready(impl: TensorImpl, value: Any) -> Any:
-    """What NumPy can assign as it is: a number, or data that is there of the same dtype."""
+    """What NumPy can assign as it is: a number, or data of the same dtype.
+
+    It is there, or little beside what it is assigned to.
+    """
     kind = type(value)
     if kind is float and impl.dtype.kind == "f" and abs(value) <= EXACT_EVERYWHERE:
         return value
@@ -229,14 +230,23 @@ def _ready(impl: TensorImpl, value: Any) -> Any:
     if kind is not Tensor:
         return None
     other = value._impl
-    same = other.dtype is impl.dtype and other.device is impl.device and not other.traced
-    return other.data if same and type(other.data) is np.ndarray else None
+    same = other.dtype is impl.dtype and other.device is impl.device
+    if not same or other.traced or other.owner is not None or other.spec is not None:
+        return None
+    if impl.size > settings.small_elements:
+        if other.size > settings.small_elements:
+            return None
+        other.realize()
+    return other.data if type(other.data) is np.ndarray else None
 
 
-def _written(array: Any, index: Any, filled: Any) -> bool:
+def _written(array: Any, like: TensorImpl, index: Any, filled: Any) -> bool:
     """Write on an array; False where something is wrong, which the long way says in our words."""
+    where = index if is_basic_index(index) else plain_picks(like, index)
+    if where is None:
+        return False
     try:
-        array[index] = filled
+        array[where] = filled
     except (IndexError, TypeError, ValueError, OverflowError):
         return False
     return True
@@ -250,10 +260,8 @@ def write_on(x: Tensor, index: Any, value: Any) -> bool:
     """
     impl = x._impl
     lone = base_of(x) is None and not getattr(x, "_wants_grad", False)
-    if not lone or current() is not None or not is_basic_index(index):
-        return False
-    filled = _ready(impl, value)
-    return filled is not None and _written(impl.payload, index, filled)
+    filled = _ready(impl, value) if lone and current() is None else None
+    return filled is not None and _written(impl.payload, impl, index, filled)
 
 
 class Updater:

@@ -264,10 +264,11 @@ def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
 
 def _copied(impl: Unread, index: Any) -> Tensor | None:
     """A few elements of data that is being written, which then need not stay as it is."""
-    if not is_basic_index(index):
+    where = index if is_basic_index(index) else plain_picks(impl, index)
+    if where is None:
         return None
     try:
-        array = impl.payload[index]
+        array = impl.payload[where]
     except (IndexError, TypeError, ValueError, OverflowError):
         return None
     if array.size > settings.small_elements:
@@ -282,6 +283,20 @@ def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
     """An index with arrays, where all data is there, small and weft's own, by NumPy itself."""
     if impl.traced or impl.shared or impl.data.size > settings.small_elements:
         return None
+    plain = plain_picks(impl, index)
+    if plain is None:
+        return None
+    try:
+        array = np.asarray(impl.data[plain], order="C")
+    except (IndexError, TypeError, ValueError, OverflowError):
+        return None
+    tensor = _new_tensor(Tensor)
+    tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)
+    return tensor
+
+
+def plain_picks(impl: TensorImpl, index: Any) -> tuple[Any, ...] | None:
+    """An index with few positions as NumPy takes it, if all of them are there."""
     plain = []
     for entry in index if type(index) is tuple else (index,):
         if isinstance(entry, Tensor):
@@ -292,13 +307,7 @@ def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
         if isinstance(entry, list | tuple | range) or getattr(entry, "size", 0) > _FEW:
             return None
         plain.append(entry)
-    try:
-        array = np.asarray(impl.data[tuple(plain)], order="C")
-    except (IndexError, TypeError, ValueError, OverflowError):
-        return None
-    tensor = _new_tensor(Tensor)
-    tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)
-    return tensor
+    return tuple(plain)
 
 
 def arranged(base: Tensor, plan: Plan) -> tuple[Tensor, int]:
