@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import index as as_int
 from types import EllipsisType
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -280,11 +281,9 @@ def _copied(impl: Unread, index: Any) -> Tensor | None:
 
 
 def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
-    """An index with arrays, where all data is there, small and weft's own, by NumPy itself."""
-    if impl.traced or impl.shared or impl.data.size > settings.small_elements:
-        return None
-    plain = plain_picks(impl, index)
-    if plain is None:
+    """An index with arrays, where all data is there, little and weft's own, by NumPy itself."""
+    plain = None if impl.traced or impl.shared else plain_picks(impl, index)
+    if plain is None or not (impl.size <= settings.small_elements or _picks_few(impl, plain)):
         return None
     try:
         array = np.asarray(impl.data[plain], order="C")
@@ -293,6 +292,14 @@ def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
     tensor = _new_tensor(Tensor)
     tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)
     return tensor
+
+
+def _picks_few(impl: TensorImpl, index: tuple[Any, ...]) -> bool:
+    """Whether an index is one array of positions along the first axis, and picks little."""
+    (first, *rest) = index
+    if rest or not isinstance(first, np.ndarray) or first.dtype.kind not in "iu" or not impl.shape:
+        return False
+    return bool(first.size * prod(impl.shape[1:]) <= settings.small_elements)
 
 
 def plain_picks(impl: TensorImpl, index: Any) -> tuple[Any, ...] | None:
