@@ -7,9 +7,9 @@ An index is split into a basic part (slices, new axes, integers: a view) and an 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from operator import index as as_int
 from types import EllipsisType
-from math import prod
 from typing import Any
 
 import numpy as np
