@@ -180,12 +180,12 @@ class Capture:
     def parted(self) -> str:
         """The name of a variable that holds another tensor than the first one; empty if none."""
         held = self.current()
-        return next((each.name for each in self.variables if each.read() is not held), "")
+        return next((each.path for each in self.variables if each.read() is not held), "")
 
     @property
     def name(self) -> str:
         """How messages call it."""
-        return self.variables[0].name if self.variables else "a captured tensor"
+        return self.variables[0].path if self.variables else "a captured tensor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,18 +223,19 @@ def capture(function: Callable[..., Any], name: str, leaves: Sequence[Any], buil
             outputs, structure = tree_flatten(result)
             tensors = [_output(name, x, result, place) for place, x in enumerate(outputs)]
     refs = tuple(map(recorder.ref, tensors))
-    return _program(recorder, threads, function, refs, structure, inputs)
+    given = (*args, *keywords.values())
+    variables = find_variables(function, [handle for handle, _ in recorder.handles], given)
+    return _program(recorder, threads, variables, refs, structure, inputs)
 
 
 def _program(
     recorder: Compile,
     threads: Threaded,
-    function: Callable[..., Any],
+    variables: dict[int, tuple[Variable, ...]],
     refs: tuple[Ref, ...],
     structure: PyTreeDef,
     leaves: list[Tensor],
 ) -> Program:
-    variables = find_variables(function, [handle for handle, _ in recorder.handles])
     captures = tuple(
         Capture(handle, impl.type, impl.device, variables[id(handle)], impl.spec)
         for handle, impl in recorder.handles

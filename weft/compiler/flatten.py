@@ -17,7 +17,7 @@ import optree
 from weft.compiler.capture import Capture, Program
 from weft.compiler.donation import give
 from weft.compiler.signature import Call, Leaf
-from weft.compiler.variables import Variable
+from weft.compiler.variables import Step, Variable, structure_of
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import CPU
 from weft.core.common.frozen import Exact
@@ -58,6 +58,7 @@ class _Text:
         }
         self._bound: dict[int, str] = {}
         self._count = 0
+        self.places: dict[Any, str] = {}  # what was read of variables, by the way to it
 
     def name(self, value: Any) -> str:
         """A name for a value that the code refers to."""
@@ -284,6 +285,51 @@ def _write_capture(text: _Text, capture: Capture) -> str:
 
 
 def _write_variable(text: _Text, variable: Variable) -> str:
+    """Read a place; what lies around several of them is read once."""
+    found = text.places.get(variable.root)
+    if found is None:
+        found = text.places[variable.root] = _write_root(text, variable)
+    for count, step in enumerate(variable.steps, 1):
+        place = variable.root, variable.steps[:count]
+        if place not in text.places:
+            text.places[place] = _write_step(text, found, step)
+        found = text.places[place]
+    return found
+
+
+def _write_step(text: _Text, holder: str, step: Step) -> str:
+    """Read what something holds; an object that is another one has to be such a tree, too."""
+    found, key = text.fresh(), text.name(step.key)
+    text.refuse_if(f"type({holder}) is not {text.name(step.kind)}")
+    if step.size is None:
+        last = text.name(_Last(step.structure))
+        text.refuse_if(f"{holder} is not {last}.object and not {last}.takes({holder})")
+        text.add(f"try: {found} = {holder}.__dict__[{key}]")
+    else:
+        text.refuse_if(f"len({holder}) != {step.size}")
+        text.add(f"try: {found} = {holder}[{key}]")
+    text.add("except (KeyError, IndexError): return None")
+    return found
+
+
+class _Last:
+    """The object that was found at a place last; another one must have the same structure."""
+
+    def __init__(self, structure: Any) -> None:
+        self.structure = structure
+        self.object: Any = None
+
+    def takes(self, other: Any) -> bool:
+        """Whether another object will do, which is then remembered."""
+        if structure_of(other) != self.structure:
+            return False
+        self.object = other
+        return True
+
+
+def _write_root(text: _Text, variable: Variable) -> str:
+    if variable.namespace is None and variable.cell is None:
+        return text.name(variable.object)
     name = text.fresh()
     if variable.namespace is not None:
         held = text.name(variable.namespace)

@@ -71,7 +71,7 @@ class Specialization:
         for each in self.program.captures:
             now = each.current()
             if not isinstance(now, Tensor):
-                changes.append(f"captured tensor {each.name}: is no tensor any more")
+                changes.append(f"captured tensor {each.name}: is no tensor there any more")
             elif now.type != each.type:
                 changes.append(f"captured tensor {each.name}: was {each.type}, now {now.type}")
             elif now._impl.spec != each.spec:
