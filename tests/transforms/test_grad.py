@@ -306,3 +306,15 @@ def test_each_gradient_may_be_assigned_to_alone():
     first, second = pullback(ct)
     first += 1
     assert second.tolist() == ct.tolist() == [1, 1]
+
+
+def test_arguments_that_are_not_differentiated_may_be_assigned_to():
+    def f(w, y, *, z):
+        y[0] = w * 2
+        z *= 3
+        return (w * y).sum() + z.sum()
+
+    y, z = wf.tensor([1.0, 5.0]), wf.tensor([1.0])
+    for gradient in (wf.grad(f), wf.compile(wf.grad(f))):
+        assert gradient(3.0, y, z=z).item() == 17  # of 2w² + 5w
+        assert (y.tolist(), z.tolist()) == ([1, 5], [1])

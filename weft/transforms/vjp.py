@@ -165,10 +165,11 @@ def value_and_grad(
             raise DifferentiationError(f"grad: no keyword argument {', '.join(absent)} was given")
 
         def of_chosen(values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            full = list(args)
+            full = [_own(x) for x in args]
             for place, value in zip(places, values, strict=True):
                 full[place] = value
-            return _with_derivative(function(*full, **{**keywords, **named}), has_aux)
+            others = {name: _own(x) for name, x in keywords.items()} | named
+            return _with_derivative(function(*full, **others), has_aux)
 
         given = differentiable_tree({i: args[i] for i in places}, "grad")
         named = differentiable_tree({name: keywords[name] for name in names}, "grad")
@@ -211,6 +212,11 @@ def chosen_places(argnums: int | Sequence[int], count: int, name: str) -> list[i
     if len(set(places)) < len(places):
         raise DifferentiationError(f"{name}: argnums {argnums} name an argument twice")
     return places
+
+
+def _own(x: Any) -> Any:
+    """A tensor as a handle made inside, which the function may assign to."""
+    return alias(x) if type(x) is Tensor else x
 
 
 def _with_derivative(result: Any, has_aux: bool) -> Any:
