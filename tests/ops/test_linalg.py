@@ -375,3 +375,15 @@ def test_matrices_without_batch_axes_meet_batches_under_vmap():
     many = square(3, 5)
     mapped = wf.vmap(wf.grad(L.det))(many)
     close(mapped, np.stack([wf.grad(L.det)(x).numpy() for x in many]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_factor_of_what_is_unknown_is_unknown(size):
+    a = np.eye(size)
+    a[-1, -1] = np.nan
+    for factor in (wf.linalg.cholesky, wf.compile(wf.linalg.cholesky)):
+        found = factor(wf.tensor(a)).numpy()
+        assert np.isnan(found[-1, -1])
+        assert np.array_equal(found[:-1], np.eye(size)[:-1])
+        with pytest.raises(ArgumentError, match="not positive definite"):
+            factor(wf.tensor(np.diag([1.0] * (size - 1) + [0.0])))
