@@ -93,7 +93,7 @@ def factor(s: Any, a: Matrix) -> Found:
             if i > j:
                 found[i][j] = s.div(total, found[j][j])
                 continue
-            here = s.bit_or(s.less(total, zero), s.equal(total, zero))  # what is unknown is no error
+            here = s.bit_or(s.less(total, zero), s.equal(total, zero))  # NaN is neither
             unfit = here if unfit is None else s.bit_or(unfit, here)
             found[j][j] = s.sqrt(total)
     return found, unfit
