@@ -1,5 +1,8 @@
 """Indexing: every kind of index, read and written, against NumPy; derivatives; batches; errors."""
 
+from array import array
+from collections import deque
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ import weft as wf
 from weft.errors import (
     ArgumentError,
     ConcretizationError,
+    ConversionError,
     DTypeError,
     IndexingError,
     ShapeError,
@@ -342,3 +346,38 @@ def test_picked_elements_lie_in_row_major_order():
     x = wf.tensor(grid(3, 4))
     assert x[:, wf.tensor([1, 0])].layout.is_contiguous
     assert wf.traced(x)[:, wf.tensor([1, 0])].layout.is_contiguous
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([2, 0])
+
+
+@pytest.mark.parametrize("size", [4, 100_000])
+@pytest.mark.parametrize("index", [array("q", [2, 0]), memoryview(array("i", [2, 0])), Foreign()])
+def test_arrays_of_others_pick_like_those_of_numpy(index, size):
+    x = wf.tensor(grid(size)) + 0
+    picked = x[index]
+    picked[0] = 9.0  # a copy, not a view
+    assert picked.tolist() == [9, 1]
+    x[index] = wf.tensor([7.0, 8.0])
+    assert x[:3].tolist() == [8, 2, 7]
+
+
+@pytest.mark.parametrize("size", [4, 100_000])
+def test_what_is_no_index_or_has_a_mask_is_told(size):
+    x = wf.tensor(grid(size)) + 0
+    masked = np.ma.array([1, 2], mask=[0, 1])
+    for _ in range(2):
+        with pytest.raises(ConversionError, match="lose its mask"):
+            x[masked]
+        with pytest.raises(ConversionError, match="lose its mask"):
+            x[masked] = 1.0
+        with pytest.raises(IndexingError, match="is not an index"):
+            x[deque([0, 1])]
+        with pytest.raises(IndexingError, match="is not an index"):
+            x[deque([0, 1])] = 1.0
+        wf.realize(x)
+    assert x[:3].tolist() == [1, 2, 3]

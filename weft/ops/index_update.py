@@ -17,7 +17,7 @@ from weft.core.common.parameters import as_choice
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import EXACT_EVERYWHERE, PYTHON_SCALARS, scalar, to_tensor, wrap
-from weft.core.tensor.impl import TensorImpl, Unread
+from weft.core.tensor.impl import TensorImpl, Unread, write_unread
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias, base_of
@@ -32,9 +32,8 @@ from weft.ops.indexing import (
     arranged,
     basic_view,
     getitem,
-    is_basic_index,
     legal_positions,
-    plain_picks,
+    plain_index,
     plan_index,
     stacked_positions,
     value_like,
@@ -47,6 +46,7 @@ from weft.ops.view.transpose import permute_dims
 _MODES = ("raise", "clip", "wrap", "drop")
 _OFTEN = 8  # recorded assignments in a row, after which the next ones are written on the data
 _ELEMENTWISE = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
+_FAULTS = (IndexError, TypeError, ValueError, OverflowError)  # the long way says so in our words
 _ASSIGNMENTS = (slice_update_op, SCATTERS["set"])
 _new_tensor = Tensor.__new__
 
@@ -193,8 +193,13 @@ def _set_direct(impl: TensorImpl, index: Any, value: Any) -> Tensor | None:
     data, filled = impl.realize(), _ready(impl, value)
     if filled is None or type(data) is not np.ndarray:
         return None
+    where = plain_index(impl, index)
+    if where is None:
+        return None
     array = np.array(data, order="C")
-    if not _written(array, impl, index, filled):
+    try:
+        array[where] = filled
+    except _FAULTS:
         return None
     tensor = _new_tensor(Tensor)
     tensor._impl = Unread.of(array, impl)
@@ -240,18 +245,6 @@ def _ready(impl: TensorImpl, value: Any) -> Any:
     return other.data if type(other.data) is np.ndarray else None
 
 
-def _written(array: Any, like: TensorImpl, index: Any, filled: Any) -> bool:
-    """Write on an array; False where something is wrong, which the long way says in our words."""
-    where = index if is_basic_index(index) else plain_picks(like, index)
-    if where is None:
-        return False
-    try:
-        array[where] = filled
-    except (IndexError, TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
 @public
 def write_on(x: Tensor, index: Any, value: Any) -> bool:
     """Assign to part of a tensor whose memory nobody else has seen, if that is all there is to do.
@@ -261,7 +254,11 @@ def write_on(x: Tensor, index: Any, value: Any) -> bool:
     impl = x._impl
     lone = base_of(x) is None and not getattr(x, "_wants_grad", False)
     filled = _ready(impl, value) if lone and current() is None else None
-    return filled is not None and _written(impl.payload, impl, index, filled)
+    where = None if filled is None else plain_index(impl, index)
+    try:
+        return where is not None and write_unread(impl, where, filled)
+    except _FAULTS:
+        return False
 
 
 class Updater:

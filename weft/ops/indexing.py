@@ -19,10 +19,10 @@ from weft.core.common import dtypes
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import PYTHON_SCALARS, to_array, to_tensor, wrap
-from weft.core.tensor.impl import TensorImpl, Unread
+from weft.core.tensor.convert import PYTHON_SCALARS, is_array, to_array, to_tensor, wrap
+from weft.core.tensor.impl import TensorImpl, Unread, copy_unread
 from weft.core.tensor.tensor import Tensor
-from weft.core.tensor.views import alias
+from weft.core.tensor.views import alias, settled
 from weft.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, WeftError
 from weft.ops.base import call
 from weft.ops.elementwise.arithmetic import where
@@ -34,6 +34,7 @@ from weft.ops.view.slice import slice_axes
 from weft.ops.view.transpose import permute_dims
 
 _PLAIN = frozenset((int, slice, type(None), EllipsisType))
+_PICKS = frozenset((np.ndarray, bool, np.bool_))
 _FEW = 4096  # positions up to this number are looked up at once
 _READS = ("raise", "clip", "wrap", "fill")
 _new_tensor = Tensor.__new__
@@ -62,8 +63,12 @@ class _Picked:
 
 
 def is_array_like(entry: Any) -> bool:
-    """Whether an index entry is advanced: a tensor, an array, a sequence or a bool."""
-    return isinstance(entry, Tensor | np.ndarray | list | tuple | range | bool | np.bool_)
+    """Whether an index entry is advanced: a tensor, an array of any library, a sequence, a bool."""
+    if type(entry) in _PLAIN:
+        return False
+    if isinstance(entry, Tensor | np.ndarray | list | tuple | range | bool | np.bool_):
+        return True
+    return not isinstance(entry, np.generic) and is_array(entry)
 
 
 @public
@@ -251,7 +256,11 @@ def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
     """A basic index of data that is there, by NumPy itself; None where something is wrong."""
     if impl.traced:
         return None
-    whole = index if type(index) is tuple else (index,)
+    whole: Any = index if type(index) is tuple else (index,)
+    if not _PLAIN.issuperset(map(type, whole)):
+        whole = plain_index(impl, index)
+    if whole is None:
+        return None
     try:
         array = impl.data[whole if Ellipsis in whole else (*whole, Ellipsis)]
     except (IndexError, TypeError, ValueError, OverflowError):
@@ -265,16 +274,10 @@ def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
 
 def _copied(impl: Unread, index: Any) -> Tensor | None:
     """A few elements of data that is being written, which then need not stay as it is."""
-    where = index if is_basic_index(index) else plain_picks(impl, index)
-    if where is None:
+    where = plain_index(impl, index)
+    array = None if where is None else copy_unread(impl, where, settings.small_elements)
+    if array is None:
         return None
-    try:
-        array = impl.payload[where]
-    except (IndexError, TypeError, ValueError, OverflowError):
-        return None
-    if array.size > settings.small_elements:
-        return None
-    array = np.array(array, order="C")
     tensor = _new_tensor(Tensor)
     tensor._impl = TensorImpl(array.shape, impl.dtype, impl.device, array)
     return tensor
@@ -282,7 +285,7 @@ def _copied(impl: Unread, index: Any) -> Tensor | None:
 
 def _direct_picks(impl: TensorImpl, index: Any) -> Tensor | None:
     """An index with arrays, where all data is there, little and weft's own, by NumPy itself."""
-    plain = None if impl.traced or impl.shared else plain_picks(impl, index)
+    plain = None if impl.traced or impl.shared else plain_index(impl, index)
     if plain is None or not (impl.size <= settings.small_elements or _picks_few(impl, plain)):
         return None
     try:
@@ -302,16 +305,24 @@ def _picks_few(impl: TensorImpl, index: tuple[Any, ...]) -> bool:
     return bool(first.size * prod(impl.shape[1:]) <= settings.small_elements)
 
 
-def plain_picks(impl: TensorImpl, index: Any) -> tuple[Any, ...] | None:
-    """An index with few positions as NumPy takes it, if all of them are there."""
-    plain = []
+def plain_index(impl: TensorImpl, index: Any) -> tuple[Any, ...] | None:
+    """An index as NumPy takes it, if its positions are there and few; it runs nobody's code."""
+    if type(index) is int:
+        return (index,)
+    plain: list[Any] = []
     for entry in index if type(index) is tuple else (index,):
+        if type(entry) in _PLAIN or not is_array_like(entry):
+            try:
+                plain.append(settled(entry))
+            except (TypeError, ValueError):
+                return None
+            continue
         if isinstance(entry, Tensor):
             other = entry._impl
             entry = other.data
-            if type(entry) is not np.ndarray or other.traced or other.device is not impl.device:
+            if other.traced or other.device is not impl.device:
                 return None
-        if isinstance(entry, list | tuple | range) or getattr(entry, "size", 0) > _FEW:
+        if type(entry) not in _PICKS or getattr(entry, "size", 1) > _FEW:
             return None
         plain.append(entry)
     return tuple(plain)

@@ -131,6 +131,23 @@ def test_mistakes_are_told_and_leave_the_values(size):
     assert np.array_equal(np.asarray(x), values)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_an_index_may_look_while_it_is_asked(size):
+    x, values = written(size)
+    seen = []
+
+    class Looks:
+        def __index__(self):
+            seen.append(np.asarray(x))
+            return 1
+
+    x[Looks()] = -1.0
+    x[Looks() : 3] = -2.0
+    assert np.array_equal(seen[0], values)
+    assert seen[-1][1] == -1
+    assert x[:3].tolist() == [10, -2, -2]
+
+
 def test_an_assignment_inside_a_transform_is_not_written_on_outer_data():
     x, values = written(SIZES[0])
 

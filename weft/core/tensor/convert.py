@@ -180,6 +180,11 @@ def _has_typed_leaf(value: Any) -> bool:
     return isinstance(value, np.generic | np.ndarray) or _is_buffer(value)
 
 
+def is_array(value: Any) -> bool:
+    """Whether something holds elements that another library knows to read."""
+    return _is_foreign(value) or _is_buffer(value)
+
+
 def _is_buffer(value: Any) -> bool:
     try:
         memoryview(value)

@@ -223,6 +223,24 @@ class Unread(TensorImpl):
 _slot: Any = vars(TensorImpl)["data"]  # where `Unread` values keep what is read of them
 
 
+def write_unread(impl: TensorImpl, where: Any, values: Any) -> bool:
+    """Write on a value that was `Unread` a moment ago; False where somebody has read it since."""
+    array = impl.payload
+    if array is None:
+        return False
+    array[where] = values
+    return True
+
+
+def copy_unread(impl: TensorImpl, where: Any, limit: int) -> Any:
+    """A copy of up to `limit` elements of such a value; None where it cannot be had."""
+    try:
+        array = impl.payload[where]
+        return np.array(array, order="C") if array.size <= limit else None
+    except (IndexError, TypeError, ValueError, OverflowError):
+        return None
+
+
 class DriverTensorType(NamedTuple):
     """What a backend sees of a tensor: the physical shape, the dtype, and the device."""
 

@@ -48,7 +48,7 @@ def link(base: Any, view: Any, index: Any) -> None:
     no view itself. Otherwise it is held strongly, since assignments travel through it.
     """
     whole = type(index) is tuple
-    view._index = tuple([_settled(entry) for entry in index]) if whole else _settled(index)
+    view._index = tuple([settled(entry) for entry in index]) if whole else settled(index)
     views = getattr(base, "_views", None)
     if views is None:
         views = base._views = []
@@ -64,7 +64,7 @@ def link(base: Any, view: Any, index: Any) -> None:
     views.append(weakref.ref(view))
 
 
-def _settled(entry: Any) -> Any:
+def settled(entry: Any) -> Any:
     """An entry of a basic index as it is now: tensors in slices may be assigned to later."""
     kind = type(entry)
     if kind in _STAYS:
@@ -73,7 +73,7 @@ def _settled(entry: Any) -> Any:
         start, stop, step = entry.start, entry.stop, entry.step
         if type(start) in _STAYS and type(stop) in _STAYS and type(step) in _STAYS:
             return entry
-        return slice(_settled(start), _settled(stop), _settled(step))
+        return slice(settled(start), settled(stop), settled(step))
     return as_int(entry)
 
 
