@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -199,3 +201,34 @@ def test_threads_write_and_look_at_once():
     reader.join()
     assert not wrong
     assert np.asarray(x)[:5].tolist() == [1995, 1996, 1997, 1998, 1999]
+
+
+@pytest.fixture
+def restless():
+    """Threads that take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_what_a_thread_has_seen_does_not_change_under_it():
+    x = wf.zeros(16_000)
+    changed, done = [], threading.Event()
+
+    def look():
+        while not done.is_set():
+            seen = x.data()
+            then = seen.tobytes()
+            time.sleep(0)
+            changed.extend([seen.tobytes() != then, seen[0] != seen[-1]])
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    values = [wf.full(x.shape, float(i)) for i in range(2)]
+    for i in range(20_000):
+        x[:] = values[i % 2]
+    done.set()
+    reader.join()
+    assert not any(changed)

@@ -8,8 +8,10 @@ in place until somebody looks.
 
 from __future__ import annotations
 
+import os
 import weakref
 from math import prod
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,11 +205,12 @@ class Unread(TensorImpl):
 
     def settle(self) -> None:
         """Have it stay as it is."""
-        array = self.payload
-        if array is not None:
-            _slot.__set__(self, array)
-            self.__class__ = TensorImpl  # type: ignore[assignment]
-            self.payload = None
+        with _writing:
+            array = self.payload
+            if array is not None:
+                _slot.__set__(self, array)
+                self.__class__ = TensorImpl  # type: ignore[assignment]
+                self.payload = None
 
     @property
     def data(self) -> Any:
@@ -221,24 +224,36 @@ class Unread(TensorImpl):
 
 
 _slot: Any = vars(TensorImpl)["data"]  # where `Unread` values keep what is read of them
+_writing = RLock()  # so that whoever looks sees an assignment of another thread whole, or not
 
 
 def write_unread(impl: TensorImpl, where: Any, values: Any) -> bool:
     """Write on a value that was `Unread` a moment ago; False where somebody has read it since."""
-    array = impl.payload
-    if array is None:
-        return False
-    array[where] = values
+    with _writing:
+        array = impl.payload
+        if array is None:
+            return False
+        array[where] = values
     return True
 
 
 def copy_unread(impl: TensorImpl, where: Any, limit: int) -> Any:
     """A copy of up to `limit` elements of such a value; None where it cannot be had."""
     try:
-        array = impl.payload[where]
-        return np.array(array, order="C") if array.size <= limit else None
+        with _writing:
+            array = impl.payload[where]
+            return np.array(array, order="C") if array.size <= limit else None
     except (IndexError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _reset_after_fork() -> None:
+    global _writing
+    _writing = RLock()  # a thread that is not in the child may hold the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class DriverTensorType(NamedTuple):
