@@ -326,3 +326,12 @@ def test_rules_may_assign_to_what_they_are_given():
         _, pushed = wf.jvp(lambda x, f=f: f(x) + x, (x,), (t,))
         assert pushed.tolist() == [slope + 1] * 2
         assert x.tolist() == t.tolist() == [1, 1]
+
+
+def test_rules_use_the_values_of_their_time():
+    kept, factor, x = wf.ones(2), wf.ones(2), wf.ones(2)
+    f = wf.custom_vjp(lambda k, x: x * k, nondiff_argnums=(0,))
+    f.defvjp(lambda k, x: (x * k, kept), lambda k, saved, ct: (ct * k * saved,))
+    pullback = wf.vjp(lambda x: f(factor, x), x)[1]
+    kept[0] = factor[1] = 5.0
+    assert pullback(wf.ones(2))[0].tolist() == [1, 1]

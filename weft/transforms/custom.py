@@ -160,9 +160,9 @@ class Custom:
         update_wrapper(wrapper, function)
 
     def _positional(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments in order: rules take no keywords."""
+        """The arguments in order: rules take no keywords, and may need the others' values later."""
         if not keywords:
-            return args
+            return tuple(alias(x) if isinstance(x, Tensor) else x for x in args)
         bound = signature(self.function).bind(*args, **keywords)
         bound.apply_defaults()
         if bound.kwargs:
@@ -170,7 +170,7 @@ class Custom:
                 f"{type(self).__name__}: rules take positional arguments only, got keyword"
                 f" {', '.join(bound.kwargs)}\nhint: make it positional"
             )
-        return bound.args
+        return self._positional(bound.args, {})
 
     def _split(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         if any(i >= len(args) for i in self.nondiff):
@@ -307,7 +307,8 @@ class custom_vjp(Custom):
                 )
             leaves, residual = tree_flatten(saved)
             residual_structure[:] = [residual]
-            return tuple(tree_leaves(tree_map(to_tensor, out))), tuple(map(to_tensor, leaves))
+            kept = _handles(tuple(map(to_tensor, leaves)))  # as they are now, to be used later
+            return tuple(tree_leaves(tree_map(to_tensor, out))), tuple(kept)
 
         def back(saved: Any, ct: Tensors, primals: Tensors) -> Any:
             residual = tree_unflatten(residual_structure[0], _handles(saved))
