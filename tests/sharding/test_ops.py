@@ -146,3 +146,18 @@ def test_leading_axes_stay_split_and_nothing_is_communicated(op, example) -> Non
     for x in made if isinstance(made, tuple) else (made,):
         assert x.sharding.axes[0] == ("x",)
         assert x.sharding.mesh == HALVES
+
+
+def test_a_layout_has_the_values_of_its_time() -> None:
+    mesh = wf.DeviceMesh("pair", (2,), ("x",))
+    same = wf.shard_map(lambda a: a, mesh, in_specs=P(), out_specs=P())
+    manual = wf.shard_map(lambda a: a, mesh, in_specs=P(), out_specs=P(), manual=True)
+    for lay in (lambda x: wf.shard(x, mesh, P()), same, manual):
+        x = wf.ones(4)
+        y = lay(x)
+        x[0] = 5.0
+        y.dual.shards[0].tensor[1] = 6.0
+        assert y.tolist() == [1, 1, 1, 1]
+        assert x.tolist() == [5, 1, 1, 1]
+    x.dual.shards[0].tensor[0] = 7.0
+    assert x.tolist() == [5, 1, 1, 1]

@@ -16,6 +16,7 @@ from weft.core.common.types import Shape
 from weft.core.sharding.pieces import Pieces, local_places
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.views import alias
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Dual:
         mesh, whole = self.spec.mesh, self.logical.shape
         if mesh is None or self._pieces is None:
             index = tuple(slice(0, size) for size in whole)
-            return (Shard(self.logical.device, index, self.logical),)
+            return (Shard(self.logical.device, index, alias(self.logical)),)
         found = []
         for place in local_places(mesh):
             at = mesh.coordinates(place)
@@ -73,8 +74,8 @@ class Dual:
 
 
 def _on(piece: Tensor, mesh: DeviceMesh, place: int) -> Tensor:
-    """A piece, seen as the tensor of its own device; logical CPU devices share memory."""
+    """A piece, as a tensor of its own on its device; logical CPU devices share memory."""
     device: Any = mesh.devices[place]
     if piece.owner is not None or device is piece.device:
-        return piece
+        return alias(piece)
     return Tensor(TensorImpl(piece.shape, piece.dtype, device, piece.data()))

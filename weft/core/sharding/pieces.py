@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
 from weft.core.common.types import TensorType
+from weft.core.tensor.views import alias
 from weft.errors import ShardingError
 
 Coordinates: TypeAlias = tuple[int, ...]  # along some mesh axes, in their order
@@ -118,8 +119,8 @@ class Pieces:
 
     @classmethod
     def everywhere(cls, mesh: DeviceMesh, tensor: Any) -> Pieces:
-        """The same tensor on every device."""
-        return cls(mesh, (), {(): tensor})
+        """The same tensor on every device, as it is now."""
+        return cls(mesh, (), {(): alias(tensor)})
 
     @classmethod
     def build(
