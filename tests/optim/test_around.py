@@ -89,6 +89,18 @@ def test_an_average_of_parameters_follows_them():
             np.testing.assert_allclose(first.value["w"].numpy(), moved, rtol=digits)
 
 
+def test_an_average_does_not_move_when_parameters_are_assigned_to():
+    params = {"w": wf.zeros(2), "seen": wf.tensor([1])}
+    average = optim.ema(0.5)
+    states = [average.init(params)]
+    states.append(average.update(params, states[0]))
+    params["w"] += 4.0
+    params["seen"][0] = 2
+    for state in states:
+        assert state.value["w"].tolist() == [0, 0]
+        assert state.value["seen"].tolist() == [1]
+
+
 def regions(transform, count=100):
     params = [wf.tensor(np.ones((17 + i, 33), np.float32)) for i in range(count)]
     state = transform.init(params)

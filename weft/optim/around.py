@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -131,7 +132,8 @@ class EmaState(NamedTuple):
 class Ema:
     """A running mean of parameters: `state = ema.update(params, state)`, read `state.value`.
 
-    What is no float, such as a counter, is not averaged: the latest value counts.
+    What is no float, such as a counter, is not averaged: the latest value counts. Parameters may
+    be assigned to: the mean has values of its own.
     """
 
     decay: float
@@ -139,7 +141,7 @@ class Ema:
 
     def init(self, params: Any) -> EmaState:
         """The state that starts from these parameters."""
-        return EmaState(first_count(), tree_map(widened, params))
+        return EmaState(first_count(), tree_map(lambda p: copy(widened(p)), params))
 
     def update(self, params: Any, state: EmaState) -> EmaState:
         """The state after a step: moved toward the parameters by 1 − decay."""
@@ -148,7 +150,7 @@ class Ema:
 
         def moved(old: Any, p: Any) -> Any:
             if not dtypes.is_inexact(old.dtype):
-                return p
+                return copy(p)
             return old + fresh[old.dtype] * (widened(p) - old)
 
         return EmaState(count, tree_map(moved, state.value, params))
