@@ -385,3 +385,16 @@ def test_a_derivative_uses_the_values_of_its_time():
     scale += 1.0
     x[0] = 100.0
     np.testing.assert_allclose(pull(wf.ones(2))[0].numpy(), want, rtol=1e-6)
+
+
+def test_an_element_is_a_value_and_an_ellipsis_makes_it_a_view():
+    x = wf.tensor([3.0, 1.0, 2.0])
+    x[0], x[1] = x[1], x[0]
+    total = x[0]
+    for other in list(x)[1:]:
+        total += other
+    assert total.item() == 6
+    assert x.tolist() == [1, 3, 2]
+    last = x[-1, ...]
+    last += 5
+    assert x.tolist() == [1, 3, 7]

@@ -12,6 +12,10 @@ from weft.core.tensor.views import assign, link, put
 _SCALARS = (bool, int, float, complex, np.generic, np.ndarray)
 
 
+def _has_ellipsis(index: Any) -> bool:
+    return index is Ellipsis or (type(index) is tuple and any(e is Ellipsis for e in index))
+
+
 class Operators:
     """Arithmetic, comparison and indexing with Python's syntax."""
 
@@ -29,9 +33,10 @@ class Operators:
         return result if result is NotImplemented else assign(self, result, f"in-place {name}")
 
     def __getitem__(self, index: Any) -> Self:
-        result: Self = FUNCTIONS["getitem"](self, index)
-        if FUNCTIONS["is_basic_index"](index):
-            link(self, result, index)
+        found: Any = FUNCTIONS["getitem"](self, index)
+        if FUNCTIONS["is_basic_index"](index) and (found._impl.shape or _has_ellipsis(index)):
+            link(self, found, index)  # an element is a value, as in NumPy
+        result: Self = found
         return result
 
     def __setitem__(self, index: Any, value: Any) -> None:
