@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from dataclasses import dataclass
+import gc
+from collections import defaultdict, deque, namedtuple
+from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -27,6 +30,25 @@ class Plain:
     @partial(wf.compile, static_argnames="self")
     def compiled(self, a: Any) -> Any:
         return a * self.weight
+
+
+class Slotted:
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Any) -> None:
+        self.weight = weight
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSlotted:
+    weight: Any
+
+
+@wf.register_dataclass
+@dataclass
+class Registered:
+    weight: Any
+    factor: float = field(default=1.0, metadata={"static": True})
 
 
 @dataclass
@@ -106,21 +128,131 @@ def of_helper() -> Any:
     return lambda a: helper(a), lambda v: held.update(w=full(v))
 
 
-HOLDERS = {
-    f.__name__: f
-    for f in (
-        of_dict,
-        of_list,
-        of_variable,
-        of_named_tuple,
-        of_object,
-        of_method,
-        of_callable,
-        of_partial,
-        of_module,
-        of_helper,
-    )
-}
+def of_slots() -> Any:
+    held = Slotted(full(1))
+    return lambda a: a * held.weight, lambda v: setattr(held, "weight", full(v))
+
+
+def of_frozen_slots() -> Any:
+    held = FrozenSlotted(full(1))
+
+    def change(v: float) -> None:
+        nonlocal held
+        held = FrozenSlotted(full(v))
+
+    return lambda a: a * held.weight, change
+
+
+def of_class() -> Any:
+    held = type("Held", (), {"inner": {"w": full(1)}})
+    return lambda a: a * held.inner["w"], lambda v: held.inner.update(w=full(v))
+
+
+def of_class_shadowed() -> Any:
+    held = type("Held", (), {"weight": full(1)})()
+    return lambda a: a * held.weight, lambda v: setattr(held, "weight", full(v))
+
+
+def of_python_module() -> Any:
+    held = ModuleType("held")
+    exec("w = None\ndef helper(a): return a * w", vars(held))
+    held.w = full(1)
+    return lambda a: held.helper(a), lambda v: setattr(held, "w", full(v))
+
+
+def of_method_of_object() -> Any:
+    weight = full(1)
+
+    def change(v: float) -> None:
+        nonlocal weight
+        weight = full(v)
+
+    class Held:
+        @property
+        def twice(self) -> Any:
+            return weight
+
+        def scaled(self, a: Any) -> Any:
+            return a * self.twice
+
+    held = Held()
+    return lambda a: held.scaled(a), change
+
+
+def of_functions_in_a_list() -> Any:
+    held = {"w": full(1)}
+    functions = [lambda a: a * held["w"]]
+    return lambda a: functions[0](a), lambda v: held.update(w=full(v))
+
+
+def of_compiled_in_a_list() -> Any:
+    held = {"w": full(1)}
+    functions = [wf.compile(lambda a: a * held["w"])]
+    return lambda a: functions[0](a), lambda v: held.update(w=full(v))
+
+
+def of_another_closure() -> Any:
+    def make(w: Any) -> Any:
+        return lambda a: a * w
+
+    inner = make(full(1))
+
+    def change(v: float) -> None:
+        nonlocal inner
+        inner = make(full(v))
+
+    return lambda a: inner(a), change
+
+
+def of_another_partial() -> Any:
+    inner = partial(wf.multiply, full(1))
+
+    def change(v: float) -> None:
+        nonlocal inner
+        inner = partial(wf.multiply, full(v))
+
+    return lambda a: inner(a), change
+
+
+def of_another_method() -> Any:
+    inner = Plain(full(1)).__call__
+
+    def change(v: float) -> None:
+        nonlocal inner
+        inner = Plain(full(v)).__call__
+
+    return lambda a: inner(a), change
+
+
+def of_default() -> Any:
+    held = {"w": full(1)}
+
+    def function(a: Any, *, inner: Any = held) -> Any:
+        return a * inner["w"]
+
+    return lambda a: function(a), lambda v: held.update(w=full(v))
+
+
+def of_attribute_of_function() -> Any:
+    def function(a: Any) -> Any:
+        return a * function.weight  # type: ignore[attr-defined]
+
+    function.weight = full(1)  # type: ignore[attr-defined]
+    return function, lambda v: setattr(function, "weight", full(v))
+
+
+def of_deque() -> Any:
+    held = deque([full(1)])
+    return lambda a: a * held[0], lambda v: held.__setitem__(0, full(v))
+
+
+def of_weak_reference() -> Any:
+    held = Plain(full(1))
+    weak = ref(held)
+    return lambda a: weak()(a), lambda v: setattr(held, "weight", full(v))
+
+
+HOLDERS = {name: make for name, make in list(globals().items()) if name.startswith("of_")}
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -202,3 +334,98 @@ def test_holders_that_hold_themselves_are_looked_into_once():
     for value in (1, 2):
         held["w"] = full(value)
         assert compiled(X).tolist() == [value, 2 * value]
+
+
+def test_a_variable_of_the_same_name_is_not_the_place():
+    weight = full(1)
+    held = Plain(weight)
+    compiled = wf.compile(lambda a: a * held.weight + 0 * weight)
+    assert compiled(X).tolist() == [1, 2]
+    held.weight = full(5)
+    for _ in range(3):
+        assert compiled(X).tolist() == [5, 10]
+
+
+def test_one_holder_in_two_places_may_part():
+    inner = {"w": full(1)}
+    held = {"a": inner, "b": inner}
+    compiled = wf.compile(lambda a: a * held["b"]["w"])
+    assert compiled(X).tolist() == [1, 2]
+    held["b"] = {"w": full(4)}
+    for _ in range(3):
+        assert compiled(X).tolist() == [4, 8]
+    assert compiled.stats.traces == 2
+
+
+def test_a_static_function_is_looked_into():
+    held = {"w": full(1)}
+    compiled = wf.compile(lambda f, a: f(a), static_argnums=0)
+
+    def function(a: Any) -> Any:
+        return a * held["w"]
+
+    for value in (1, 5):
+        held["w"] = full(value)
+        for _ in range(3):
+            assert compiled(function, X).tolist() == [value, 2 * value]
+
+
+def test_a_setting_changed_in_place_is_traced_again():
+    held = Registered(full(1))
+    compiled = wf.compile(lambda a: a * held.weight * held.factor)
+    for factor in (1.0, 2.0, 3.0):
+        held.factor = factor
+        for _ in range(3):
+            assert compiled(X).tolist() == [factor, 2 * factor]
+    assert (
+        compiled.why_recompiled()
+        == ["captured tensor held.weight: held has another structure now"] * 2
+    )
+
+
+def test_attributes_that_no_code_names_do_not_count():
+    held = Plain(full(1))
+    held.history = []  # type: ignore[attr-defined]
+    compiled = wf.compile(lambda a: held(a))
+    for value in (1, 2, 3):
+        held.weight = full(value)
+        vars(held)["history"].append(held.weight)
+        assert compiled(X).tolist() == [value, 2 * value]
+    assert compiled.stats.traces == 1
+
+
+def test_looking_up_adds_nothing_to_a_defaultdict():
+    held: Any = defaultdict(lambda: full(9), w=full(1), u=full(2))
+    compiled = wf.compile(lambda a: a * held["w"] if "w" in held else a)
+    for _ in range(3):
+        assert compiled(X).tolist() == [1, 2]
+    del held["w"]
+    held["v"] = full(3)
+    assert compiled(X).tolist() == [1, 2]
+    assert sorted(held) == ["u", "v"]
+
+
+@pytest.mark.parametrize("make", [wf.negative, Plain, Scaled])
+def test_what_was_replaced_is_let_go(make):
+    held = {"it": make(full(-1))}
+    compiled = wf.compile(lambda a: a * getattr(held["it"], "weight", held["it"]))
+    for _ in range(3):
+        compiled(X)
+    old = ref(held["it"])
+    held["it"] = make(full(2))
+    for _ in range(3):
+        assert abs(compiled(X)).tolist() == [2, 4]
+    gc.collect()
+    assert old() is None
+
+
+def test_why_a_place_has_no_tensor_is_told():
+    held: Any = [full(1)]
+    compiled = wf.compile(lambda a: sum((a * w for w in held), 0.0))
+    compiled(X)
+    held.append(full(1))
+    compiled(X)
+    assert compiled.why_recompiled() == ["captured tensor held[0]: the length of held was 1, now 2"]
+    held = (full(1),)
+    compiled(X)
+    assert "held was a list, now (" in compiled.why_recompiled()[-1]

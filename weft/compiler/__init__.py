@@ -4,7 +4,8 @@
 |---|---|
 | `function` | `CompiledFunction`: what `compile` makes |
 | `signature` | kinds of calls: static arguments, cache keys, why two calls differ |
-| `capture`, `variables` | a function traced: inputs, captured tensors, random states |
+| `capture` | a function traced: inputs, captured tensors, random states |
+| `variables`, `holders` | places where captured tensors lie; the search for them |
 | `specialization` | one traced and compiled version of a function |
 | `flatten` | code made for one kind of call: arrays from arguments, tensors from arrays |
 | `partition`, `bucket` | traces over a mesh as traces of pieces; sums that go together |

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.variables import Variable, find_variables
+from weft.compiler.holders import find_variables
+from weft.compiler.variables import Shapes, Variable
 from weft.core.common import dtypes
 from weft.core.common.device import Device
 from weft.core.common.handler import Handler, installed
@@ -167,20 +168,20 @@ class Threaded(Threads):
 class Capture:
     """An outer tensor the function uses, and the variables that held it, if any did."""
 
-    handle: Tensor
+    handle: Tensor | None  # if no variable held it
     type: TensorType
     device: Device
     variables: tuple[Variable, ...]
     spec: Any = None  # how it lay over a mesh
 
-    def current(self) -> Any:
+    def current(self, shapes: Shapes) -> Any:
         """What the variables hold now."""
-        return self.variables[0].read() if self.variables else self.handle
+        return self.variables[0].read(shapes) if self.variables else self.handle
 
-    def parted(self) -> str:
+    def parted(self, held: Any, shapes: Shapes) -> str:
         """The name of a variable that holds another tensor than the first one; empty if none."""
-        held = self.current()
-        return next((each.path for each in self.variables if each.read() is not held), "")
+        others = self.variables[1:]
+        return next((each.path for each in others if each.read(shapes) is not held), "")
 
     @property
     def name(self) -> str:
@@ -202,11 +203,19 @@ class Program:
     calls: int  # that the function made
     shared: int  # of them, repetitions of an equal one
 
+    def captured(self) -> list[Any]:
+        """What is captured now."""
+        shapes = Shapes()
+        return [each.current(shapes) for each in self.captures]
 
-def capture(function: Callable[..., Any], name: str, leaves: Sequence[Any], build: Any) -> Program:
+
+def capture(
+    function: Callable[..., Any], name: str, leaves: Sequence[Any], build: Any
+) -> tuple[Program, list[Tensor]]:
     """Run `function` once on abstract leaves: types of tensors, or Python's number types.
 
-    `build` puts leaves into positional and keyword arguments.
+    `build` puts leaves into positional and keyword arguments. With the program come the tensors
+    that it captured.
     """
     with Compile(name) as recorder:
         assert isinstance(recorder, Compile)
@@ -224,8 +233,9 @@ def capture(function: Callable[..., Any], name: str, leaves: Sequence[Any], buil
             tensors = [_output(name, x, result, place) for place, x in enumerate(outputs)]
     refs = tuple(map(recorder.ref, tensors))
     given = (*args, *keywords.values())
-    variables = find_variables(function, [handle for handle, _ in recorder.handles], given)
-    return _program(recorder, threads, variables, refs, structure, inputs)
+    handles = [handle for handle, _ in recorder.handles]
+    variables = find_variables(function, handles, given)
+    return _program(recorder, threads, variables, refs, structure, inputs), handles
 
 
 def _program(
@@ -237,8 +247,9 @@ def _program(
     leaves: list[Tensor],
 ) -> Program:
     captures = tuple(
-        Capture(handle, impl.type, impl.device, variables[id(handle)], impl.spec)
+        Capture(None if held else handle, impl.type, impl.device, held, impl.spec)
         for handle, impl in recorder.handles
+        for held in (variables[id(handle)],)
     )
     constants = recorder.constants.values()
     places = {source: place for place, source in enumerate(threads.slots)}

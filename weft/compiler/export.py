@@ -61,7 +61,7 @@ def save(path: Any, program: Program, signature: Signature, paths: list[str]) ->
     encoder = Encoder(name)
     trace = program.trace
     numbers = {node: i for i, node in enumerate((*trace.inputs, *trace.nodes))}
-    held = tuple(each.current() for each in program.captures)
+    held = tuple(program.captured())
     header = {
         "trace": encoder.trace(trace, (*held, *trace.captures)),
         "arguments": _structure(name, signature.structure),
@@ -149,13 +149,14 @@ class LoadedFunction:
                 return compiled.leave(compiled.run(arrays))
         call = self._parameters.call(args, keywords)
         self._check(call, args, keywords)
-        if not compiled.runs_plainly(call):
-            return compiled.replay(call, self._exhausted)
+        captured = compiled.program.captured()
+        if not compiled.runs_plainly(call, captured):
+            return compiled.replay(call, captured, self._exhausted)
         if compiled.is_ready:
             compiled.ease(call, (args, keywords))
         else:
             compiled.build(Counting())
-        arrays = compiled.gather(call)
+        arrays = compiled.gather(call, captured)
         return self._exhausted() if arrays is None else compiled.leave(compiled.run(arrays))
 
     def _check(self, call: Call, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType, NoneType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import optree
@@ -17,7 +19,7 @@ import optree
 from weft.compiler.capture import Capture, Program
 from weft.compiler.donation import give
 from weft.compiler.signature import Call, Leaf
-from weft.compiler.variables import Step, Variable, structure_of
+from weft.compiler.variables import CONTAINERS, Step, Variable, Way, is_alike, shape_of
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import CPU
 from weft.core.common.frozen import Exact
@@ -55,6 +57,7 @@ class _Text:
             "ndarray": np.ndarray,
             "is_shared": is_shared,
             "line": user_position,
+            "dict_get": dict.get,
         }
         self._bound: dict[int, str] = {}
         self._count = 0
@@ -120,7 +123,7 @@ def make_enter(
     held = []
     for position, capture in enumerate(program.captures, first):
         handle = _write_capture(text, capture)
-        leaf = Leaf(capture.type, capture.handle.device, capture.handle._impl.spec)
+        leaf = Leaf(capture.type, capture.device, capture.spec)
         watched = position in lasting
         held.append(_write_tensor(text, handle, leaf, position in kept, False, watched))
     for slot in program.slots:
@@ -298,18 +301,38 @@ def _write_variable(text: _Text, variable: Variable) -> str:
 
 
 def _write_step(text: _Text, holder: str, step: Step) -> str:
-    """Read what something holds; an object that is another one has to be such a tree, too."""
+    """Read what something holds; what holds it has to be of the same shape."""
     found, key = text.fresh(), text.name(step.key)
-    text.refuse_if(f"type({holder}) is not {text.name(step.kind)}")
-    if step.size is None:
-        last = text.name(_Last(step.structure))
-        text.refuse_if(f"{holder} is not {last}.object and not {last}.takes({holder})")
-        text.add(f"try: {found} = {holder}.__dict__[{key}]")
+    mark = holder, step.kind
+    if mark not in text.places:
+        text.places[mark] = holder
+        text.refuse_if(f"type({holder}) is not {text.name(step.kind)}")
+        _write_shape(text, holder, step)
+    taken = f"{found} = {step.way.value.format(holder=holder, key=key)}"
+    if step.way in (Way.ITEM, Way.CELL):
+        text.add(f"try: {taken}")
+        text.add("except (IndexError, ValueError): return None")
     else:
-        text.refuse_if(f"len({holder}) != {step.size}")
-        text.add(f"try: {found} = {holder}[{key}]")
-    text.add("except (KeyError, IndexError): return None")
+        text.add(taken)
     return found
+
+
+def _write_shape(text: _Text, holder: str, step: Step) -> None:
+    """Check what `shape_of` says of a holder."""
+    if step.same is None:
+        return
+    if issubclass(step.kind, CONTAINERS):
+        text.refuse_if(f"len({holder}) != {step.same}")
+    elif step.kind is FunctionType:
+        text.refuse_if(f"{holder}.__code__ is not {text.name(step.same)}")
+    elif step.kind is MethodType:
+        text.refuse_if(f"{holder}.__func__ is not {text.name(step.same)}")
+    elif step.kind.__setattr__ is object.__setattr__:  # others do not change
+        same = f"{text.name(is_alike)}({text.name(shape_of)}({holder}), {text.name(step.same)})"
+        text.refuse_if(f"not {same}")
+    else:
+        last = text.name(_Last(step.same))
+        text.refuse_if(f"{holder} is not {last}.object() and not {last}.takes({holder})")
 
 
 class _Last:
@@ -317,13 +340,16 @@ class _Last:
 
     def __init__(self, structure: Any) -> None:
         self.structure = structure
-        self.object: Any = None
+        self.object: Callable[[], Any] = NoneType
 
     def takes(self, other: Any) -> bool:
-        """Whether another object will do, which is then remembered."""
-        if structure_of(other) != self.structure:
+        """Whether another object will do, which is then remembered while others have it."""
+        if not is_alike(shape_of(other), self.structure):
             return False
-        self.object = other
+        try:
+            self.object = ref(other)
+        except TypeError:  # an object with slots
+            self.object = NoneType
         return True
 
 

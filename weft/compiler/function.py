@@ -107,43 +107,45 @@ class CompiledFunction:
 
     def _general(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         call = self._parameters.call(args, keywords)
-        found = self._specialization(call, args, keywords)
-        if not found.runs_plainly(call):
-            return found.replay(call, lambda: self._function(*args, **keywords))
+        found, captured = self._specialization(call, args, keywords)
+        if not found.runs_plainly(call, captured):
+            return found.replay(call, captured, lambda: self._function(*args, **keywords))
         if found.is_ready:
             found.ease(call, (args, keywords))
         else:
             self._prepare(found)
         if current() is None:
             self._ready = found
-        arrays = found.gather(call)
+        arrays = found.gather(call, captured)
         if arrays is None:  # a generator is about to change its base key: do as eager code would
             return self._function(*args, **keywords)
         return found.leave(found.run(arrays))
 
     def _specialization(
         self, call: Call, args: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Specialization:
-        """The one for this kind of call, traced now if there is none."""
+    ) -> tuple[Specialization, list[Any]]:
+        """The one for this kind of call, traced now if there is none, and what it captures now."""
         signature = call.signature
         with _tracing:
             known = self._cache.get(signature, ())
             for each in known:
-                if each.fits():
+                captured = each.fitting()
+                if captured is not None:
                     self._cache.move_to_end(signature)
                     self._counting.add(hits=1)
-                    return each
+                    return each, captured
             self._counting.add(misses=1)
             paths = self._parameters.paths(args, keywords)
             self._explain_miss(signature, paths, known)
-            made = self._trace(call, paths, self._parameters.donations(args, keywords))
+            donated = self._parameters.donations(args, keywords)
+            made, captured = self._trace(call, paths, donated)
             if made.program.lasting:
                 self._keep(made)
-            return made
+            return made, captured
 
     def _explain_miss(self, signature: Signature, paths: list[str], known: Any) -> None:
         if known:
-            self._reasons.extend(known[-1].capture_changes())
+            self._reasons.extend(known[-1].capture_changes()[1])
         elif self._last is not None:
             old, before = self._last
             label = self._parameters.label
@@ -151,7 +153,9 @@ class CompiledFunction:
             self._reasons.extend(found or ["this kind of call had left the cache"])
         self._last = signature, paths
 
-    def _trace(self, call: Call, paths: list[str], donated: tuple[bool, ...]) -> Specialization:
+    def _trace(
+        self, call: Call, paths: list[str], donated: tuple[bool, ...]
+    ) -> tuple[Specialization, list[Any]]:
         mark = (get_ident(), call.signature)
         if mark in self._running:
             raise ArgumentError(
@@ -162,7 +166,7 @@ class CompiledFunction:
         try:
             leaves = [(leaf.kind, leaf.device, leaf.spec) for leaf in call.signature.leaves]
             with _undisturbed(), self._counting.timed("trace"):
-                program = capture(self._function, self.name, leaves, call.build)
+                program, captured = capture(self._function, self.name, leaves, call.build)
         finally:
             self._running.discard(mark)
         needed = len(program.trace.nodes)
@@ -172,7 +176,7 @@ class CompiledFunction:
             shared=program.shared,
             dead=program.calls - program.shared - needed,
         )
-        return Specialization(call.signature, program, paths, donated)
+        return Specialization(call.signature, program, paths, donated), captured
 
     def _keep(self, made: Specialization) -> None:
         self._cache.setdefault(made.signature, []).append(made)
@@ -215,7 +219,7 @@ class CompiledFunction:
     def trace(self, *args: Any, **keywords: Any) -> Trace:
         """The captured graph for these arguments, as it was traced; nothing runs."""
         call = self._parameters.call(args, keywords)
-        return self._specialization(call, args, keywords).program.trace
+        return self._specialization(call, args, keywords)[0].program.trace
 
     def lower(self, *args: Any, **keywords: Any) -> Trace:
         """The graph for these arguments after it was simplified: what is compiled."""
@@ -238,12 +242,12 @@ class CompiledFunction:
         no code of yours: a function that calls back into Python cannot be saved.
         """
         call = self._parameters.call(args, keywords)
-        found = self._specialization(call, args, keywords)
+        found, _ = self._specialization(call, args, keywords)
         export.save(path, found.program, call.signature, found.paths)
 
     def prepared(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Specialization:
         """What is traced and compiled for these arguments; nothing runs."""
         call = self._parameters.call(args, keywords)
-        found = self._specialization(call, args, keywords)
+        found, _ = self._specialization(call, args, keywords)
         self._prepare(found)
         return found

@@ -15,6 +15,7 @@ from weft.compiler.flatten import Enter, Leave, make_enter, make_leave
 from weft.compiler.partition import Partition, is_distributed, partition
 from weft.compiler.signature import Call, Signature, in_objects
 from weft.compiler.statistics import Counting
+from weft.compiler.variables import Shapes
 from weft.core.autograd.imperative import AMBIENT
 from weft.core.common.handler import Handler, current
 from weft.core.common.source import blamed
@@ -59,19 +60,22 @@ class Specialization:
         self.parts = None
         self._generation = generation()
 
-    def fits(self) -> bool:
-        """Whether captured tensors have the types, and devices the owners, of the trace."""
+    def fitting(self) -> list[Any] | None:
+        """Captured tensors if they have the types, and devices the owners, of the trace."""
         if self.parts is not None and self._generation != generation():
-            return False
-        return not self.capture_changes()
+            return None
+        captured, changes = self.capture_changes()
+        return None if changes else captured
 
-    def capture_changes(self) -> list[str]:
-        """Which captured tensors have changed, in words."""
-        changes = []
+    def capture_changes(self) -> tuple[list[Any], list[str]]:
+        """What is captured now, and which of it has changed, in words."""
+        captured, changes = [], []
+        shapes = Shapes()
         for each in self.program.captures:
-            now = each.current()
+            now = each.current(shapes)
+            captured.append(now)
             if not isinstance(now, Tensor):
-                changes.append(f"captured tensor {each.name}: is no tensor there any more")
+                changes.append(f"captured tensor {each.name}: {each.variables[0].change()}")
             elif now.type != each.type:
                 changes.append(f"captured tensor {each.name}: was {each.type}, now {now.type}")
             elif now._impl.spec != each.spec:
@@ -82,17 +86,17 @@ class Specialization:
                 changes.append(
                     f"captured tensor {each.name}: device was {each.device}, now {now.device}"
                 )
-            elif other := each.parted():
+            elif other := each.parted(now, shapes):
                 changes.append(f"captured tensor {each.name}: {other} is no longer the same one")
-        return changes
+        return captured, changes
 
-    def runs_plainly(self, call: Call) -> bool:
+    def runs_plainly(self, call: Call, captured: Sequence[Any]) -> bool:
         """Whether a call can run on data: no transform wants to see what happens inside."""
         constant = _inside_no_grad()
         if not constant and current() is not None:
             return False
         tensors = [x for x in call.leaves if isinstance(x, Tensor)]
-        tensors += [each.current() for each in self.program.captures]
+        tensors += captured
         return all(_is_plain(x, constant) for x in tensors)
 
     def build(self, counting: Counting, general: bool = False, own: bool = True) -> None:
@@ -157,10 +161,10 @@ class Specialization:
         arrays = [np.array(self._array(x, limits, path, -1)) for x, limits, path in pairs]
         for node in self.program.trace.inputs[len(arrays) :][: 2 * len(self.program.slots)]:
             arrays.append(np.zeros(node.types[0].shape, node.types[0].dtype))
-        captured = self.program.captures
-        return arrays + [self._array(x.current(), None, x.name, -1) for x in captured]
+        captured = zip(self.program.captured(), self.program.captures, strict=True)
+        return arrays + [self._array(x, None, each.name, -1) for x, each in captured]
 
-    def gather(self, call: Call) -> list[Any] | None:
+    def gather(self, call: Call, captured: Sequence[Any]) -> list[Any] | None:
         """The arrays of a call, by the general path; None if a generator has to start anew."""
         arrays: list[Any] = []
         pairs = zip(call.leaves, self.program.limits, self.paths, strict=True)
@@ -174,8 +178,8 @@ class Specialization:
             if taken is None:
                 return None
             arrays += [taken[0].data(), np.array(taken[1], np.uint32)]
-        for each in self.program.captures:
-            for piece in pieces_of(each.current()):
+        for held, each in zip(captured, self.program.captures, strict=True):
+            for piece in pieces_of(held):
                 arrays.append(self._array(piece, None, each.name, len(arrays)))
         given = [
             (first[i] + k, piece, path)
@@ -211,8 +215,10 @@ class Specialization:
             and not any(shape[-len(leaf.kind.shape) :] == leaf.kind.shape for shape in made)
         ]
         first = len(self.signature.leaves) + 2 * len(self.program.slots)
-        for place, each in enumerate(self.program.captures, first):
-            tensor = _opened(each.current())
+        for place, held in enumerate(self.program.captured(), first):
+            if not isinstance(held, Tensor):
+                continue  # another thread took it away just now
+            tensor = _opened(held)
             data = tensor.data()
             if isinstance(data, np.ndarray) and not (tensor._impl.shared or is_shared(data)):
                 found.append(place)
@@ -241,7 +247,7 @@ class Specialization:
             return data.view()  # nobody has seen this array before
         return data
 
-    def replay(self, call: Call, again: Callable[[], Any]) -> Any:
+    def replay(self, call: Call, captured: Sequence[Any], again: Callable[[], Any]) -> Any:
         """Perform the recorded calls in the current handler; `again` runs the function itself."""
         operands = [
             _operand(x, leaf.device, limits, path)
@@ -259,7 +265,7 @@ class Specialization:
             if taken is None:
                 return again()
             operands += taken
-        operands += [each.current() for each in self.program.captures]
+        operands += captured
         trace = self.program.trace
 
         def step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:

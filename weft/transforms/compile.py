@@ -35,9 +35,9 @@ def compile(
     dtypes run no Python of yours. Python numbers among the arguments are inputs, so a changing
     learning rate compiles nothing anew; `static_argnums` and `static_argnames` choose arguments
     that are compiled for each value instead. Tensors the function finds in variables outside, or
-    inside of the dicts, lists and objects they hold, are looked up again at each call; numbers and
-    NumPy arrays it finds there are compiled in. Random draws go on from call to call as they would
-    in the plain function. Results are always tensors.
+    inside of the containers, objects and functions they hold, are looked up again at each call;
+    numbers and NumPy arrays it finds there are compiled in. Random draws go on from call to call as
+    they would in the plain function. Results are always tensors.
 
     Arguments in `donate_argnums` and `donate_argnames` are used up: results may take their memory.
     The `cache_size` kinds of call used last are kept. Without a function it is a decorator.
