@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
-from weakref import ref
+from weakref import proxy, ref
 
 import pytest
 
@@ -429,3 +429,26 @@ def test_why_a_place_has_no_tensor_is_told():
     held = (full(1),)
     compiled(X)
     assert "held was a list, now (" in compiled.why_recompiled()[-1]
+
+
+def test_descriptors_are_not_asked_by_the_search():
+    weight = full(1)
+
+    class Strict:
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance.closed:
+                raise KeyError("closed")
+            return weight
+
+    class Held:
+        strict = Strict()
+        closed = False
+
+    held, other = Held(), Held()
+    other.closed = True
+    gone = proxy(Held())
+    compiled = wf.compile(lambda a: (a * held.strict, other, gone)[0])
+    for value in (1, 5):
+        weight = full(value)
+        for _ in range(3):
+            assert compiled(X).tolist() == [value, 2 * value]

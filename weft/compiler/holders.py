@@ -172,7 +172,7 @@ class _Search:
             for key in _WRAPPED:
                 self.step(place, holder, Way.ATTRIBUTE, key, getattr(holder, key, None))
             return
-        for key, value in list(getattr(holder, "__dict__", {}).items()):
+        for key, value in list(_attributes(holder).items()):
             self.step(place, holder, Way.OWN, key, value)
         for key in _slots(kind):
             self.step(place, holder, Way.ATTRIBUTE, key, getattr(holder, key, None))
@@ -241,15 +241,24 @@ def _is_worth(value: Any) -> bool:
     kind = type(value)
     if kind in _ATOMS:
         return False
-    if isinstance(value, (Tensor, FunctionType, MethodType, partial, ref, *CONTAINERS)):
+    if issubclass(kind, (Tensor, FunctionType, MethodType, partial, ref, *CONTAINERS)):
         return True
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return not _is_library(value.__module__)
-    if isinstance(value, ModuleType):
+    if issubclass(kind, ModuleType):
         return not _is_library(value.__name__)
     if _is_ours(kind):
         return hasattr(value, "__wrapped__") or hasattr(value, "func")
-    return hasattr(value, "__dict__") or any(_slots(kind))
+    return bool(_attributes(value)) or any(_slots(kind)) or not _is_library(kind.__module__)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object itself; none if it stands for another, which may be gone."""
+    try:
+        found = getattr(value, "__dict__", {})
+    except (LookupError, ReferenceError, RuntimeError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_ours(kind: type) -> bool:
@@ -271,9 +280,11 @@ def _is_library(module: str | None) -> bool:
 
 def _is_of_weft(value: Any) -> bool:
     """Whether something is weft itself, or a class, a function or an object of it."""
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
-    kinds = type(value).__module__, name
-    return any(str(each).partition(".")[0] == _OURS for each in kinds)
+    kind = type(value)
+    if issubclass(kind, ModuleType):
+        return str(value.__name__).partition(".")[0] == _OURS
+    made = value if issubclass(kind, type | FunctionType) else kind
+    return str(made.__module__).partition(".")[0] == _OURS
 
 
 def _slots(kind: type) -> Iterator[str]:
@@ -314,6 +325,8 @@ def _functions(value: Any) -> tuple[Any, ...]:
         return (value.__func__,)
     if isinstance(value, FunctionType):
         return (value,)
+    if isinstance(getattr(type(value), "__get__", None), FunctionType):
+        return (type(value).__get__, value)
     is_ours = _is_ours(type(value)) and not isinstance(value, Tensor)
     return (value,) if is_ours and callable(value) else ()
 
