@@ -13,6 +13,7 @@ from weakref import proxy, ref
 import pytest
 
 import weft as wf
+from weft.compiler import holders
 
 Pair = namedtuple("Pair", "left right")
 X = wf.tensor([1.0, 2.0])
@@ -452,3 +453,12 @@ def test_descriptors_are_not_asked_by_the_search():
         weight = full(value)
         for _ in range(3):
             assert compiled(X).tolist() == [value, 2 * value]
+
+
+def test_where_there_is_too_much_to_look_through_all_or_nothing_is_seen(monkeypatch):
+    monkeypatch.setattr(holders, "_MOST", 50)
+    near, far = {"w": full(1)}, [{"w": full(1)}, *([{}] for _ in range(100))]
+    compiled = wf.compile(lambda a: a * near["w"] + 10 * a * far[0]["w"])
+    assert compiled(X).tolist() == [11, 22]
+    near["w"], far[0]["w"] = full(2), full(2)
+    assert compiled(X).tolist() == [11, 22]

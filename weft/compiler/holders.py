@@ -28,7 +28,7 @@ import numpy as np
 from weft.compiler.variables import CONTAINERS, Shapes, Step, Variable, Way, is_tree
 from weft.core.tensor.tensor import Tensor
 
-_MOST = 10_000  # holders that are opened
+_MOST = 100_000  # holders that are opened; if there are more, only variables themselves count
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, NoneType, range, slice, np.ndarray})
 _OURS = __name__.partition(".")[0]
 _LIBRARIES = frozenset({*sys.stdlib_module_names, _OURS, "numpy"})
@@ -218,6 +218,8 @@ class _Search:
                 rest = place.steps[len(first.steps) :]
                 found += [other.inside(*rest) for other, _ in others]
                 holder = outer
+        if len(self.opened) >= _MOST:  # of several tensors, some would be seen and some not
+            return tuple(place for place in found if not place.steps)
         return tuple(filter(self.is_named, found)) or tuple(found)
 
     def is_named(self, place: Variable) -> bool:
