@@ -16,6 +16,7 @@ from weft.core.graph import GRAPH
 from weft.errors import (
     ArgumentError,
     ConversionError,
+    DifferentiationError,
     DTypeError,
     IndexingError,
     InteropError,
@@ -345,6 +346,27 @@ def test_numpy_functions_refuse_tensors_but_arrays_mix_with_them():
         assert type(y) is wf.Tensor
     slope = wf.grad(lambda v: wf.sum(np.array([1.0, 2.0, 3.0], np.float32) * v))(x)
     assert slope.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        np.asarray,
+        lambda v: np.concatenate([v, v]),
+        lambda v: np.dot(v, v),
+        lambda v: np.where(v, v, 0),
+    ],
+)
+def test_numpy_is_refused_the_values_of_what_is_differentiated(function):
+    x = wf.tensor([1.0, 2.0])
+    with pytest.raises(DifferentiationError, match="grad: NumPy asks .*\n.*x.numpy"):
+        wf.grad(lambda v: wf.sum(wf.asarray(function(v)) + v))(x)
+    with pytest.raises(DifferentiationError, match="jvp: NumPy asks"):
+        wf.jvp(lambda v: wf.asarray(function(v)), (x,), (x,))
+    with pytest.raises(DifferentiationError, match="grad: NumPy asks"):
+        function(wf.requires_grad(x))
+    constant = wf.grad(lambda v: wf.sum(wf.asarray(function(v.detach())) + wf.sum(v)))(x)
+    assert (constant.numpy() > 0).all()
 
 
 def test_lists_of_tensors_become_tensors_without_losing_gradients():

@@ -24,6 +24,8 @@ from weft.transforms.vjp import differentiable, differentiable_tree, tensor_tree
 class Jvp(Handler):
     """Pairs each value with its tangent; a tensor it does not own has tangent zero."""
 
+    differentiates = True
+
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
         pairs = [self.open(a) for a in args]
         primals = tuple(p for p, _ in pairs)

@@ -80,6 +80,7 @@ class Tape(Handler):
     """Records every op that depends on a watched tensor."""
 
     label = "grad"
+    differentiates = True
 
     def handle(self, op: Any, args: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
         parents: list[tuple[TapeNode, int] | None] = []

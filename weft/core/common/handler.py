@@ -30,6 +30,7 @@ class Handler(ABC):
     label: str = ""  # what users call the transform; the class's name if empty
     ambient: bool = False  # handles ops on its tensors even when it is not installed
     transparent: bool = False  # owns no tensors: assignments inside are assignments outside
+    differentiates: bool = False  # its tensors carry derivatives, which reading them would lose
     constant: bool = False  # results made inside carry no derivative
     hides_axis: bool = False  # whether a payload has one leading axis more than the tensor shows
 

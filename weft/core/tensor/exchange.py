@@ -18,7 +18,14 @@ from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import Array, DType, Shape
 from weft.core.tensor import dlpack, sharing, show
 from weft.core.tensor.impl import TensorImpl
-from weft.errors import ArgumentError, ConversionError, DTypeError, IndexingError, InteropError
+from weft.errors import (
+    ArgumentError,
+    ConversionError,
+    DifferentiationError,
+    DTypeError,
+    IndexingError,
+    InteropError,
+)
 
 _WRITABLE = 1  # PyBUF_WRITABLE, which inspect.BufferFlags names from Python 3.12 on
 _namespace = LazyModule("weft")
@@ -81,6 +88,7 @@ class Exchange:
         return self.host().tobytes()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        self._check_read()
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
@@ -93,6 +101,7 @@ class Exchange:
             raise InteropError(
                 "buffer: a tensor's memory can be read through a buffer, not written"
             )
+        self._check_read()
         array: Any = self.numpy()
         try:
             seen = memoryview(array)
@@ -102,6 +111,16 @@ class Exchange:
             ) from None
         sharing.share(array)
         return seen
+
+    def _check_read(self) -> None:
+        """Refuse others who would read values where a derivative is wanted of what they make."""
+        owner = self._impl.owner
+        if owner is not None and owner.differentiates:
+            raise DifferentiationError(
+                f"{owner.title}: NumPy asks for the numbers of a tensor that is differentiated"
+                " here, and what it makes of them would carry no derivative"
+                "\nhint: use the function of weft; x.numpy() and x.detach() read values on purpose"
+            )
 
     def __dlpack__(
         self,
