@@ -16,6 +16,28 @@ CASES = {
         errors.ShapeError,
         "matmul: operand 1, axis 0: factor 'k' is 3 here but 2 before (shapes (4, 2), (3, 5))",
     ),
+    "shape in parts": (
+        lambda: wf.zeros(3, 4),
+        errors.UnsupportedDTypeError,
+        "dtype: expected a dtype, a scalar type or a string, got int (4)"
+        "\nhint: several sizes are one argument, a tuple such as (3, 4)",
+    ),
+    "result with more": (
+        lambda: wf.grad(lambda x: (wf.sum(x), x))(wf.ones(2)),
+        errors.DifferentiationError,
+        "grad: expected a scalar result, got tuple\nhint: has_aux=True: (value, more)",
+    ),
+    "loop of another structure": (
+        lambda: wf.fori_loop(0, 3, lambda i, s: (s, s), 0.0),
+        errors.TreeError,
+        "fori_loop: body_fun returns a state of structure PyTreeSpec((*, *)), init has",
+    ),
+    "layers in a list": (
+        lambda: wf.nn.Sequential([1, 2]),
+        errors.ArgumentError,
+        "Sequential: layer 0: [1, 2] cannot be called"
+        "\nhint: layers are separate arguments, Sequential(*layers)",
+    ),
     "broadcast": (
         lambda: wf.ones((2, 3)) + wf.ones((2, 4)),
         errors.ShapeError,
@@ -113,6 +135,12 @@ def test_a_message_names_op_place_and_values(name: str) -> None:
     assert isinstance(caught.value, errors.WeftError)
     assert str(caught.value).startswith(text)
     assert wf.ones(2).sum().item() == 2.0  # the next call works
+
+
+@pytest.mark.parametrize("transform", [wf.compile, lambda f: lambda x: wf.eval_shape(f, x)])
+def test_a_mask_without_values_is_told_what_to_write(transform) -> None:
+    with pytest.raises(errors.ConcretizationError, match=r"hint: .*wf.nonzero\(mask, size="):
+        transform(lambda x: x[x > 0])(wf.ones(2))
 
 
 def test_a_mistake_in_a_threads_first_call_is_reported_in_our_words() -> None:

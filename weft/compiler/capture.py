@@ -29,7 +29,7 @@ from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.number import WIDE, Number
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
-from weft.core.tensor.tracing import Recorder
+from weft.core.tensor.tracing import Recorder, without_reading
 from weft.core.tensor.views import origin_of
 from weft.errors import ConcretizationError, ConversionError
 from weft.ops.random.state import Generator, Threads, derive, generator, own_key, threaded
@@ -91,8 +91,7 @@ class Compile(Recorder):
         hint = (
             "mark the argument static (static_argnames=…) to use its value in Python"
             if is_number
-            else "use wf.where, wf.cond or wf.while_loop instead of Python's if and while;"
-            " wf.print prints"
+            else f"{without_reading(node.types[slot])}; wf.print prints"
         )
         raise ConcretizationError(
             f"compile: {self.name}: {node.name}: a value ({node.types[slot]}) was read where only"

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import weft as wf
-from weft.core.common.parameters import as_flag, as_function, as_integers, as_real
+from weft.core.common.parameters import as_flag, as_function, as_integers, as_real, shown
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.nn.init import Initializer, normal
@@ -163,7 +163,13 @@ class Sequential(Module):
     def __init__(self, *layers: Any) -> None:
         for number, layer in enumerate(layers):
             if not callable(layer):
-                raise ArgumentError(f"Sequential: layer {number}: {layer!r} cannot be called")
+                several = isinstance(layer, list | tuple)
+                hint = (
+                    "\nhint: layers are separate arguments, Sequential(*layers)" if several else ""
+                )
+                raise ArgumentError(
+                    f"Sequential: layer {number}: {shown(layer)} cannot be called{hint}"
+                )
         self.layers = tuple(x if isinstance(x, Module) else Apply(x) for x in layers)
 
     def __call__(self, x: Any, *, key: Any = None) -> Any:

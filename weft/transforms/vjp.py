@@ -238,8 +238,10 @@ def _check_kind(leaf: Tensor, holomorphic: bool) -> None:
 def _seed(value: Any, holomorphic: bool) -> Tensor:
     if not isinstance(value, Tensor) or value.shape != ():
         kind = value.type if isinstance(value, Tensor) else type(value).__name__
+        pair = isinstance(value, tuple) and len(value) == 2
         raise DifferentiationError(
-            f"grad: expected a scalar result, got {kind}\nhint: sum it, or use wf.vjp or wf.jacrev"
+            f"grad: expected a scalar result, got {kind}\nhint: "
+            + ("has_aux=True: (value, more)" if pair else "sum it, or use wf.vjp or wf.jacrev")
         )
     if holomorphic and not dtypes.is_complex(value.dtype):
         raise DifferentiationError(

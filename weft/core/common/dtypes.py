@@ -170,6 +170,8 @@ def _parse(spec: object, op: str) -> DType:
         is_array = hasattr(spec, "dtype")
         shown = type(spec).__name__ if is_array else f"{type(spec).__name__} ({short_repr(spec)})"
         hint = "pass x.dtype" if is_array else f"the dtypes are {_LEGAL}"
+        if type(spec) is int:
+            hint = f"several sizes are one argument, a tuple such as (3, 4); {hint}"
         raise UnsupportedDTypeError(
             f"{op}: expected a dtype, a scalar type or a string, got {shown}\nhint: {hint}"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.core.common import dtypes
 from weft.core.common.context import current_device
 from weft.core.common.frozen import freeze
 from weft.core.common.handler import Handler, installed, perform
@@ -23,6 +24,16 @@ from weft.core.tensor.impl import TensorImpl, check_running, common_device, leak
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ConcretizationError, ConversionError
+
+
+def without_reading(kind: TensorType) -> str:
+    """How to write what reads values of this type, where there are none."""
+    if kind.shape and dtypes.is_bool(kind.dtype):
+        return (
+            "how many elements a mask picks is not known here: keep all, wf.where(mask, x, 0.0),"
+            " or say how many, x[wf.nonzero(mask, size=…)]"
+        )
+    return "use wf.where, wf.cond or wf.while_loop instead of Python's if and while"
 
 
 class Recorder(Handler):
@@ -117,8 +128,7 @@ class Recorder(Handler):
         node, _ = payload
         raise ConcretizationError(
             f"{node.name}: a value ({node.types[payload[1]]}) was read where only shapes are known,"
-            f" at {describe(user_position(2))}"
-            "\nhint: use wf.where, wf.cond or wf.while_loop instead of Python's if and while"
+            f" at {describe(user_position(2))}\nhint: {without_reading(node.types[payload[1]])}"
         )
 
     @property

@@ -154,7 +154,7 @@ def fori_loop(
 
         def step(state: Any, _: None) -> Any:
             i, inner = state
-            return (i + 1, body_fun(i, inner)), None
+            return (i + 1, _kept(body_fun(i, inner), init)), None
 
         start = int(lower) if isinstance(lower, int) else lower
         (_, result), _ = _scan("fori_loop", step, (start, init), None, count, False, unroll)
@@ -167,8 +167,20 @@ def fori_loop(
     dtype = dtypes.promote(first.dtype, last.dtype, op="fori_loop")
     state = (cast(first, dtype), cast(last, dtype), init)
     return while_loop(
-        lambda s: less(s[0], s[1]), lambda s: (s[0] + 1, s[1], body_fun(s[0], s[2])), state
+        lambda s: less(s[0], s[1]),
+        lambda s: (s[0] + 1, s[1], _kept(body_fun(s[0], s[2]), init)),
+        state,
     )[2]
+
+
+def _kept(made: Any, init: Any) -> Any:
+    """What `body_fun` of a `fori_loop` gave, which must have the structure of `init`."""
+    found, expected = tree_structure(made), tree_structure(init)
+    if found != expected:
+        raise TreeError(
+            f"fori_loop: body_fun returns a state of structure {found}, init has {expected}"
+        )
+    return made
 
 
 def _read_for_reverse(bounds: tuple[Any, Any], init: Any) -> tuple[Any, Any]:
