@@ -335,3 +335,13 @@ def test_rules_use_the_values_of_their_time():
     pullback = wf.vjp(lambda x: f(factor, x), x)[1]
     kept[0] = factor[1] = 5.0
     assert pullback(wf.ones(2))[0].tolist() == [1, 1]
+
+
+def test_a_function_with_rules_may_give_integers_as_well():
+    reverse = wf.custom_vjp(lambda x: (x * x, wf.argmax(x)))
+    reverse.defvjp(lambda x: ((x * x, wf.argmax(x)), x), lambda x, ct: (2 * x * ct[0],))
+    x, t = wf.tensor([1.0, 3.0]), wf.tensor([1.0, 10.0])
+    (value, place), (slope, _) = wf.jvp(reverse, (x,), (t,))
+    assert value.tolist() == [1, 9] and place.item() == 1 and slope.tolist() == [2, 60]
+    assert wf.grad(lambda x: reverse(x)[0].sum())(x).tolist() == [2, 6]
+    assert wf.hessian(lambda x: reverse(x)[0].sum())(x).tolist() == [[2, 0], [0, 2]]

@@ -98,14 +98,17 @@ class CustomVjpCall(GraphCall):
         """The transpose of `back`, which is the transpose of the derivative."""
         _, saved = ahead(*primals)
         places = [i for i, t in enumerate(tangents) if t is not None]
+        moving = inexact_places(out)  # integers and bools carry no derivative
 
         def pull(*ct: Tensor) -> Any:
-            found = back(saved, ct, primals)
+            full = zip(out, scattered(ct, moving, len(out)), strict=True)
+            found = back(saved, tuple(zeros_like(y) if c is None else c for y, c in full), primals)
             pairs = ((found[i], primals[i]) for i in places)
             return tuple(zeros_like(p) if c is None else fit(c, p) for c, p in pairs)
 
-        transposed = linear_transpose(pull, *out)
-        return tuple(transposed(tuple(tangents[i] for i in places)))
+        transposed = linear_transpose(pull, *(out[i] for i in moving))
+        moved = transposed(tuple(tangents[i] for i in places))
+        return scattered(moved, moving, len(out))
 
     def batch(
         self, size: int, args: Any, hidden: Any, /, *, trace: Any, ahead: Any, back: Any
