@@ -11,17 +11,16 @@ from math import prod
 from typing import Any, NamedTuple
 
 from weft.core.common import dtypes
-from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real, as_sequence
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import ArgumentError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call, call_multiple
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
-from weft.ops.creation import arange, zeros
+from weft.ops.creation import zeros
 from weft.ops.decompositions import (
     eig_op,
     eigh_op,
@@ -33,37 +32,49 @@ from weft.ops.decompositions import (
     svd_op,
     svdvals_op,
 )
+from weft.ops.diagonals import block_diag, toeplitz, tril, triu
 from weft.ops.diagonals import diagonal as diagonal_along
-from weft.ops.diagonals import tril, triu
 from weft.ops.elementwise.arithmetic import add, divide, multiply, square, where
 from weft.ops.elementwise.bitwise import logical_and, logical_not
-from weft.ops.elementwise.comparison import equal, greater
-from weft.ops.elementwise.complex_parts import conj, isnan, real
-from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.elementwise.comparison import greater
+from weft.ops.elementwise.complex_parts import isnan, real
+from weft.ops.families import broadcast, cast
 from weft.ops.linalg import (
     adjoint,
-    cholesky_op,
     det_op,
     expm_op,
     identity_like,
     identity_mask,
     inv_op,
-    lu_op,
     pinv_op,
     slogdet_op,
-    solve_op,
-    triangular_solve_op,
 )
 from weft.ops.manipulation import kron
-from weft.ops.norms import inexact, matrix_norm, norm, vector_norm
+from weft.ops.norms import matrix_norm, norm, vector_norm
 from weft.ops.reduction import any as any_over
 from weft.ops.reduction import max as max_over
 from weft.ops.reduction import min as min_over
 from weft.ops.reduction import sum as sum_over
+from weft.ops.systems import (
+    CholeskyFactor,
+    LUFactor,
+    LUResult,
+    cho_factor,
+    cho_solve,
+    cholesky,
+    lu,
+    lu_factor,
+    lu_solve,
+    matrices,
+    promoted,
+    solve,
+    solve_triangular,
+)
 from weft.ops.view.join import concat
 from weft.ops.view.reshape import expand_dims, reshape
-from weft.ops.view.slice import narrow, slice_axes
+from weft.ops.view.slice import narrow
 from weft.ops.view.transpose import matrix_transpose, moveaxis
+from weft.transforms.iterative import CGResult, cg
 
 
 class QRResult(NamedTuple):
@@ -102,14 +113,6 @@ class SlogdetResult(NamedTuple):
     logabsdet: Tensor
 
 
-class LUResult(NamedTuple):
-    """A permutation, a unit lower triangular and an upper triangular matrix: P @ L @ U."""
-
-    P: Tensor
-    L: Tensor
-    U: Tensor
-
-
 class LstsqResult(NamedTuple):
     """Least squares: solution, sums of squared residuals, rank, singular values."""
 
@@ -119,28 +122,9 @@ class LstsqResult(NamedTuple):
     singular_values: Tensor
 
 
-def _matrices(name: str, x: Any, square: bool = False) -> Tensor:
-    """`x` as matrices of floats or complex numbers, or an error that names the function."""
-    tensor = inexact(name, x)
-    if tensor.ndim < 2:
-        raise ShapeError(f"{name}: needs at least 2 axes, got shape {tensor.shape}")
-    if square and tensor.shape[-1] != tensor.shape[-2]:
-        raise ShapeError(f"{name}: the matrix must be square (shape {tensor.shape})")
-    return tensor
-
-
-def cholesky(x: Any, /, *, upper: bool = False) -> Tensor:
-    """The lower triangular L with L Lᴴ = x, or the upper U with Uᴴ U = x.
-
-    Of a matrix that is not Hermitian the Hermitian part (x + xᴴ)/2 is taken.
-    """
-    factor: Tensor = call(cholesky_op, (_matrices("cholesky", x, square=True),), {})
-    return adjoint(factor) if as_flag("cholesky", "upper", upper) else factor
-
-
 def qr(x: Any, /, mode: str = "reduced") -> Any:
     """Q and R with x = Q R; "complete" makes Q square, "r" gives R alone."""
-    a = _matrices("qr", x)
+    a = matrices("qr", x)
     as_choice("qr", "mode", mode, ("reduced", "complete", "r"))
     rows, columns = a.shape[-2:]
     if mode == "complete" and rows > columns:
@@ -157,7 +141,7 @@ def qr(x: Any, /, mode: str = "reduced") -> Any:
 
 def svd(x: Any, /, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """U, S and Vh with x = U diag(S) Vh; derivatives need `full_matrices=False` or a square x."""
-    a = _matrices("svd", x)
+    a = matrices("svd", x)
     if not as_flag("svd", "compute_uv", compute_uv):
         return svdvals(a)
     full = as_flag("svd", "full_matrices", full_matrices) and a.shape[-1] != a.shape[-2]
@@ -166,7 +150,7 @@ def svd(x: Any, /, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 
 def svdvals(x: Any, /) -> Tensor:
     """Singular values in descending order."""
-    return call(svdvals_op, (_matrices("svdvals", x),), {})
+    return call(svdvals_op, (matrices("svdvals", x),), {})
 
 
 def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
@@ -183,7 +167,7 @@ def eigvalsh(x: Any, /, UPLO: str | None = None) -> Tensor:
 
 
 def _from_triangle(name: str, x: Any, triangle: str | None) -> Tensor:
-    a = _matrices(name, x, square=True)
+    a = matrices(name, x, square=True)
     if triangle is None:
         return a
     as_choice(name, "UPLO", triangle, ("L", "U"))
@@ -194,102 +178,27 @@ def _from_triangle(name: str, x: Any, triangle: str | None) -> Tensor:
 
 def eig(x: Any, /) -> EigResult:
     """Complex eigenvalues and eigenvectors of a general matrix."""
-    return EigResult(*call_multiple(eig_op, (_matrices("eig", x, square=True),), {}))
+    return EigResult(*call_multiple(eig_op, (matrices("eig", x, square=True),), {}))
 
 
 def eigvals(x: Any, /) -> Tensor:
     """Complex eigenvalues of a general matrix, in no particular order."""
-    return call(eigvals_op, (_matrices("eigvals", x, square=True),), {})
-
-
-def lu(x: Any, /) -> LUResult:
-    """P, L and U with x = P L U, by elimination with row exchanges."""
-    a = _matrices("lu", x)
-    packed, rows = call_multiple(lu_op, (a,), {})
-    n, m = a.shape[-2:]
-    k = min(n, m)
-    left = tril(slice_axes(packed, (0, 0), (n, k), (1, 1)), k=-1)
-    right = triu(slice_axes(packed, (0, 0), (k, m), (1, 1)))
-    places = arange(n, device=a.device)
-    order = equal(expand_dims(places, -1), expand_dims(rows, -2))
-    return LUResult(cast(order, a.dtype), where(identity_mask(left), 1, left), right)
+    return call(eigvals_op, (matrices("eigvals", x, square=True),), {})
 
 
 def det(x: Any, /) -> Tensor:
     """The determinant; singular matrices give 0 and have a derivative."""
-    return call(det_op, (_matrices("det", x, square=True),), {})
+    return call(det_op, (matrices("det", x, square=True),), {})
 
 
 def slogdet(x: Any, /) -> SlogdetResult:
     """Sign and logarithm of the absolute value of the determinant; singular gives (0, -inf)."""
-    return SlogdetResult(*call_multiple(slogdet_op, (_matrices("slogdet", x, square=True),), {}))
+    return SlogdetResult(*call_multiple(slogdet_op, (matrices("slogdet", x, square=True),), {}))
 
 
 def inv(x: Any, /) -> Tensor:
     """The inverse; a singular matrix raises `ArgumentError`."""
-    return call(inv_op, (_matrices("inv", x, square=True),), {"strict": True})
-
-
-def solve(x1: Any, x2: Any, /) -> Tensor:
-    """The x with x1 @ x = x2; a one-axis `x2` is one right-hand side for every matrix."""
-    a, b, vector = _system("solve", x1, x2)
-    found: Tensor = call(solve_op, (a, b), {})
-    return reshape(found, found.shape[:-1]) if vector else found
-
-
-def solve_triangular(
-    x1: Any,
-    x2: Any,
-    /,
-    *,
-    lower: bool = False,
-    unit_diagonal: bool = False,
-    transpose: bool = False,
-    conjugate: bool = False,
-) -> Tensor:
-    """The x with x1 @ x = x2 for triangular x1, of which the other triangle is not read.
-
-    `transpose` and `conjugate` solve with x1ᵀ, its conjugate, or (both) its adjoint instead.
-    """
-    a, b, vector = _system("solve_triangular", x1, x2)
-    flags = {"lower": lower, "unit_diagonal": unit_diagonal, "transpose": transpose}
-    params = {name: as_flag("solve_triangular", name, value) for name, value in flags.items()}
-    if as_flag("solve_triangular", "conjugate", conjugate):
-        a = conj(a)
-    found: Tensor = call(triangular_solve_op, (a, b), params)
-    return reshape(found, found.shape[:-1]) if vector else found
-
-
-def _system(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor, bool]:
-    """Matrix and right-hand sides of one dtype whose batch axes fit."""
-    a, b = _promoted(name, x1, x2)
-    a = _matrices(name, a, square=True)
-    if b.ndim == 0:
-        raise ShapeError(f"{name}: operand 1 needs an axis (shape {b.shape})")
-    vector = b.ndim == 1
-    right = expand_dims(b, -1) if vector else b
-    if right.shape[-2] != a.shape[-1]:
-        raise ShapeError(
-            f"{name}: operand 1, axis {right.ndim - 2}: size {right.shape[-2]} does not fit the"
-            f" matrix (shapes {a.shape}, {b.shape})"
-        )
-    lead = broadcast_shape(name, a.shape[:-2], right.shape[:-2])
-    return _fit_lead(a, lead), _fit_lead(right, lead), vector
-
-
-def _fit_lead(x: Tensor, lead: Shape) -> Tensor:
-    """Stretch batch axes of size 1; missing ones may stay missing."""
-    return broadcast(x, lead[len(lead) - (x.ndim - 2) :] + x.shape[-2:])
-
-
-def _promoted(name: str, *args: Any) -> tuple[Tensor, ...]:
-    """Operands as tensors of one float or complex dtype."""
-    tensors = as_tensors(name, *args)
-    dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=name)
-    if dtypes.is_bool(dtype):
-        raise DTypeError(f"{name}: bool is not a number\nhint: cast with x.astype(…) first")
-    target = dtype if dtypes.is_inexact(dtype) else default_float()
-    return tuple(cast(t, target) for t in tensors)
+    return call(inv_op, (matrices("inv", x, square=True),), {"strict": True})
 
 
 def _cutoff(x: Tensor) -> float:
@@ -299,7 +208,7 @@ def _cutoff(x: Tensor) -> float:
 
 def pinv(x: Any, /, *, rtol: Any = None) -> Tensor:
     """The Moore-Penrose inverse; singular values up to `rtol` times the largest count as zero."""
-    a = _matrices("pinv", x)
+    a = matrices("pinv", x)
     if rtol is None or isinstance(rtol, int | float):
         cutoff = _cutoff(a) if rtol is None else as_real("pinv", "rtol", rtol)
         return call(pinv_op, (a,), {"rtol": cutoff})
@@ -318,7 +227,7 @@ def _kept(s: Tensor, rtol: Any) -> Tensor:
 
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Tensor:
     """How many singular values are larger than `rtol` times the largest."""
-    a = _matrices("matrix_rank", x)
+    a = matrices("matrix_rank", x)
     s = svdvals(a)
     if 0 in a.shape[-2:]:
         return zeros(s.shape[:-1], dtype=dtypes.int64, device=a.device)
@@ -347,13 +256,13 @@ def matrix_power(x: Any, n: int, /) -> Tensor:
 
 def cond(x: Any, /, p: Any = None) -> Tensor:
     """How much solving with this matrix can magnify errors, in the norm `p` (2 by default)."""
-    a = _matrices("cond", x)
+    a = matrices("cond", x)
     if p is None or (isinstance(p, int | float) and p in (2, -2)):
         s = svdvals(a)
         large, small = max_over(s, axis=-1), min_over(s, axis=-1)
         found = divide(*((small, large) if p == -2 else (large, small)))
     else:
-        inverse = call(inv_op, (_matrices("cond", a, square=True),), {"strict": False})
+        inverse = call(inv_op, (matrices("cond", a, square=True),), {"strict": False})
         found = multiply(matrix_norm(a, ord=p), matrix_norm(inverse, ord=p))
     # 0/0 and 0·∞ are a singular matrix; NaN in the matrix itself stays NaN.
     undefined = logical_and(isnan(found), logical_not(any_over(isnan(a), axis=(-2, -1))))
@@ -366,8 +275,8 @@ def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
     Residuals are the sums of squares of b - a @ x for each column, and empty where `a` has no more
     rows than columns. Singular values up to `rcond` times the largest count as zero.
     """
-    left, right = _promoted("lstsq", a, b)
-    left = _matrices("lstsq", left)
+    left, right = promoted("lstsq", a, b)
+    left = matrices("lstsq", left)
     vector = right.ndim == 1
     columns = expand_dims(right, -1) if vector else right
     if columns.ndim < 2 or columns.shape[-2] != left.shape[-2]:
@@ -384,7 +293,7 @@ def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
 
 def expm(x: Any, /) -> Tensor:
     """The exponential of a matrix: 1 + x + x²/2 + …"""
-    return call(expm_op, (_matrices("expm", x, square=True),), {})
+    return call(expm_op, (matrices("expm", x, square=True),), {})
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
@@ -445,7 +354,7 @@ def tensorinv(a: Any, /, ind: int = 2) -> Tensor:
 
 def tensorsolve(a: Any, b: Any, /, axes: Any = None) -> Tensor:
     """The x with `tensordot(a, x, x.ndim)` = b; `axes` of `a` are moved to its end first."""
-    left, right = _promoted("tensorsolve", a, b)
+    left, right = promoted("tensorsolve", a, b)
     if axes is not None:
         moved = normalize_axes("tensorsolve", axes, left.ndim)
         left = moveaxis(left, moved, tuple(range(-len(moved), 0)))
@@ -490,13 +399,20 @@ def _chained(chain: list[Tensor], cuts: dict[tuple[int, int], int], i: int, j: i
 
 
 __all__ = [
+    "CGResult",
+    "CholeskyFactor",
     "EigResult",
     "EighResult",
+    "LUFactor",
     "LUResult",
     "LstsqResult",
     "QRResult",
     "SVDResult",
     "SlogdetResult",
+    "block_diag",
+    "cg",
+    "cho_factor",
+    "cho_solve",
     "cholesky",
     "cond",
     "cross",
@@ -511,6 +427,8 @@ __all__ = [
     "kron",
     "lstsq",
     "lu",
+    "lu_factor",
+    "lu_solve",
     "matmul",
     "matrix_norm",
     "matrix_power",
@@ -529,6 +447,7 @@ __all__ = [
     "tensordot",
     "tensorinv",
     "tensorsolve",
+    "toeplitz",
     "trace",
     "vecdot",
     "vector_norm",

@@ -15,6 +15,7 @@
 | `curves` | interpolation, slopes, areas, windows |
 | `contraction`, `einsum` | matrix products and what is spelled with them |
 | `matrices`, `few`, `linalg`, `decompositions`, `fft` | matrices, Fourier transforms |
+| `systems` | equations solved, and factors that are kept for more of them |
 | `creation`, `ranges`, `diagonals` | make tensors |
 | `facts` | what is known without values: axes, sizes, kinds |
 | `view/`, `manipulation`, `multi_output`, `padding` | move elements, cut and join |

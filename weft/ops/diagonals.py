@@ -14,19 +14,20 @@ from weft.core.common.context import defaults
 from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
-from weft.core.tensor.convert import scalar, to_tensor
+from weft.core.tensor.convert import scalar, to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
-from weft.errors import AxisError, ShapeError
+from weft.errors import ArgumentError, AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.creation import arange, asarray, check_memory, copy_of, shape_tuple
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.families import cast
+from weft.ops.elementwise.complex_parts import conj
+from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.index_update import index_update
 from weft.ops.indexing import value_like
-from weft.ops.view.join import pad_op
+from weft.ops.view.join import concat, pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape
-from weft.ops.view.slice import slice_axes
+from weft.ops.view.slice import flip, narrow, slice_axes
 from weft.ops.view.transpose import moveaxis
 
 MAX_RANK = 64  # of a NumPy array
@@ -176,6 +177,52 @@ def vander(x: Any, /, n: int | None = None, increasing: bool = False) -> Tensor:
     powers = columns if as_flag("vander", "increasing", increasing) else columns[::-1]
     result: Tensor = FUNCTIONS["concat"](powers, axis=1)[:, :count]
     return result
+
+
+def toeplitz(c: Any, r: Any = None, /) -> Tensor:
+    """Matrices with constant diagonals: `c` is the first column, `r` the first row.
+
+    Without `r` it is the conjugate of `c`: the matrix is Hermitian. r[0] is not read; leading axes
+    are batch.
+
+    >>> toeplitz([1, 2, 3], [0, 8, 9]).tolist()
+    [[1, 8, 9], [2, 1, 8], [3, 2, 1]]
+    """
+    first, second = as_tensors("toeplitz", c, conj(to_tensor(c)) if r is None else r)
+    if not first.ndim or not second.ndim:
+        raise ShapeError(f"toeplitz: c and r need an axis (shapes {first.shape}, {second.shape})")
+    lead = broadcast_shape("toeplitz", first.shape[:-1], second.shape[:-1])
+    rows, columns = first.shape[-1], second.shape[-1]
+    check_memory("toeplitz", (*lead, rows, columns), first.dtype)
+    down, right = (broadcast(x, (*lead, n)) for x, n in ((first, rows), (second, columns)))
+    line = concat([flip(down, axis=-1), narrow(right, -1, 1, max(columns - 1, 0))], axis=-1)
+    places = np.arange(rows)[::-1, None] + np.arange(columns)
+    made: Tensor = FUNCTIONS["take"](line, wrap(places, line.device), axis=-1)
+    return made
+
+
+def block_diag(*arrays: Any) -> Tensor:
+    """A matrix with the given matrices along its diagonal and zeros elsewhere.
+
+    Vectors count as rows; axes before the last two are batch.
+
+    >>> block_diag([[1, 2]], [[3], [4]]).tolist()
+    [[1, 2, 0], [0, 0, 3], [0, 0, 4]]
+    """
+    if not arrays:
+        raise ArgumentError("block_diag: at least one matrix is needed, got none")
+    blocks = [FUNCTIONS["atleast_2d"](x) for x in as_tensors("block_diag", *arrays)]
+    lead: Any = ()
+    for block in blocks:
+        lead = broadcast_shape("block_diag", lead, block.shape[:-2])
+    width, before, rows = sum(block.shape[-1] for block in blocks), 0, []
+    for block in blocks:
+        whole = broadcast(block, (*lead, *block.shape[-2:]))
+        after = width - before - block.shape[-1]
+        widths = [(0, 0)] * (len(lead) + 1) + [(before, after)]
+        rows.append(FUNCTIONS["pad"](whole, widths))
+        before += block.shape[-1]
+    return concat(rows, axis=-2)
 
 
 def _places(found: tuple[Array, ...], device: Any) -> tuple[Tensor, ...]:

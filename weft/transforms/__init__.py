@@ -7,6 +7,7 @@
 | `jacobian` | `jacfwd`, `jacrev`, `hessian`, `hvp` |
 | `vmap` | vectorisation: `vmap` |
 | `along` | functions of vectors along an axis: `apply_along_axis`, `apply_over_axes` |
+| `iterative` | linear systems by iterations: `wf.linalg.cg` |
 | `compile` | trace once, run many times: `compile`, `jit` |
 | `shard_map` | run over the devices of a mesh: `shard_map` |
 | `pipeline` | stages on a mesh axis: `gpipe`, `one_forward_one_backward` |

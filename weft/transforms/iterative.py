@@ -1,0 +1,206 @@
+"""Linear systems solved by iterations, which need no matrix, only what it does to a vector.
+
+A solution is differentiated by its equation, not through the iterations: derivatives are solutions
+of systems with the same matrix, to any order, however many steps they took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from weft.core.common import dtypes
+from weft.core.common.parameters import as_function, as_integer, as_real
+from weft.core.common.trees import tree_flatten, tree_unflatten
+from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.tensor import Tensor
+from weft.errors import DTypeError, ShapeError, TreeError
+from weft.ops.contraction import matmul, vdot
+from weft.ops.control.graph_call import capture
+from weft.ops.control.loops import while_loop
+from weft.ops.creation import zeros, zeros_like
+from weft.ops.elementwise.arithmetic import divide, where
+from weft.ops.elementwise.bitwise import logical_and
+from weft.ops.elementwise.comparison import equal, greater, less, less_equal, maximum
+from weft.ops.elementwise.complex_parts import conj, real
+from weft.ops.families import cast
+from weft.ops.norms import inexact
+from weft.ops.systems import promoted
+from weft.transforms.custom import custom_vjp
+from weft.transforms.vjp import vjp
+
+Vectors = tuple[Any, ...]
+
+
+class CGResult(NamedTuple):
+    """A solution, and 0 where it is as good as asked for, or else how many steps were taken."""
+
+    x: Any
+    info: Tensor
+
+
+class Map(NamedTuple):
+    """A linear function of tensors, with what it captured as operands of their own."""
+
+    function: Callable[[Vectors, Vectors], Vectors]
+    captured: Vectors
+
+
+def cg(
+    a: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> CGResult:
+    """The x with `a` x = `b` by conjugate gradients, for a symmetric (Hermitian) positive `a`.
+
+    `a` is a matrix or a linear function; `b` is a tensor or a tree of them, such as a gradient. The
+    steps, `maxiter` at most (10 for each number sought), begin at `x0` and end when the residual is
+    shorter than `tol` of `b`, or `atol`. `M`, also a matrix or a function, is close to the inverse.
+    Derivatives by `b` and by all that `a` is made of solve the same system again.
+
+    >>> x, info = cg([[4.0, 1.0], [1.0, 3.0]], [6.0, 7.0])
+    >>> [round(value, 4) for value in x.tolist()], info.item()
+    ([1.0, 2.0], 0)
+    """
+    if not callable(a):
+        a, b = promoted("cg", a, b)
+    leaves, structure = tree_flatten(b)
+    right = tuple(inexact("cg", leaf) for leaf in leaves)
+    given = zeros_like_each(right) if x0 is None else _like("cg: x0", x0, right, structure)
+    tol, atol = (as_real("cg", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
+    most = 10 * sum(x.size for x in right)
+    most = most if maxiter is None else as_integer("cg", "maxiter", maxiter, 0)
+    matrix, near = (_linear(f"cg: {n}", f, right, structure) for n, f in (("a", a), ("M", M)))
+
+    @custom_vjp
+    def solution(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
+        def apply(v: Vectors) -> Vectors:
+            return matrix.function(held, v)
+
+        def nearly(v: Vectors) -> Vectors:
+            return near.function(other, v)
+
+        return _iterated(apply, nearly, b, start, (tol, atol, most))
+
+    def forward(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
+        x, info = solution(held, other, b, start)
+        return (x, info), (held, other, x)
+
+    def backward(saved: Any, ct: Any) -> Any:
+        held, other, x = saved
+        # The transpose of a Hermitian matrix is its conjugate: Aᵀ y = ct is A ȳ = c̄t.
+        turned = tuple(conj(c) for c in ct[0])
+        found, _ = solution(held, other, turned, zeros_like_each(turned))
+        by_b = tuple(conj(y) for y in found)
+        if not held:
+            return (), None, by_b, None
+        _, pull = vjp(lambda held: matrix.function(held, x), held)
+        return pull(tuple(-y for y in by_b))[0], None, by_b, None
+
+    solution.defvjp(forward, backward)
+    x, info = solution(matrix.captured, near.captured, right, given)
+    return CGResult(tree_unflatten(structure, list(x)), info)
+
+
+def zeros_like_each(tensors: Vectors) -> Vectors:
+    """Zeros of the types of some tensors."""
+    return tuple(zeros_like(x) for x in tensors)
+
+
+def _like(name: str, tree: Any, right: Vectors, structure: Any) -> Vectors:
+    """The leaves of a tree that must be of the shapes of `b`."""
+    leaves, found = tree_flatten(tree)
+    if found != structure:
+        raise TreeError(f"{name}: structure {found}, b has {structure}")
+    tensors = tuple(to_tensor(leaf, op=name) for leaf in leaves)
+    shapes = [x.shape for x in tensors], [x.shape for x in right]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"{name}: shapes {shapes[0]}, b has {shapes[1]}")
+    for x, y in zip(tensors, right, strict=True):
+        if dtypes.promote(x.dtype, y.dtype, op=name) != y.dtype:
+            raise DTypeError(f"{name}: {x.dtype}, but b is {y.dtype}\nhint: cast b first")
+    return tuple(cast(x, y.dtype) for x, y in zip(tensors, right, strict=True))
+
+
+def _linear(name: str, given: Any, right: Vectors, structure: Any) -> Map:
+    """A matrix or function as a map from leaves to leaves; None leaves all as it is."""
+    if given is None:
+        return Map(lambda held, v: v, ())
+    if not callable(given):
+        matrix = inexact(name, given)
+        if len(right) != 1 or matrix.shape != (right[0].shape[:1] * 2 or None):
+            shapes = ", ".join(str(x.shape) for x in right)
+            raise ShapeError(
+                f"{name}: expected a square matrix that fits b, got {matrix.shape} and {shapes}"
+                "\nhint: map cg over batches with wf.vmap"
+            )
+        return Map(lambda held, v: _like(name, [matmul(held[0], v[0])], v, _ONE), (matrix,))
+    as_function("cg", name, given)
+    trace, operands, shape = capture(
+        lambda v: given(v),
+        (tree_unflatten(structure, list(right)),),
+        {},
+        constants=False,
+        label="cg",
+    )
+
+    def function(held: Vectors, v: Vectors) -> Vectors:
+        return _like(name, tree_unflatten(shape, list(trace.replay(*v, *held))), v, structure)
+
+    return Map(function, tuple(operands[len(right) :]))
+
+
+_ONE = tree_flatten([0])[1]
+
+
+def _dot(x: Vectors, y: Vectors) -> Any:
+    """The real part of the scalar product, over all leaves."""
+    return sum((real(vdot(a, b)) for a, b in zip(x, y, strict=True)), zeros(()))
+
+
+def _along(x: Vectors, step: Any, y: Vectors) -> Vectors:
+    return tuple(a + cast(step, a.dtype) * b for a, b in zip(x, y, strict=True))
+
+
+def _iterated(
+    apply: Callable[[Vectors], Vectors],
+    nearly: Callable[[Vectors], Vectors],
+    b: Vectors,
+    start: Vectors,
+    limits: tuple[float, float, int],
+) -> Any:
+    """Conjugate gradients from `start`; gives the solution and `info`."""
+    tol, atol, most = limits
+    enough = maximum(tol**2 * _dot(b, b), atol**2)
+
+    def proceeds(state: Any) -> Any:
+        _, r, _, _, count = state
+        return logical_and(greater(_dot(r, r), enough), less(count, most))
+
+    def step(state: Any) -> Any:
+        x, r, p, gamma, count = state
+        moved = apply(p)
+        bend = _dot(p, moved)
+        # Rounding can end in p = 0 above the limit: a step of length 0 then, not NaN.
+        alpha = divide(gamma, where(equal(bend, 0), 1, bend))
+        x, r = _along(x, alpha, p), _along(r, -alpha, moved)
+        z = nearly(r)
+        new = _dot(r, z)
+        p = _along(z, divide(new, where(equal(gamma, 0), 1, gamma)), p)
+        return x, r, p, new, count + 1
+
+    r = tuple(x - y for x, y in zip(b, apply(start), strict=True))
+    z = nearly(r)
+    x, r, _, _, count = while_loop(proceeds, step, (start, r, z, _dot(r, z), to_tensor(0)))
+    return x, where(less_equal(_dot(r, r), enough), 0, count)
+
+
+__all__ = [
+    "CGResult",
+    "cg",
+]
