@@ -6,7 +6,7 @@
 | `jvp` | forward mode: `jvp`, `linearize` |
 | `jacobian` | `jacfwd`, `jacrev`, `hessian`, `hvp` |
 | `vmap` | vectorisation: `vmap` |
-| `along` | functions of vectors along an axis: `apply_along_axis`, `apply_over_axes` |
+| `along` | functions of numbers or vectors: `vectorize`, `apply_along_axis`, `apply_over_axes` |
 | `iterative` | linear systems by iterations: `wf.linalg.cg` |
 | `compile` | trace once, run many times: `compile`, `jit` |
 | `shard_map` | run over the devices of a mesh: `shard_map` |
@@ -28,7 +28,7 @@
 from weft.compiler.export import LoadedFunction, load_compiled
 from weft.compiler.function import CompiledFunction
 from weft.compiler.statistics import CompilationStats
-from weft.transforms.along import apply_along_axis, apply_over_axes
+from weft.transforms.along import apply_along_axis, apply_over_axes, vectorize
 from weft.transforms.callback import break_here, callback, print_values
 from weft.transforms.checkpoint import checkpoint, remat
 from weft.transforms.compile import compile, jit
@@ -82,6 +82,7 @@ __all__ = [
     "shard_map",
     "stop_gradient",
     "value_and_grad",
+    "vectorize",
     "visualize",
     "visualize_sharding",
     "vjp",
