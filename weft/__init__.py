@@ -39,6 +39,7 @@ from weft.ops.index_update import *
 from weft.ops.indexing import *
 from weft.ops.control.loops import *
 from weft.ops.nn.loss import *
+from weft.ops.nn.ctc import *
 from weft.ops.manipulation import *
 from weft.ops.multi_output import *
 from weft.ops.named_axis import *

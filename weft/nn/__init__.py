@@ -28,7 +28,8 @@ it returns.
 | `show` | a module as text |
 | `inputs` | checks of what layers are given |
 
-Activations (`relu`, `gelu`, `silu`, `softmax`, …) and poolings of `wf` are here as well.
+Activations (`relu`, `gelu`, `silu`, `softmax`, …) and poolings of `wf` are here as well; `unfold`
+and `fold` make columns of patches, and images of columns.
 """
 
 from weft.nn import init as init
@@ -85,6 +86,8 @@ from weft.ops.nn.activation import (
     swish,
     tanhshrink,
 )
+from weft.ops.nn.normalization import gumbel_softmax
+from weft.ops.nn.patches import fold, unfold
 from weft.ops.nn.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -140,8 +143,10 @@ __all__ = [
     "celu",
     "combine",
     "elu",
+    "fold",
     "gelu",
     "glu",
+    "gumbel_softmax",
     "hard_sigmoid",
     "hard_swish",
     "hardshrink",
@@ -184,5 +189,6 @@ __all__ = [
     "swish",
     "tanh",
     "tanhshrink",
+    "unfold",
     "update_where",
 ]

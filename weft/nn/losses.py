@@ -4,6 +4,7 @@ All take (prediction, target) and `reduction` ("mean", "sum" or "none"). `cross_
 integer classes or probabilities, `label_smoothing` and `ignore_index`; its classes are axis 1.
 """
 
+from weft.ops.nn.ctc import ctc_loss as ctc
 from weft.ops.nn.loss import (
     binary_cross_entropy as bce,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "cosine_embedding",
     "cosine_similarity",
     "cross_entropy",
+    "ctc",
     "gaussian_nll",
     "hinge",
     "hinge_embedding",

@@ -195,7 +195,9 @@ def toeplitz(c: Any, r: Any = None, /) -> Tensor:
     rows, columns = first.shape[-1], second.shape[-1]
     check_memory("toeplitz", (*lead, rows, columns), first.dtype)
     down, right = (broadcast(x, (*lead, n)) for x, n in ((first, rows), (second, columns)))
-    line = concat([flip(down, axis=-1), narrow(right, -1, min(1, columns), max(columns - 1, 0))], axis=-1)
+    line = concat(
+        [flip(down, axis=-1), narrow(right, -1, min(1, columns), max(columns - 1, 0))], axis=-1
+    )
     places = np.arange(rows)[::-1, None] + np.arange(columns)
     made: Tensor = FUNCTIONS["take"](line, wrap(places, line.device), axis=-1)
     return made

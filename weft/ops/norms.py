@@ -20,7 +20,7 @@ from weft.ops.elementwise.arithmetic import add, pow, square, where
 from weft.ops.elementwise.comparison import equal
 from weft.ops.elementwise.complex_parts import abs, imag, real
 from weft.ops.elementwise.elementary import sqrt
-from weft.ops.families import cast
+from weft.ops.families import as_tensors, cast
 from weft.ops.reduction import max as max_over
 from weft.ops.reduction import min as min_over
 from weft.ops.reduction import sum as sum_over
@@ -160,4 +160,24 @@ def norm(
     return cast(found, result)
 
 
-__all__: list[str] = []
+@public
+def cdist(x1: Any, x2: Any, /, p: float = 2.0) -> Tensor:
+    """The `p`-norm of the difference of each row of `x1` (…, n, d) and each of `x2` (…, m, d).
+
+    Distances are those of differences, exact for points that are close, and have slope 0 at 0.
+
+    >>> cdist([[0.0, 0.0]], [[3.0, 4.0], [6.0, 8.0]]).tolist()
+    [[5.0, 10.0]]
+    """
+    first, second = as_tensors("cdist", x1, x2)
+    if first.ndim < 2 or second.ndim < 2 or first.shape[-1] != second.shape[-1]:
+        raise ShapeError(f"cdist: expected (…, n, d), (…, m, d), got {first.shape}, {second.shape}")
+    if as_real("cdist", "p", p) < 0:
+        raise ArgumentError(f"cdist: p must be at least 0, got {p}")
+    rows, columns = inexact("cdist", expand_dims(first, -2)), expand_dims(second, -3)
+    return vector_norm(rows - columns, axis=-1, ord=p)
+
+
+__all__ = [
+    "cdist",
+]

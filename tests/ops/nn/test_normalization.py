@@ -235,3 +235,25 @@ def test_attention_drops_weights_by_a_key():
     close(whole.numpy(), wf.scaled_dot_product_attention(q, k, v).numpy(), 0)
     with pytest.raises(ArgumentError, match=r"dropout_rate 0\.5 needs a dropout_key"):
         wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.5)
+
+
+def test_gumbel_softmax_chooses_as_often_as_softmax_says():
+    logits = wf.broadcast_to(wf.tensor([0.0, 1.0, 2.0]), (20000, 3))
+    hard = wf.gumbel_softmax(logits, wf.random.key(0), 0.5, hard=True)
+    assert wf.unique(hard).tolist() == [0, 1] and (hard.sum(axis=1) == 1).all()
+    assert np.allclose(hard.mean(axis=0).numpy(), wf.softmax(logits[0]).numpy(), atol=0.015)
+    soft = wf.gumbel_softmax(logits, wf.random.key(0), 0.5)
+    assert wf.array_equal(wf.argmax(soft, axis=1), wf.argmax(hard, axis=1))
+    assert wf.allclose(wf.sum(soft, axis=1), 1.0)
+
+
+def test_a_hard_choice_has_the_slope_of_the_soft_one():
+    key, weights = wf.random.key(1), wf.tensor([[1.0], [2.0], [4.0]])
+
+    def value(logits, hard):
+        return wf.sum(wf.gumbel_softmax(logits, key, hard=hard, axis=0) * weights)
+
+    x = wf.tensor([[0.0, 1.0], [0.5, -1.0], [2.0, 0.0]])
+    assert wf.array_equal(wf.grad(value)(x, True), wf.grad(value)(x, False))
+    with pytest.raises(ArgumentError, match="gumbel_softmax: tau must be positive, got 0"):
+        wf.gumbel_softmax(x, key, 0)

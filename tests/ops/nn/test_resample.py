@@ -106,3 +106,14 @@ def test_grid_sample_is_torchs_with_its_gradients(mode, padding, align):
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call(np.ones((2, 3, 5, 4)))
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_affine_grid_is_torchs_with_its_gradient(align_corners):
+    agrees(
+        lambda theta: wf.affine_grid(theta, (2, 3, 4, 5), align_corners),
+        lambda theta: F.affine_grid(theta, (2, 3, 4, 5), align_corners=align_corners),
+        draw(2, 2, 3),
+    )
+    with pytest.raises(ShapeError, match=r"affine_grid: theta \(N, 2, 3\)"):
+        wf.affine_grid(np.ones((2, 3)), (2, 3, 4, 5))

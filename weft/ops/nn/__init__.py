@@ -8,5 +8,7 @@
 | `pooling` | sliding windows reduced to one number each |
 | `normalization` | normalisation layers, dropout, attention |
 | `loss` | how far predictions are from targets |
+| `ctc` | the same where labels have no places in time |
+| `patches` | images as columns of patches, and back |
 | `resample` | interpolation, pixel shuffles, sampling on a grid |
 """

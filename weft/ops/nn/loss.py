@@ -32,7 +32,7 @@ _LARGEST = (1 << 63) - 1
 _MANY = 1 << 18  # scores that are rather not all written, to read few of them
 
 
-def _reduced(op: str, losses: Tensor, reduction: str, count: Any = None) -> Tensor:
+def reduced(op: str, losses: Tensor, reduction: str, count: Any = None) -> Tensor:
     """Losses as they are, their sum, or their mean (over `count` where it is not their number)."""
     as_choice(op, "reduction", reduction, ("mean", "sum", "none"))
     if reduction == "none":
@@ -64,14 +64,14 @@ def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
 def mse_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
     """Squared differences."""
     x, y = _pair("mse_loss", prediction, target)
-    return _reduced("mse_loss", (x - y) * (x - y), reduction)
+    return reduced("mse_loss", (x - y) * (x - y), reduction)
 
 
 @public
 def l1_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
     """Absolute differences."""
     x, y = _pair("l1_loss", prediction, target)
-    return _reduced("l1_loss", FUNCTIONS["abs"](x - y), reduction)
+    return reduced("l1_loss", FUNCTIONS["abs"](x - y), reduction)
 
 
 @public
@@ -83,7 +83,7 @@ def smooth_l1_loss(
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
     x, y = _pair("smooth_l1_loss", prediction, target)
-    return _reduced("smooth_l1_loss", _huber(x - y, beta) / beta, reduction)
+    return reduced("smooth_l1_loss", _huber(x - y, beta) / beta, reduction)
 
 
 @public
@@ -95,7 +95,7 @@ def huber_loss(
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     x, y = _pair("huber_loss", prediction, target)
-    return _reduced("huber_loss", _huber(x - y, delta), reduction)
+    return reduced("huber_loss", _huber(x - y, delta), reduction)
 
 
 def _huber(difference: Any, delta: float) -> Any:
@@ -140,7 +140,7 @@ def cross_entropy(
     if weight is not None:
         terms = terms * _class_weight(name, weight, count)
     losses: Any = -reduce(reduce_sum_op, terms, -1, False)
-    return _reduced(name, losses, reduction)
+    return reduced(name, losses, reduction)
 
 
 def _class_weight(op: str, weight: Any, count: int) -> Any:
@@ -183,10 +183,10 @@ def _class_loss(
         losses = (1 - smoothing) * losses + smoothing * uniform
     losses = where(kept, losses, 0)
     if reduction != "mean":
-        return _reduced(op, losses, reduction)
+        return reduced(op, losses, reduction)
     counted = where(kept, 1.0 if rows is None else rows, 0.0)
     total = reduce(reduce_sum_op, cast(counted, _wide(scores.dtype)), None, False)
-    return _reduced(op, losses, reduction, total)
+    return reduced(op, losses, reduction, total)
 
 
 def _legal_classes(op: str, target: Any, ignore_index: int | None) -> tuple[Any, Any]:
@@ -242,7 +242,7 @@ def binary_cross_entropy(
     """Cross entropy of probabilities of "yes" and targets in [0, 1]; logarithms stop at -100."""
     p, y = _pair("binary_cross_entropy", probability, target)
     losses = -(y * _bounded_log(p) + (1 - y) * _bounded_log(1 - p))
-    return _reduced(
+    return reduced(
         "binary_cross_entropy", _weighted("binary_cross_entropy", losses, weight), reduction
     )
 
@@ -273,7 +273,7 @@ def binary_cross_entropy_with_logits(
     softplus = FUNCTIONS["softplus"]
     yes = _weighted(name, softplus(-x), pos_weight, "pos_weight")
     losses = y * yes + (1 - y) * softplus(x)
-    return _reduced(name, _weighted(name, losses, weight), reduction)
+    return reduced(name, _weighted(name, losses, weight), reduction)
 
 
 @public
@@ -292,8 +292,8 @@ def kl_div(
         terms = where(positive, y * (log(where(positive, y, 1)) - x), 0)
     as_choice("kl_div", "reduction", reduction, ("mean", "sum", "none", "batchmean"))
     if reduction == "batchmean":
-        return _reduced("kl_div", terms, "mean", max(x.shape[0] if x.ndim else 1, 1))
-    return _reduced("kl_div", terms, reduction)
+        return reduced("kl_div", terms, "mean", max(x.shape[0] if x.ndim else 1, 1))
+    return reduced("kl_div", terms, reduction)
 
 
 @public
@@ -319,14 +319,14 @@ def cosine_embedding_loss(
     cosine: Any = cosine_similarity(x1, x2, axis=-1)
     y: Any = to_tensor(target, op="cosine_embedding_loss")
     losses = where(y == 1, 1 - cosine, FUNCTIONS["relu"](cosine - margin))
-    return _reduced("cosine_embedding_loss", losses, reduction)
+    return reduced("cosine_embedding_loss", losses, reduction)
 
 
 @public
 def hinge_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
     """max(0, 1 − target · prediction) for targets ±1."""
     x, y = _pair("hinge_loss", prediction, target)
-    return _reduced("hinge_loss", FUNCTIONS["relu"](1 - x * y), reduction)
+    return reduced("hinge_loss", FUNCTIONS["relu"](1 - x * y), reduction)
 
 
 @public
@@ -337,14 +337,14 @@ def hinge_embedding_loss(
     x, y = _pair("hinge_embedding_loss", prediction, target)
     margin = as_number("hinge_embedding_loss", "margin", margin)
     losses = where(y == 1, x, FUNCTIONS["relu"](margin - x))
-    return _reduced("hinge_embedding_loss", losses, reduction)
+    return reduced("hinge_embedding_loss", losses, reduction)
 
 
 @public
 def soft_margin_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
     """log(1 + e^(−target · prediction)) for targets ±1."""
     x, y = _pair("soft_margin_loss", prediction, target)
-    return _reduced("soft_margin_loss", FUNCTIONS["softplus"](-x * y), reduction)
+    return reduced("soft_margin_loss", FUNCTIONS["softplus"](-x * y), reduction)
 
 
 @public
@@ -355,7 +355,7 @@ def margin_ranking_loss(
     a, b = _pair("margin_ranking_loss", x1, x2)
     margin = as_number("margin_ranking_loss", "margin", margin)
     losses = FUNCTIONS["relu"](margin - to_tensor(target, op="margin_ranking_loss") * (a - b))
-    return _reduced("margin_ranking_loss", losses, reduction)
+    return reduced("margin_ranking_loss", losses, reduction)
 
 
 @public
@@ -384,7 +384,7 @@ def triplet_margin_loss(
     if as_flag("triplet_margin_loss", "swap", swap):
         apart = FUNCTIONS["minimum"](apart, vector_norm(close - far + eps, axis=-1, ord=p))
     losses = FUNCTIONS["relu"](near - apart + margin)
-    return _reduced("triplet_margin_loss", losses, reduction)
+    return reduced("triplet_margin_loss", losses, reduction)
 
 
 @public
@@ -407,7 +407,7 @@ def poisson_nll_loss(
         safe: Any = where(y > 1, y, 1)
         stirling = safe * log(safe) - safe + 0.5 * log(2 * pi * safe)
         losses = losses + where(y > 1, stirling, 0)
-    return _reduced("poisson_nll_loss", losses, reduction)
+    return reduced("poisson_nll_loss", losses, reduction)
 
 
 @public
@@ -431,7 +431,7 @@ def gaussian_nll_loss(
     losses = 0.5 * (log(var) + (x - y) * (x - y) / var)
     if as_flag("gaussian_nll_loss", "full", full):
         losses = losses + 0.5 * log_of(2 * pi)
-    return _reduced("gaussian_nll_loss", losses, reduction)
+    return reduced("gaussian_nll_loss", losses, reduction)
 
 
 def _variance_of(mean: Tensor, variance: Tensor) -> Tensor:

@@ -18,11 +18,13 @@ from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.axes import normalize_axis
 from weft.ops.contraction import product_of, swap
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp
 from weft.ops.families import broadcast_shape, cast
 from weft.ops.norms import inexact, vector_norm
+from weft.ops.random.continuous import gumbel
 from weft.ops.random.discrete import bernoulli
 from weft.ops.reduction import reduce, reduce_max_op, reduce_sum_op
 from weft.ops.view.reshape import reshape
@@ -243,6 +245,30 @@ def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
 
 
 @public
+def gumbel_softmax(
+    logits: Any, key: Any, /, tau: Any = 1.0, *, hard: bool = False, axis: int = -1
+) -> Tensor:
+    """A random choice by `logits` that has a derivative: a softmax of logits with Gumbel noise.
+
+    The lower `tau`, the closer to a choice of one. `hard` gives the choice itself, 0 or 1, with the
+    derivative of the soft one.
+    """
+    scores: Any = inexact("gumbel_softmax", logits)
+    if dtypes.is_complex(scores.dtype):
+        raise DTypeError("gumbel_softmax: complex logits have no order")
+    i = normalize_axis("gumbel_softmax", axis, scores.ndim)
+    if not isinstance(tau, Tensor) and not as_number("gumbel_softmax", "tau", tau) > 0:
+        raise ArgumentError(f"gumbel_softmax: tau must be positive, got {tau}")
+    noisy = (scores + gumbel(key, scores.shape, scores.dtype)) / tau
+    soft = FUNCTIONS["softmax"](noisy, axis=i)
+    if not as_flag("gumbel_softmax", "hard", hard):
+        return cast(soft, scores.dtype)
+    chosen = FUNCTIONS["argmax"](noisy, axis=i)
+    made = FUNCTIONS["one_hot"](chosen, scores.shape[i], axis=i, dtype=soft.dtype)
+    return cast(made + (soft - FUNCTIONS["stop_gradient"](soft)), scores.dtype)
+
+
+@public
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -345,6 +371,7 @@ __all__ = [
     "batch_norm",
     "dropout",
     "group_norm",
+    "gumbel_softmax",
     "instance_norm",
     "layer_norm",
     "local_response_norm",

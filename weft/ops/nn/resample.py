@@ -18,6 +18,7 @@ from weft.core.common.parameters import (
     as_finite,
     as_flag,
     as_integer,
+    as_integers,
     is_sequence,
     shown,
 )
@@ -27,11 +28,13 @@ from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
+from weft.ops.contraction import matmul, swap
 from weft.ops.creation import check_memory
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.gather import gather_op
 from weft.ops.nn.pooling import mean_along, taken
+from weft.ops.norms import inexact
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis, permute_dims
@@ -219,6 +222,30 @@ def grid_sample(
     return moveaxis(found, -1, 1)
 
 
+@public
+def affine_grid(theta: Any, size: Any, align_corners: bool = False) -> Tensor:
+    """Where each pixel of images `size` (N, C, H, W) lies after maps `theta` (N, 2, 3).
+
+    The result (N, H, W, 2) is for `grid_sample`, with the same `align_corners`.
+    """
+    maps: Any = inexact("affine_grid", theta)
+    shape = as_integers("affine_grid", "size", size, 0)
+    if maps.ndim != 3 or maps.shape[1:] != (2, 3) or len(shape) != 4 or shape[0] != maps.shape[0]:
+        raise ShapeError(f"affine_grid: theta (N, 2, 3), size (N, C, H, W): {maps.shape}, {shape}")
+    as_flag("affine_grid", "align_corners", align_corners)
+    rows, columns = (_centres(n, align_corners) for n in shape[2:])
+    points = np.stack([*np.meshgrid(columns, rows), np.ones(shape[2:])], axis=-1)
+    flat = cast(wrap(points.reshape(-1, 3), maps.device), maps.dtype)
+    return reshape(matmul(flat, swap(maps)), (shape[0], *shape[2:], 2))
+
+
+def _centres(count: int, align_corners: bool) -> Array:
+    """The places of pixels from -1 to 1: their centres, or with the first and last at the ends."""
+    if align_corners:
+        return np.linspace(-1, 1, count) if count > 1 else np.zeros(count)
+    return (2 * np.arange(count) + 1) / max(count, 1) - 1
+
+
 def _bilinear(image: Any, row: Any, column: Any) -> Any:
     """The four elements around each position, each by how near it is."""
     below = [FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](v)) for v in (row, column)]
@@ -271,6 +298,7 @@ _BRING: dict[str, Callable[[Any, int, bool], Any]] = {
 
 
 __all__ = [
+    "affine_grid",
     "grid_sample",
     "interpolate",
     "pixel_shuffle",
