@@ -349,3 +349,19 @@ def test_moves_keep_every_dtype(dtype):
     ):
         assert got.dtype == x.dtype, name
         np.testing.assert_array_equal(got.numpy().view(np.uint8), want.view(np.uint8), err_msg=name)
+
+
+def test_a_tree_becomes_a_vector_and_comes_back():
+    tree = {"a": wf.tensor([[1.0, 2.0]]), "b": (wf.tensor(3, dtype="int32"), np.float64(4.0))}
+    vector, restore = wf.tree_ravel(tree)
+    assert vector.tolist() == [1, 2, 3, 4] and vector.dtype == np.float64
+    back = restore(vector * 2)
+    assert back["a"].tolist() == [[2, 4]] and back["a"].dtype == np.float32
+    assert back["b"][0].item() == 6 and back["b"][0].dtype == np.int32
+    model = wf.nn.MLP(2, (3,), 1, key=wf.random.key(0))
+    flat, rebuild = wf.tree_ravel(model)
+    curvature = wf.hessian(lambda v: wf.sum(rebuild(v)(wf.ones(2)) ** 2))(flat)
+    assert curvature.shape == (flat.size, flat.size)
+    assert wf.tree_ravel(())[0].shape == (0,)
+    with pytest.raises(ShapeError, match=r"tree_ravel: restore: expected a vector of 4 elements"):
+        restore(vector[:3])

@@ -5,14 +5,17 @@ Everything here is spelled with views, joins and gathers, so it is differentiabl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.core.common.types import Array, Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -392,6 +395,40 @@ def unfold(x: Any, /, axis: int, size: int, step: int = 1) -> Tensor:
     return sliding_windows(x, size, axis, stride=step)
 
 
+@public
+def tree_ravel(tree: Any, /) -> tuple[Tensor, Callable[[Any], Any]]:
+    """All leaves of a tree as one vector, and the function that makes such a tree of a vector.
+
+    Leaves of several dtypes meet in the one they promote to, and get their own back.
+
+    >>> vector, restore = tree_ravel({"a": [1.0, 2.0], "b": 3.0})
+    >>> vector.tolist(), restore(vector * 2)["b"].item()
+    ([1.0, 2.0, 3.0], 6.0)
+    """
+    leaves, structure = tree_flatten(tree)
+    tensors = [to_tensor(leaf, op="tree_ravel") for leaf in leaves]
+    kinds = [x.dtype for x in tensors]
+    whole = dtypes.promote_all(*kinds, op="tree_ravel") if kinds else default_float()
+    parts = [cast(reshape(x, (-1,)), whole) for x in tensors]
+    vector = concat(parts) if parts else asarray([], dtype=whole)
+    shapes = [x.shape for x in tensors]
+
+    def restore(vector: Any) -> Any:
+        flat = to_tensor(vector, op="tree_ravel")
+        if flat.shape != (sum(map(prod, shapes)),):
+            raise ShapeError(
+                f"tree_ravel: restore: expected a vector of {sum(map(prod, shapes))} elements,"
+                f" got shape {flat.shape}"
+            )
+        made, start = [], 0
+        for shape, kind in zip(shapes, kinds, strict=True):
+            made.append(cast(reshape(narrow(flat, 0, start, prod(shape)), shape), kind))
+            start += prod(shape)
+        return tree_unflatten(structure, made)
+
+    return vector, restore
+
+
 __all__ = [
     "append",
     "atleast_1d",
@@ -415,6 +452,7 @@ __all__ = [
     "rot90",
     "sliding_window_view",
     "tile",
+    "tree_ravel",
     "trim_zeros",
     "unfold",
     "vstack",

@@ -16,6 +16,7 @@ parameters are one or two parallel regions.
 |---|---|
 | `optimizers` | `sgd`, `adam`, `adamw`, `lion`, `rmsprop`, `adagrad`, `radam`, `lamb`, … |
 | `factored` | `adafactor` |
+| `lbfgs` | `lbfgs`, and `minimize`, which searches along each step |
 | `muon` | `muon`, `orthogonalize`, `split`: one optimiser for some parameters, one for others |
 | `transform` | `Transform`, `chain`, `apply`, `stateless`, `matrices`, `global_norm` |
 | `steps` | parts: `clip_by_global_norm`, `add_momentum`, `scale_by_adam`, `scale_by_rate`, … |
@@ -37,6 +38,7 @@ from weft.optim.around import (
     loss_scaled,
 )
 from weft.optim.factored import AdafactorState, adafactor
+from weft.optim.lbfgs import LbfgsState, MinimizeResult, lbfgs, minimize, scale_by_lbfgs
 from weft.optim.muon import SplitState, muon, orthogonalize, scale_by_muon, split
 from weft.optim.optimizers import (
     adagrad,
@@ -82,7 +84,9 @@ __all__ = [
     "AdamState",
     "Ema",
     "EmaState",
+    "LbfgsState",
     "LossScaleState",
+    "MinimizeResult",
     "MomentumState",
     "NadamState",
     "Policy",
@@ -107,9 +111,11 @@ __all__ = [
     "ema",
     "global_norm",
     "lamb",
+    "lbfgs",
     "lion",
     "loss_scaled",
     "matrices",
+    "minimize",
     "muon",
     "nadam",
     "orthogonalize",
@@ -119,6 +125,7 @@ __all__ = [
     "scale_by_adagrad",
     "scale_by_adam",
     "scale_by_adamax",
+    "scale_by_lbfgs",
     "scale_by_lion",
     "scale_by_muon",
     "scale_by_nadam",
