@@ -496,3 +496,15 @@ def test_turns_of_an_unrolled_loop_read_their_own_elements() -> None:
 
     check([Case("roll, any, scale", function, [np.array([-1.03, 0.55], np.float32)])])
     check(transformed_cases(range(1545608712, 1545608713)))
+
+
+def test_addresses_begin_at_those_that_are_known_where_they_are_written() -> None:
+    """A turn of an unrolled loop may know an address under the number of one further out."""
+
+    def function(a, b):
+        m = a + b[:, None]
+        return wf.sum(m[:-1, :, :, None] + m[1:, None], axis=2)
+
+    for count, rows in ((5, 20), (5, 99), (4, 20), (9, 33)):
+        arrays = [np.ones((count, count)), np.arange(float(rows * count)).reshape(rows, count)]
+        check([Case(f"products of neighbours {count} {rows}", function, arrays)])

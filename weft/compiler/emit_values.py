@@ -225,7 +225,9 @@ class Values:
             depth = self.scopes.floor(index.depth)
             start, moved = place.pointer, index.text
             if step:
-                (start, _), moved = self.address(place, index), str(step)
+                # It may be known from a turn of an unrolled loop alone: no further out then.
+                (start, own), moved = self.address(place, index), str(step)
+                depth = max(depth, own)
             element = vector(place.element, place.lanes)
             text = self.let(f"getelementptr {element}, {place.kind} {start}, i64 {moved}", depth)
             found = Operand(text, INDEX, 1, depth, index.reads)
