@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import weft as wf
 from weft.core.common import dtypes
-from weft.errors import AxisError, DTypeError, ShapeError, WeftError
+from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError, WeftError
 
 RNG = np.random.default_rng(7)
 AXES = [None, 0, -1, (0, 2), (), (2, 1, 0)]
@@ -238,3 +238,61 @@ def test_reductions_map_over_a_batch():
     for name in ("sum", "prod", "max", "argmax", "any"):
         got = wf.vmap(lambda v, n=name: getattr(wf, n)(v, axis=0))(x)
         close(got, getattr(np, name)(x, axis=1))
+
+
+MASK = np.array([[True, False, True, True], [False] * 4, [True] * 4])
+
+
+@pytest.mark.parametrize("mask", [MASK, MASK[0], MASK[:, 1:2]], ids=["whole", "row", "column"])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "any", "all", "mean", "var", "std"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_masked_reductions_are_numpys(name, axis, keepdims, mask):
+    x = np.random.default_rng(0).normal(size=(3, 4)).round(1)
+    options = {"initial": 0.25} if name in ("sum", "prod", "max", "min") else {}
+    want = getattr(np, name)(x, axis=axis, keepdims=keepdims, where=mask, **options)
+    function = getattr(wf, name)
+    for run in (function, getattr(wf.Tensor, name)):
+        found = run(wf.asarray(x), axis=axis, keepdims=keepdims, where=wf.asarray(mask), **options)
+        assert found.shape == np.shape(want)
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-12)
+
+
+def test_what_a_mask_leaves_out_has_no_influence_on_values_and_slopes():
+    x, mask = wf.tensor([1.0, np.nan, 3.0, np.inf]), wf.tensor([True, False, True, False])
+    assert wf.sum(x, where=mask).item() == 4 and wf.mean(x, where=mask).item() == 2
+    assert wf.max(x, where=mask, initial=-np.inf).item() == 3
+    assert wf.var(x, where=mask, correction=1).item() == 2
+    for function, slope in ((wf.sum, [1, 0, 1, 0]), (wf.var, [-1, 0, 1, 0])):
+        assert wf.grad(lambda x, f=function: f(x, where=mask))(x).tolist() == slope
+    assert np.isnan(wf.mean(x, where=x > 9e9 * wf.inf).item())
+
+
+def test_initial_values_allow_empty_axes():
+    x = wf.zeros((2, 0, 3))
+    assert wf.max(x, axis=1, initial=5.0).tolist() == [[5] * 3] * 2
+    assert wf.min(x, initial=5.0, keepdims=True).tolist() == [[[5]]]
+    assert wf.sum(wf.tensor([1, 2], dtype="int8"), initial=3).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda: wf.max(wf.ones(2), where=[True, False]),
+            ArgumentError,
+            "max: where .*\n.*initial",
+        ),
+        (lambda: wf.sum(wf.ones(2), where=[1, 0]), DTypeError, "sum: where: expected a mask"),
+        (
+            lambda: wf.sum(wf.ones(2), where=wf.ones((3, 2)) > 0),
+            ShapeError,
+            "sum: where: a mask of",
+        ),
+        (lambda: wf.sum(wf.ones(2), where=wf.ones(3) > 0), ShapeError, "sum: "),
+    ],
+)
+def test_masks_that_do_not_fit_are_told(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

@@ -21,10 +21,10 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis, reduced_axes
 from weft.ops.base import Example, Linear, Tangents, call
-from weft.ops.families import ReduceOperation, cast
+from weft.ops.families import ReduceOperation, broadcast_shape, cast
 from weft.ops.order import cumprod_op, delayed
 from weft.ops.view.broadcast import broadcast_op
 from weft.ops.view.reshape import reshape_op
@@ -227,19 +227,61 @@ def kept_shape(shape: Shape, axes: Shape) -> Shape:
 
 
 @public
-def sum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-    """Sum over axes (all when none is given); small integers are summed as 64-bit ones."""
-    return _accumulated(reduce_sum_op, "sum", x, axis, keepdims, dtype)
+def sum(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    dtype: Any = None,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """Sum over axes (all when none is given); small integers are summed as 64-bit ones.
+
+    `where` is a mask of the elements that count, `initial` a number that the sum begins with.
+
+    >>> sum([1, 2, 3], where=[True, False, True]).item()
+    4
+    """
+    made = _accumulated(reduce_sum_op, "sum", x, axis, keepdims, dtype, where)
+    return made if initial is None else cast(FUNCTIONS["add"](made, initial), made.dtype)
 
 
 @public
-def prod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-    """Product over axes (all when none is given); small integers multiply as 64-bit ones."""
-    return _accumulated(reduce_prod_op, "prod", x, axis, keepdims, dtype)
+def prod(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    dtype: Any = None,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """Product over axes (all when none is given); small integers multiply as 64-bit ones.
+
+    `where` is a mask of the elements that count, `initial` a number that the product begins with.
+    """
+    made = _accumulated(reduce_prod_op, "prod", x, axis, keepdims, dtype, where)
+    return made if initial is None else cast(FUNCTIONS["multiply"](made, initial), made.dtype)
+
+
+def selected(name: str, x: Tensor, where: Any, fill: Any) -> Tensor:
+    """`x` with `fill` outside a mask; all of `x` if there is none."""
+    if where is None:
+        return x
+    mask = to_tensor(where, op=f"{name}: where")
+    if not dtypes.is_bool(mask.dtype):
+        raise DTypeError(f"{name}: where: expected a mask of bools, got {mask.type}")
+    if broadcast_shape(name, mask.shape, x.shape) != x.shape:
+        raise ShapeError(f"{name}: where: a mask of shape {mask.shape} for shape {x.shape}")
+    found: Tensor = FUNCTIONS["where"](mask, x, fill)
+    return found
 
 
 def _accumulated(
-    op: ReduceOperation, name: str, x: Any, axis: Any, keepdims: bool, dtype: Any
+    op: ReduceOperation, name: str, x: Any, axis: Any, keepdims: bool, dtype: Any, where: Any
 ) -> Tensor:
     tensor = to_tensor(x, op=name)
     if dtype is None:
@@ -248,19 +290,24 @@ def _accumulated(
         target = dtypes.as_dtype(dtype, op=name, default_float=default_float())
     if dtypes.is_bool(target):
         raise DTypeError(f"{name}: bool is not a number\nhint: use wf.any or wf.all")
-    return reduce(op, cast(tensor, target), axis, keepdims, name)
+    counted = selected(name, cast(tensor, target), where, 0 if name == "sum" else 1)
+    return reduce(op, counted, axis, keepdims, name)
 
 
 @public
-def any(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Whether some element over axes is true (not zero; NaN is true)."""
-    return reduce(reduce_any_op, _truth("any", x), axis, keepdims, "any")
+def any(x: Any, /, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
+    """Whether some element over axes (and in a mask) is true (not zero; NaN is true)."""
+    return reduce(
+        reduce_any_op, selected("any", _truth("any", x), where, False), axis, keepdims, "any"
+    )
 
 
 @public
-def all(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Whether every element over axes is true (not zero; NaN is true)."""
-    return reduce(reduce_all_op, _truth("all", x), axis, keepdims, "all")
+def all(x: Any, /, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
+    """Whether every element over axes (and in a mask) is true (not zero; NaN is true)."""
+    return reduce(
+        reduce_all_op, selected("all", _truth("all", x), where, True), axis, keepdims, "all"
+    )
 
 
 def _truth(name: str, x: Any) -> Tensor:
@@ -275,15 +322,39 @@ def count_nonzero(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor
 
 
 @public
-def max(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The largest element over axes; NaN if there is one."""
-    return _extremum(reduce_max_op, "max", x, axis, keepdims)
+def max(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """The largest element over axes; NaN if there is one.
+
+    `initial` stands beside the elements, of which there may be none then; `where`, a mask of those
+    that count, needs it.
+    """
+    return _extremum(reduce_max_op, "max", x, axis, keepdims, initial, where)
 
 
 @public
-def min(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The smallest element over axes; NaN if there is one."""
-    return _extremum(reduce_min_op, "min", x, axis, keepdims)
+def min(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """The smallest element over axes; NaN if there is one. `initial` and `where` are as in `max`.
+
+    >>> min([3, 1, 2], initial=9, where=[True, False, True]).item()
+    2
+    """
+    return _extremum(reduce_min_op, "min", x, axis, keepdims, initial, where)
 
 
 @public
@@ -296,16 +367,39 @@ def minmax(x: Any, /, axis: Any = None, keepdims: bool = False) -> tuple[Tensor,
     return min(x, axis, keepdims), max(x, axis, keepdims)
 
 
-def _extremum(op: ReduceOperation, name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
+def _extremum(
+    op: ReduceOperation,
+    name: str,
+    x: Any,
+    axis: Any,
+    keepdims: bool,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
     tensor = to_tensor(x, op=name)
     check_ordered(name, tensor)
-    for i in reduced_axes(name, axis, tensor.ndim):
-        if tensor.shape[i] == 0:
-            raise ShapeError(
-                f"{name}: axis {i + tensor.ndim} is empty and has no {name}imum"
-                f" (shape {tensor.shape})"
+    if initial is None:
+        if where is not None:
+            raise ArgumentError(
+                f"{name}: where may leave nothing, which has no {name}imum"
+                "\nhint: initial=… stands there then, such as initial=-wf.inf"
             )
-    return reduce(op, tensor, axis, keepdims, name)
+        for i in reduced_axes(name, axis, tensor.ndim):
+            if tensor.shape[i] == 0:
+                raise ShapeError(
+                    f"{name}: axis {i + tensor.ndim} is empty and has no {name}imum"
+                    f" (shape {tensor.shape})"
+                )
+        return reduce(op, tensor, axis, keepdims, name)
+    counted = selected(name, tensor, where, initial)
+    axes = reduced_axes(name, axis, tensor.ndim)
+    if 0 in (tensor.shape[i] for i in axes):
+        left = [n for i, n in enumerate(tensor.shape) if i - tensor.ndim not in axes]
+        kept = kept_shape(tensor.shape, axes) if as_flag(name, "keepdims", keepdims) else left
+        none: Tensor = FUNCTIONS["full"](kept, initial, dtype=tensor.dtype, device=tensor.device)
+        return none
+    found: Tensor = FUNCTIONS[f"{name}imum"](reduce(op, counted, axis, keepdims, name), initial)
+    return found
 
 
 def check_ordered(name: str, x: Tensor) -> None:

@@ -51,32 +51,72 @@ def _count(name: str, x: Tensor, axis: Any) -> int:
 
 
 @public
-def mean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-    """Arithmetic mean over axes; NaN where there is nothing to average.
+def mean(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    dtype: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """Arithmetic mean over axes (and in a mask); NaN where there is nothing to average.
 
     >>> mean(to_tensor([1.0, 2.0, 6.0])).item()
     3.0
     """
     tensor, target = _float_of("mean", x, dtype)
-    total = reduction.sum(tensor, axis, keepdims)
-    return cast(total / float(_count("mean", tensor, axis)), target)
+    total = reduction.sum(tensor, axis, keepdims, where=where)
+    if where is None:
+        return cast(total / float(_count("mean", tensor, axis)), target)
+    return cast(total / _counted(tensor, axis, keepdims, where), target)
+
+
+def _counted(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Any:
+    """How many elements a mask has over axes, in the float that `x` is of."""
+    ones = FUNCTIONS["ones_like"](x, dtype=dtypes.real_of(x.dtype))
+    return reduction.sum(ones, axis, keepdims, where=where)
 
 
 @public
-def var(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0) -> Tensor:
-    """Variance over axes; the divisor is the count minus `correction` (1 for a sample)."""
+def var(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0.0,
+    where: Any = None,
+) -> Tensor:
+    """Variance over axes (and in a mask); the divisor is the count minus `correction`."""
     tensor, target = _float_of("var", x)
-    centred = _squares(tensor - mean(tensor, axis, True))
-    left = _count("var", tensor, axis) - as_real("var", "correction", correction)
-    divisor = left if left > 0 else nan  # with nothing left there is no variance
-    return cast(reduction.sum(centred, axis, keepdims) / divisor, dtypes.real_of(target))
+    tensor = reduction.selected("var", tensor, where, 0)
+    centred = _squares(tensor - mean(tensor, axis, True, where=where))
+    less = as_real("var", "correction", correction)
+    divisor: Any
+    if where is None:
+        left = _count("var", tensor, axis) - less
+        divisor = left if left > 0 else nan  # with nothing left there is no variance
+    else:
+        rest = _counted(tensor, axis, keepdims, where) - less
+        divisor = FUNCTIONS["where"](rest > 0, rest, nan)
+    total = reduction.sum(centred, axis, keepdims, where=where)
+    return cast(total / divisor, dtypes.real_of(target))
 
 
 @public
-def std(x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0) -> Tensor:
-    """Standard deviation over axes: the root of `var`."""
+def std(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0.0,
+    where: Any = None,
+) -> Tensor:
+    """Standard deviation over axes (and in a mask): the root of `var`."""
     tensor, target = _float_of("std", x)
-    found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=correction))
+    found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=correction, where=where))
     return cast(found, dtypes.real_of(target))
 
 
