@@ -197,3 +197,41 @@ def test_importing_weft_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+X, IDS, MASK = wf.ones((3, 4)), wf.tensor([0, 0, 1]), wf.ones((3, 4)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "named"),
+    [
+        ("one_hot", (IDS,), {"num_classes": 3}),
+        ("pad", (X,), {"pad_width": 1}),
+        ("segment_sum", (X,), {"segment_ids": IDS, "num_segments": 2}),
+        ("dropout", (X,), {"rate": 0.5, "key": wf.random.key(0)}),
+        ("quantile", (X,), {"q": 0.5}),
+        ("percentile", (X,), {"q": 50}),
+        ("digitize", (X,), {"bins": [0.5, 2.0]}),
+        ("interp", (X,), {"xp": [0.0, 2.0], "fp": [1.0, 3.0]}),
+        ("sliding_window_view", (X,), {"window_shape": 2, "axis": 0}),
+        ("split", (X,), {"indices_or_sections": 3}),
+        ("insert", (X,), {"obj": 0, "values": 2.0, "axis": 0}),
+        ("delete", (X,), {"obj": 0, "axis": 0}),
+        ("append", (X,), {"values": X, "axis": 0}),
+        ("masked_fill", (X,), {"mask": MASK, "value": 0.0}),
+        ("chunk", (X,), {"chunks": 2}),
+        ("lerp", (X, X), {"weight": 0.5}),
+        ("cross_entropy", (X,), {"target": IDS}),
+        ("mse_loss", (X,), {"target": X}),
+        ("while_loop", (), {"cond_fun": lambda s: s < 3, "body_fun": lambda s: s + 1, "init": 0}),
+        ("fori_loop", (0, 3), {"body_fun": lambda i, s: s + i, "init": 0}),
+    ],
+)
+def test_what_peers_take_by_name_is_taken_by_name(name, args, named) -> None:
+    function = getattr(wf, name)
+    mixed = [p.name for p in inspect.signature(function).parameters.values()][len(args) :]
+    values = [named[n] for n in mixed[: len(named)] if n in named]
+    rest = {n: v for n, v in named.items() if n not in mixed[: len(values)]}
+    want = wf.tree_leaves(function(*args, *values, **rest))
+    for x, y in zip(wf.tree_leaves(function(*args, **named)), want, strict=True):
+        assert x.tolist() == y.tolist()

@@ -43,7 +43,7 @@ def _floats(name: str, *args: Any) -> tuple[Tensor, ...]:
 
 @public
 def interp(
-    x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None, period: float | None = None
+    x: Any, /, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None
 ) -> Tensor:
     """Values at `x` of the line through the points (`xp`, `fp`), whose `xp` must ascend.
 

@@ -46,7 +46,7 @@ def dynamic_slice(x: Any, starts: Any, sizes: Any, /, *, mode: str = "raise") ->
 
 
 @public
-def dynamic_update_slice(x: Any, update: Any, starts: Any, /, *, mode: str = "raise") -> Tensor:
+def dynamic_update_slice(x: Any, /, update: Any, starts: Any, *, mode: str = "raise") -> Tensor:
     """A copy of `x` in which the part of `update`'s shape from `starts` on is `update`.
 
     `starts` and `mode` are those of `dynamic_slice`.

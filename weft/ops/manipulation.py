@@ -272,13 +272,13 @@ def _assembled(blocks: Any, depth: int, leaves: Any) -> Tensor:
 
 
 @public
-def append(x: Any, values: Any, /, axis: int | None = None) -> Tensor:
+def append(x: Any, /, values: Any, axis: int | None = None) -> Tensor:
     """`x` with `values` behind it along an axis; both flattened when none is given."""
     return concat(as_tensors("append", x, values), axis=axis)
 
 
 @public
-def delete(x: Any, obj: Any, /, axis: int | None = None) -> Tensor:
+def delete(x: Any, /, obj: Any, axis: int | None = None) -> Tensor:
     """`x` without the positions `obj` (an integer, a slice, integers or a mask) of an axis."""
     tensor = to_tensor(x, op="delete")
     if axis is None:
@@ -311,7 +311,7 @@ def trim_zeros(filt: Any, /, trim: str = "fb", axis: Any = None) -> Tensor:
 
 
 @public
-def insert(x: Any, obj: Any, values: Any, /, axis: int | None = None) -> Tensor:
+def insert(x: Any, /, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     """`x` with `values` put before the positions `obj` of an axis."""
     tensor, new = as_tensors("insert", to_tensor(x, op="insert"), _listed(values))
     new = cast(new, tensor.dtype)
@@ -384,7 +384,7 @@ def kron(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
-def sliding_window_view(x: Any, window_shape: Any, /, axis: Any = None) -> Tensor:
+def sliding_window_view(x: Any, /, window_shape: Any, axis: Any = None) -> Tensor:
     """Every place of a window over the given axes; the window's own axes come last."""
     return sliding_windows(x, window_shape, axis)
 

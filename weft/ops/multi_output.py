@@ -35,7 +35,7 @@ def _parts(op: str, number: Any) -> int:
 
 
 @public
-def split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Tensor, ...]:
+def split(x: Any, /, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """Cut an axis into equal parts (an integer says how many) or at given positions.
 
     >>> [part.shape for part in split(to_tensor([1, 2, 3, 4, 5]), [2, 3])]
@@ -54,7 +54,7 @@ def split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Tensor, .
 
 
 @public
-def array_split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Tensor, ...]:
+def array_split(x: Any, /, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """Like `split`, but parts may differ by one in size: the first ones are larger."""
     tensor = to_tensor(x, op="array_split")
     i = normalize_axis("array_split", axis, tensor.ndim)
@@ -67,7 +67,7 @@ def array_split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> tuple[Ten
 
 
 @public
-def chunk(x: Any, chunks: int, /, axis: int = 0) -> tuple[Tensor, ...]:
+def chunk(x: Any, /, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` parts of equal size; the last one may be smaller."""
     tensor = to_tensor(x, op="chunk")
     i = normalize_axis("chunk", axis, tensor.ndim)

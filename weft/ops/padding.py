@@ -27,7 +27,7 @@ _REPEATING = ("edge", "reflect", "symmetric", "wrap")
 
 
 @public
-def pad(x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
+def pad(x: Any, /, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
     """Widen axes: `pad_width` is one number, a pair (before, after), or a pair for each axis.
 
     New elements are `constant_values`, or repeat old ones: `edge`, `reflect`, `symmetric`, `wrap`;

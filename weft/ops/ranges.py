@@ -251,7 +251,7 @@ def fromfunction(
 
 
 @public
-def one_hot(x: Any, num_classes: int, /, *, axis: int = -1, dtype: Any = None) -> Tensor:
+def one_hot(x: Any, /, num_classes: int, *, axis: int = -1, dtype: Any = None) -> Tensor:
     """Vectors that are 1 at position `x` and 0 elsewhere; a position out of range gives all 0."""
     places = to_tensor(x, op="one_hot")
     if not dtypes.is_integer(places.dtype):

@@ -134,7 +134,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
 
 
 @public
-def digitize(x: Any, bins: Any, /, right: bool = False) -> Tensor:
+def digitize(x: Any, /, bins: Any, right: bool = False) -> Tensor:
     """The number of the bin each element falls in; `bins` are edges that rise or fall.
 
     With rising edges, bin i holds `bins[i-1] <= x < bins[i]`; `right` moves the equals sign.

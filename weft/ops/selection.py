@@ -65,7 +65,7 @@ def take(
 
 
 @public
-def index_select(x: Any, axis: int, index: Any, /) -> Tensor:
+def index_select(x: Any, /, axis: int, index: Any) -> Tensor:
     """Slices at positions along an axis."""
     return take(x, index, axis=axis)
 
@@ -105,7 +105,7 @@ def _window(shape: Shape, places: Shape, axis: int) -> tuple[slice, ...]:
 
 
 @public
-def gather(x: Any, axis: int, index: Any, /, *, mode: str = "raise") -> Tensor:
+def gather(x: Any, /, axis: int, index: Any, *, mode: str = "raise") -> Tensor:
     """One element for each of `index`: along `axis` at its value, elsewhere at its own position.
 
     >>> gather(to_tensor([[1, 2], [3, 4]]), 1, to_tensor([[0], [1]])).tolist()
@@ -118,7 +118,7 @@ def gather(x: Any, axis: int, index: Any, /, *, mode: str = "raise") -> Tensor:
 
 @public
 def scatter(
-    x: Any, axis: int, index: Any, src: Any, /, reduce: str | None = None, *, mode: str = "raise"
+    x: Any, /, axis: int, index: Any, src: Any, reduce: str | None = None, *, mode: str = "raise"
 ) -> Tensor:
     """A copy of `x` with `src` put where `gather` with this `index` would read.
 
@@ -144,14 +144,14 @@ def scatter(
 
 
 @public
-def scatter_add(x: Any, axis: int, index: Any, src: Any, /) -> Tensor:
+def scatter_add(x: Any, /, axis: int, index: Any, src: Any) -> Tensor:
     """`scatter` that adds."""
     return scatter(x, axis, index, src, "add")
 
 
 @public
 def put_along_axis(
-    x: Any, indices: Any, values: Any, /, axis: int = -1, *, mode: str = "raise"
+    x: Any, /, indices: Any, values: Any, axis: int = -1, *, mode: str = "raise"
 ) -> Tensor:
     """A copy of `x` with `values` where `take_along_axis` would read; the other axes broadcast."""
     tensor = to_tensor(x, op="put_along_axis")
@@ -255,33 +255,33 @@ def _limits(data: Any, op: str) -> tuple[Any, Any]:
 
 
 @public
-def segment_sum(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+def segment_sum(data: Any, /, segment_ids: Any, num_segments: int | None = None) -> Tensor:
     """Sums of the slices of `data` that share an id; result row k is segment k."""
     return _segments("segment_sum", "add", data, segment_ids, num_segments, 0)
 
 
 @public
-def segment_prod(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+def segment_prod(data: Any, /, segment_ids: Any, num_segments: int | None = None) -> Tensor:
     """Products of the slices of `data` that share an id; an empty segment is 1."""
     return _segments("segment_prod", "mul", data, segment_ids, num_segments, 1)
 
 
 @public
-def segment_max(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+def segment_max(data: Any, /, segment_ids: Any, num_segments: int | None = None) -> Tensor:
     """Largest elements of the slices that share an id; an empty segment is the least value."""
     least = _limits(data, "segment_max")[0]
     return _segments("segment_max", "max", data, segment_ids, num_segments, least)
 
 
 @public
-def segment_min(data: Any, segment_ids: Any, /, num_segments: int | None = None) -> Tensor:
+def segment_min(data: Any, /, segment_ids: Any, num_segments: int | None = None) -> Tensor:
     """Smallest elements of the slices that share an id; an empty segment is the largest value."""
     largest = _limits(data, "segment_min")[1]
     return _segments("segment_min", "min", data, segment_ids, num_segments, largest)
 
 
 @public
-def masked_fill(x: Any, mask: Any, value: Any, /) -> Tensor:
+def masked_fill(x: Any, /, mask: Any, value: Any) -> Tensor:
     """`x` with `value` where the mask holds."""
     tensor = to_tensor(x, op="masked_fill")
     chosen = to_tensor(mask, like=tensor.device, op="masked_fill")

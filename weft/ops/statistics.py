@@ -414,7 +414,7 @@ def _is_empty(name: str, x: Tensor, axis: Any) -> bool:
 
 @public
 def quantile(
-    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
     """The value below which a part `q` (0 to 1) of the elements over axes lies.
 
@@ -426,7 +426,7 @@ def quantile(
 
 @public
 def nanquantile(
-    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
     """`quantile` of the elements that are not NaN; NaN where there is none."""
     return _quantile("nanquantile", x, q, axis, keepdims, method, skip=True)
@@ -434,7 +434,7 @@ def nanquantile(
 
 @public
 def percentile(
-    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
     """`quantile` with `q` from 0 to 100."""
     return quantile(x, _part_of_hundred(q), axis, keepdims, method=method)
@@ -442,7 +442,7 @@ def percentile(
 
 @public
 def nanpercentile(
-    x: Any, q: Any, /, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
+    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
     """`nanquantile` with `q` from 0 to 100."""
     return nanquantile(x, _part_of_hundred(q), axis, keepdims, method=method)

@@ -98,7 +98,7 @@ class Carry:
 
 
 @public
-def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, /) -> Any:
+def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
     """Repeat `state = body_fun(state)`, from `init`, while `cond_fun(state)` holds.
 
     Forward mode and `vmap` work (rows may end at different steps); reverse mode needs `scan`, or
@@ -134,7 +134,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 
 @public
 def fori_loop(
-    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, /, *, unroll: Any = 1
+    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, *, unroll: Any = 1
 ) -> Any:
     """Repeat `state = body_fun(i, state)` for i from `lower` up to but without `upper`.
 

@@ -454,7 +454,7 @@ def float_power(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
-def lerp(start: Any, end: Any, weight: Any, /) -> Tensor:
+def lerp(start: Any, /, end: Any, weight: Any) -> Tensor:
     """The point that lies `weight` of the way from `start` to `end`; both ends are met exactly."""
     first, last, share = as_tensors("lerp", start, end, weight)
     step = last - first

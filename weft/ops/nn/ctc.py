@@ -36,10 +36,10 @@ _NEVER = -1e30  # the logarithm of a probability of 0: finite, so that its deriv
 @public
 def ctc_loss(
     log_probs: Any,
+    /,
     targets: Any,
     input_lengths: Any = None,
     target_lengths: Any = None,
-    /,
     *,
     blank: int = 0,
     reduction: str = "mean",

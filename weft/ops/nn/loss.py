@@ -61,14 +61,14 @@ def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
 
 
 @public
-def mse_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+def mse_loss(prediction: Any, /, target: Any, *, reduction: str = "mean") -> Tensor:
     """Squared differences."""
     x, y = _pair("mse_loss", prediction, target)
     return reduced("mse_loss", (x - y) * (x - y), reduction)
 
 
 @public
-def l1_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+def l1_loss(prediction: Any, /, target: Any, *, reduction: str = "mean") -> Tensor:
     """Absolute differences."""
     x, y = _pair("l1_loss", prediction, target)
     return reduced("l1_loss", FUNCTIONS["abs"](x - y), reduction)
@@ -76,7 +76,7 @@ def l1_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tens
 
 @public
 def smooth_l1_loss(
-    prediction: Any, target: Any, /, *, beta: float = 1.0, reduction: str = "mean"
+    prediction: Any, /, target: Any, *, beta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Squared differences over 2·beta below `beta`, absolute ones less beta/2 above."""
     beta = as_number("smooth_l1_loss", "beta", beta, low=0)
@@ -88,7 +88,7 @@ def smooth_l1_loss(
 
 @public
 def huber_loss(
-    prediction: Any, target: Any, /, *, delta: float = 1.0, reduction: str = "mean"
+    prediction: Any, /, target: Any, *, delta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Half the squared differences below `delta`, growing linearly above."""
     delta = as_number("huber_loss", "delta", delta)
@@ -108,8 +108,8 @@ def _huber(difference: Any, delta: float) -> Any:
 @public
 def cross_entropy(
     logits: Any,
-    target: Any,
     /,
+    target: Any,
     *,
     weight: Any = None,
     ignore_index: int | None = -100,
@@ -220,8 +220,8 @@ def _picked_in_rows(table: Any, classes: Any) -> Any:
 @public
 def nll_loss(
     log_probabilities: Any,
-    target: Any,
     /,
+    target: Any,
     *,
     weight: Any = None,
     ignore_index: int | None = -100,
@@ -237,7 +237,7 @@ def nll_loss(
 
 @public
 def binary_cross_entropy(
-    probability: Any, target: Any, /, *, weight: Any = None, reduction: str = "mean"
+    probability: Any, /, target: Any, *, weight: Any = None, reduction: str = "mean"
 ) -> Tensor:
     """Cross entropy of probabilities of "yes" and targets in [0, 1]; logarithms stop at -100."""
     p, y = _pair("binary_cross_entropy", probability, target)
@@ -260,8 +260,8 @@ def _weighted(op: str, losses: Any, weight: Any, name: str = "weight") -> Any:
 @public
 def binary_cross_entropy_with_logits(
     logits: Any,
-    target: Any,
     /,
+    target: Any,
     *,
     weight: Any = None,
     pos_weight: Any = None,
@@ -278,7 +278,7 @@ def binary_cross_entropy_with_logits(
 
 @public
 def kl_div(
-    log_probability: Any, target: Any, /, *, log_target: bool = False, reduction: str = "mean"
+    log_probability: Any, /, target: Any, *, log_target: bool = False, reduction: str = "mean"
 ) -> Tensor:
     """Divergence of target probabilities from predicted log-probabilities, element by element.
 
@@ -323,7 +323,7 @@ def cosine_embedding_loss(
 
 
 @public
-def hinge_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+def hinge_loss(prediction: Any, /, target: Any, *, reduction: str = "mean") -> Tensor:
     """max(0, 1 − target · prediction) for targets ±1."""
     x, y = _pair("hinge_loss", prediction, target)
     return reduced("hinge_loss", FUNCTIONS["relu"](1 - x * y), reduction)
@@ -331,7 +331,7 @@ def hinge_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> T
 
 @public
 def hinge_embedding_loss(
-    prediction: Any, target: Any, /, *, margin: float = 1.0, reduction: str = "mean"
+    prediction: Any, /, target: Any, *, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """The distance itself for target 1, max(0, margin − distance) for target −1."""
     x, y = _pair("hinge_embedding_loss", prediction, target)
@@ -341,7 +341,7 @@ def hinge_embedding_loss(
 
 
 @public
-def soft_margin_loss(prediction: Any, target: Any, /, *, reduction: str = "mean") -> Tensor:
+def soft_margin_loss(prediction: Any, /, target: Any, *, reduction: str = "mean") -> Tensor:
     """log(1 + e^(−target · prediction)) for targets ±1."""
     x, y = _pair("soft_margin_loss", prediction, target)
     return reduced("soft_margin_loss", FUNCTIONS["softplus"](-x * y), reduction)
@@ -390,8 +390,8 @@ def triplet_margin_loss(
 @public
 def poisson_nll_loss(
     prediction: Any,
-    target: Any,
     /,
+    target: Any,
     *,
     log_input: bool = True,
     full: bool = False,
@@ -413,9 +413,9 @@ def poisson_nll_loss(
 @public
 def gaussian_nll_loss(
     mean: Any,
+    /,
     target: Any,
     variance: Any,
-    /,
     *,
     full: bool = False,
     eps: float = 1e-6,

@@ -233,7 +233,7 @@ def _padded_rows(rows: Any, size: int) -> Any:
 
 
 @public
-def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
+def dropout(x: Any, /, rate: float, key: Any) -> Tensor:
     """Set elements to 0 with probability `rate` and scale the others up, so that the mean stays."""
     t = inexact("dropout", x)
     rate = as_number("dropout", "rate", rate)
@@ -246,7 +246,7 @@ def dropout(x: Any, rate: float, key: Any, /) -> Tensor:
 
 @public
 def gumbel_softmax(
-    logits: Any, key: Any, /, tau: Any = 1.0, *, hard: bool = False, axis: int = -1
+    logits: Any, /, key: Any, tau: Any = 1.0, *, hard: bool = False, axis: int = -1
 ) -> Tensor:
     """A random choice by `logits` that has a derivative: a softmax of logits with Gumbel noise.
 
