@@ -387,3 +387,13 @@ def test_what_is_no_tensor_is_refused_in_our_words(value):
     for make in (wf.asarray, wf.tensor, wf.sin):
         with pytest.raises(WeftError):
             make(value)
+
+
+def test_numpy_reads_what_requires_a_gradient_where_none_is_kept():
+    x = wf.ones(2)
+    x.requires_grad = True
+    with wf.no_grad():
+        assert np.asarray(x).tolist() == [1, 1]
+    with pytest.raises(DifferentiationError, match="NumPy asks"):
+        np.asarray(x)
+    assert x.numpy().tolist() == np.asarray(x.detach()).tolist() == [1, 1]
