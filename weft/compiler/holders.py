@@ -52,7 +52,6 @@ def find_variables(
     """
     if not handles:
         return {}
-    _is_library.cache_clear()  # modules may have been loaded
     search = _Search(handles)
     search.run([function, *given])
     return {id(handle): search.places(handle) for handle in handles}
@@ -268,13 +267,19 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == _OURS and not is_tree(kind)
 
 
-@cache
 def _is_library(module: str | None) -> bool:
     """Whether a module has no tensors of users among its names: it is installed without weft."""
     package = (module or "").partition(".")[0]
     if package in _LIBRARIES:
         return True
-    names: dict[str, Any] = getattr(sys.modules.get(module or ""), "__dict__", {})
+    found = sys.modules.get(module or "")
+    return found is not None and _is_without_weft(found, len(vars(found)))
+
+
+@cache
+def _is_without_weft(module: ModuleType, count: int) -> bool:
+    """Whether an installed module with so many names has none of weft's among them."""
+    names = vars(module)
     if not _INSTALLED.intersection(PurePath(str(names.get("__file__", ""))).parts):
         return False
     return not any(_is_of_weft(value) for value in list(names.values()))

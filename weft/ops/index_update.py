@@ -190,11 +190,10 @@ def _set_direct(impl: TensorImpl, index: Any, value: Any) -> Tensor | None:
     is_small = impl.size <= settings.small_elements
     if impl.traced or not (type(impl.data) is np.ndarray if is_small else _is_busy(impl)):
         return None
-    data, filled = impl.realize(), _ready(impl, value)
-    if filled is None or type(data) is not np.ndarray:
-        return None
-    where = plain_index(impl, index)
-    if where is None:
+    filled = _ready(impl, value)
+    where = None if filled is None else plain_index(impl, index)
+    data = None if where is None else impl.realize()
+    if type(data) is not np.ndarray:
         return None
     array = np.array(data, order="C")
     try:

@@ -138,8 +138,9 @@ def fori_loop(
 ) -> Any:
     """Repeat `state = body_fun(i, state)` for i from `lower` up to but without `upper`.
 
-    With Python integers as bounds the loop can be differentiated in reverse mode; so it can with
-    tensors, unless it is being compiled: how many steps it keeps has to be known.
+    With Python integers as bounds the loop can be differentiated in reverse mode. So it can with
+    tensors inside `grad`, or if `init` requires a gradient, unless it is being compiled: how many
+    steps it keeps has to be known.
 
     >>> fori_loop(0, 4, lambda i, total: total + i, 0).item()
     6
