@@ -171,6 +171,14 @@ def test_a_tensor_that_wants_its_gradient_is_differentiated():
     assert float(v.grad) == 6
 
 
+def test_a_place_of_a_tensor_that_requires_a_gradient_is_not_assigned_to_in_silence():
+    x = wf.ones(4)
+    x.requires_grad = True
+    view = x[0:2]
+    with pytest.raises(wf.errors.MutationError):
+        x[0:2] = view
+
+
 def test_few_assignments_stay_recorded_with_what_follows():
     x = wf.zeros(SIZES[1])
     for i in range(4):

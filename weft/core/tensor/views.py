@@ -112,10 +112,11 @@ def put(tensor: Any, index: Any, value: Any, op: str) -> None:
 
 
 def _is_there(tensor: Any, index: Any, value: Any) -> bool:
-    """Whether a value is the view of this very place, as in the second half of `x[i] += 1`."""
+    """Whether a value is the view of this very place, as in the second half of `x[i:j] += 1`."""
     if type(value) is not type(tensor) or base_of(value) is not tensor:
         return False
-    return current() is None and _is_same(value._index, index)
+    plain = current() is None and not getattr(tensor, "_wants_grad", False)
+    return plain and _is_same(value._index, index)
 
 
 def _is_same(x: Any, y: Any) -> bool:
