@@ -205,6 +205,9 @@ def test_the_name_changes_with_everything_that_decides_the_program(monkeypatch):
     keys += [key(first, X, general=True)]
     with jit.using_target(jit.host_target().baseline()):
         keys.append(key(first, X))
+    with monkeypatch.context() as other:
+        other.setattr(program_key.pool, "cores", 7 * program_key.pool.cores)
+        keys.append(key(first, X))
     monkeypatch.setattr(program_key, "package_fingerprint", lambda: "other sources")
     keys.append(key(first, X))
     assert None not in keys and len(set(keys)) == len(keys)

@@ -25,6 +25,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.sharing import is_shared
 from weft.runtime.cpu.code_cache import package_fingerprint
 from weft.runtime.cpu.jit import chosen_target, host_target
+from weft.runtime.cpu.pool import pool
 
 MOST_CONSTANT_BYTES = 1 << 24  # more would take longer to hash than most graphs to compile
 _FORMAT = "program 2"
@@ -169,7 +170,7 @@ def program_key(
     targets = [
         (t.triple, t.cpu, t.features, t.vector_bytes) for t in (chosen_target(), host_target())
     ]
-    limits = settings.check_bounds > 0, settings.kept_bytes
+    limits = settings.check_bounds > 0, settings.kept_bytes, pool.cores  # one part for each core
     made = (tuple(donated), general, own, tuple(lasting), limits)
     whole = (_FORMAT, package_fingerprint(), targets, made, graph)
     return hashlib.sha256(_spelled(whole)).hexdigest(), namer.opaque
