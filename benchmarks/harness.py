@@ -148,7 +148,7 @@ def timed(row: Row, rounds: int, seconds: float) -> dict[str, Any]:
 def options_of(text: str | None, argv: list[str] | None = None) -> argparse.Namespace:
     """The command line of a table of rows."""
     parser = argparse.ArgumentParser(description=text)
-    parser.add_argument("--threads", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.05)
     parser.add_argument(
