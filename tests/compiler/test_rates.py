@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import pytest
 import weft as wf
 from weft.compiler import peaks, rates
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.choices import trying
+from weft.compiler.choices import choice_of, trying
 from weft.compiler.peaks import Peaks, best, blocks_of, measured_before
 from weft.compiler.rates import FIXED, HEAVY_FLOPS, calibrate_for, calibrated, products
 from weft.config import settings
@@ -154,3 +156,45 @@ def test_a_choice_never_changes_a_bit() -> None:
             got = f(wf.tensor(x)).numpy()
         want = wf.compile(lambda x: x @ x)(wf.tensor(x)).numpy()
         assert got.tobytes() == want.tobytes()
+
+
+def _weights(x: Any, w: Any, g: Any) -> Any:
+    return wf.grad(lambda w: (wf.conv2d(x, w, padding=1) * g).sum())(w)
+
+
+@pytest.mark.parametrize("name", ["large", "strip", "bfloat16", "convolution"])
+def test_more_tiles_have_the_same_bits(name: str) -> None:
+    normal = np.random.default_rng(0).standard_normal
+    given: list[Any] = {
+        "large": [(600, 600), (600, 600)],
+        "strip": [(2000, 200), (200, 200)],
+        "bfloat16": [(600, 600), (600, 600)],
+        "convolution": [(4, 64, 9, 9), (16, 64, 3, 3), (4, 16, 9, 9)],
+    }[name]
+    dtype = wf.bfloat16 if name == "bfloat16" else wf.float32
+    tensors = [wf.tensor(normal(shape), dtype=dtype) for shape in given]
+    run = _weights if name == "convolution" else wf.matmul
+    told = []
+    for choice in (USUAL, Choice(tasks=64)):
+        f = wf.compile(lambda *xs: run(*xs))
+        with trying({}, choice):
+            text = f.explain(*tensors)
+        tiles = max(int(n) for n in re.findall(r"tasks (\d+)", _heavy(text)))
+        told.append((f(*tensors).numpy().tobytes(), tiles))
+    assert told[0][0] == told[1][0]
+    assert told[0][1] < told[1][1]
+
+
+def test_many_threads_want_tiles_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, tasks in ((1, 0), (2, 0), (4, 0), (16, 32), (64, 128)):
+        monkeypatch.setattr(settings, "threads", threads)
+        assert choice_of("a form").tasks == tasks
+        with trying({}, Choice(deep=8, tasks=5)):
+            assert choice_of("a form") == Choice(deep=8, tasks=5)
+
+
+def _heavy(text: str) -> str:
+    """The kernels of an explanation that multiply."""
+    lines = text.splitlines()
+    named = (i for i, line in enumerate(lines) if re.match(r"    (matmul|conv)[\w.]*:", line))
+    return "\n".join(lines[i + 1] for i in named if "the rest" not in lines[i])

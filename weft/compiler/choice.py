@@ -23,6 +23,7 @@ class Choice:
     tall: int = 0  # rows of a tile, at most
     rows: int = 0  # of the block of sums in registers that large products take
     vectors: int = 0  # in a row of such a block
+    tasks: int = 0  # tiles, at least, if rows are many enough: some for each thread
     step: int = 1  # vectors that a turn of a loop takes at once, where there is no product
 
     def __str__(self) -> str:

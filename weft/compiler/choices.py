@@ -12,7 +12,7 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TypeAlias
 
 from weft.compiler.choice import Choice
@@ -27,6 +27,8 @@ Form: TypeAlias = Hashable  # a kernel: its form, and the sizes it is asked for
 _tried: ContextVar[tuple[Mapping[Form, Choice], Choice | None] | None] = ContextVar(
     "weft_choices", default=None
 )
+MANY = 4  # threads, beyond which products are cut into more tiles,
+EACH = 2  # so many for each of them
 _known: dict[tuple[str, str], dict[str, Choice]] = {}  # by folder and entry
 _lock = threading.Lock()
 
@@ -42,7 +44,15 @@ def trying(choices: Mapping[Form, Choice], others: Choice | None = None) -> Iter
 
 
 def choice_of(form: Form) -> Choice:
-    """The choice for a kernel: what was found best here, or what the model takes."""
+    """The choice for a kernel: what was found best here, or what the model takes.
+
+    Either way products are cut into tiles enough for all threads.
+    """
+    found, threads = _chosen(form), settings.threads or pool.cores
+    return found if found.tasks or threads <= MANY else replace(found, tasks=EACH * threads)
+
+
+def _chosen(form: Form) -> Choice:
     tried = _tried.get()
     if tried is not None:
         choices, others = tried

@@ -220,7 +220,7 @@ class KernelStore:
         target = chosen_target()
         registers = registers_of(target)
         if is_worth(kernel):
-            found = convolve(kernel, target.vector_bytes, registers)
+            found = convolve(kernel, target.vector_bytes, registers, choice)
             if found is not None:
                 return found
         native = native_to(target)

@@ -170,8 +170,9 @@ def program_key(
     targets = [
         (t.triple, t.cpu, t.features, t.vector_bytes) for t in (chosen_target(), host_target())
     ]
-    limits = settings.check_bounds > 0, settings.kept_bytes, pool.cores  # one part for each core
-    made = (tuple(donated), general, own, tuple(lasting), limits)
+    limits = settings.check_bounds > 0, settings.kept_bytes
+    shared = pool.cores, settings.threads  # among which work is
+    made = (tuple(donated), general, own, tuple(lasting), limits, shared)
     whole = (_FORMAT, package_fingerprint(), targets, made, graph)
     return hashlib.sha256(_spelled(whole)).hexdigest(), namer.opaque
 

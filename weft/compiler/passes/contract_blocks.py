@@ -325,24 +325,26 @@ def choose_shared(
     if rows * columns * depth < PAIR:  # worth one thread
         tile = tile[0], balanced(columns, columns, wide)
     elif strip is not None and not tall and (columns, rows)[strip] != UNKNOWN:
-        tile = _strip(product, (rows, columns, depth), strip, (high, wide))
+        tile = _strip(product, (rows, columns, depth), strip, (high, wide), choice)
     elif not tall:
         batches = prod(known(e) or 1 for _, e in product.batch)
-        tasks = ceil(2 * TASKS / max(batches, 1))
+        tasks = ceil(2 * (choice.tasks or TASKS) / max(batches, 1))
         tile = _enough((rows, columns), tile, (high, wide), tasks)
     packs = not (once and (tall or rows) % high == 0)
     block = Block(high, vectors, lanes, *tile, deep, packs, True)
     return _in_pieces(product, by_lanes(product, block) if by_lane else block)
 
 
-def _strip(product: Product, extents: tuple[int, int, int], is_high: bool, block: Pair) -> Pair:
+def _strip(
+    product: Product, extents: tuple[int, int, int], is_high: bool, block: Pair, choice: Choice
+) -> Pair:
     """Tiles that are as high, or else as wide, as a product; many, so that threads end together."""
     rows, columns, depth = extents
     factor, axis, across = product.left, product.row[0], rows
     if is_high:
         factor, axis, across = product.right, product.column[0], columns
     step = block[is_high]
-    tasks = max(min(rows * columns * depth // PAIR, STRIPS), TASKS)
+    tasks = max(min(rows * columns * depth // PAIR, max(STRIPS, choice.tasks)), TASKS)
     across = min(across, BRIEF * tasks)  # it may not be known
     least = NARROWEST // product.dtype.itemsize if runs_along(factor, axis) else step
     part = balanced(across, max(max(across // tasks, least) // step, 1) * step, step)
@@ -395,7 +397,7 @@ def _usual(product: Product, extents: tuple[int, int, int], fits: Registers) -> 
         most = min(most, (choice.sums or SUMS) // (tile_columns * size))
     tiles = ceil(columns / tile_columns) * prod(known(e) or 1 for _, e in product.batch)
     short = SHORT if rows * tiles > SHORT or rows * columns * depth < PAIR else ceil(rows / 2)
-    most = min(most, max(ceil(rows * tiles / TASKS), short))
+    most = min(most, max(ceil(rows * tiles / (choice.tasks or TASKS)), short))
     tile_rows = balanced(max(rows, 1), max(ceil(most / high), 1) * high, high)
     return Block(high, vectors, lanes, tile_rows, tile_columns, deep, pack_left, pack_right)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from weft.compiler.choice import USUAL, Choice
 from weft.compiler.convolution import Convolution
 from weft.compiler.loops import Kernel, Loop, Reduce
 from weft.compiler.passes.convolve_blocks import choose
@@ -24,7 +25,9 @@ def is_worth(kernel: Kernel) -> bool:
     return found is not None and found.work >= WORTH
 
 
-def convolve(kernel: Kernel, vector_bytes: int, registers: int = 0) -> tuple[Kernel, ...] | None:
+def convolve(
+    kernel: Kernel, vector_bytes: int, registers: int = 0, choice: Choice = USUAL
+) -> tuple[Kernel, ...] | None:
     """The kernels of a convolution: its own, and before it one that packs; None for others."""
     found: Convolution | None = kernel.notes.get("convolution")
     if found is None or not _is_whole(kernel, found):
@@ -33,7 +36,7 @@ def convolve(kernel: Kernel, vector_bytes: int, registers: int = 0) -> tuple[Ker
     registers = registers or (16 if vector_bytes == 32 else 32)
     cut = choose(found, lanes, registers)
     if prod(cut.counts) < FULL * cut.spread and prod(found.window) > prod(found.places):
-        piece = choose_piece(found, lanes, registers)
+        piece = choose_piece(found, lanes, registers, choice.tasks)
         return (Windows(kernel, found, piece).kernel(),)
     if prod(found.places) < lanes:
         return None

@@ -35,6 +35,7 @@ from weft.compiler.rebuild import (
 from weft.core.common.types import Shape
 
 ROWS = 160  # of a tile, about
+SHORT = 80  # the same if tiles would not be half as many as tasks are wanted
 FEATURES = 32  # of a tile
 FEW = 4  # places for which more features go with an image, which is copied for them
 IMAGES = 131_072  # bytes of the images of a tile
@@ -70,8 +71,8 @@ def free_axes(found: Convolution) -> tuple[Axis, ...]:
     return tuple(a for a in found.lead if not hides(found.kernel, a[0]))
 
 
-def choose_piece(found: Convolution, lanes: int, registers: int) -> Piece:
-    """The cut of a convolution for a processor."""
+def choose_piece(found: Convolution, lanes: int, registers: int, tasks: int = 0) -> Piece:
+    """The cut of a convolution for a processor; shorter tiles if many `tasks` are wanted."""
     size, features, places = found.dtype.itemsize, found.feature[1], prod(found.places)
     if features == 1:
         lanes = 1
@@ -83,9 +84,11 @@ def choose_piece(found: Convolution, lanes: int, registers: int) -> Piece:
         if window[k] < found.window[k] or room < 1:
             break
     layout = Layout(found.space, found.places, tuple(window))
-    most = min(ROWS // places, IMAGES // (layout.size * size))
-    images = even(prod(n for _, n in free_axes(found)), max(most, 1))
     wide = FEATURES if places > FEW else 2 * FEATURES
+    tiles = prod(n for _, n in found.lead) * places / ROWS * ceil(features / wide)
+    height = ROWS if 2 * tiles >= tasks else SHORT
+    most = min(height // places, IMAGES // (layout.size * size))
+    images = even(prod(n for _, n in free_axes(found)), max(most, 1))
     tall = even(features, wide)
     rows, vectors = registers_of(
         images * places, tall, lanes, registers, partial(is_regular, found.places)

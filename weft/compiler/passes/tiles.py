@@ -44,6 +44,7 @@ from weft.core.common.types import DType
 DEEP = 2048  # bytes of the depth in one piece, at most: sums that wait for the next one cost more
 TALL = 1024  # rows of a task, at most: each packs its columns
 WIDE = 512  # columns of a task, at most
+SLIM = 256  # the same if tasks must be many: columns are more work to pack than rows are
 TASKS = 8  # tasks, at least, if rows are many enough
 SHORT = 64  # rows of a task that is not made shorter
 FEW = 16  # rows, columns or words of depth, below which bytes are multiplied otherwise
@@ -141,9 +142,9 @@ def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
     high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
     most = choice.deep or DEEP // dtype.itemsize
     deep = balanced(depth, max(most // group * group, group), group)
-    tile_columns = balanced(columns, WIDE, wide)
+    tile_columns = balanced(columns, SLIM if choice.tasks > TASKS else WIDE, wide)
     tiles = ceil(columns / tile_columns)
-    tall = min(choice.tall or TALL, max(ceil(rows * tiles / TASKS), SHORT))
+    tall = min(choice.tall or TALL, max(ceil(rows * tiles / max(choice.tasks, TASKS)), SHORT))
     tile_rows = balanced(rows, max(tall // high * high, high), high)
     if forced_path() == "pieces":
         tile_rows, tile_columns, deep = 2 * high, 2 * wide, group
