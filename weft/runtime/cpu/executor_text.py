@@ -231,29 +231,52 @@ look:
   ret i64 %code
 }
 
+; The next chunk of a region for a thread, or -1: one of its range if there is a pool.
+define internal i64 @take(ptr %frame, ptr %ip, i64 %thread, ptr %pool) {
+entry:
+  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
+  %number = atomicrmw add ptr %chunk.at, i64 1 monotonic
+  %chunks = operand 3
+  %some = icmp ult i64 %number, %chunks
+  br i1 %some, label %which, label %none
+none:
+  ret i64 -1
+which:
+  %alone = icmp eq ptr %pool, null
+  br i1 %alone, label %in.order, label %of.range
+in.order:
+  ret i64 %number
+of.range:
+  %chunk = call i64 @claim(ptr %pool, i64 %thread)
+  ret i64 %chunk
+}
+
 ; Take chunks of a region until none is left; the caller, thread 0, also looks at the clock.
-define internal i64 @share(ptr %frame, ptr %ip, i64 %thread) {
+define internal i64 @share(ptr %frame, ptr %ip, i64 %thread, ptr %pool) {
 entry:
   %opcode = operand 0
   %panels = icmp eq i64 %opcode, $PANELS
   br i1 %panels, label %other, label %region
 other:
-  %code.panels = call i64 @share_panels(ptr %frame, ptr %ip, i64 %thread)
+  %code.panels = call i64 @share_panels(ptr %frame, ptr %ip, i64 %thread, ptr %pool)
   ret i64 %code.panels
 region:
   %table = field ptr TABLE
-  %chunks = operand 3
-  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
   %steps = getelementptr i64, ptr %ip, i64 $REGION_WORDS
   %caller = icmp eq i64 %thread, 0
   br label %take
 take:
   %from = phi ptr [ %steps, %region ], [ %step, %ran ], [ %step, %looked ]
-  %chunk = atomicrmw add ptr %chunk.at, i64 1 monotonic
-  %some = icmp ult i64 %chunk, %chunks
-  br i1 %some, label %find, label %out
+  %chunk = call i64 @take(ptr %frame, ptr %ip, i64 %thread, ptr %pool)
+  %some = icmp sge i64 %chunk, 0
+  br i1 %some, label %begin, label %out
+begin:
+  %begun = word FIRST %from
+  %before = icmp ult i64 %chunk, %begun
+  %near = select i1 %before, ptr %steps, ptr %from
+  br label %find
 find:
-  %step = phi ptr [ %from, %take ], [ %following, %further ]
+  %step = phi ptr [ %near, %begin ], [ %following, %further ]
   %last = word LAST %step
   %here = icmp ult i64 %chunk, %last
   br i1 %here, label %run, label %further
@@ -265,11 +288,11 @@ run:
   %grain = word GRAIN %step
   %tasks = word TASKS %step
   %which = sub i64 %chunk, %first
-  %begin = mul i64 %which, %grain
-  %full = add i64 %begin, %grain
+  %task = mul i64 %which, %grain
+  %full = add i64 %task, %grain
   %over = icmp ugt i64 %full, %tasks
   %end = select i1 %over, i64 %tasks, i64 %full
-  call void @invoke(ptr %frame, ptr %table, ptr %step, i64 %begin, i64 %end, i64 %thread)
+  call void @invoke(ptr %frame, ptr %table, ptr %step, i64 %task, i64 %end, i64 %thread)
   br i1 %caller, label %looked, label %ran
 ran:
   br label %take
@@ -325,11 +348,16 @@ claim:
   br i1 %mine, label %together, label %on
 together:
   %limit = trunc i64 %wanted to i32
+  %sharing = add i64 %wanted, 1
+  call void @deal(ptr %pool, i64 %done, i64 %chunks, i64 %sharing)
   field OPENED = i64 1
   call void @open(ptr %pool, ptr %frame, ptr %ip, i32 %limit)
   br label %on
 on:
-  %code = call i64 @share(ptr %frame, ptr %ip, i64 0)
+  %open = field i64 OPENED
+  %alone = icmp eq i64 %open, 0
+  %others = select i1 %alone, ptr null, ptr %pool
+  %code = call i64 @share(ptr %frame, ptr %ip, i64 0, ptr %others)
   %paused = icmp eq i64 %code, $PAUSED
   br i1 %paused, label %pause, label %finish
 pause:
@@ -392,7 +420,7 @@ on:
 ; Take panels until none is left. Each worker has a table of its own, in which the slots of private
 ; memory point so far before the worker's scratch memory that the rows of a panel lie in it. The
 ; caller is worker 0, since it says at the end that nothing is left.
-define internal i64 @share_panels(ptr %frame, ptr %ip, i64 %thread) {
+define internal i64 @share_panels(ptr %frame, ptr %ip, i64 %thread, ptr %pool) {
 entry:
   %caller = icmp eq i64 %thread, 0
   br i1 %caller, label %prepare, label %join
@@ -414,12 +442,10 @@ prepare:
   %part = operand 5
   %before = mul i64 %worker, %part
   %own = getelementptr i8, ptr %scratch, i64 %before
-  %chunks = operand 3
-  %chunk.at = getelementptr i8, ptr %frame, i64 $FRAME_CHUNK
   br label %take
 take:
-  %chunk = atomicrmw add ptr %chunk.at, i64 1 monotonic
-  %some = icmp ult i64 %chunk, %chunks
+  %chunk = call i64 @take(ptr %frame, ptr %ip, i64 %thread, ptr %pool)
+  %some = icmp sge i64 %chunk, 0
   br i1 %some, label %begin, label %out
 begin:
   %together = operand 10

@@ -1,7 +1,9 @@
 """The thread pool as LLVM IR: how workers wait, and how a parallel region is opened and closed.
 
 A caller opens the *gate*, works itself, shuts the gate and waits for the workers that are inside.
-Workers that are late find it shut: a region never waits for a thread to wake up. What differs
+Workers that are late find it shut: a region never waits for a thread to wake up. The chunks of a
+region are dealt out in ranges, one for each thread, which takes those of others when it is through
+with its own: so what a thread reads is mostly what it has written before. What differs
 between systems and processors is four small functions: `sleep`, `wake`, `pause` and `ticks`.
 """
 
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 from string import Template
 
-POOL_BYTES = 384
+MOST_RANGES = 64
+_LINE = 64  # bytes of a cache line
 POOL = {  # byte offsets; what different threads write has cache lines of its own
     "GENERATION": 0,  # i32: counts regions opened; idle workers wait for it to change
     "GATE": 64,  # i32: workers inside, plus OPEN while they may enter
@@ -19,10 +22,13 @@ POOL = {  # byte offsets; what different threads write has cache lines of its ow
     "FRAME": 256,  # ptr: the run that the region belongs to
     "REGION": 264,  # ptr: its instruction
     "LIMIT": 272,  # i32: workers that may enter
+    "COUNT": 280,  # i64: ranges
     "WORKERS": 320,  # i32: workers there are
     "STOP": 324,  # i32: whether they are to leave
     "SPIN": 328,  # i64: ticks to wait awake before going to sleep
+    "RANGES": 384,  # i64, i64: the next chunk of a range and where it ends, in a line of its own
 }
+POOL_BYTES = POOL["RANGES"] + MOST_RANGES * _LINE
 OPEN = 1 << 16
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call
@@ -186,7 +192,7 @@ enter:
 work:
   %frame = load ptr, ptr %frame.at
   %region = load ptr, ptr %region.at
-  %r = call i64 @share(ptr %frame, ptr %region, i64 %thread)
+  %r = call i64 @share(ptr %frame, ptr %region, i64 %thread, ptr %pool)
   br label %leave
 leave:
   %o3 = atomicrmw sub ptr %gate.at, i32 1 seq_cst
@@ -208,6 +214,58 @@ define void @stop(ptr %pool) {
   %old = atomicrmw add ptr %pool, i32 1 seq_cst
   call void @wake(ptr %pool, i32 2147483647)
   ret void
+}
+
+; Deal out the chunks from `first` on to so many threads.
+define internal void @deal(ptr %pool, i64 %first, i64 %last, i64 %threads) {
+entry:
+  %count.at = getelementptr i8, ptr %pool, i64 $COUNT
+  %many = icmp ugt i64 %threads, $MOST
+  %count = select i1 %many, i64 $MOST, i64 %threads
+  store i64 %count, ptr %count.at
+  %ranges = getelementptr i8, ptr %pool, i64 $RANGES
+  %chunks = sub i64 %last, %first
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %from = phi i64 [ %first, %entry ], [ %to, %loop ]
+  %i1 = add i64 %i, 1
+  %share = mul i64 %chunks, %i1
+  %part = udiv i64 %share, %count
+  %to = add i64 %first, %part
+  %next.at = getelementptr [$LINE x i8], ptr %ranges, i64 %i
+  %end.at = getelementptr i64, ptr %next.at, i64 1
+  store i64 %from, ptr %next.at
+  store i64 %to, ptr %end.at
+  %more = icmp ult i64 %i1, %count
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
+
+; A chunk for a thread, of its own range while there is one; to be called once for each chunk.
+define internal i64 @claim(ptr %pool, i64 %thread) {
+entry:
+  %count.at = getelementptr i8, ptr %pool, i64 $COUNT
+  %count = load i64, ptr %count.at
+  %ranges = getelementptr i8, ptr %pool, i64 $RANGES
+  %own = urem i64 %thread, %count
+  br label %look
+look:
+  %i = phi i64 [ %own, %entry ], [ %following, %further ]
+  %next.at = getelementptr [$LINE x i8], ptr %ranges, i64 %i
+  %end.at = getelementptr i64, ptr %next.at, i64 1
+  %chunk = atomicrmw add ptr %next.at, i64 1 monotonic
+  %end = load i64, ptr %end.at
+  %some = icmp ult i64 %chunk, %end
+  br i1 %some, label %out, label %further
+further:
+  %i1 = add i64 %i, 1
+  %past = icmp eq i64 %i1, %count
+  %following = select i1 %past, i64 0, i64 %i1
+  br label %look
+out:
+  ret i64 %chunk
 }
 
 define internal void @open(ptr %pool, ptr %frame, ptr %region, i32 %limit) {
@@ -291,4 +349,4 @@ def _waiting_text(architecture: str, system: list[str]) -> str:
 
 
 def _body() -> str:
-    return _POOL_TEXT.substitute(POOL, OPEN=OPEN)
+    return _POOL_TEXT.substitute(POOL, OPEN=OPEN, MOST=MOST_RANGES, LINE=_LINE)
