@@ -11,6 +11,7 @@ from tests.runtime.program_kernels import INDEX, LARGE, array, mixed, pointers, 
 from weft.errors import ArgumentError, IndexingError, WeftError
 from weft.runtime.cpu import program as module
 from weft.runtime.cpu.executor_layout import REGION_WORDS
+from weft.runtime.cpu.pool_text import MOST_RANGES
 from weft.runtime.cpu.program_builder import UNWATCHED_NS, ProgramBuilder
 
 
@@ -40,7 +41,7 @@ def test_every_task_of_a_step_runs_once_on_any_number_of_threads(cost, threads, 
     np.testing.assert_array_equal(x, want)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("threads", [1, 2, 4, MOST_RANGES + 3])
 def test_a_region_of_many_steps_runs_every_task_of_each(threads, fresh_seed):
     random = np.random.default_rng(fresh_seed)
     sizes = random.integers(0, 400, 60)
