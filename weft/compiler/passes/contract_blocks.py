@@ -356,7 +356,7 @@ def _enough(extents: Pair, tile: Pair, block: Pair, least: int) -> Pair:
     """Tiles cut in halves until there are at least so many, each of two blocks at least."""
     cut = list(tile)
     while prod(ceil(n / t) for n, t in zip(extents, cut, strict=True)) < least:
-        axis = 0 if cut[0] * block[1] >= cut[1] * block[0] else 1  # the one with more blocks
+        axis = 0 if cut[0] >= cut[1] else 1  # the longer one: squares read least
         step = block[axis]
         if cut[axis] < 2 * step:
             break
