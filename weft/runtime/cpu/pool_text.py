@@ -255,8 +255,12 @@ look:
   %i = phi i64 [ %own, %entry ], [ %following, %further ]
   %next.at = getelementptr [$LINE x i8], ptr %ranges, i64 %i
   %end.at = getelementptr i64, ptr %next.at, i64 1
-  %chunk = atomicrmw add ptr %next.at, i64 1 monotonic
   %end = load i64, ptr %end.at
+  %next = load atomic i64, ptr %next.at monotonic, align 8
+  %left = icmp ult i64 %next, %end
+  br i1 %left, label %try, label %further
+try:
+  %chunk = atomicrmw add ptr %next.at, i64 1 monotonic
   %some = icmp ult i64 %chunk, %end
   br i1 %some, label %out, label %further
 further:
