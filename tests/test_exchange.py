@@ -348,6 +348,26 @@ def test_numpy_functions_refuse_tensors_but_arrays_mix_with_them():
     assert slope.tolist() == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("name", ["sum", "prod", "mean", "std", "var", "max", "min"])
+def test_numpy_reduces_tensors_to_tensors(name):
+    x = wf.tensor([[1.0, 2.5], [3.0, -4.0]])
+    reduce = getattr(np, name)
+    for keywords in ({}, {"axis": 0}, {"axis": 1, "keepdims": True}):
+        found = reduce(x, **keywords)
+        assert type(found) is wf.Tensor
+        np.testing.assert_allclose(found.numpy(), reduce(x.numpy(), **keywords), 1e-6)
+    slope = wf.grad(lambda v: reduce(v))(x)
+    assert wf.allclose(slope, wf.grad(getattr(wf, name))(x))
+    with pytest.raises(ArgumentError, match=f"{name}: out"):
+        reduce(x, out=np.zeros(()))
+
+
+def test_numpy_asks_tensors_for_truth():
+    x = wf.tensor([[1.0, 0.0], [3.0, 4.0]]) > 0
+    assert not np.all(x) and np.any(x)
+    assert np.all(x, axis=1).tolist() == [False, True]
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -111,6 +111,12 @@ CASES: dict[str, tuple[Any, Any]] = {
         lambda xp, x: xp.histogram2d(x[:, 0], x[:, 1], 3, None, True, x[:, 2])[0],
         RNG.random((40, 3)),
     ),
+    "var": (lambda xp, x: xp.var(x, 1, ddof=1), M),
+    "std": (lambda xp, x: xp.std(x, 0, ddof=1, dtype="float64"), M),
+    "nanvar": (lambda xp, x: xp.nanvar(x, 1, ddof=1), M),
+    "nanstd": (lambda xp, x: xp.nanstd(x, ddof=2), M),
+    "cov": (lambda xp, x: xp.cov(x, bias=True), M),
+    "cov ddof": (lambda xp, x: xp.cov(x, ddof=2, bias=True), M),
 }
 
 

@@ -86,13 +86,15 @@ def var(
     keepdims: bool = False,
     *,
     correction: float = 0.0,
+    ddof: float | None = None,
+    dtype: Any = None,
     where: Any = None,
 ) -> Tensor:
-    """Variance over axes (and in a mask); the divisor is the count minus `correction`."""
-    tensor, target = _float_of("var", x)
+    """Variance over axes (and in a mask); the divisor is the count minus `correction` (`ddof`)."""
+    tensor, target = _float_of("var", x, dtype)
     tensor = reduction.selected("var", tensor, where, 0)
     centred = _squares(tensor - mean(tensor, axis, True, where=where))
-    less = as_real("var", "correction", correction)
+    less = as_real("var", "correction", _correction("var", correction, ddof))
     divisor: Any
     if where is None:
         left = _count("var", tensor, axis) - less
@@ -112,12 +114,24 @@ def std(
     keepdims: bool = False,
     *,
     correction: float = 0.0,
+    ddof: float | None = None,
+    dtype: Any = None,
     where: Any = None,
 ) -> Tensor:
     """Standard deviation over axes (and in a mask): the root of `var`."""
-    tensor, target = _float_of("std", x)
-    found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=correction, where=where))
+    tensor, target = _float_of("std", x, dtype)
+    less = _correction("std", correction, ddof)
+    found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=less, where=where))
     return cast(found, dtypes.real_of(target))
+
+
+def _correction(name: str, correction: Any, ddof: Any) -> Any:
+    """What is taken off a count: `ddof` is NumPy's older word for it."""
+    if ddof is None:
+        return correction
+    if correction:
+        raise ArgumentError(f"{name}: correction={correction} and ddof={ddof} mean the same")
+    return ddof
 
 
 def _squares(x: Tensor) -> Tensor:
@@ -169,13 +183,16 @@ def cov(
     y: Any = None,
     /,
     rowvar: bool = True,
+    bias: bool = False,
+    ddof: float | None = None,
     *,
-    correction: float = 1,
+    correction: float | None = None,
     fweights: Any = None,
     aweights: Any = None,
 ) -> Tensor:
     """Covariance matrix of variables in rows (in columns with `rowvar=False`).
 
+    The divisor is the count minus `correction` (`ddof`): 1, or with `bias` 0, if none is given.
     `fweights` says how often each observation was made, `aweights` how much it counts.
     """
     table, target = _observations("cov", x, y, rowvar)
@@ -191,11 +208,14 @@ def cov(
     scaled = table if weight is None else table * weight
     total = float(table.shape[1]) if weight is None else reduction.sum(weight)
     centred = table - reduction.sum(scaled, 1, True) / total
-    correction = as_number("cov", "correction", correction)
-    divisor = total - correction
+    less = _correction("cov", correction, ddof)
+    if less is None:
+        less = 0 if as_flag("cov", "bias", bias) else 1
+    less = as_number("cov", "correction", less)
+    divisor = total - less
     if aweights is not None:
         squares = reduction.sum(weight * cast(to_tensor(aweights), table.dtype))
-        divisor = total - correction * squares / total
+        divisor = total - less * squares / total
     right = centred if weight is None else centred * weight
     if dtypes.is_complex(table.dtype):
         right = FUNCTIONS["conj"](right)
@@ -334,25 +354,39 @@ def _present(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
 
 @public
 def nanvar(
-    x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0.0,
+    ddof: float | None = None,
 ) -> Tensor:
     """Variance over axes of the elements that are not NaN."""
     tensor, target = _float_of("nanvar", x)
     lost = _missing(tensor)
     centred = where(lost, 0, tensor) - nanmean(tensor, axis, True)
     total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
-    divisor = _present(tensor, axis, keepdims) - as_number("nanvar", "correction", correction)
+    less = as_number("nanvar", "correction", _correction("nanvar", correction, ddof))
+    divisor = _present(tensor, axis, keepdims) - less
     found = where(divisor <= 0, np.nan, total / where(divisor <= 0, 1, divisor))
     return cast(found, dtypes.real_of(target))
 
 
 @public
 def nanstd(
-    x: Any, /, axis: Any = None, keepdims: bool = False, *, correction: float = 0.0
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0.0,
+    ddof: float | None = None,
 ) -> Tensor:
     """Standard deviation over axes of the elements that are not NaN."""
     tensor, target = _float_of("nanstd", x)
-    found = FUNCTIONS["sqrt"](nanvar(tensor, axis, keepdims, correction=correction))
+    less = _correction("nanstd", correction, ddof)
+    found = FUNCTIONS["sqrt"](nanvar(tensor, axis, keepdims, correction=less))
     return cast(found, dtypes.real_of(target))
 
 

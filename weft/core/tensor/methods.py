@@ -6,12 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.common.slots import FUNCTIONS
+from weft.errors import ArgumentError
 
 
 def _method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **keywords: Any) -> Any:
         return FUNCTIONS[name](self, *args, **keywords)
 
+    return _named(method, name)
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    """A method that NumPy's function of the same name calls with `out=None`: `np.sum(x)`."""
+
+    def method(self: Any, *args: Any, out: None = None, **keywords: Any) -> Any:
+        if out is not None:
+            raise ArgumentError(
+                f"{name}: out: results have memory of their own\nhint: leave it out"
+            )
+        return FUNCTIONS[name](self, *args, **keywords)
+
+    return _named(method, name)
+
+
+def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
     place = "wf.linalg" if name == "norm" else "wf"
@@ -92,13 +110,14 @@ def _spread(values: tuple[Any, ...]) -> Any:
 
 
 _NAMES = """
-    abs all any argmax argmin argpartition argsort astype broadcast_to ceil chunk clip conj
-    contiguous copy copy_of cos cosh cummax cummin cumprod cumsum detach diagonal dot exp
-    expand_dims flatten flip floor gather isfinite isinf isnan log log1p log2 log10 logsumexp max
-    mean median min moveaxis narrow nonzero norm permute_dims pow prod ravel relu repeat reshard
-    roll round rsqrt scatter searchsorted shard sigmoid sign sin sinh softmax sort split sqrt
-    square squeeze std sum swapaxes take take_along_axis tan tanh tile to top_k tril triu trunc
-    unbind unflatten unsqueeze var
+    abs argmax argmin argpartition argsort astype broadcast_to ceil chunk clip conj contiguous copy
+    copy_of cos cosh cummax cummin cumprod cumsum detach diagonal dot exp expand_dims flatten flip
+    floor gather isfinite isinf isnan log log1p log2 log10 logsumexp median moveaxis narrow nonzero
+    norm permute_dims pow ravel relu repeat reshard roll round rsqrt scatter searchsorted shard
+    sigmoid sign sin sinh softmax sort split sqrt square squeeze swapaxes take take_along_axis tan
+    tanh tile to top_k tril triu trunc unbind unflatten unsqueeze
 """
 for _name in _NAMES.split():
     setattr(Methods, _name, _method(_name))
+for _name in ("all", "any", "max", "mean", "min", "prod", "std", "sum", "var"):
+    setattr(Methods, _name, _reduction(_name))
