@@ -116,6 +116,16 @@ CASES: dict[str, tuple[Any, Any]] = {
     "nanvar": (lambda xp, x: xp.nanvar(x, 1, ddof=1), M),
     "nanstd": (lambda xp, x: xp.nanstd(x, ddof=2), M),
     "cov": (lambda xp, x: xp.cov(x, bias=True), M),
+    "where a condition holds": (lambda xp, x: xp.where(x > 0), M),
+    "sort of a kind": (lambda xp, x: xp.sort(x, 0, kind="mergesort"), M),
+    "sort of everything": (lambda xp, x: xp.sort(x, axis=None), A),
+    "argsort of a kind": (lambda xp, x: xp.argsort(x, kind="stable"), I),
+    "argsort of everything": (lambda xp, x: xp.argsort(x, None), A),
+    "einsum optimized": (lambda xp, x: xp.einsum("ij,kj->ik", x, x, optimize="greedy"), M),
+    "transpose by name": (lambda xp, x: xp.transpose(x, axes=(2, 0, 1)), A),
+    "angle in degrees": (lambda xp, x: xp.angle(x, deg=True), C),
+    "meshgrid sparse": (lambda xp, x: xp.meshgrid(x, x[:2], sparse=True), V),
+    "meshgrid sparse ij": (lambda xp, x: xp.meshgrid(x, x[:2], sparse=True, indexing="ij"), V),
     "cov ddof": (lambda xp, x: xp.cov(x, ddof=2, bias=True), M),
 }
 

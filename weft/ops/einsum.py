@@ -46,11 +46,12 @@ class Labelled:
 
 
 @public
-def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
+def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Tensor:
     """Sum products of operands over labelled axes: `einsum("ij,jk->ik", a, b)`.
 
     Repeated labels take diagonals, `...` broadcasts, and without `->` the labels that occur once
     are kept in order. Operands and lists of labels may alternate: `einsum(a, [0, 1], b, [1, 2])`.
+    The order of the products is always chosen by their cost, whatever `optimize` says.
     """
     if isinstance(subscripts, str):
         terms, target = _from_text(subscripts)

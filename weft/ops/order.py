@@ -14,7 +14,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.factors import Factors
-from weft.core.common.parameters import as_flag, as_integer, as_integers
+from weft.core.common.parameters import as_choice, as_flag, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import scalar, to_tensor
@@ -29,6 +29,7 @@ from weft.ops.sorting import Ordering, argsort_op, put_back, sort_op, top_positi
 from weft.ops.view.join import concat, pad_op
 
 _PICK = {"indexed": 1, "rest": 0, "picks": 1}
+_KINDS = ("quicksort", "mergesort", "heapsort", "stable")  # NumPy's; here all are one
 _BOTH = (Example({"axis": -1}), Example({"axis": -2}))
 
 
@@ -207,19 +208,44 @@ def _holders(x: Tensor, out: Tensor, axis: int) -> Tensor:
 
 
 @public
-def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-    """Elements in order along an axis. weft's sort is always stable; NaN comes last."""
-    return _in_order(sort_op, "sort", x, axis, descending)
+def sort(
+    x: Any,
+    /,
+    axis: int | None = -1,
+    *,
+    descending: bool = False,
+    stable: bool = True,
+    kind: str | None = None,
+) -> Tensor:
+    """Elements in order along an axis, or with `axis=None` all; NaN comes last.
+
+    weft's sort is always stable, whatever `stable` or `kind` say.
+    """
+    return _in_order(sort_op, "sort", x, axis, descending, kind)
 
 
 @public
-def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-    """Positions that sort an axis; always stable, NaN last."""
-    return _in_order(argsort_op, "argsort", x, axis, descending)
+def argsort(
+    x: Any,
+    /,
+    axis: int | None = -1,
+    *,
+    descending: bool = False,
+    stable: bool = True,
+    kind: str | None = None,
+) -> Tensor:
+    """Positions that sort an axis, or with `axis=None` all elements; always stable, NaN last."""
+    return _in_order(argsort_op, "argsort", x, axis, descending, kind)
 
 
-def _in_order(op: Ordering, name: str, x: Any, axis: int, descending: bool) -> Tensor:
+def _in_order(
+    op: Ordering, name: str, x: Any, axis: int | None, descending: bool, kind: str | None
+) -> Tensor:
     tensor = to_tensor(x, op=name)
+    if kind is not None:
+        as_choice(name, "kind", kind, _KINDS)
+    if axis is None:
+        tensor, axis = FUNCTIONS["ravel"](tensor), -1
     if dtypes.is_complex(tensor.dtype):
         raise DTypeError(f"{name}: complex numbers have no order")
     params = {"descending": as_flag(name, "descending", descending)}

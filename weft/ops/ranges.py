@@ -170,8 +170,11 @@ def _wide(start: Any, stop: Any) -> DType | None:
 
 
 @public
-def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """Coordinate grids from coordinate vectors; `xy` puts the second vector's axis first."""
+def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> tuple[Tensor, ...]:
+    """Coordinate grids from coordinate vectors; `xy` puts the second vector's axis first.
+
+    With `sparse` each grid keeps size 1 along the axes of the others, for which it broadcasts.
+    """
     as_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     vectors = [to_tensor(x, op="meshgrid") for x in arrays]
     for position, vector in enumerate(vectors):
@@ -187,7 +190,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Tensor, ...]:
         reshape(v, (*(1,) * axis, v.size, *(1,) * (count - axis - 1)))
         for axis, v in zip(order, vectors, strict=True)
     ]
-    return broadcast_arrays(*opened)
+    return tuple(opened) if as_flag("meshgrid", "sparse", sparse) else broadcast_arrays(*opened)
 
 
 @public

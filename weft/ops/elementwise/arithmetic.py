@@ -6,7 +6,7 @@ warning. Bools are no numbers: arithmetic on them raises, casting them does not.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError
+from weft.errors import ArgumentError, DTypeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import (
     BinaryOperation,
@@ -395,9 +395,34 @@ sub, mul, div, true_divide, neg = subtract, multiply, divide, divide, negative
 power, mod = pow, remainder
 
 
+@overload
+def where(condition: Any, x1: Any, x2: Any, /) -> Tensor: ...
+
+
+@overload
+def where(
+    condition: Any, /, *, size: int | None = None, fill_value: int = 0
+) -> tuple[Tensor, ...]: ...
+
+
 @public
-def where(condition: Any, x1: Any, x2: Any, /) -> Tensor:
-    """Elements of `x1` where `condition` holds, of `x2` elsewhere; all three broadcast."""
+def where(
+    condition: Any,
+    x1: Any = None,
+    x2: Any = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: int = 0,
+) -> Any:
+    """Elements of `x1` where `condition` holds, of `x2` elsewhere; all three broadcast.
+
+    A condition alone gives the places where it holds: see `nonzero`, also for `size`.
+    """
+    if x1 is None and x2 is None:
+        return FUNCTIONS["nonzero"](condition, size=size, fill_value=fill_value)
+    if size is not None:
+        raise ArgumentError(f"where: size={size} is for a condition alone")
     if type(condition) is Tensor and type(x1) is Tensor and type(x2) is Tensor:
         c, a, b = condition._impl, x1._impl, x2._impl
         if c.dtype is dtypes.bool_ and a.dtype is b.dtype and c.shape == a.shape == b.shape:

@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.parameters import as_flag
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import to_tensor
@@ -188,10 +189,11 @@ absolute, conjugate = abs, conj
 
 
 @public
-def angle(x: Any, /) -> Tensor:
-    """The angle of a complex number in [-π, π]; 0 or π for a real one."""
+def angle(x: Any, /, deg: bool = False) -> Tensor:
+    """The angle of a complex number in [-π, π], or in degrees; 0 or π for a real one."""
     tensor = to_tensor(x, op="angle")
-    return atan2(imag(tensor), real(tensor))
+    found = atan2(imag(tensor), real(tensor))
+    return FUNCTIONS["rad2deg"](found) if as_flag("angle", "deg", deg) else found
 
 
 @public

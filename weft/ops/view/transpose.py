@@ -14,7 +14,7 @@ from weft.core.common.types import Array, TensorType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import AxisError, ShapeError
+from weft.errors import ArgumentError, AxisError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation
@@ -88,16 +88,20 @@ def swapaxes(x: Any, /, axis1: int, axis2: int) -> Tensor:
 
 
 @public
-def transpose(x: Any, /, *axes: Any) -> Tensor:
-    """Reverse the axes (none given), swap two, or reorder all."""
+def transpose(x: Any, /, *places: Any, axes: Any = None) -> Tensor:
+    """Reverse the axes (none given), swap two, or reorder all: `axes` is a tuple of all."""
     tensor = to_tensor(x, op="transpose")
-    if not axes or (len(axes) == 1 and axes[0] is None):
+    if axes is not None:
+        if places:
+            raise ArgumentError(f"transpose: axes are given twice, as {places} and {axes}")
+        return permute_dims(tensor, axes)
+    if not places or (len(places) == 1 and places[0] is None):
         return permute_dims(tensor, range(tensor.ndim - 1, -1, -1))
-    if len(axes) == 1:
-        return permute_dims(tensor, axes[0])
-    if len(axes) == 2:
-        return swapaxes(tensor, *axes)
-    return permute_dims(tensor, axes)
+    if len(places) == 1:
+        return permute_dims(tensor, places[0])
+    if len(places) == 2:
+        return swapaxes(tensor, *places)
+    return permute_dims(tensor, places)
 
 
 @public
