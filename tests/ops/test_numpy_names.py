@@ -126,6 +126,11 @@ CASES: dict[str, tuple[Any, Any]] = {
     "angle in degrees": (lambda xp, x: xp.angle(x, deg=True), C),
     "meshgrid sparse": (lambda xp, x: xp.meshgrid(x, x[:2], sparse=True), V),
     "meshgrid sparse ij": (lambda xp, x: xp.meshgrid(x, x[:2], sparse=True, indexing="ij"), V),
+    "mgrid": (lambda xp, x: xp.mgrid[-1:3, 0:1:4j], V),
+    "mgrid of integers": (lambda xp, x: xp.mgrid[:3, 1:6:2, 2:0:-1], V),
+    "mgrid of one": (lambda xp, x: xp.mgrid[0:1:0.25], V),
+    "ogrid": (lambda xp, x: xp.ogrid[0:2, 0:1:3j], V),
+    "ogrid of one": (lambda xp, x: xp.ogrid[1:4], V),
     "cov ddof": (lambda xp, x: xp.cov(x, ddof=2, bias=True), M),
 }
 
@@ -157,6 +162,7 @@ KEPT_DTYPES = [
     "fromiter",
     "fromiter of nothing",
     "apply_along_axis",
+    "mgrid of integers",
 ]
 
 
@@ -438,6 +444,13 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: wf.fromiter([1], "int8", 2), ArgumentError, "2 numbers are asked for, 1 are there"),
     (lambda: wf.fromiter([[1]], "int8"), ShapeError, "an item has shape"),
     (lambda: wf.fromiter("ab", "int8"), ConversionError, "asarray"),
+    (lambda: wf.mgrid[0:2, :], ArgumentError, "mgrid: axis 1: expected a slice with an end"),
+    (lambda: wf.ogrid[3], ArgumentError, "ogrid: axis 0: expected a slice"),
+    (lambda: wf.where(MASK, M, M, size=3), ArgumentError, "where: size=3"),
+    (lambda: wf.sort(M, kind="bubble"), ArgumentError, "sort: kind must be one of"),
+    (lambda: wf.transpose(M, 1, 0, axes=(0, 1)), ArgumentError, "axes are given twice"),
+    (lambda: wf.std(M, correction=1, ddof=1), ArgumentError, "correction=1 and ddof=1"),
+    (lambda: wf.trace(wf.tensor(M)), ArgumentError, r"trace: captures .*\n.*wf\.linalg\.trace"),
     (lambda: wf.linalg.tensorinv(M, 0), ArgumentError, "ind must be at least 1"),
     (lambda: wf.linalg.tensorinv(M, 1), ShapeError, r"tensorinv: axes \(3,\) and \(4,\)"),
     (lambda: wf.linalg.tensorinv(M), ShapeError, "tensorinv: axes"),

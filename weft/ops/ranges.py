@@ -193,6 +193,44 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> tuple[
     return tuple(opened) if as_flag("meshgrid", "sparse", sparse) else broadcast_arrays(*opened)
 
 
+class Grid:
+    """Coordinate grids from slices: `mgrid[0:3, 0:1:5j]`; 5j asks for 5 numbers with both ends.
+
+    `mgrid` gives all in one tensor, `ogrid` each with size 1 along the axes of the others.
+    """
+
+    __slots__ = ("_sparse", "name")
+
+    def __init__(self, name: str, sparse: bool) -> None:
+        self.name = name
+        self._sparse = sparse
+
+    def __getitem__(self, index: Any) -> Any:
+        given = index if isinstance(index, tuple) else (index,)
+        lines = [self._line(axis, each) for axis, each in enumerate(given)]
+        if not isinstance(index, tuple):
+            return lines[0]
+        target = dtypes.promote_all(*(line.dtype for line in lines), op=self.name)
+        grids = meshgrid(
+            *(cast(line, target) for line in lines), indexing="ij", sparse=self._sparse
+        )
+        return grids if self._sparse else stack(grids)
+
+    def _line(self, axis: int, part: Any) -> Tensor:
+        if not isinstance(part, slice) or part.stop is None:
+            raise ArgumentError(
+                f"{self.name}: axis {axis}: expected a slice with an end, got {part!r}"
+                f"\nhint: wf.{self.name}[0:3, 0:1:5j]"
+            )
+        start, step = part.start or 0, 1 if part.step is None else part.step
+        if isinstance(step, complex):
+            return linspace(start, part.stop, int(abs(step)))
+        return arange(start, part.stop, step)
+
+
+mgrid, ogrid = Grid("mgrid", sparse=False), Grid("ogrid", sparse=True)
+
+
 @public
 def ix_(*args: Any) -> tuple[Tensor, ...]:
     """Positions along each axis, shaped so that `x[ix_(i, j)]` is every pair of them.
@@ -275,5 +313,7 @@ __all__ = [
     "linspace",
     "logspace",
     "meshgrid",
+    "mgrid",
+    "ogrid",
     "one_hot",
 ]

@@ -23,7 +23,7 @@ from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running, common_device, leaked
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ConcretizationError, ConversionError
+from weft.errors import ArgumentError, ConcretizationError, ConversionError
 
 
 def without_reading(kind: TensorType) -> str:
@@ -196,6 +196,11 @@ def _output(x: Any) -> Tensor:
 @public
 def trace(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Trace:
     """Capture `function` as a graph by running it once on shapes: `print(trace(f, x))`."""
+    if isinstance(function, Tensor):
+        raise ArgumentError(
+            f"trace: captures a function, got {function.type}"
+            "\nhint: wf.linalg.trace is the sum of a diagonal"
+        )
     return trace_tree(function, args, keywords)[0]
 
 
