@@ -173,6 +173,11 @@ def test_updates_leave_the_tensor_as_it_is_and_apply_calls_a_function():
     assert x.at[1:].apply(lambda t: t * t).tolist() == [1, 4, 9]
     assert x.at[[0, 0]].add(1.0).tolist() == [3, 2, 3]
     assert x.at[[0, 0]].mul(3.0).tolist() == [9, 2, 3]
+    assert x.at[[0, 0]].subtract(1.5).tolist() == [-2, 2, 3]
+    assert x.at[[2, 2]].divide(2.0).tolist() == [1, 2, 0.75]
+    assert x.at[1:].power([2.0, 3.0]).tolist() == [1, 4, 27]
+    slope = wf.grad(lambda t: (x.at[[2, 2]].divide(t) * x).sum())(wf.tensor(2.0))
+    assert slope.item() == -2.25
     assert x.tolist() == [1, 2, 3]
 
 

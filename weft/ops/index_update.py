@@ -299,6 +299,23 @@ class Place:
 
     multiply = mul
 
+    def subtract(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """Subtract from the elements there; repeated positions add up."""
+        return self.add(FUNCTIONS["negative"](value), mode=mode)
+
+    def divide(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """Divide the elements there, which are floats; repeated positions divide again."""
+        return self._tensor / self._product(value, mode)
+
+    def power(self, value: Any, *, mode: str = "raise") -> Tensor:
+        """Raise the elements there to powers; repeated positions raise again."""
+        return self._tensor ** self._product(value, mode)
+
+    def _product(self, value: Any, mode: str) -> Tensor:
+        """The values there, multiplied where they meet, and 1 elsewhere."""
+        ones = FUNCTIONS["ones_like"](self._tensor)
+        return index_update(ones, self._index, value, "mul", mode)
+
     def min(self, value: Any, *, mode: str = "raise") -> Tensor:
         """The smaller of the elements there and the values."""
         return index_update(self._tensor, self._index, value, "min", mode)
