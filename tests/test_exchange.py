@@ -348,6 +348,11 @@ def test_numpy_functions_refuse_tensors_but_arrays_mix_with_them():
     assert slope.tolist() == [1.0, 2.0, 3.0]
 
 
+def test_python_rounds_tensors():
+    assert round(wf.tensor(2.6789), 2).item() == pytest.approx(2.68)
+    assert round(wf.tensor([0.5, 1.5])).tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("name", ["sum", "prod", "mean", "std", "var", "max", "min"])
 def test_numpy_reduces_tensors_to_tensors(name):
     x = wf.tensor([[1.0, 2.5], [3.0, -4.0]])

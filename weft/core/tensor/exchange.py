@@ -171,6 +171,9 @@ class Exchange:
     def __float__(self) -> float:
         return float(self._scalar("float"))
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return FUNCTIONS["round"](self, digits or 0)
+
     def __int__(self) -> int:
         value = self._scalar("int")
         try:
