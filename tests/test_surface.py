@@ -7,6 +7,7 @@ import operator
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,15 @@ def test_a_public_name_has_a_docstring(name: str) -> None:
     value = getattr(wf, name)
     if callable(value):
         assert inspect.getdoc(value), f"wf.{name} says nothing of itself"
+
+
+@pytest.mark.parametrize(
+    "space",
+    [wf.linalg, wf.fft, wf.random, wf.polynomial, wf.nn.init, wf.optim.schedules],
+    ids=lambda space: space.__name__,
+)
+def test_a_namespace_lists_what_it_offers(space: Any) -> None:
+    assert dir(space) == sorted(space.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

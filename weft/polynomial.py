@@ -198,3 +198,7 @@ __all__ = [
     "polyval",
     "roots",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

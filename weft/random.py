@@ -167,3 +167,7 @@ __all__ = [
     "weibull_min",
     "wishart",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -174,3 +174,7 @@ __all__ = [
     "xavier_uniform",
     "zeros",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

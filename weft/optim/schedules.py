@@ -176,3 +176,7 @@ __all__ = [
     "step",
     "warmup_cosine",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
