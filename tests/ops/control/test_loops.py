@@ -285,5 +285,9 @@ def test_a_loop_between_tensors_has_a_gradient_where_their_values_are_there() ->
     power(leaf).backward()
     assert leaf.grad is not None
     assert leaf.grad.item() == wf.grad(known)(2.0).item()
+    leaf.grad = None
+    wf.fori_loop(0, n, lambda i, c: c * leaf, 1.0).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.item() == 12
     with pytest.raises(MissingRuleError, match="no vjp rule"):
         wf.compile(wf.grad(power))(2.0)

@@ -107,6 +107,14 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     >>> while_loop(lambda n: n < 100, lambda n: n * 3, 1).item()
     243
     """
+    carry, captures, functions = _recorded(cond_fun, body_fun, init)
+    return carry.build(perform_while(captures, functions, (), carry.tensors))
+
+
+def _recorded(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any
+) -> tuple[Carry, Any, Any]:
+    """The state of a loop, the tensors its functions find outside, and the functions recorded."""
     as_function("while_loop", "cond_fun", cond_fun)
     as_function("while_loop", "body_fun", body_fun)
     carry = Carry("while_loop", init)
@@ -129,7 +137,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
             "\nhint: compare, and reduce with wf.all or wf.any"
         )
     captures, functions = close(condition, body)
-    return carry.build(perform_while(captures, functions, (), carry.tensors))
+    return carry, captures, functions
 
 
 @public
@@ -139,15 +147,15 @@ def fori_loop(
     """Repeat `state = body_fun(i, state)` for i from `lower` up to but without `upper`.
 
     With Python integers as bounds the loop can be differentiated in reverse mode. So it can with
-    tensors inside `grad`, or if `init` requires a gradient, unless it is being compiled: how many
-    steps it keeps has to be known.
+    tensors inside `grad`, or if anything it uses requires a gradient, unless it is being compiled:
+    how many steps it keeps has to be known.
 
     >>> fori_loop(0, 4, lambda i, total: total + i, 0).item()
     6
     """
     as_function("fori_loop", "body_fun", body_fun)
     if isinstance(lower, Tensor) or isinstance(upper, Tensor):
-        lower, upper = _read_for_reverse((lower, upper), init)
+        lower, upper = _read_for_reverse((lower, upper), tree_leaves(init))
     if all(isinstance(bound, int | np.integer) for bound in (lower, upper)):
         for name, bound in (("lower", lower), ("upper", upper)):
             as_integer("fori_loop", name, bound, -(2**63), 2**63 - 1)
@@ -167,11 +175,16 @@ def fori_loop(
     first, last = as_tensors("fori_loop", lower, upper)
     dtype = dtypes.promote(first.dtype, last.dtype, op="fori_loop")
     state = (cast(first, dtype), cast(last, dtype), init)
-    return while_loop(
+    carry, captures, functions = _recorded(
         lambda s: less(s[0], s[1]),
         lambda s: (s[0] + 1, s[1], _kept(body_fun(s[0], s[2]), init)),
         state,
-    )[2]
+    )
+    bounds = (lower, upper)
+    known = _read_for_reverse(bounds, captures)
+    if known is not bounds:
+        return fori_loop(*known, body_fun, init, unroll=unroll)
+    return carry.build(perform_while(captures, functions, (), carry.tensors))[2]
 
 
 def _kept(made: Any, init: Any) -> Any:
@@ -184,12 +197,12 @@ def _kept(made: Any, init: Any) -> Any:
     return made
 
 
-def _read_for_reverse(bounds: tuple[Any, Any], init: Any) -> tuple[Any, Any]:
+def _read_for_reverse(bounds: tuple[Any, Any], used: Sequence[Any]) -> tuple[Any, Any]:
     """Bounds as plain integers, where reverse mode watches the loop and their values are there."""
     given = [to_tensor(bound, op="fori_loop") for bound in bounds]
     if any(x.owner is not None or x.shape != () or not dtypes.is_integer(x.dtype) for x in given):
         return bounds
-    owners = [x.owner for x in tree_leaves(init) if isinstance(x, Tensor)]
+    owners = [x.owner for x in used if isinstance(x, Tensor)]
     handler = current()
     while handler is not None:
         owners.append(handler)
