@@ -121,3 +121,7 @@ def test_a_start_that_is_there_is_told_as_it_was_given():
         with pytest.raises(IndexingError, match="axis 0: 2 elements from 7 exceed its size 5"):
             function(wf.tensor(7))
         assert function(wf.tensor(-2)).tolist() == function(-2).tolist()
+        with pytest.raises(IndexingError, match=r"a part from 7 on does not fit: the last .* is 3"):
+            wf.compile(function)(wf.tensor(7))
+        with pytest.raises(IndexingError, match="a part from 7 on"):
+            wf.vmap(function)(wf.tensor([7])).numpy()

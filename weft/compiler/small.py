@@ -46,7 +46,7 @@ MOST_ELEMENTS = 32  # of one tensor
 MOST_WORK = 6000  # instructions of the whole graph
 _FLOAT = np.dtype(np.float32)
 _FIRST = Index({}, 0)
-_SEARCHES = frozenset({"gather", "searchsorted"})  # they read where data says
+_SEARCHES = frozenset({"gather", "dynamic_start", "searchsorted"})  # they read where data says
 _KINDS = frozenset({"view", "map", "reduce", "dot", "ordered", "few"})
 _STEPS = 6  # instructions for each product that a matrix of a few rows takes
 

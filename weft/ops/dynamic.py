@@ -16,15 +16,26 @@ from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, IndexingError, ShapeError
+from weft.ops.base import call
 from weft.ops.creation import arange, copy_of
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.comparison import clip
 from weft.ops.families import cast
+from weft.ops.gather import Gather
 from weft.ops.index_update import index_update
 from weft.ops.indexing import getitem
 from weft.ops.view.reshape import reshape
 
 _MODES = ("raise", "clip")
+
+
+class DynamicStart(Gather):
+    """Where a part begins: picked from all places at which it fits, so that others raise."""
+
+    fault = "a part from {index} on does not fit: the last place where it does is {last}"
+
+
+dynamic_start_op = DynamicStart()
 
 
 @public
@@ -130,7 +141,9 @@ def _first_unknown(op: str, axis: int, start: Tensor, size: int, length: int, mo
     begin = where((given < 0) & (given >= -size), given + size, given)
     if mode == "clip":
         return clip(begin, 0, size - length)
-    return getitem(arange(size - length + 1, dtype=dtypes.int64, device=start.device), begin)
+    fitting = arange(size - length + 1, dtype=dtypes.int64, device=start.device)
+    params = {"indexed": 1, "rest": 0, "picks": 0, "mode": "raise"}
+    return call(dynamic_start_op, (fitting, reshape(begin, (1,))), params)
 
 
 __all__ = ["dynamic_slice", "dynamic_update_slice"]

@@ -25,6 +25,7 @@ from weft.ops.base import Cost, Example, Linear, Operation, Tangents, call
 from weft.ops.exact import orders_zeros
 from weft.ops.families import cast
 
+OUT_OF_RANGE = "index {index} is out of range for an axis of size {size}"
 FEW = 16  # times fewer elements are picked than there are: their cotangents are added in place
 _EXAMPLES = (
     Example({"indexed": 1, "rest": 0, "picks": 1, "mode": "wrap"}, ((4,), (6, 1), (6,))),
@@ -37,7 +38,9 @@ def _names(letter: str, count: int) -> str:
     return " ".join(f"{letter}{k}" for k in range(count))
 
 
-def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> Array:
+def flat_positions(
+    op: str, indices: Array, sizes: Shape, mode: str, fault: str = OUT_OF_RANGE
+) -> Array:
     """Row-major positions in the indexed axes, made legal as `mode` says."""
     flat: Array = np.zeros(indices.shape[:-1], np.int64)
     for k, size in enumerate(sizes):
@@ -53,7 +56,8 @@ def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> Array:
             if not legal.all():
                 bad = int(i[~legal].flat[0])
                 bad -= (bad >> 62) << 63 if bad > 0 else 0  # its sign may have been taken away
-                raise IndexingError(f"{op}: index {bad} is out of range for an axis of size {size}")
+                text = fault.format(index=bad, size=size, last=size - 1)
+                raise IndexingError(f"{op}: {text}")
             i = np.where(i < 0, i + size, i)
         flat = flat * size + i if k else i
     return flat
@@ -62,6 +66,7 @@ def flat_positions(op: str, indices: Array, sizes: Shape, mode: str) -> Array:
 class Gather(Operation):
     """Pick slices of x at positions."""
 
+    fault: ClassVar[str] = OUT_OF_RANGE  # what is wrong with a position out of range
     linear = Linear.JOINTLY
     constants = (1,)
     work = 0
@@ -86,7 +91,7 @@ class Gather(Operation):
             x.shape[cut + indexed :],
         )
         lead_i = indices.shape[: indices.ndim - picks - 1]
-        flat = flat_positions(self.name, indices, sizes, mode)
+        flat = flat_positions(self.name, indices, sizes, mode, self.fault)
         table = x.reshape(lead_x + (prod(sizes),) + slices)
         if not lead_i or not lead_x:
             taken: Array = np.take(table, flat, axis=cut)
