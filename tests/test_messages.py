@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import weft as wf
 from weft import errors
+from weft.core.common.peers import ATTRIBUTES, NAMES
 
 CASES = {
     "matmul": (
@@ -141,6 +144,37 @@ def test_a_message_names_op_place_and_values(name: str) -> None:
 def test_a_mask_without_values_is_told_what_to_write(transform) -> None:
     with pytest.raises(errors.ConcretizationError, match=r"hint: .*wf.nonzero\(mask, size="):
         transform(lambda x: x[x > 0])(wf.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (lambda: wf.cat, "module 'weft' has no attribute 'cat'\nhint: wf.concat"),
+        (
+            lambda: wf.random.PRNGKey,
+            "'weft.random' has no attribute 'PRNGKey'\nhint: wf.random.key",
+        ),
+        (lambda: wf.ones(2).clone(), "'Tensor' object has no attribute 'clone'\nhint: x.copy()"),
+        (lambda: wf.ones(2).masked_fill, "hint: wf.masked_fill(x, …)"),
+        (lambda: wf.ones(2).exp_(), "hint: x = wf.exp(x, …)"),
+    ],
+)
+def test_a_peers_name_is_told_ours(ask, text) -> None:
+    with pytest.raises(AttributeError, match=re.escape(text)):
+        ask()
+
+
+@pytest.mark.parametrize("hint", [*NAMES.values(), *ATTRIBUTES.values()])
+def test_a_hint_names_what_there_is(hint: str) -> None:
+    for path in re.findall(r"\bwf\.([\w.]*\w)", hint):
+        operator.attrgetter(path)(wf)
+    for path in re.findall(r"\bx\.(\w+)", hint):
+        assert hasattr(wf.ones((2, 2)), path)
+
+
+def test_no_hint_is_given_for_what_is_there() -> None:
+    assert not [name for name in ATTRIBUTES if hasattr(wf.Tensor, name)]
+    assert not [name for name in NAMES if hasattr(wf, name) and hasattr(wf.random, name)]
 
 
 def test_a_mistake_in_a_threads_first_call_is_reported_in_our_words() -> None:

@@ -12,6 +12,7 @@ from typing import Any as _Any
 from weft.core.common.context import *
 from weft.core.common.device import *
 from weft.core.common.dtypes import *
+from weft.core.common.peers import hint_for_name as _hint_for_name
 from weft.core.common.trees import *
 from weft.core.common.types import *
 from weft.core.graph.trace import *
@@ -114,7 +115,7 @@ def __getattr__(name: str) -> _Any:
         return _import_module(f"weft.{name}")
     if name in _LATER_FUNCTIONS:
         return getattr(_import_module(f"weft.{_LATER_FUNCTIONS[name]}"), name)
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    raise AttributeError(f"module 'weft' has no attribute {name!r}{_hint_for_name(name)}")
 
 
 def __dir__() -> list[str]:

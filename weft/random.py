@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from weft.core.common.peers import hint_for_name
 from weft.core.tensor.tensor import Tensor
 from weft.ops.random.continuous import (
     bits,
@@ -167,6 +168,12 @@ __all__ = [
     "weibull_min",
     "wishart",
 ]
+
+
+if not TYPE_CHECKING:  # checkers know which names there are
+
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(f"module 'weft.random' has no attribute {name!r}{hint_for_name(name)}")
 
 
 def __dir__() -> list[str]:

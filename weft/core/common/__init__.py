@@ -13,6 +13,7 @@
 | `lazy` | modules loaded at first use |
 | `markup` | HTML for notebooks and pages, escaped |
 | `parameters` | parameters as users write them, checked |
+| `peers` | other libraries' names for what weft has |
 | `slots` | the tables of ops and functions that operators look names up in |
 | `source` | the user's line |
 | `spec` | meshes, partitions, sharding specs |

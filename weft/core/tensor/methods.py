@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from weft.core.common.peers import hint_for_attribute
 from weft.core.common.slots import FUNCTIONS
 from weft.errors import ArgumentError
 
@@ -41,6 +42,16 @@ class Methods:
     """Functions whose first argument is the tensor itself."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # checkers know which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+                f"{hint_for_attribute(name)}",
+                name=name,
+                obj=self,
+            )
 
     @property
     def T(self) -> Any:
