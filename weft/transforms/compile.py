@@ -39,6 +39,7 @@ def compile(
     numbers and NumPy arrays it finds there are compiled in. Random draws go on from call to call as
     they would in the plain function. Results are always tensors.
 
+    What the function assigns to an argument (`x[0] = 1`) is seen inside only: return it.
     Arguments in `donate_argnums` and `donate_argnames` are used up: results may take their memory.
     The `cache_size` kinds of call used last are kept. Without a function it is a decorator.
 
