@@ -13,7 +13,7 @@ import pytest
 import weft as wf
 from weft.compiler import function as compiled_function
 from weft.core.graph.graph import GRAPH
-from weft.errors import ArgumentError, MutationError
+from weft.errors import ArgumentError, IndexingError, MutationError
 
 
 def counted(function):
@@ -295,6 +295,18 @@ def test_effects_happen_at_every_call_in_order(x, capsys):
         "second 3.0",
     ]
     assert seen == [4.0, 6.0]
+
+
+def test_a_call_that_fails_prints_once(x, capsys):
+    def pick(a, i):
+        wf.print("sum {}", a.sum())
+        return a[i] * 2
+
+    compiled = wf.compile(pick)
+    for _ in range(2):
+        with pytest.raises(IndexingError, match="index 4 is out of range"):
+            compiled(x, wf.tensor([4])).numpy()
+        assert capsys.readouterr().out == "sum 10.0\n"
 
 
 def test_a_failure_while_tracing_leaves_everything_usable(x):

@@ -41,6 +41,10 @@ class Interpreted(Executable):
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         return self._trace.walk((*arrays, *self._constants), _step)
 
+    def retell(self, arrays: Sequence[Any]) -> None:
+        """Raise what a run of the same has met; what was done for its effect alone is not again."""
+        self._trace.walk((*arrays, *self._constants), _step_without_effects)
+
     def explain(self, *, loops: bool = False) -> str:
         return f"{len(self._trace.nodes)} calls, each on its reference kernel\n{self._trace}"
 
@@ -48,3 +52,7 @@ class Interpreted(Executable):
 def _step(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     with Located(node):
         return execute(node, arrays)
+
+
+def _step_without_effects(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    return _step(node, arrays) if node.types or node.op.pure else ()

@@ -228,7 +228,7 @@ class Native(Prepared):
 
     def _retell(self, arrays: Sequence[Any]) -> None:
         if self._retells:
-            Interpreted(self._trace).run(arrays)
+            Interpreted(self._trace).retell(arrays)
 
     def explain(self, *, loops: bool = False) -> str:
         text = explain.describe(

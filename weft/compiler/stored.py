@@ -113,7 +113,7 @@ class Stored(Prepared):
         return made
 
     def _retell(self, arrays: Sequence[Any]) -> None:
-        Interpreted(self._origin.lowered).run(arrays)
+        Interpreted(self._origin.lowered).retell(arrays)
 
     def _run_watched(self, arrays: Sequence[Any], threads: int) -> tuple[Any, ...]:
         return self.whole._run_watched(arrays, threads)
