@@ -386,3 +386,13 @@ def test_what_is_no_index_or_has_a_mask_is_told(size):
             x[deque([0, 1])] = 1.0
         wf.realize(x)
     assert x[:3].tolist() == [1, 2, 3]
+
+
+def test_a_position_out_of_range_is_told_where_it_is_assigned_to_and_changes_nothing():
+    x = wf.zeros((500, 400)) + 1.0  # recorded, and too large for NumPy to assign to
+    for index in ([3, 500], (slice(2), [-401]), ([0, 1], [1, 400])):
+        with pytest.raises(IndexingError, match=r"setitem: index -?[0-9]+ is out of range"):
+            x[index] = 2.0
+    x[[-500], [399]] = 3.0
+    x[[500], []] = 4.0  # nowhere, as in NumPy
+    assert x.numpy().sum() == 500 * 400 + 2

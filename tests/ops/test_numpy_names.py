@@ -219,11 +219,15 @@ def test_updates_give_what_numpy_leaves_behind(name: str) -> None:
     function, args, keywords = UPDATES[name]
     x, want = wf.tensor(M), M.copy()
     getattr(np, function)(want, *args, **keywords)
-    found = getattr(wf, function)(x, *args, **keywords)
+    found = getattr(wf, function)(x, *args, **keywords, inplace=False)
     np.testing.assert_array_equal(found.numpy(), want)
     np.testing.assert_array_equal(x.numpy(), M)
     found[0, 0] = 99.0  # the result is a tensor of its own
     np.testing.assert_array_equal(x.numpy(), M)
+    view = x[1:]
+    assert getattr(wf, function)(x, *args, **keywords) is x
+    np.testing.assert_array_equal(x.numpy(), want)
+    np.testing.assert_array_equal(view.numpy(), want[1:])
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (3, 7), (2, 2, 2), (1, 1), (0, 3), (3, 0), (0, 0, 0)])
@@ -435,6 +439,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: wf.polydiv(M, [1.0]), ShapeError, "coefficients lie along one axis"),
     (lambda: wf.put(M, [0.5], 1.0), DTypeError, "put: positions must be integers"),
     (lambda: wf.put(M, [12], 1.0).numpy(), IndexingError, "12 is out of range"),
+    (lambda: wf.put(M, [1], 1.0), ArgumentError, "put: changes a tensor, got"),
     (lambda: wf.put(M, [1], 1.0, "nearest"), ArgumentError, "mode must be one of"),
     (lambda: wf.put(I, [1], 1.5), DTypeError, "put: a value of dtype"),
     (lambda: wf.place(M, MASK[:2], 1.0), ShapeError, "place: a mask of shape"),

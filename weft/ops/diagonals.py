@@ -23,7 +23,7 @@ from weft.ops.creation import arange, asarray, check_memory, copy_of, shape_tupl
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
-from weft.ops.index_update import index_update
+from weft.ops.index_update import changed, index_update
 from weft.ops.indexing import value_like
 from weft.ops.view.join import concat, pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape
@@ -296,11 +296,12 @@ def triu_indices_from(x: Any, /, k: int = 0) -> tuple[Tensor, ...]:
 
 
 @public
-def fill_diagonal(x: Any, val: Any, /, wrap: bool = False) -> Tensor:
-    """A copy of `x` with `val` on its main diagonal; NumPy's function changes its argument.
+def fill_diagonal(x: Any, val: Any, /, wrap: bool = False, *, inplace: bool = True) -> Tensor:
+    """Put `val` on the main diagonal of `x`.
 
     Values are taken in order, and again from the first if they are too few. In a matrix of more
-    rows than columns, `wrap` goes on with a new diagonal one row below the end of the last.
+    rows than columns, `wrap` goes on with a new diagonal one row below the end of the last. It
+    gives the tensor that it changes, or, if not `inplace`, a changed copy.
 
     >>> fill_diagonal(to_tensor([[1, 2], [3, 4]]), 0).tolist()
     [[0, 2], [3, 0]]
@@ -315,11 +316,12 @@ def fill_diagonal(x: Any, val: Any, /, wrap: bool = False) -> Tensor:
         end = min(end, tensor.shape[-1] ** 2)
     values = ravel(value_like("fill_diagonal", tensor, val))
     count = len(range(0, end, step))
-    if not (values.size and count):
-        return copy_of(tensor)
-    filling = FUNCTIONS["resize"](values, (count,))
-    filled = index_update(ravel(tensor), slice(0, end, step), filling, "set")
-    return reshape(filled, tensor.shape)
+    made = copy_of(tensor)
+    if values.size and count:
+        filling = FUNCTIONS["resize"](values, (count,))
+        filled = index_update(ravel(tensor), slice(0, end, step), filling, "set")
+        made = reshape(filled, tensor.shape)
+    return changed("fill_diagonal", x, made, inplace)
 
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.handler import current
-from weft.core.common.parameters import as_choice
+from weft.core.common.parameters import as_choice, as_flag, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import EXACT_EVERYWHERE, PYTHON_SCALARS, scalar, to_tensor, wrap
@@ -21,12 +21,12 @@ from weft.core.tensor.impl import TensorImpl, Unread, write_unread
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias, base_of
-from weft.errors import DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from weft.ops.base import call
 from weft.ops.creation import copy_of
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import broadcast, broadcast_shape
-from weft.ops.gather import SCATTERS, checked_mode
+from weft.ops.gather import OUT_OF_RANGE, SCATTERS, checked_mode
 from weft.ops.indexing import (
     Plan,
     arranged,
@@ -44,6 +44,7 @@ from weft.ops.view.slice import slice_axes, slice_update_op
 from weft.ops.view.transpose import permute_dims
 
 _MODES = ("raise", "clip", "wrap", "drop")
+_SOON = 1 << 16  # positions, at most, that are looked at when they are assigned to, not later
 _OFTEN = 8  # recorded assignments in a row, after which the next ones are written on the data
 _ELEMENTWISE = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
 _FAULTS = (IndexError, TypeError, ValueError, OverflowError)  # the long way says so in our words
@@ -69,6 +70,8 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     plan = plan_index("setitem", tensor, index)
     base = basic_view(tensor, plan)
     values = _fitted(update, _result_shape(plan))
+    if mode == "raise":
+        _check_positions(plan)
     if plan.arrays:
         values = _scattered(base, plan, values, combine, mode)
     elif combine != "set":
@@ -78,6 +81,30 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     window = reshape(values, plan.lengths)
     params = {"starts": plan.starts, "lengths": plan.lengths, "steps": plan.steps}
     return call(slice_update_op, (tensor, window), params)
+
+
+def _check_positions(plan: Plan) -> None:
+    """Refuse positions out of range where they are known: what is assigned to stays as it was."""
+    if not all(places.size for places in plan.arrays):
+        return
+    for places, axis in zip(plan.arrays, plan.axes, strict=True):
+        if places.owner is None and places.is_realized and places.size <= _SOON:
+            found, size = places.host(), plan.shape[axis]
+            if found.min() < -size or found.max() >= size:
+                bad = int(found[(found < -size) | (found >= size)].flat[0])
+                raise IndexingError(f"setitem: {OUT_OF_RANGE.format(index=bad, size=size)}")
+
+
+def changed(op: str, x: Any, made: Tensor, inplace: bool) -> Tensor:
+    """What a function of NumPy's that changes its argument gives: the argument, or a copy."""
+    if not as_flag(op, "inplace", inplace):
+        return made
+    if not isinstance(x, Tensor):
+        raise ArgumentError(
+            f"{op}: changes a tensor, got {shown(x)}\nhint: inplace=False gives a changed copy"
+        )
+    x[...] = made
+    return x
 
 
 def _lasting(value: Tensor) -> Tensor:

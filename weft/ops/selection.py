@@ -20,7 +20,7 @@ from weft.ops.creation import asarray, copy_of, full, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.gather import SCATTERS, checked_mode
-from weft.ops.index_update import index_update
+from weft.ops.index_update import changed, index_update
 from weft.ops.indexing import getitem, value_like
 from weft.ops.order import take_along_axis
 from weft.ops.view.broadcast import broadcast_arrays
@@ -151,9 +151,19 @@ def scatter_add(x: Any, /, axis: int, index: Any, src: Any) -> Tensor:
 
 @public
 def put_along_axis(
-    x: Any, /, indices: Any, values: Any, axis: int = -1, *, mode: str = "raise"
+    x: Any,
+    /,
+    indices: Any,
+    values: Any,
+    axis: int = -1,
+    *,
+    mode: str = "raise",
+    inplace: bool = True,
 ) -> Tensor:
-    """A copy of `x` with `values` where `take_along_axis` would read; the other axes broadcast."""
+    """Put `values` into `x` where `take_along_axis` would read; the other axes broadcast.
+
+    It gives the tensor that it changes, or, if not `inplace`, a changed copy.
+    """
     tensor = to_tensor(x, op="put_along_axis")
     places = _integers("put_along_axis", indices, tensor.device)
     i = normalize_axis("put_along_axis", axis, tensor.ndim)
@@ -164,15 +174,17 @@ def put_along_axis(
     shape = (*tensor.shape[:i], places.shape[i], *tensor.shape[i + 1 :])
     if broadcast_shape("put_along_axis", places.shape, shape) != shape:
         raise ShapeError(f"put_along_axis: indices {places.shape} do not fit {tensor.shape}")
-    return scatter(tensor, i, broadcast(places, shape), values, mode=mode)
+    made = scatter(tensor, i, broadcast(places, shape), values, mode=mode)
+    return changed("put_along_axis", x, made, inplace)
 
 
 @public
-def put(x: Any, ind: Any, v: Any, /, mode: str = "raise") -> Tensor:
-    """A copy of `x` with `v` at flat positions; NumPy's function changes its argument.
+def put(x: Any, ind: Any, v: Any, /, mode: str = "raise", *, inplace: bool = True) -> Tensor:
+    """Put `v` into `x` at flat positions.
 
     Values are taken in order, and again from the first if they are too few. `mode` is for positions
-    out of range: `raise`, `clip` or `wrap`.
+    out of range: `raise`, `clip` or `wrap`. It gives the tensor that it changes, or, if not
+    `inplace`, a changed copy.
 
     >>> put(to_tensor([[1, 2], [3, 4]]), [0, -1], 9).tolist()
     [[9, 2], [3, 9]]
@@ -181,42 +193,47 @@ def put(x: Any, ind: Any, v: Any, /, mode: str = "raise") -> Tensor:
     places = ravel(_integers("put", ind, tensor.device))
     values = ravel(value_like("put", tensor, v))
     checked_mode("put", mode)
-    if not (places.size and values.size):
-        return copy_of(tensor)
-    filling = FUNCTIONS["resize"](values, places.shape)
-    return reshape(index_update(ravel(tensor), places, filling, "set", mode), tensor.shape)
+    made = copy_of(tensor)
+    if places.size and values.size:
+        filling = FUNCTIONS["resize"](values, places.shape)
+        made = reshape(index_update(ravel(tensor), places, filling, "set", mode), tensor.shape)
+    return changed("put", x, made, inplace)
 
 
 @public
-def putmask(x: Any, mask: Any, values: Any, /) -> Tensor:
-    """A copy of `x` with `values` where the mask holds; NumPy's function changes its argument.
+def putmask(x: Any, mask: Any, values: Any, /, *, inplace: bool = True) -> Tensor:
+    """Put `values` into `x` where the mask holds.
 
-    Each element takes the value at its own flat position; too few values begin again.
+    Each element takes the value at its own flat position; too few values begin again. It gives the
+    tensor that it changes, or, if not `inplace`, a changed copy.
     """
     tensor, chosen = _under_mask("putmask", x, mask)
     new = ravel(value_like("putmask", tensor, values))
-    if not new.size:
-        return copy_of(tensor)
-    return where(chosen, FUNCTIONS["resize"](new, tensor.shape), tensor)
+    made = copy_of(tensor)
+    if new.size:
+        made = where(chosen, FUNCTIONS["resize"](new, tensor.shape), tensor)
+    return changed("putmask", x, made, inplace)
 
 
 @public
-def place(x: Any, mask: Any, vals: Any, /) -> Tensor:
-    """A copy of `x` with the first of `vals` where the mask holds first, the second where it holds
-    next, and so on; too few begin again. NumPy's function changes its argument.
+def place(x: Any, mask: Any, vals: Any, /, *, inplace: bool = True) -> Tensor:
+    """Put the first of `vals` into `x` where the mask holds first, the second where it holds next,
+    and so on; too few begin again.
+
+    It gives the tensor that it changes, or, if not `inplace`, a changed copy.
 
     >>> place(to_tensor([1, 2, 3, 4]), [True, False, True, True], [7, 8]).tolist()
     [7, 2, 8, 7]
     """
     tensor, chosen = _under_mask("place", x, mask)
     values = ravel(value_like("place", tensor, vals))
-    if not tensor.size:
-        return copy_of(tensor)
-    if not values.size:
-        raise ArgumentError("place: vals: there is no value to place")
-    turn = FUNCTIONS["cumsum"](cast(ravel(chosen), dtypes.int64), 0) - 1
-    new = reshape(take(values, turn % values.size), tensor.shape)
-    return where(chosen, new, tensor)
+    made = copy_of(tensor)
+    if tensor.size:
+        if not values.size:
+            raise ArgumentError("place: vals: there is no value to place")
+        turn = FUNCTIONS["cumsum"](cast(ravel(chosen), dtypes.int64), 0) - 1
+        made = where(chosen, reshape(take(values, turn % values.size), tensor.shape), tensor)
+    return changed("place", x, made, inplace)
 
 
 def _under_mask(op: str, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
