@@ -177,6 +177,13 @@ def test_sums_wait_through_what_is_linear_and_through_nothing_else() -> None:
     assert not (-wf.max(x, axis=0)).sharding.pending
 
 
+def test_a_sum_over_zeros_is_settled_first() -> None:
+    terms = np.array([[1.0, -1.0, 0.0], [2.0, 3.0, 0.0]], np.float32)
+    total = wf.sum(laid_out(terms, HALVES, P("x")), axis=0)
+    made = total / wf.tensor([0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(made.numpy(), [np.inf, np.inf, np.nan])
+
+
 def test_a_wide_cast_of_a_sum_that_wraps_around_is_done_after_the_sum() -> None:
     x = laid_out(np.full((2, 3), 100, np.int8), HALVES, P("x"))
     total = wf.sum(x, axis=0, dtype=wf.int8)

@@ -356,8 +356,8 @@ def passing_of(op: Operation, types: Sequence[TensorType], params: Mapping[str, 
     jointly = op.linear is Linear.JOINTLY
     if op.name == "cast":
         jointly = _keeps_sums(types[0].dtype, params["dtype"])
-    if op.name == "divide":
-        return Passing(each=True, constants=(1,))
+    if op.name == "divide":  # a sum over 0 is infinite, its terms over 0 may cancel: numbers only
+        return Passing(each=types[1].rank == 0, constants=(1,))
     return Passing(jointly, op.linear is Linear.EACH, moves, op.constants)
 
 
