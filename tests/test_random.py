@@ -145,6 +145,16 @@ def test_uniform_never_rounds_up_to_its_open_end():
     assert stats.chisquare(seen).pvalue > 1e-6
 
 
+@pytest.mark.parametrize(
+    ("dtype", "end"), [("float32", 3e38), ("float16", 60000), ("float64", 1e308)]
+)
+def test_uniform_of_an_interval_whose_length_overflows(dtype, end):
+    sample = random.uniform(KEY, (N,), dtype, -end, end).numpy().astype(np.float64) / end
+    assert stats.kstest(sample, stats.uniform(-1, 2).cdf).pvalue > 1e-6
+    with pytest.raises(wf.errors.ArgumentError, match="minval must be finite"):
+        random.uniform(KEY, (2,), minval=-np.inf)
+
+
 def test_normals_have_independent_neighbours_and_light_tails():
     x = random.normal(KEY, (200_000,)).numpy().astype(np.float64)
     assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 5 / np.sqrt(x.size)
@@ -204,6 +214,16 @@ def test_truncated_normals_stay_inside_and_far_out():
         sample = random.truncated_normal(KEY, low, high, (2000,)).numpy()
         assert sample.min() >= np.float32(low)
         assert sample.max() <= np.float32(high)
+
+
+def test_a_truncated_normal_beyond_all_shares_is_the_nearest_end():
+    def ends(low, high):
+        return random.truncated_normal(KEY, low, high, (2,))
+
+    assert ends(20.0, 21.0).tolist() == [20, 20]
+    assert ends(-21.0, -20.0).tolist() == [-20, -20]
+    slopes = wf.grad(lambda low, high: ends(low, high).sum(), argnums=(0, 1))(20.0, 21.0)
+    assert [slope.item() for slope in slopes] == [2, 0]
 
 
 def test_randint_covers_whole_ranges_of_every_dtype():
@@ -424,6 +444,20 @@ def test_choices_with_and_without_repetition():
     assert rows.shape == (2, 5, 2)
     assert set(map(tuple, rows.numpy().reshape(-1, 2).tolist())) <= {(1, 2), (3, 4), (5, 6)}
     assert random.choice(KEY, wf.asarray([[1, 2], [3, 4]]), (3,), axis=1).shape == (2, 3)
+
+
+@pytest.mark.parametrize("weight", [3e38, 1e-45])
+def test_choices_take_weights_of_any_size(weight):
+    p = np.array([weight, weight, 0], np.float32)
+    seen = np.bincount(random.choice(KEY, 3, (N,), p=p).numpy(), minlength=3)
+    assert len(seen) == 3
+    assert seen[2] == 0
+    assert stats.chisquare(seen[:2]).pvalue > 1e-6
+
+
+def test_numpy_integers_count_elements():
+    assert random.permutation(KEY, np.int64(5)).tolist() == random.permutation(KEY, 5).tolist()
+    assert random.choice(KEY, np.int32(5), (4,)).tolist() == random.choice(KEY, 5, (4,)).tolist()
 
 
 # Laws.

@@ -23,6 +23,7 @@ from weft.ops.base import call
 from weft.ops.creation import asarray, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.comparison import maximum, minimum
+from weft.ops.elementwise.complex_parts import isinf
 from weft.ops.elementwise.elementary import cos, exp, log, log1p, sin, sqrt
 from weft.ops.elementwise.special_functions import ndtr, ndtri
 from weft.ops.families import broadcast_shape, cast
@@ -165,10 +166,15 @@ def uniform(
         "uniform", found, shape_tuple("uniform", shape), target, minval, maxval
     )
     _require_interval("uniform", minval, maxval)
+    for name, value in (("minval", minval), ("maxval", maxval)):
+        require("uniform", name, value, np.isfinite, "finite")
     unit = unit_uniform(found, sizes, target)
     if _are_zero_and_one(minval, maxval):
         return unit
-    drawn = low + unit * (high - low)
+    # The length may overflow, half of it does not.
+    scale = cast(where(isinf(high - low), 0.5, 1.0), target)
+    start = low * scale
+    drawn = (start + unit * (high * scale - start)) / scale
     # What rounds up to the open end belongs to the closed one: then each float has its share.
     return where(drawn < high, drawn, low)
 
@@ -217,7 +223,8 @@ def truncated_normal(
     turned = low > 0
     left, right = where(turned, -high, low), where(turned, -low, high)
     first, last = ndtr(left), ndtr(right)
-    drawn = ndtri(first + open_uniform(found, sizes, wide) * (last - first))
+    share = first + open_uniform(found, sizes, wide) * (last - first)
+    drawn = where(last > 0, ndtri(where(last > 0, share, 0.5)), right)
     kept = maximum(minimum(drawn, right), left)
     return cast(where(turned, -kept, kept), target)
 

@@ -12,6 +12,7 @@ from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, CastError, DTypeError, ShapeError
+from weft.ops import reduction
 from weft.ops.axes import normalize_axis
 from weft.ops.creation import arange, shape_tuple
 from weft.ops.elementwise.arithmetic import where
@@ -149,7 +150,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> T
     """
     found = as_key("permutation", key)
     independent = as_flag("permutation", "independent", independent)
-    if isinstance(x, int):
+    if isinstance(x, int | np.integer):
         return _order(found, _population("permutation", x))
     tensor = to_tensor(x, like=found.device, op="permutation")
     place = normalize_axis("permutation", axis, tensor.ndim)
@@ -174,7 +175,7 @@ def _take(x: Tensor, positions: Tensor, axis: int) -> Tensor:
     return result
 
 
-def _population(op: str, size: int) -> int:
+def _population(op: str, size: Any) -> int:
     return shape_tuple(op, as_integer(op, "the number of elements", size, low=0))[0]
 
 
@@ -188,7 +189,7 @@ def choice(
     found, sizes = as_key("choice", key), shape_tuple("choice", shape)
     replace = as_flag("choice", "replace", replace)
     tensor: Tensor | None = None
-    if isinstance(a, int):
+    if isinstance(a, int | np.integer):
         size, place = _population("choice", a), 0
     else:
         tensor = to_tensor(a, like=found.device, op="choice")
@@ -209,11 +210,16 @@ def _weights(key: Tensor, p: Any, size: int, needed: int) -> Tensor:
         raise ShapeError(f"choice: p must have shape ({size},), got {weights.shape}")
     require("choice", "p", p, lambda x: (x >= 0) & (x < np.inf), "non-negative and finite")
     values = known(p)
+    if not size:
+        return cast(weights, dtypes.float64)
     if values is not None and np.count_nonzero(values) < needed:
         raise ArgumentError(
             f"choice: p has {np.count_nonzero(values)} positive entries, {needed} are needed"
         )
-    return cast(weights, working(float_dtype("choice", None, p)))
+    # float64 has digits for many elements; over the largest, no sum of them overflows.
+    wide = cast(weights, dtypes.float64)
+    result: Tensor = wide / reduction.max(wide)
+    return result
 
 
 def _positions(
