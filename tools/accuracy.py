@@ -129,6 +129,7 @@ ORACLES: dict[str, Oracle] = {
     "cbrt": Oracle(np.cbrt, lambda x: mp.sign(x) * mp.cbrt(abs(x))),
     "erf": Oracle(special.erf, mp.erf, limit=60),
     "erfc": Oracle(special.erfc, mp.erfc, limit=60),
+    "ndtr": Oracle(special.ndtr, mp.ncdf, limit=60),
     "normal_share": Oracle(special.ndtr, mp.ncdf, floor=lambda x: 0.5, limit=60),
     "tanh_share": Oracle(_tanh_share, _exact_tanh_share, floor=lambda x: 0.5, limit=60),
     "erfinv": Oracle(_odd_erfinv, mp.erfinv),

@@ -9,22 +9,24 @@ import builtins
 import math
 from typing import Any, ClassVar
 
+from weft.core.common import dtypes
 from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example, Tangents, call
-from weft.ops.elementwise.arithmetic import multiply, square, where
-from weft.ops.elementwise.complex_parts import abs
+from weft.ops.elementwise.arithmetic import remainder, square, where
+from weft.ops.elementwise.complex_parts import abs, real
 from weft.ops.elementwise.elementary import exp, log, log1p, sigmoid, sin
-from weft.ops.elementwise.rounding import sign
+from weft.ops.elementwise.rounding import rint, sign
 from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation, cast
 
 special = LazyModule("scipy.special")
 
 _HALF_ROOT_PI = math.sqrt(math.pi) / 2
 _ROOT_TWO_PI = math.sqrt(2 * math.pi)
+_ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
 _TANH_SCALE, _TANH_CUBE = math.sqrt(8 / math.pi), 0.044715
 _SINC_TERMS = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
 
@@ -59,6 +61,24 @@ class Erfc(KernelFunction):
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return -exp(-square(x)) / _HALF_ROOT_PI
+
+
+class Erfcx(SpecialFunction):
+    """exp(x²) erfc(x), which does not underflow for large x."""
+
+    ufunc = LazyAttribute("scipy.special", "erfcx")
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return 2 * x * y - 1 / _HALF_ROOT_PI
+
+
+class Ndtr(KernelFunction):
+    """The probability that a normal variable lies below x, precise for small ones."""
+
+    ufunc = LazyAttribute("scipy.special", "ndtr")
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return exp(-0.5 * square(x)) / _ROOT_TWO_PI
 
 
 class NormalShare(KernelFunction):
@@ -123,7 +143,9 @@ class LogNdtr(SpecialFunction):
     ufunc = LazyAttribute("scipy.special", "log_ndtr")
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
-        return exp(-square(x) / 2 - y) / _ROOT_TWO_PI
+        low = x < 0  # there the logarithms of density and share are large, and nearly equal
+        density = exp(-square(where(low, 0, x)) / 2 - where(low, 0, y)) / _ROOT_TWO_PI
+        return where(low, _ROOT_TWO_OVER_PI / erfcx(where(low, -x, 0) * math.sqrt(0.5)), density)
 
 
 class Logit(SpecialFunction):
@@ -229,18 +251,12 @@ class Xlog1py(TimesLogarithm):
         return log1p(y), x / where((x == 0) & (y == -1), 1, 1 + y)
 
 
-erf, erfc, erfinv, erfcinv = Erf(), Erfc(), Erfinv(), Erfcinv()
-normal_share, tanh_share = NormalShare(), TanhShare()
+erf, erfc, erfcx, erfinv, erfcinv = Erf(), Erfc(), Erfcx(), Erfinv(), Erfcinv()
+ndtr, normal_share, tanh_share = Ndtr(), NormalShare(), TanhShare()
 ndtri, log_ndtr, logit = Ndtri(), LogNdtr(), Logit()
 xlogy, xlog1py, bessel_i = Xlogy(), Xlog1py(), BesselI()
 
 expit = sigmoid
-
-
-@public
-def ndtr(x: Any, /) -> Tensor:
-    """The probability that a normal variable lies below x."""
-    return multiply(erfc(multiply(x, -1 / math.sqrt(2))), 0.5)
 
 
 @public
@@ -276,16 +292,24 @@ def i1e(x: Any, /) -> Tensor:
 
 @public
 def sinc(x: Any, /) -> Tensor:
-    """sin(πx) / (πx), and 1 at 0; derivatives of every order are right at 0."""
-    y = multiply(x, math.pi)
-    near = abs(y) < 0.5
+    """sin(πx) / (πx): 1 at 0, 0 at other whole numbers; derivatives of every order are right at 0.
+
+    Narrow floats are computed in float32 and rounded once.
+    """
+    given = to_tensor(x, op="sinc")
+    dtype = sin.compute_dtype(given.dtype)
+    tensor = cast(given, dtypes.float32 if dtypes.is_narrow(dtype) else dtype)
+    near = abs(tensor) < 0.15
     # Around 0 the Taylor series: a constant chosen by `where` would lose the higher derivatives.
-    z = square(where(near, y, 0))
+    z = square(where(near, tensor, 0) * math.pi)
     series = z * _SINC_TERMS[-1] + _SINC_TERMS[-2]
     for term in _SINC_TERMS[-3::-1]:
         series = series * z + term
-    away = where(near, 1, y)
-    return where(near, series, sin(away) / away)
+    away = where(near, 1, tensor)
+    whole = rint(real(away))
+    odd = remainder(whole, 2) == 1
+    wave = sin((away - whole) * math.pi)  # the difference is exact
+    return cast(where(near, series, where(odd, -wave, wave) / (away * math.pi)), dtype)
 
 
 __all__ = [
@@ -293,6 +317,7 @@ __all__ = [
     "erf",
     "erfc",
     "erfcinv",
+    "erfcx",
     "erfinv",
     "expit",
     "i0",

@@ -21,6 +21,7 @@ _ERF_SEAM = 1.0  # up to here `central` serves
 _SHARE_END = 5.42  # from here on all of a normal distribution is below, or none
 _TANH_SHARE_END = 5.5  # the same of its approximation
 _ERFC_END = {32: 10.2, 64: 27.3}  # from here on erfc is 0
+_ROOT_HALF, _ROOT_HALF_REST = 0.5**0.5, -4.833646656726457e-17  # √½ and what float64 lacks of it
 _ERFINV_ENDS = {32: (5.0,), 64: (6.25, 16.0)}
 _ERFINV_PARTS = {"ERFINV_MIDDLE": 3.0, "ERFINV_TAIL": 5.0}
 
@@ -68,12 +69,24 @@ def _root_of_rest(name: str, size: Number) -> Number:
     return root * root
 
 
-def erfc(x: Number) -> Number:
-    """1 - erf(x), precise for large x."""
-    size = abs(x).wrap("min", _ERFC_END[x.format.width])
+def ndtr(x: Number) -> Number:
+    """(1 + erf(x/√2)) / 2, precise for small shares."""
+    root = x.format.round(_ROOT_HALF)
+    turned = two_product(x, x.like(-root))
+    rest = x.fma(-(_ROOT_HALF - root + _ROOT_HALF_REST), turned.low)
+    return 0.5 * erfc(turned.high, rest)
+
+
+def erfc(x: Number, rest: Number | None = None) -> Number:
+    """1 - erf(x), precise for large x; `rest` is added to x where it changes the result."""
+    end = _ERFC_END[x.format.width]
+    size = abs(x).wrap("min", end)
     square = two_product(size, size)
     t = (size - 4.0) / (size + 4.0)
-    y, n = exponential_double(-square.high, -square.low)
+    low = square.low
+    if rest is not None:
+        low = low + choose((x > 0.0) & (x < end), 2.0 * size * rest, 0.0)
+    y, n = exponential_double(-square.high, -low)
     first, *others = coefficients("ERFC", t)
     series = fast_two_sum(t.like(first), t * polynomial(t, tuple(others)))
     quotient = divide(series, two_sum(t.like(1.0), 2.0 * size))

@@ -58,6 +58,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "hypot": power.hypot,
     "erf": error.erf,
     "erfc": error.erfc,
+    "ndtr": error.ndtr,
     "normal_share": error.normal_share,
     "tanh_share": error.tanh_share,
     "erfinv": error.erfinv,
