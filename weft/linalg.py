@@ -48,6 +48,7 @@ from weft.ops.linalg import (
     inv_op,
     pinv_op,
     slogdet_op,
+    sqrtm_op,
 )
 from weft.ops.manipulation import kron
 from weft.ops.norms import matrix_norm, norm, vector_norm
@@ -296,6 +297,15 @@ def expm(x: Any, /) -> Tensor:
     return call(expm_op, (matrices("expm", x, square=True),), {})
 
 
+def sqrtm(x: Any, /) -> Tensor:
+    """The principal square root of a matrix, complex: `real` of it where x has no eigenvalue < 0.
+
+    A singular matrix has no derivative here, and some have no root: that raises.
+    """
+    matrix = matrices("sqrtm", x, square=True)
+    return call(sqrtm_op, (cast(matrix, dtypes.complex_of(matrix.dtype)),), {})
+
+
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """The cross product of vectors of three elements along `axis`; other axes broadcast."""
     a, b = numbers("cross", x1, x2)
@@ -442,6 +452,7 @@ __all__ = [
     "slogdet",
     "solve",
     "solve_triangular",
+    "sqrtm",
     "svd",
     "svdvals",
     "tensordot",

@@ -143,6 +143,19 @@ def test_expm_moves_by_its_frechet_derivative():
     close(pulled, scipy.linalg.expm_frechet(a.T, t)[1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+def test_sqrtm_is_scipys_and_moves_as_its_square_says(dtype):
+    tolerance = 1e-4 if dtype == np.float32 else 1e-10
+    a, t = matrix(2, 4, 4, dtype=dtype), matrix(2, 4, 4, dtype=dtype, seed=4)
+    root, pushed = wf.jvp(L.sqrtm, (a,), (t,))
+    assert root.dtype == np.result_type(dtype, np.complex64)
+    close(root, np.stack([scipy.linalg.sqrtm(each) for each in a]), tolerance)
+    close(pushed @ root + root @ pushed, t, tolerance)
+    close(L.sqrtm(wf.zeros((2, 2))), np.zeros((2, 2)))
+    with pytest.raises(wf.errors.ArgumentError, match="singular matrix has no square root"):
+        L.sqrtm([[0.0, 1.0], [0.0, 0.0]]).numpy()
+
+
 @pytest.mark.parametrize("dtype", WIDE)
 def test_wide_qr_has_the_derivative_of_its_square_block(dtype):
     a = matrix(2, 4, dtype=dtype)
@@ -161,6 +174,7 @@ def test_wide_qr_has_the_derivative_of_its_square_block(dtype):
         (L.inv, square),
         (L.det, square),
         (L.expm, square),
+        (lambda x: L.sqrtm(x).real, positive),
         (L.pinv, square),
         (L.eigvalsh, positive),
         (L.svdvals, square),

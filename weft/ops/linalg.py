@@ -19,7 +19,7 @@ from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ops import few
-from weft.ops.base import Example, Tangents, call
+from weft.ops.base import Example, Operation, Tangents, call
 from weft.ops.contraction import matmul, swap
 from weft.ops.creation import zeros
 from weft.ops.diagonals import diagonal, tril, triu
@@ -380,10 +380,21 @@ class Pinv(MatrixOperation):
         return identity_like(left) - left, identity_like(right) - right
 
 
-class Expm(MatrixOperation):
-    """The exponential of a matrix."""
+class MatrixFunction(MatrixOperation):
+    """A power series of a matrix, or what such series tend to."""
 
     factors = "... n m -> ... n m"
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return frechet(self, primals[0], tangents[0])
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (frechet(self, swap(primals[0]), ct),)
+
+
+class Expm(MatrixFunction):
+    """The exponential of a matrix."""
+
     examples = (Example({}, ((3, 3),)), Example({}, ((2, 2),), "c"))
 
     def eval(self, a: Array) -> Array:
@@ -391,19 +402,41 @@ class Expm(MatrixOperation):
             return a
         return np.asarray(scipy_linalg.expm(a), dtype=a.dtype)
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        return frechet(primals[0], tangents[0])
 
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return (frechet(swap(primals[0]), ct),)
+class Sqrtm(MatrixFunction):
+    """The principal square root of a complex matrix."""
+
+    examples = (Example({}, ((3, 3),), "c"),)
+
+    def eval(self, a: Array) -> Array:
+        made = np.empty_like(a)
+        for place in np.ndindex(a.shape[:-2]):
+            made[place] = _root(a[place])
+        return made
 
 
-def frechet(a: Tensor, direction: Tensor) -> Tensor:
-    """The derivative of expm: the corner of exp [[A, E], [0, A]]."""
+def _root(a: Array) -> Array:
+    """The root of a triangular form, column by column (Björck and Hammarling, 1983)."""
+    if a.size == 0 or not np.isfinite(a).all():
+        return a * np.nan
+    triangle, basis = scipy_linalg.schur(a, output="complex")
+    root = np.diag(np.sqrt(np.diag(triangle)))
+    for j in range(len(a)):
+        for i in reversed(range(j)):
+            rest = triangle[i, j] - root[i, i + 1 : j] @ root[i + 1 : j, j]
+            both = root[i, i] + root[j, j]
+            if both == 0 and rest != 0:
+                raise ArgumentError("sqrtm: a singular matrix has no square root")
+            root[i, j] = 0 if both == 0 else rest / both
+    return np.asarray(basis @ root @ basis.conj().T, a.dtype)
+
+
+def frechet(op: Operation, a: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of a function of matrices: the corner of f([[A, E], [0, A]])."""
     size = a.shape[-1]
     top = concat([a, direction], axis=-1)
     bottom = concat([a * 0, a], axis=-1)
-    block = call(expm_op, (concat([top, bottom], axis=-2),), {})
+    block = call(op, (concat([top, bottom], axis=-2),), {})
     return slice_axes(block, (0, size), (size, size), (1, 1))
 
 
@@ -483,7 +516,7 @@ def _zeros_beside(x: Tensor, core: Shape) -> Tensor:
 
 cholesky_op, triangular_solve_op, solve_op, inv_op = Cholesky(), TriangularSolve(), Solve(), Inv()
 det_op, adjugate_op, slogdet_op = Det(), Adjugate(), Slogdet()
-pinv_op, expm_op, lu_op = Pinv(), Expm(), Lu()
+pinv_op, expm_op, sqrtm_op, lu_op = Pinv(), Expm(), Sqrtm(), Lu()
 
 
 def solve_triangular(
