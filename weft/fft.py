@@ -8,6 +8,7 @@ inverse ("backward", the default), on the forward transform ("forward"), or its 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,25 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import as_device
-from weft.core.common.parameters import as_choice, as_finite, as_integer, as_sequence
+from weft.core.common.parameters import as_choice, as_finite, as_flag, as_integer, as_sequence
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ArgumentError, AxisError, DTypeError
+from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import asarray, check_memory
+from weft.ops.creation import asarray, check_memory, ones, zeros
+from weft.ops.elementwise.arithmetic import divide, multiply, square
 from weft.ops.elementwise.complex_parts import conj
-from weft.ops.families import cast
+from weft.ops.families import broadcast, cast
 from weft.ops.fft import NORMS, OPPOSITE, ComplexTransform, fft_op, ifft_op, irfft_op, rfft_op
+from weft.ops.nn.patches import fold
+from weft.ops.padding import pad
 from weft.ops.view.join import concat, pad_op
+from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
+from weft.ops.view.transpose import swapaxes
+from weft.ops.view.window import sliding_windows
 
 Axes = Sequence[int] | None
 Norm = str | None  # None is "backward", as in NumPy
@@ -120,6 +127,118 @@ def ihfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backwar
     """The first half of the signal whose real spectrum this is: the inverse of `hfft`."""
     chosen = _opposite("ihfft", norm)
     return conj(_real("ihfft", x, None if n is None else (n,), (axis,), chosen))
+
+
+def stft(
+    x: Any,
+    /,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    *,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+) -> Tensor:
+    """Fourier transforms of `n_fft` samples at a time along the last axis: (…, frequency, frame).
+
+    Frames are `hop_length` apart (a quarter of `n_fft`) and multiplied by `window`, `win_length`
+    numbers in their middle (ones). With `center`, frame t is around sample t · hop_length, beyond
+    the ends as `pad_mode` says. Real signals give n_fft//2 + 1 frequencies unless `onesided` is
+    False. `normalized` divides by √n_fft. Names and meaning are torch's.
+
+    >>> stft([1.0, 2.0, 3.0, 4.0], 4).shape
+    (3, 5)
+    """
+    tensor = _as_float("stft", to_tensor(x, op="stft"))
+    if not dtypes.is_complex(tensor.dtype):
+        tensor = cast(tensor, dtypes.real_of(dtypes.complex_of(tensor.dtype)))
+    size, hop, weights = _frame("stft", tensor, n_fft, hop_length, win_length, window)
+    if tensor.ndim and as_flag("stft", "center", center):
+        sides = [(0, 0)] * (tensor.ndim - 1) + [(size // 2, size // 2)]
+        tensor = pad(tensor, sides, mode=pad_mode)
+    if tensor.ndim == 0 or tensor.shape[-1] < size:
+        raise ShapeError(f"stft: shape {tensor.shape} has no frame of n_fft = {size} samples")
+    frames = multiply(sliding_windows(tensor, size, -1, stride=hop), weights)
+    half = not dtypes.is_complex(tensor.dtype) if onesided is None else onesided
+    norm = "ortho" if as_flag("stft", "normalized", normalized) else "backward"
+    transform = rfft if as_flag("stft", "onesided", half) else fft
+    return swapaxes(transform(frames, norm=norm), -1, -2)
+
+
+def istft(
+    x: Any,
+    /,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    *,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool = True,
+    length: int | None = None,
+) -> Tensor:
+    """The signal whose `stft` this is, or the one nearest to it; complex unless `onesided`.
+
+    Frames are multiplied by the window again, added where they overlap, and divided by the sum of
+    the squared windows, which must not be 0 anywhere. `length` cuts the signal or fills it up with
+    zeros: frames alone do not say where it ended.
+    """
+    given = _as_complex("istft", x)
+    real_dtype = dtypes.real_of(given.dtype)
+    like = cast(zeros((), device=given.device), real_dtype)
+    size, hop, weights = _frame("istft", like, n_fft, hop_length, win_length, window)
+    half = as_flag("istft", "onesided", onesided)
+    rows = size // 2 + 1 if half else size
+    if given.ndim < 2 or given.shape[-2] != rows or given.shape[-1] == 0:
+        raise ShapeError(
+            f"istft: expected (…, {rows}, frames) for n_fft = {size}, got {given.shape}"
+        )
+    norm = "ortho" if as_flag("istft", "normalized", normalized) else "backward"
+    spectra = swapaxes(given, -1, -2)
+    frames = irfft(spectra, size, norm=norm) if half else ifft(spectra, norm=norm)
+    summed = _overlapped(multiply(frames, weights), hop)
+    shares = broadcast(square(weights), (given.shape[-1], size))
+    edge = size // 2 if as_flag("istft", "center", center) else 0
+    whole = summed.shape[-1] - 2 * edge
+    wanted = whole if length is None else as_integer("istft", "length", length, low=1)
+    kept = min(wanted, summed.shape[-1] - edge)
+    envelope = narrow(_overlapped(shares, hop), -1, edge, kept)
+    if envelope.is_realized and not envelope.host().all():
+        raise ArgumentError(
+            "istft: the windows leave samples uncovered\nhint: take a shorter hop_length, or center"
+        )
+    made = divide(narrow(summed, -1, edge, kept), envelope)
+    return _fitted(made, (made.ndim - 1,), (wanted,))
+
+
+def _frame(
+    name: str, like: Tensor, n_fft: Any, hop: Any, length: Any, window: Any
+) -> tuple[int, int, Tensor]:
+    """The size of a frame, the distance of frames, and the window widened to a frame."""
+    size = as_integer(name, "n_fft", n_fft, low=1)
+    step = as_integer(name, "hop_length", max(1, size // 4) if hop is None else hop, low=1)
+    count = as_integer(name, "win_length", size if length is None else length, 1, size)
+    dtype = dtypes.real_of(like.dtype) if dtypes.is_complex(like.dtype) else like.dtype
+    if window is None:
+        weights = ones(count, dtype=dtype, device=like.device)
+    else:
+        weights = cast(_as_float(name, to_tensor(window, like=like.device, op=name)), dtype)
+    if weights.shape != (count,):
+        raise ShapeError(f"{name}: the window must have shape ({count},), got {weights.shape}")
+    before = (size - count) // 2
+    return size, step, pad(weights, (before, size - count - before))
+
+
+def _overlapped(frames: Tensor, hop: int) -> Tensor:
+    """Frames (…, count, size) added up at places that are `hop` apart."""
+    *lead, count, size = frames.shape
+    total = size + hop * (count - 1)
+    columns = swapaxes(reshape(frames, (prod(lead), count, size)), -1, -2)
+    return reshape(fold(columns, (total,), size, stride=hop), (*lead, total))
 
 
 def fftfreq(n: int, /, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
@@ -293,10 +412,12 @@ __all__ = [
     "irfft",
     "irfft2",
     "irfftn",
+    "istft",
     "rfft",
     "rfft2",
     "rfftfreq",
     "rfftn",
+    "stft",
 ]
 
 
