@@ -20,6 +20,10 @@ UNARY = {
     "erf": special.erf,
     "erfc": special.erfc,
     "erfcx": special.erfcx,
+    "exp1": special.exp1,
+    "expi": special.expi,
+    "j0": special.j0,
+    "j1": special.j1,
     "erfinv": special.erfinv,
     "erfcinv": special.erfcinv,
     "ndtri": special.ndtri,
@@ -42,6 +46,7 @@ BINARY = {
     "zeta": special.zeta,
     "gammainc": special.gammainc,
     "gammaincc": special.gammaincc,
+    "rel_entr": special.rel_entr,
 }
 
 
@@ -80,6 +85,12 @@ def test_compositions_agree_with_scipy(dtype):
             lambda v, n=order: special.polygamma(n, v).astype(v.dtype),
             positive,
         )
+    agrees_with_numpy(
+        lambda v: wf.multigammaln(v, 3),
+        lambda v: special.multigammaln(v, 3).astype(v.dtype),
+        positive + 1,
+        tolerance=4 * tolerance,
+    )
     agrees_with_numpy(wf.betainc, special.betainc, positive, positive[::-1].copy(), inside)
 
 
@@ -151,11 +162,13 @@ POINTS = {
     "gamma": POS,
     "lgamma": POS,
     "digamma": POS,
+    "exp1": POS,
+    "expi": POS,
 }
 JAX_NAMES = {"lgamma": "gammaln"}
 
 
-@pytest.mark.parametrize("name", [n for n in UNARY if n not in ("erfcinv", "erfcx")])
+@pytest.mark.parametrize("name", [n for n in UNARY if n not in ("erfcinv", "erfcx", "j0", "j1")])
 @pytest.mark.slow
 def test_derivatives_of_functions_of_one_float_are_jaxs(name):
     ours, points = getattr(wf, name), POINTS.get(name, ANY)
@@ -164,12 +177,21 @@ def test_derivatives_of_functions_of_one_float_are_jaxs(name):
     second_derivative_is_the_slope_of_the_first(ours, points[0])
 
 
+def _slope(function, x, step=1e-6):
+    return (function(x + step) - function(x - step)) / (2 * step)
+
+
 def test_derivatives_of_compositions_are_jaxs():
     agrees_with_jax(wf.sinc, jnp.sinc, ANY)
     agrees_with_jax(wf.ndtr, jsp.ndtr, ANY)
     agrees_with_jax(wf.entr, jsp.entr, POS)
     same(wf.grad(lambda x: wf.polygamma(1, x).sum())(POS), special.polygamma(2, POS), 1e-13)
-    second_derivative_is_the_slope_of_the_first(wf.erfcinv, 0.3)
+    same(wf.grad(lambda x: wf.j1(x).sum())(ANY), special.jvp(1, ANY), 1e-13)
+    same(wf.grad(lambda x: wf.erfcx(x).sum())(ANY), _slope(special.erfcx, ANY), 1e-8)
+    agrees_with_jax(wf.rel_entr, jsp.rel_entr, POS, POS[::-1].copy())
+    agrees_with_jax(lambda x: wf.multigammaln(x, 3), lambda x: jsp.multigammaln(x, 3), POS + 1)
+    for function in (wf.erfcinv, wf.erfcx, wf.j0, wf.j1):
+        second_derivative_is_the_slope_of_the_first(function, 0.3)
     second_derivative_is_the_slope_of_the_first(lambda x: wf.polygamma(2, x), 1.3, tolerance=1e-5)
 
 

@@ -6,6 +6,7 @@ derivative has no closed form, asking for it raises instead of giving zeros.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
 from weft.errors import MissingRuleError
 from weft.ops.base import Example, Operation, Tangents, call
+from weft.ops.elementwise.arithmetic import add, subtract
 from weft.ops.elementwise.elementary import exp
 from weft.ops.elementwise.special_functions import (
     KernelFunction,
@@ -233,6 +235,14 @@ def polygamma(n: Any, x: Any, /) -> Tensor:
 
 
 @public
+def multigammaln(a: Any, d: int, /) -> Tensor:
+    """The logarithm of the gamma function of d by d matrices, for a > (d - 1) / 2."""
+    count = as_integer("multigammaln", "d", d, 1)
+    terms = (lgamma(subtract(a, k / 2)) for k in range(count))
+    return add(sum(terms, start=0), count * (count - 1) / 4 * math.log(math.pi))
+
+
+@public
 def zeta(x1: Any, x2: Any = 1.0, /) -> Tensor:
     """Hurwitz' zeta function: the sum of 1 / (k + x2)**x1 over k = 0, 1, …; Riemann's for x2 = 1.
 
@@ -281,6 +291,7 @@ __all__ = [
     "gammaincc",
     "gammaln",
     "lgamma",
+    "multigammaln",
     "polygamma",
     "psi",
     "zeta",

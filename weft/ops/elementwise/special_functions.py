@@ -20,7 +20,13 @@ from weft.ops.elementwise.arithmetic import remainder, square, where
 from weft.ops.elementwise.complex_parts import abs, real
 from weft.ops.elementwise.elementary import exp, log, log1p, sigmoid, sin
 from weft.ops.elementwise.rounding import rint, sign
-from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation, cast
+from weft.ops.families import (
+    BinaryOperation,
+    ElementwiseOperation,
+    UnaryOperation,
+    as_tensors,
+    cast,
+)
 
 special = LazyModule("scipy.special")
 
@@ -166,6 +172,26 @@ class Logit(SpecialFunction):
         return 1 / (x * (1 - x))
 
 
+class Exp1(SpecialFunction):
+    """The integral of exp(-t) / t from x to infinity; NaN for negative floats."""
+
+    ufunc = LazyAttribute("scipy.special", "exp1")
+    sample = "p"
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return -exp(-x) / x
+
+
+class Expi(SpecialFunction):
+    """The integral of exp(t) / t from -infinity to x; -inf at 0."""
+
+    ufunc = LazyAttribute("scipy.special", "expi")
+    sample = "p"
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return exp(x) / x
+
+
 class OrderedFunction(ElementwiseOperation):
     """A function of one float from a family that a whole number counts."""
 
@@ -217,6 +243,23 @@ class BesselI(OrderedFunction):
         return slope - sign(x) * y if scaled else slope
 
 
+class BesselJ(OrderedFunction):
+    """A Bessel function of the first kind."""
+
+    examples = (Example({"order": 0}), Example({"order": 1}))
+
+    def eval(self, x: Array, *, order: int) -> Array:
+        result: Array
+        result = (special.j0, special.j1)[order](x) if order < 2 else special.jv(order, x)
+        return result
+
+    def derivative(self, x: Tensor, y: Tensor, **params: Any) -> Any:
+        order = params["order"]
+        if order == 0:
+            return -self.apply(x, order=1)
+        return (self.apply(x, order=order - 1) - self.apply(x, order=order + 1)) / 2
+
+
 class TimesLogarithm(BinaryOperation):
     """x1 times a logarithm of x2, and 0 where x1 is 0 unless x2 is NaN."""
 
@@ -254,7 +297,8 @@ class Xlog1py(TimesLogarithm):
 erf, erfc, erfcx, erfinv, erfcinv = Erf(), Erfc(), Erfcx(), Erfinv(), Erfcinv()
 ndtr, normal_share, tanh_share = Ndtr(), NormalShare(), TanhShare()
 ndtri, log_ndtr, logit = Ndtri(), LogNdtr(), Logit()
-xlogy, xlog1py, bessel_i = Xlogy(), Xlog1py(), BesselI()
+xlogy, xlog1py, bessel_i, bessel_j = Xlogy(), Xlog1py(), BesselI(), BesselJ()
+exp1, expi = Exp1(), Expi()
 
 expit = sigmoid
 
@@ -264,6 +308,29 @@ def entr(x: Any, /) -> Tensor:
     """-x log(x), 0 at 0 and -inf below."""
     amount = to_tensor(x, op="entr")
     return where(amount < 0, -math.inf, xlogy(-amount, where(amount < 0, 1, amount)))
+
+
+@public
+def rel_entr(x1: Any, x2: Any, /) -> Tensor:
+    """x1 log(x1 / x2): 0 where x1 is 0 and x2 is not negative, else inf out of range."""
+    p, q = as_tensors("rel_entr", x1, x2)
+    inside = (p > 0) & (q > 0)
+    made = xlogy(p, where(inside, p, 1) / where(inside, q, 1))
+    outside = where((p == 0) & (q >= 0), 0.0, math.inf)
+    found: Tensor = where(inside, made, cast(outside, made.dtype))
+    return where((p != p) | (q != q), math.nan, found)
+
+
+@public
+def j0(x: Any, /) -> Tensor:
+    """The Bessel function of the first kind of order 0."""
+    return bessel_j.apply(x, order=0)
+
+
+@public
+def j1(x: Any, /) -> Tensor:
+    """The Bessel function of the first kind of order 1."""
+    return bessel_j.apply(x, order=1)
 
 
 @public
@@ -319,15 +386,20 @@ __all__ = [
     "erfcinv",
     "erfcx",
     "erfinv",
+    "exp1",
+    "expi",
     "expit",
     "i0",
     "i0e",
     "i1",
     "i1e",
+    "j0",
+    "j1",
     "log_ndtr",
     "logit",
     "ndtr",
     "ndtri",
+    "rel_entr",
     "sinc",
     "xlog1py",
     "xlogy",
