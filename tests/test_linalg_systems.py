@@ -72,8 +72,10 @@ def test_kept_factors_broadcast_batches(trans):
         lambda a, b: L.lu_solve(L.lu_factor(a), b),
         lambda a, b: L.cg(a, b, tol=1e-14).x,
         lambda a, b: L.cg(lambda v: a @ v, b, tol=1e-14).x,
+        lambda a, b: L.gmres(a, b, tol=1e-14).x,
+        lambda a, b: L.gmres(lambda v: a @ v, b, tol=1e-14, M=np.eye(4)).x,
     ],
-    ids=["cholesky", "lu", "cg", "cg of a function"],
+    ids=["cholesky", "lu", "cg", "cg of a function", "gmres", "gmres of a function"],
 )
 def test_each_way_to_solve_has_the_derivatives_of_solve(way):
     a, b = wf.asarray(positive(4, 4)), wf.asarray(drawn(4, seed=1))
@@ -106,6 +108,28 @@ def test_conjugate_gradients_meet_the_tolerance(dtype):
         assert np.linalg.norm(a @ x.numpy() - b) <= 1.1e-5 * np.linalg.norm(b)
     assert L.cg(a, b, maxiter=1).info.item() == 1
     assert L.cg(a, np.zeros_like(b)).x.numpy().any() == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_minimal_residuals_meet_the_tolerance(dtype):
+    a, b = drawn(12, 12, dtype=dtype) + 10 * np.eye(12, dtype=dtype), drawn(12, dtype=dtype)
+    for start, near, restart in ((None, None, 20), (b, np.linalg.inv(a), 20), (None, None, 3)):
+        x, info = L.gmres(a, b, start, M=near, restart=restart)
+        assert x.dtype == dtype and info.item() == 0
+        assert np.linalg.norm(a @ x.numpy() - b) <= 1.1e-5 * np.linalg.norm(b)
+    assert L.gmres(a, np.zeros_like(b)).x.numpy().any() == 0
+    assert L.gmres(np.roll(np.eye(5), 1, 0), np.arange(5.0), restart=2, maxiter=3).info.item() == 3
+
+
+def test_derivatives_of_minimal_residuals_solve_the_transposed_system():
+    for dtype in (np.float64, np.complex128):
+        a, b = drawn(5, 5, dtype=dtype) + 5 * np.eye(5), drawn(5, dtype=dtype)
+
+        def slopes(solve, a=a, b=b):
+            return wf.grad(lambda a, b: wf.sum(wf.sin(solve(a, b)).real), argnums=(0, 1))(a, b)
+
+        for x, y in zip(slopes(lambda a, b: L.gmres(a, b, tol=1e-14).x), slopes(L.solve)):
+            close(x, y.numpy())
 
 
 def test_conjugate_gradients_take_trees():
@@ -150,6 +174,8 @@ def test_block_diag_is_scipys():
         (lambda: L.block_diag(), ArgumentError, "block_diag: at least one"),
         (lambda: L.toeplitz(1.0), ShapeError, "toeplitz: c and r need an axis"),
         (lambda: L.cg(np.ones((2, 3)), np.ones(2)), ShapeError, "cg: a: expected a square matrix"),
+        (lambda: L.gmres(np.ones((2, 3)), np.ones(2)), ShapeError, "gmres: a: expected a square"),
+        (lambda: L.gmres(np.eye(2), np.ones(2), restart=0), ArgumentError, "gmres: restart"),
         (lambda: L.cg(lambda v: v[:1], np.ones(2)), ShapeError, r"cg: a: shapes .*\(1,\)"),
         (lambda: L.cg(lambda v: (v, v), np.ones(2)), TreeError, "cg: a: structure"),
         (lambda: L.cg(lambda v: v * 1j, np.ones(2)), DTypeError, "cg: a: complex128.*\n.*cast b"),

@@ -75,7 +75,7 @@ from weft.ops.view.join import concat
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import narrow
 from weft.ops.view.transpose import matrix_transpose, moveaxis
-from weft.transforms.iterative import CGResult, cg
+from weft.transforms.iterative import CGResult, GMRESResult, cg, gmres
 
 
 class QRResult(NamedTuple):
@@ -413,6 +413,7 @@ __all__ = [
     "CholeskyFactor",
     "EigResult",
     "EighResult",
+    "GMRESResult",
     "LUFactor",
     "LUResult",
     "LstsqResult",
@@ -433,6 +434,7 @@ __all__ = [
     "eigvals",
     "eigvalsh",
     "expm",
+    "gmres",
     "inv",
     "kron",
     "lstsq",

@@ -7,6 +7,7 @@ of systems with the same matrix, to any order, however many steps they took.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple
 
 from weft.core.common import dtypes
@@ -15,21 +16,30 @@ from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError, TreeError
+from weft.ops.base import call
 from weft.ops.contraction import matmul, vdot
 from weft.ops.control.graph_call import capture
-from weft.ops.control.loops import while_loop
+from weft.ops.control.loops import fori_loop, while_loop
 from weft.ops.creation import zeros, zeros_like
 from weft.ops.elementwise.arithmetic import divide, where
 from weft.ops.elementwise.bitwise import logical_and
 from weft.ops.elementwise.comparison import equal, greater, less, less_equal, maximum
 from weft.ops.elementwise.complex_parts import conj, real
+from weft.ops.elementwise.elementary import sqrt
 from weft.ops.families import cast
+from weft.ops.index_update import index_set
+from weft.ops.linalg import pinv_op
 from weft.ops.norms import inexact
 from weft.ops.systems import promoted
+from weft.ops.view.join import concat
+from weft.ops.view.reshape import expand_dims, reshape
+from weft.ops.view.slice import narrow
+from weft.ops.view.transpose import matrix_transpose
 from weft.transforms.custom import custom_vjp
 from weft.transforms.vjp import vjp
 
 Vectors = tuple[Any, ...]
+Applied = Callable[[Vectors, Vectors], Vectors]
 
 
 class CGResult(NamedTuple):
@@ -39,10 +49,17 @@ class CGResult(NamedTuple):
     info: Tensor
 
 
+class GMRESResult(NamedTuple):
+    """A solution, and 0 where it is as good as asked for, or else how many rounds were made."""
+
+    x: Any
+    info: Tensor
+
+
 class Map(NamedTuple):
     """A linear function of tensors, with what it captured as operands of their own."""
 
-    function: Callable[[Vectors, Vectors], Vectors]
+    function: Applied
     captured: Vectors
 
 
@@ -75,7 +92,7 @@ def cg(
     tol, atol = (as_real("cg", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
     most = 10 * sum(x.size for x in right)
     most = most if maxiter is None else as_integer("cg", "maxiter", maxiter, 0)
-    matrix, near = (_linear(f"cg: {n}", f, right, structure) for n, f in (("a", a), ("M", M)))
+    matrix, near = (_linear("cg", n, f, right, structure) for n, f in (("a", a), ("M", M)))
 
     @custom_vjp
     def solution(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
@@ -107,6 +124,147 @@ def cg(
     return CGResult(tree_unflatten(structure, list(x)), info)
 
 
+def gmres(
+    a: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int = 20,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> GMRESResult:
+    """The x with `a` x = `b` by generalized minimal residuals, for any `a` that has an inverse.
+
+    As `cg`; but after every `restart` steps, which are kept, it begins again at what it has found,
+    `maxiter` times at most (10 for each number sought); `info` counts these rounds. `M` is applied
+    before `a`. Derivatives solve the transposed system.
+
+    >>> x, info = gmres([[1.0, 2.0], [0.0, 4.0]], [5.0, 8.0])
+    >>> [round(value, 4) for value in x.tolist()], info.item()
+    ([1.0, 2.0], 0)
+    """
+    if not callable(a):
+        a, b = promoted("gmres", a, b)
+    leaves, structure = tree_flatten(b)
+    right = tuple(inexact("gmres", leaf) for leaf in leaves)
+    start = zeros_like_each(right) if x0 is None else _like("gmres: x0", x0, right, structure)
+    tol, atol = (as_real("gmres", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
+    count = sum(x.size for x in right)
+    steps = min(as_integer("gmres", "restart", restart, 1), max(count, 1))
+    most = 10 * count if maxiter is None else as_integer("gmres", "maxiter", maxiter, 0)
+    matrix, near = (_linear("gmres", n, f, right, structure) for n, f in (("a", a), ("M", M)))
+    solution = _by_equation(matrix.function, near.function, (tol, atol, most, steps))
+    x, info = solution(matrix.captured, near.captured, right, start)
+    return GMRESResult(tree_unflatten(structure, list(x)), info)
+
+
+def _by_equation(function: Applied, near: Applied, limits: tuple[float, float, int, int]) -> Any:
+    """What solves with a linear map; its derivative solves with the transposed one."""
+
+    @custom_vjp
+    def solution(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
+        def apply(v: Vectors) -> Vectors:
+            return function(held, v)
+
+        return _minimized(apply, lambda v: near(other, v), b, start, limits)
+
+    def forward(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
+        x, info = solution(held, other, b, start)
+        return (x, info), (held, other, x)
+
+    def backward(saved: Any, ct: Any) -> Any:
+        held, other, x = saved
+        turned = _by_equation(_transposed(function), _transposed(near), limits)
+        by_b, _ = turned(held, other, ct[0], zeros_like_each(ct[0]))
+        if not held:
+            return (), None, by_b, None
+        _, pull = vjp(lambda held: function(held, x), held)
+        return pull(tuple(-y for y in by_b))[0], None, by_b, None
+
+    solution.defvjp(forward, backward)
+    return solution
+
+
+def _transposed(function: Applied) -> Applied:
+    def turned(held: Vectors, v: Vectors) -> Vectors:
+        _, pull = vjp(lambda u: function(held, u), v)
+        found: Vectors = pull(v)[0]
+        return found
+
+    return turned
+
+
+def _minimized(
+    apply: Callable[[Vectors], Vectors],
+    nearly: Callable[[Vectors], Vectors],
+    b: Vectors,
+    start: Vectors,
+    limits: tuple[float, float, int, int],
+) -> Any:
+    """GMRES from `start`; gives the solution and `info`."""
+    tol, atol, most, steps = limits
+    enough = maximum(tol**2 * _dot(b, b), atol**2)
+
+    def residual(x: Vectors) -> Vectors:
+        return tuple(u - v for u, v in zip(b, apply(x), strict=True))
+
+    def proceeds(state: Any) -> Any:
+        _, r, count = state
+        return logical_and(greater(_dot(r, r), enough), less(count, most))
+
+    def round_of_steps(state: Any) -> Any:
+        x, r, count = state
+        change = nearly(_best_change(lambda v: apply(nearly(v)), r, steps))
+        x = tuple(u + v for u, v in zip(x, change, strict=True))
+        return x, residual(x), count + 1
+
+    x, r, count = while_loop(proceeds, round_of_steps, (start, residual(start), to_tensor(0)))
+    return x, where(less_equal(_dot(r, r), enough), 0, count)
+
+
+def _best_change(apply: Callable[[Vectors], Vectors], r: Vectors, steps: int) -> Vectors:
+    """Of all combinations of r, A r, …, Aᵏ⁻¹ r the one that A takes nearest to r (Arnoldi)."""
+    flat = concat([reshape(x, (-1,)) for x in r])
+
+    def leaves(v: Tensor) -> Vectors:
+        parts, first = [], 0
+        for x in r:
+            parts.append(cast(reshape(narrow(v, 0, first, x.size), x.shape), x.dtype))
+            first += x.size
+        return tuple(parts)
+
+    def step(k: Any, state: Any) -> Any:
+        basis, table = state
+        moved = apply(leaves(basis[k]))
+        w = cast(concat([reshape(x, (-1,)) for x in moved]), flat.dtype)
+        before = zeros((steps + 1,), dtype=flat.dtype, device=flat.device)
+        for _ in range(2):  # a second time for what rounding left
+            share = matmul(conj(basis), w)
+            w, before = w - matmul(share, basis), before + share
+        size = _length(w)
+        # What rounding alone has left is no direction: the space is all there is.
+        size = where(size > 10 * dtypes.finfo(size.dtype).eps * _length(before), size, 0)
+        unit = w / cast(where(equal(size, 0), inf, size), w.dtype)
+        column = index_set(before, k + 1, cast(size, w.dtype))
+        return index_set(basis, k + 1, unit), index_set(table, k, column)
+
+    size = _length(flat)
+    first = flat / cast(where(equal(size, 0), 1, size), flat.dtype)
+    gap = zeros((steps, *flat.shape), dtype=flat.dtype, device=flat.device)
+    table = zeros((steps, steps + 1), dtype=flat.dtype, device=flat.device)
+    state = (concat([expand_dims(first, 0), gap]), table)
+    basis, table = fori_loop(0, steps, step, state)
+    rtol = 10 * float(dtypes.finfo(size.dtype).eps)
+    best = call(pinv_op, (matrix_transpose(table),), {"rtol": rtol})[:, 0] * cast(size, flat.dtype)
+    return leaves(matmul(best, basis[:steps]))
+
+
+def _length(x: Tensor) -> Any:
+    return sqrt(real(vdot(x, x)))
+
+
 def zeros_like_each(tensors: Vectors) -> Vectors:
     """Zeros of the types of some tensors."""
     return tuple(zeros_like(x) for x in tensors)
@@ -127,8 +285,9 @@ def _like(name: str, tree: Any, right: Vectors, structure: Any) -> Vectors:
     return tuple(cast(x, y.dtype) for x, y in zip(tensors, right, strict=True))
 
 
-def _linear(name: str, given: Any, right: Vectors, structure: Any) -> Map:
+def _linear(op: str, operand: str, given: Any, right: Vectors, structure: Any) -> Map:
     """A matrix or function as a map from leaves to leaves; None leaves all as it is."""
+    name = f"{op}: {operand}"
     if given is None:
         return Map(lambda held, v: v, ())
     if not callable(given):
@@ -137,16 +296,16 @@ def _linear(name: str, given: Any, right: Vectors, structure: Any) -> Map:
             shapes = ", ".join(str(x.shape) for x in right)
             raise ShapeError(
                 f"{name}: expected a square matrix that fits b, got {matrix.shape} and {shapes}"
-                "\nhint: map cg over batches with wf.vmap"
+                f"\nhint: map {op} over batches with wf.vmap"
             )
         return Map(lambda held, v: _like(name, [matmul(held[0], v[0])], v, _ONE), (matrix,))
-    as_function("cg", name, given)
+    as_function(op, name, given)
     trace, operands, shape = capture(
         lambda v: given(v),
         (tree_unflatten(structure, list(right)),),
         {},
         constants=False,
-        label="cg",
+        label=op,
     )
 
     def function(held: Vectors, v: Vectors) -> Vectors:
@@ -202,5 +361,7 @@ def _iterated(
 
 __all__ = [
     "CGResult",
+    "GMRESResult",
     "cg",
+    "gmres",
 ]
