@@ -191,6 +191,11 @@ def test_where_chooses_and_promotes():
         wf.where(wf.asarray([1]), 1, 2)
 
 
+def test_where_of_a_condition_and_one_value_says_what_is_missing():
+    with pytest.raises(wf.errors.ArgumentError, match="where: one of two values is missing"):
+        wf.where(wf.asarray([True, False]), 1.0)
+
+
 def test_where_keeps_nan_out_of_derivatives():
     def safe(x):
         return wf.where(x > 0, wf.log(wf.where(x > 0, x, 1)), 0).sum()

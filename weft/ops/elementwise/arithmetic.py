@@ -423,6 +423,10 @@ def where(
         return FUNCTIONS["nonzero"](condition, size=size, fill_value=fill_value)
     if size is not None:
         raise ArgumentError(f"where: size={size} is for a condition alone")
+    if x1 is None or x2 is None:
+        raise ArgumentError(
+            "where: one of two values is missing\nhint: a condition alone gives positions"
+        )
     if type(condition) is Tensor and type(x1) is Tensor and type(x2) is Tensor:
         c, a, b = condition._impl, x1._impl, x2._impl
         if c.dtype is dtypes.bool_ and a.dtype is b.dtype and c.shape == a.shape == b.shape:
