@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
+import sys
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +18,7 @@ from typing import TypeAlias
 from weft.compiler.choice import Choice
 from weft.compiler.rates import rates
 from weft.config import settings
+from weft.core.common.locks import lock_for
 from weft.runtime.cpu.code_cache import code_cache, compiler_fingerprint
 from weft.runtime.cpu.jit import chosen_target
 from weft.runtime.cpu.pool import pool
@@ -30,7 +31,7 @@ _tried: ContextVar[tuple[Mapping[Form, Choice], Choice | None] | None] = Context
 MANY = 4  # threads, beyond which products are cut into more tiles,
 EACH = 2  # so many for each of them
 _known: dict[tuple[str, str], dict[str, Choice]] = {}  # by folder and entry
-_lock = threading.Lock()
+_lock = lock_for(sys.modules[__name__], "_lock")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ with the same instructions in the same order, so the two give the same bits.
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +17,7 @@ from weft.compiler.prepared import KernelFailure
 from weft.compiler.rewrite import rewrite
 from weft.core.common.device import CPU
 from weft.core.common.frozen import freeze
+from weft.core.common.locks import lock_for
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
@@ -24,7 +25,7 @@ from weft.runtime.cpu import jit
 
 MOST_CALLS = 1024  # kinds of calls that stay prepared
 
-_lock = threading.RLock()
+_lock = lock_for(sys.modules[__name__], "_lock")
 _prepared: OrderedDict[Any, Native | None] = OrderedDict()
 
 

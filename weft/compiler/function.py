@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import builtins
 import gc
+import os
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
-from threading import RLock, get_ident
+from threading import get_ident
 from types import MethodType
 from typing import Any
 
@@ -22,11 +24,14 @@ from weft.compiler.signature import Call, Parameters, Signature, differences
 from weft.compiler.specialization import Specialization
 from weft.compiler.statistics import CompilationStats, Counting
 from weft.core.common.handler import current
+from weft.core.common.locks import lock_for
 from weft.core.graph.trace import Trace
 from weft.errors import ArgumentError
 
 _MOST_REASONS = 100
-_tracing = RLock()  # one for all functions: they may call each other while they are traced
+# One for all functions: they may call each other while they are traced.
+_tracing = lock_for(sys.modules[__name__], "_tracing")
+_undisturbing: list[bool] = []  # one, while searches for cycles wait for us
 _spared = [None] * 64  # searches for cycles that do not follow; a function has two
 
 
@@ -34,13 +39,26 @@ _spared = [None] * 64  # searches for cycles that do not follow; a function has 
 def _undisturbed() -> Iterator[None]:
     """Inside, nobody searches for cycles: what compiling makes is a lot, and nearly has none."""
     collects = gc.isenabled()
-    gc.disable()
+    if collects:
+        _undisturbing.append(True)
+        gc.disable()
     try:
         yield
     finally:
         if collects:
             _spare_a_search()
-            gc.enable()
+            _disturb()
+
+
+def _disturb() -> None:
+    """Have cycles searched for again, if nobody but us has stopped that."""
+    if _undisturbing:
+        _undisturbing.clear()
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disturb)  # the thread that compiled is not there
 
 
 def _spare_a_search() -> None:
@@ -156,7 +174,7 @@ class CompiledFunction:
     def _trace(
         self, call: Call, paths: list[str], donated: tuple[bool, ...]
     ) -> tuple[Specialization, list[Any]]:
-        mark = (get_ident(), call.signature)
+        mark = (os.getpid(), get_ident(), call.signature)
         if mark in self._running:
             raise ArgumentError(
                 f"compile: {self.name}: calls itself with arguments of the same kind while it is"

@@ -8,7 +8,6 @@ Kernels of one form whose sizes differ become one with parameters.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from weft.compiler.pipeline import one_by_one, passes, schedule
 from weft.compiler.polynomial import known, subtract
 from weft.compiler.statistics import Clock
 from weft.config import settings
+from weft.core.common.locks import lock_for
 from weft.errors import CompilationError, OutOfMemoryError, WeftError
 from weft.runtime.cpu.code_ahead import Job, begin, finish, has_help, is_idle
 from weft.runtime.cpu.code_cache import link
@@ -123,7 +123,7 @@ class KernelStore:
     """All kernels, by form; the least recently used go first."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = lock_for(self, "_lock")
         self._versions: OrderedDict[Any, Versions] = OrderedDict()
         self._made: OrderedDict[Any, Compiled] = OrderedDict()
         self._next: list[Compiled] = []  # what will be compiled as one module

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.common.events import Event, told, watchers
 from weft.core.common.lazy import LazyModule
+from weft.core.common.locks import lock_for
 from weft.core.common.parameters import as_function, shown
 from weft.core.graph.graph import GRAPH
 from weft.errors import ArgumentError
@@ -61,7 +62,7 @@ class profile:
         self._refused = 0  # events for which there was no room
         self._threads: dict[int, str] = {}
         self._details: dict[int, dict[str, Any]] = {}
-        self._lock = threading.RLock()
+        self._lock = lock_for(self, "_lock")
         self._depth = 0
         self._began: int | None = None
         self._opened = 0

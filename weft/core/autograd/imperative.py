@@ -7,13 +7,13 @@ ambient tape, and the bottom of the handler stack hands ops on its tensors to th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from weft.core.autograd.tape import Tape, TapeNode, pull_back
 from weft.core.common import dtypes
 from weft.core.common.handler import current
+from weft.core.common.locks import lock_for
 from weft.core.common.parameters import as_flag, as_function, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.tensor import Tensor
@@ -31,7 +31,7 @@ class AmbientTape(Tape):
 
     def __init__(self) -> None:
         self.outer = None
-        self.lock = RLock()  # threads share this tape
+        self.lock = lock_for(self, "lock")  # threads share this tape
         self.leaves: WeakKeyDictionary[TapeNode, list[tuple[int, ref[Tensor]]]]
         self.leaves = WeakKeyDictionary()
 

@@ -11,6 +11,7 @@
 | `frozen` | keys that tell apart what `==` does not |
 | `handler` | the handler stack and `perform` |
 | `lazy` | modules loaded at first use |
+| `locks` | locks that a forked child finds free |
 | `markup` | HTML for notebooks and pages, escaped |
 | `parameters` | parameters as users write them, checked |
 | `peers` | other libraries' names for what weft has |

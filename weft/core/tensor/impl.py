@@ -8,16 +8,16 @@ in place until somebody looks.
 
 from __future__ import annotations
 
-import os
+import sys
 import weakref
 from math import prod
-from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.core.common.device import Device
 from weft.core.common.handler import Handler, current, is_running
+from weft.core.common.locks import lock_for
 from weft.core.common.source import Position, user_position
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.graph import GRAPH
@@ -224,7 +224,8 @@ class Unread(TensorImpl):
 
 
 _slot: Any = vars(TensorImpl)["data"]  # where `Unread` values keep what is read of them
-_writing = RLock()  # so that whoever looks sees an assignment of another thread whole, or not
+# So that whoever looks sees an assignment of another thread whole, or not.
+_writing = lock_for(sys.modules[__name__], "_writing")
 
 
 def write_unread(impl: TensorImpl, where: Any, values: Any) -> bool:
@@ -245,15 +246,6 @@ def copy_unread(impl: TensorImpl, where: Any, limit: int) -> Any:
             return np.array(array, order="C") if array.size <= limit else None
     except (IndexError, TypeError, ValueError, OverflowError):
         return None
-
-
-def _reset_after_fork() -> None:
-    global _writing
-    _writing = RLock()  # a thread that is not in the child may hold the old one
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class DriverTensorType(NamedTuple):

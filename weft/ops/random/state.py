@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from math import prod
 from operator import index as as_int
-from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from weft.core.common import dtypes
 from weft.core.common.context import current_device
 from weft.core.common.device import Device, as_device
 from weft.core.common.handler import Handler, current, installed
+from weft.core.common.locks import lock_for
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
@@ -165,7 +165,7 @@ class Generator:
         def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
 
     def __init__(self, seed: Any = 0) -> None:
-        self._lock = Lock()
+        self._lock = lock_for(self, "_lock")
         self.home = _threading.get()  # a generator made while a function is traced stays inside
         self.seed(seed)
 

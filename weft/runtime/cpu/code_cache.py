@@ -8,14 +8,14 @@ how much; a folder that cannot be used safely costs one warning and nothing else
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from weakref import WeakValueDictionary
 
 from weft.config import settings
+from weft.core.common.locks import lock_for
 from weft.runtime.cpu.code_folder import CodeCounters, CodeFolder, default_folder
 from weft.runtime.cpu.fingerprint import COMPILER_SOURCES, hash_of, state_of
 from weft.runtime.cpu.jit import Loaded, Target, load_object
@@ -32,7 +32,7 @@ class CodeCache:
         self.memory_bytes = memory_bytes
         self._recent: OrderedDict[str, bytes] = OrderedDict()
         self._recent_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = lock_for(self, "_lock")
 
     def get(self, key: str) -> bytes | None:
         """The code under `key`, or None."""
@@ -67,10 +67,6 @@ class CodeCache:
             while self._recent_bytes > self.memory_bytes:
                 _, dropped = self._recent.popitem(last=False)
                 self._recent_bytes -= len(dropped)
-
-    def reset_after_fork(self) -> None:
-        """Start a forked child with a free lock: a thread that is not in it may hold the old."""
-        self._lock = threading.Lock()
 
 
 _made: dict[tuple[str, int], CodeCache] = {}  # one, for the settings as they are
@@ -133,7 +129,8 @@ def _fingerprint(folders: tuple[str, ...]) -> str:
 
 
 _linked: WeakValueDictionary[str, Loaded] = WeakValueDictionary()
-_linking = threading.Lock()  # two threads that link one code must get the same
+# Two threads that link one code must get the same.
+_linking = lock_for(sys.modules[__name__], "_linking")
 
 
 def link(key: str, code: bytes) -> Loaded:
@@ -152,14 +149,3 @@ def linked(key: str) -> tuple[Loaded | None, bool]:
         return found, False
     code = code_cache().get(key)
     return (None if code is None else link(key, code)), True
-
-
-def _reset_after_fork() -> None:
-    global _linking
-    _linking = threading.Lock()
-    for each in _made.values():
-        each.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.core.common.lazy import LazyModule
+from weft.core.common.locks import lock_for
 from weft.errors import UnsupportedError
 from weft.runtime.cpu.room import room_for
 
@@ -31,7 +32,7 @@ _llvm = LazyModule("llvmlite.binding")
 _calls = LazyModule("weft.runtime.cpu.llvm_calls")
 _image = LazyModule("weft.runtime.cpu.code_image")
 _processor = LazyModule("weft.runtime.cpu.processor")
-_lock = threading.RLock()
+_lock = lock_for(sys.modules[__name__], "_lock")
 _names = itertools.count()
 
 # Locals become registers. The emitter writes each value once, where it belongs, and loops are

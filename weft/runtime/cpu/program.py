@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from weft.config import settings
+from weft.core.common.locks import lock_for
 from weft.errors import ArgumentError, CancelledError
 from weft.runtime.cpu.builtin import NUMBER_OF, has_builtins
 from weft.runtime.cpu.executor import executor
@@ -109,7 +110,7 @@ class Program:
         self._doors: Words = np.zeros(len(encoded.hosts) + 1, np.int64)
         # Memory that a function gives is the program's, not a frame's: runs take turns.
         gives = any(call.results for call in encoded.hosts)
-        self._alone = threading.Lock() if gives else None
+        self._alone = lock_for(self, "_alone", threading.Lock) if gives else None
         self._avoidable: list[tuple[Avoidable, tuple[int, ...]]] = []
         for number, call in enumerate(encoded.hosts):
             if isinstance(call.function, Avoidable):

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from weft.core.common.lazy import LazyModule
+from weft.core.common.locks import lock_for
 
 LEAST = 32 << 20  # bytes that are needed to compile anything,
 EACH = 256  # and for each character of a module
 
 _resource = LazyModule("resource")
-_lock = threading.RLock()
+_lock = lock_for(sys.modules[__name__], "_lock")
 
 
 @contextmanager
@@ -42,13 +43,3 @@ def _is_limited() -> bool:
     if os.name != "posix":
         return False
     return bool(_resource.getrlimit(_resource.RLIMIT_AS)[0] != _resource.RLIM_INFINITY)
-
-
-def _reset_after_fork() -> None:
-    """Start a child with a free lock: a thread that is not there may hold the old one."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
