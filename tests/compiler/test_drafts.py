@@ -17,6 +17,7 @@ import pytest
 import weft as wf
 from tests.compiler.bits import assert_same, interpreted
 from tests.compiler.test_same_bits import Case, check, op_cases
+from weft.compiler import kernels
 from weft.compiler.kernels import STORE
 from weft.compiler.native import Native, drafts_pay
 from weft.compiler.rewrite import rewrite
@@ -130,6 +131,31 @@ def test_programs_share_drafts_and_each_is_settled(monkeypatch: pytest.MonkeyPat
     kernels = {word for each in made for word in words(each.program)}
     assert kernels == {a for each in made for c in each.code for a in c.addresses}
     assert results[0] == results[1]
+
+
+def test_an_interrupt_of_who_waits_leaves_drafts_what_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(code_ahead, "_MEANWHILE", 2.0)  # until then there are drafts alone
+    monkeypatch.setattr(kernels, "has_help", lambda: False)  # all in one module
+    x = wf.tensor(X)
+    both = rewrite(wf.trace(lambda x: (wf.sum(x, axis=0), wf.sum(wf.exp(x), axis=-1)), x))[0]
+    second = rewrite(wf.trace(lambda x: wf.sum(wf.exp(x), axis=-1), x))[0]
+    hasty = Native(both, drafts=True)
+    expected = [a.copy() for a in hasty.run([X])]
+    hasty.settle()
+    with monkeypatch.context() as broken:
+        broken.setattr(kernels, "finish", interrupt)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                Native(second)
+    settle()
+    assert_same(hasty.run([X]), expected)
+    assert_same(Native(second).run([X]), expected[1:])
+
+
+def interrupt(*args: Any, **keywords: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def test_who_wants_the_code_itself_waits_for_it() -> None:

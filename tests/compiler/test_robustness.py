@@ -135,6 +135,26 @@ def test_a_failed_compilation_is_told_and_the_next_one_works(
     np.testing.assert_allclose(compiled(x).numpy(), (VALUES * 3.25).cumsum(0) - 17, rtol=1e-5)
 
 
+def test_an_interrupt_between_two_kernels_of_a_product_leaves_nothing_half_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fresh(monkeypatch)
+    monkeypatch.setattr(kernels, "has_help", lambda: True)  # each kernel is a module
+    compiled, written, real = wf.compile(lambda x: x @ x.T), [], kernels.emit
+    x = wf.ones((601, 600))
+
+    def emit(*args: Any) -> str:
+        written.append(1)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(kernels, "emit", emit)
+        compiled(x)
+    assert compiled(x)[600, 600].item() == 600.0
+
+
 def test_a_failed_compilation_of_a_recorded_graph_is_told_and_the_next_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

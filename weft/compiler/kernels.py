@@ -339,8 +339,9 @@ class KernelStore:
                 with clock("compile"), _told(len(new)):
                     finish(jobs, drafts=drafts)
             finally:
-                for each in new:
-                    each.jobs = ()
+                for each in new:  # what an interrupt left is somebody's yet, under its names
+                    if all(job.is_done for job in each.jobs):
+                        each.jobs = ()
             with clock("link"):
                 for each, made in begun.items():
                     each.link(made)
@@ -396,9 +397,11 @@ def _write(batch: Sequence[Compiled], apart: bool = True) -> None:
     assert all(each.checks == checks for each in batch)
     if len(batch) == 1 and (batch[0].jobs or (apart and has_help())):
         (form,) = batch
-        for kernel in form.kernels[len(form.jobs) :]:
+        begun = form.jobs
+        for kernel in form.kernels[len(begun) :]:
             text = emit([kernel], target, checks)
-            form.jobs += (begin(text, target, drafts=form.is_drafted(kernel)),)
+            begun += (begin(text, target, drafts=form.is_drafted(kernel)),)
+        form.jobs = begun  # all or nothing, if an interrupt comes in between
         return
     jobs: dict[bool, Job] = {}
     for drafts in (False, True):
