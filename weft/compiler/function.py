@@ -46,8 +46,10 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         if collects:
-            _spare_a_search()
-            _disturb()
+            try:
+                _spare_a_search()
+            finally:
+                _disturb()
 
 
 def _disturb() -> None:
