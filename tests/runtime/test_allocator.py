@@ -364,6 +364,32 @@ def test_a_lease_may_die_and_memory_be_asked_for_inside_a_step_on_the_cache(allo
     assert stats.cache_hits == 0
 
 
+@pytest.mark.parametrize("number", range(1, 10))
+def test_an_interrupt_while_blocks_come_back_leaves_the_cache_usable(allocator, number):
+    def trace(frame, event, _):
+        nonlocal number
+        if frame.f_code.co_name != "_book_returned":
+            return None
+        number -= event == "line"
+        if number == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    def step():
+        nonlocal array
+        array = None
+        sys.settrace(trace)
+
+    array = allocator.empty((64 * KIB,), BYTE)
+    before = sys.gettrace()
+    with pytest.raises(KeyboardInterrupt):
+        allocator._alone(step)
+    sys.settrace(before)
+    allocator.empty_cache()
+    assert not allocator._cache
+    assert allocator.empty((64 * KIB,), BYTE).nbytes == 64 * KIB
+
+
 def run_python(program):
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],

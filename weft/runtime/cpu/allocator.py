@@ -235,9 +235,10 @@ class CachingAllocator:
             self._live_blocks -= 1
             self._live_bytes -= capacity
             if capacity >= SMALLEST_CACHED:
+                # First, since numbers without a block do no harm if an interrupt comes in between.
+                self._by_class.setdefault(capacity, deque()).append(self._frees)
                 self._cache[self._frees] = block
                 self._cached_bytes += capacity
-                self._by_class.setdefault(capacity, deque()).append(self._frees)
         return self._drop_down_to(self.limit) if self._cached_bytes > self.limit else []
 
     def _take_cached(self, capacity: int) -> Block | None:
