@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import threading
+from typing import Any
 
 import pytest
 
@@ -196,9 +198,10 @@ def test_threads_share_leaves() -> None:
     assert w.grad.tolist() == [400.0, 800.0]
 
 
-def test_a_deep_copy_is_a_leaf_of_its_own() -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_deep_copy_is_a_leaf_of_its_own_and_so_is_a_pickle(copied: Any) -> None:
     x = wf.requires_grad(wf.ones(2))
-    y = copy.deepcopy({"weight": x})["weight"]
+    y = copied({"weight": x})["weight"]
     wf.backward(wf.sum(x + 3 * y))
     assert x.grad.tolist() == [1, 1] and y.grad.tolist() == [3, 3]
     with wf.no_grad():

@@ -200,7 +200,8 @@ class Exchange:
 
     def __reduce__(self) -> tuple[Any, ...]:
         array = np.ascontiguousarray(self.host()).reshape(self.shape)
-        return _restore, (array.tobytes(), self.dtype.name, self.shape, self.device.name)
+        kind = self.dtype.name, self.shape, self.device.name
+        return _restore, (array.tobytes(), *kind, self.requires_grad)
 
     def __copy__(self) -> Any:
         return _another(self)
@@ -234,6 +235,9 @@ def _python(scalar: Any) -> Any:
     return scalar.item() if scalar.dtype.kind != "V" else float(scalar)
 
 
-def _restore(raw: bytes, dtype: str, shape: tuple[int, ...], device: str) -> Any:
+def _restore(
+    raw: bytes, dtype: str, shape: tuple[int, ...], device: str, requires_grad: bool = False
+) -> Any:
     array = np.frombuffer(bytearray(raw), dtypes.as_dtype(dtype)).reshape(shape)
-    return FUNCTIONS["tensor"](array, device=device)
+    made = FUNCTIONS["tensor"](array, device=device)
+    return FUNCTIONS["requires_grad"](made) if requires_grad else made
