@@ -1,5 +1,7 @@
 """Generators that hand out keys, and the errors of `wf.random`."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -193,3 +195,15 @@ MISTAKES = [
 def test_a_mistake_is_named(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copy_of_a_generator_goes_on_alone_from_where_it_was(copied):
+    source = random.Generator(5)
+    source.next_key()
+    other = copied(source)
+    assert other.normal((3,)).tolist() == source.normal((3,)).tolist()
+    source.next_key()
+    assert other.next_key().tolist() != source.next_key().tolist()

@@ -250,6 +250,16 @@ class Generator:
         with self._lock:
             self._key, self._count = found[:2], count
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.get_state(),)
+
+
+def _restore(state: Tensor) -> Generator:
+    """A generator that goes on from a state: what pickles and copies are."""
+    made = Generator()
+    made.set_state(state)
+    return made
+
 
 def own_key(base: Tensor, until: Handler | None = None) -> Tensor:
     """A key for each slice of the maps around us: the slice's number is folded in.
