@@ -52,6 +52,17 @@ def test_views_of_views_reach_all_the_way_though_nobody_holds_the_middle():
     assert inner.tolist() == [0, 0]
 
 
+def test_a_view_may_be_the_view_of_as_many_as_you_like():
+    x = wf.zeros(3000)
+    rest = x
+    for _ in range(2999):
+        rest = rest[1:]
+    rest[0] = 5.0
+    assert (x[2999].item(), x[2998].item()) == (5.0, 0.0)
+    x[2999] = 6.0
+    assert rest.tolist() == [6.0]
+
+
 def test_a_single_view_does_not_keep_its_base_alive():
     x = matrix()
     y = x[0]

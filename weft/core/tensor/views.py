@@ -86,11 +86,16 @@ def base_of(tensor: Any) -> Any:
 def assign(tensor: Any, value: Any, op: str) -> Any:
     """Rebind `tensor` to `value`, which must have its shape and dtype; returns `tensor`."""
     value._impl.settle()  # its handle may be somebody's
-    _assign(tensor, value, op)
+    _check_fits(tensor, value, op)
+    base = base_of(tensor)
+    if base is None:
+        _rebind(tensor, value, op)
+    else:
+        put(base, tensor._index, value, op)
     return tensor
 
 
-def _assign(tensor: Any, value: Any, op: str) -> None:
+def _check_fits(tensor: Any, value: Any, op: str) -> None:
     if value.shape != tensor.shape:
         raise ShapeError(
             f"{op}: result of shape {value.shape} cannot be assigned to shape {tensor.shape}"
@@ -100,15 +105,23 @@ def _assign(tensor: Any, value: Any, op: str) -> None:
             f"{op}: result of dtype {value.dtype} cannot be assigned to dtype {tensor.dtype}"
             f"\nhint: cast explicitly, or write x = x … instead"
         )
-    _rebind(tensor, value, op)
 
 
 def put(tensor: Any, index: Any, value: Any, op: str) -> None:
     """Assign to part of a tensor: written on its memory, if nobody else can see that."""
-    if type(tensor._impl) is Unread and FUNCTIONS["write_on"](tensor, index, value):
-        _refresh(tensor)
-    elif not _is_there(tensor, index, value):
-        _assign(tensor, FUNCTIONS["index_set"](tensor, index, value), op)
+    while True:  # from a view to its base, which may be a view
+        if type(tensor._impl) is Unread and FUNCTIONS["write_on"](tensor, index, value):
+            _refresh(tensor)
+            return
+        if _is_there(tensor, index, value):
+            return
+        value = FUNCTIONS["index_set"](tensor, index, value)
+        _check_fits(tensor, value, op)
+        base = base_of(tensor)
+        if base is None:
+            _rebind(tensor, value, op)
+            return
+        tensor, index = base, tensor._index
 
 
 def _is_there(tensor: Any, index: Any, value: Any) -> bool:
@@ -132,10 +145,7 @@ def _is_same(x: Any, y: Any) -> bool:
 
 
 def _rebind(tensor: Any, value: Any, op: str) -> None:
-    base = base_of(tensor)
-    if base is not None:
-        put(base, tensor._index, value, op)
-        return
+    """Point a handle that is no view at another value."""
     scopes = _chain(current())
     if scopes:
         _check_scope(tensor, scopes[0], op)
@@ -147,11 +157,15 @@ def _rebind(tensor: Any, value: Any, op: str) -> None:
     _refresh(tensor)
 
 
-def _refresh(base: Any) -> None:
-    for ref in getattr(base, "_views", ()):
-        if (view := ref()) is not None:
-            view._impl = FUNCTIONS["getitem"](base, view._index)._impl
-            _refresh(view)
+def _refresh(tensor: Any) -> None:
+    """Let views, and views of views, see what their base is now."""
+    bases = [tensor]
+    while bases:
+        base = bases.pop()
+        for ref in getattr(base, "_views", ()):
+            if (view := ref()) is not None:
+                view._impl = FUNCTIONS["getitem"](base, view._index)._impl
+                bases.append(view)
 
 
 def _check_scope(tensor: Any, scope: Handler, op: str) -> None:
