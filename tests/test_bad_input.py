@@ -41,6 +41,9 @@ BAD = [
     (lambda: wf.zeros((2, 1.5)), ShapeError, "integers"),
     (lambda: wf.zeros("ab"), ShapeError, "integers"),
     (lambda: X.squeeze(0), ShapeError, "squeeze"),
+    (lambda: wf.ones((1,) * 65), ShapeError, "ones: a tensor has at most 64 axes, .* have 65"),
+    (lambda: X[(None,) * 63], ShapeError, "at most 64 axes"),
+    (lambda: (BIG + 1)[(None,) * 63], ShapeError, "at most 64 axes"),
     (lambda: wf.vmap(lambda a, b: a + b)(wf.ones(2), wf.ones(3)), ShapeError, "differ in size"),
     (lambda: X.T.T.mT.reshape(2, 3).unflatten(0, (3, 3)), ShapeError, "unflatten"),
     # axes
@@ -127,3 +130,8 @@ def test_bad_input_raises_an_error_of_ours_and_the_next_call_works(attempt, erro
 def test_mixed_dtypes_promote_and_shapes_broadcast():
     y = wf.ones((2, 1), dtype="int32") + wf.ones(3, dtype="float16")
     assert y.dtype == np.float16 and y.shape == (2, 3)
+
+
+def test_a_tensor_may_have_as_many_axes_as_an_array():
+    x = wf.ones((1,) * 63 + (2,))
+    assert (wf.exp(x) + x * 2 - wf.exp(x)).reshape(-1).tolist() == [2.0, 2.0]

@@ -16,6 +16,7 @@ from weft.config import settings
 from weft.core.common.events import watchers
 from weft.core.common.frozen import frozen_items
 from weft.core.common.handler import install_bottom
+from weft.core.common.parameters import check_axes
 from weft.core.common.slots import install_placement, public
 from weft.core.common.source import blamed
 from weft.core.common.trees import tree_leaves
@@ -112,6 +113,8 @@ class _Plan:
         types = tuple(map(_type_of, impls))
         result = op.infer(*types, **params)
         self.types = (result,) if isinstance(result, TensorType) else result
+        for kind in self.types:
+            check_axes(op, kind.shape)
         self.run: Any = None  # a function of arrays, once a call has run at once
         self.size = sys.maxsize  # elements that `run` touches at most
         self._is_view = op.view

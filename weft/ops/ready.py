@@ -74,7 +74,7 @@ def look(op: Any, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
         return never
     try:
         shape = np.broadcast_shapes(*shapes)
-    except ValueError:  # the long way says so in our words
+    except (ValueError, RuntimeError):  # the long way says so in our words, or has more axes
         return never
     kind = TensorType(shape, op.dtype(*[dtype for _ in shapes]))
     size = max(each.size for each in (*kinds, kind))

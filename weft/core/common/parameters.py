@@ -14,9 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ArgumentError, ConcretizationError, DTypeError, OutOfMemoryError
+from weft.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DTypeError,
+    OutOfMemoryError,
+    ShapeError,
+)
 
 LARGEST = 2**47  # elements of a tensor, or a count of any kind
+MOST_AXES = 64  # that NumPy's arrays have
 _LONGEST = 256  # bits of an integer that a message spells out
 
 
@@ -73,12 +80,22 @@ def as_integers(
 
 def check_elements(op: str, sizes: tuple[int, ...]) -> None:
     """Refuse a shape of more elements than any memory has; sizes beside a 0 count as well."""
+    check_axes(op, sizes)
     total = 1
     for size in sizes:
         total *= size or 1
     if total > LARGEST:
         raise OutOfMemoryError(
             f"{op}: shape {shown(sizes)} has {shown(total)} elements, more than any memory"
+        )
+
+
+def check_axes(op: Any, sizes: tuple[int, ...]) -> None:
+    """Refuse a shape of more axes than arrays have."""
+    if len(sizes) > MOST_AXES:
+        raise ShapeError(
+            f"{op}: a tensor has at most {MOST_AXES} axes, and this one would have {len(sizes)}"
+            " (each vmap around it counts)"
         )
 
 
