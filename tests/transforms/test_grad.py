@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 
 import weft as wf
 from weft.core.autograd.tape import Tape
+from weft.core.common.handler import current
 from weft.core.common.slots import OPS
 from weft.errors import (
+    ArgumentError,
     DifferentiationError,
     LeakedTensorError,
     MissingRuleError,
@@ -187,6 +191,37 @@ def test_stop_gradient_and_no_grad_make_constants() -> None:
 
     assert wf.grad(f)(x).tolist() == [1.0, 4.0]
     assert wf.jvp(f, x, wf.ones(2))[1].item() == 5.0
+
+
+def test_what_no_grad_gives_may_be_used_again_anywhere() -> None:
+    constant = wf.no_grad()
+
+    @constant
+    def doubled(x: wf.Tensor) -> wf.Tensor:
+        with constant:
+            return x * 2
+
+    def f(x: wf.Tensor) -> wf.Tensor:
+        return wf.sum(doubled(x) * x)
+
+    x = wf.ones(2)
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            assert doubled(x).tolist() == [2.0, 2.0] and current() is None
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(work, [100] * 3)) == [None] * 3
+    assert wf.grad(f)(x).tolist() == wf.compile(wf.grad(f))(x).tolist() == [2.0, 2.0]
+    assert wf.vmap(f)(wf.ones((3, 2))).tolist() == [4.0] * 3
+
+
+def test_no_grad_around_what_runs_later_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="batches does not run when it is called"):
+
+        @wf.no_grad()
+        def batches() -> Iterator[int]:
+            yield 1
 
 
 @pytest.mark.promise("S4.34")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import Any, ParamSpec, TypeVar
 
 from weft.core.common import dtypes
-from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.handler import Handler, current, installed, perform
+from weft.core.common.parameters import as_function
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
+from weft.errors import ArgumentError
 from weft.ops.base import Operation, call
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_LATER = (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)
 
 
 class StopGradient(Operation):
@@ -68,7 +77,38 @@ class NoGrad(Handler):
             return stopped(result)
 
 
+class NoGradBlock:
+    """Opens blocks, each with a handler of its own: in each other, in threads, in transforms."""
+
+    def __enter__(self) -> None:
+        NoGrad().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        handler = current()
+        if isinstance(handler, NoGrad):  # not so where a generator has gone to another thread
+            handler.__exit__(*raised)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function with such a block around each call: `@no_grad()`."""
+        as_function("no_grad", "function", function)
+        if any(is_such(function) for is_such in _LATER):
+            raise ArgumentError(
+                f"no_grad: {function.__name__} does not run when it is called, but later"
+                "\nhint: write `with wf.no_grad():` inside of it"
+            )
+
+        @wraps(function)
+        def inside(*args: P.args, **keywords: P.kwargs) -> T:
+            with self:
+                return function(*args, **keywords)
+
+        return inside
+
+
 @public
-def no_grad() -> NoGrad:
-    """`with no_grad():` — what is computed inside is constant to every differentiation outside."""
-    return NoGrad()
+def no_grad() -> NoGradBlock:
+    """`with no_grad():` — what is computed inside is constant to every differentiation outside.
+
+    `@no_grad()` has all of a function inside.
+    """
+    return NoGradBlock()
