@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -171,6 +173,28 @@ def test_code_is_on_disk_for_the_next_process() -> None:
     job = begin(text(5), host_target())
     (code,) = finish([job])
     assert code_cache().folder.read(job.key) == code
+
+
+def test_what_is_needed_while_the_interpreter_exits_is_compiled(tmp_path: Path) -> None:
+    program = """
+        import atexit
+        import weft as wf
+
+        @atexit.register
+        def late():
+            total = wf.sum(wf.ones((40, 1000)) * 2)
+            print(total.item(), wf.compile(lambda x: x * 3)(total).item())
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "WEFT_CACHE_DIR": str(tmp_path / "code"), "WEFT_COMPILE_AFTER": "0"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.stdout, result.stderr) == ("80000.0 240000.0\n", "")
 
 
 def test_an_error_reaches_who_waits_and_the_next_compiles() -> None:

@@ -16,14 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from weft.core.common.lazy import LazyModule
 from weft.errors import WeftError
 from weft.runtime.cpu.code_cache import CodeCache, code_cache, key_of
 from weft.runtime.cpu.jit import Target, compile_text, tuned
 from weft.runtime.cpu.pool import available_cores
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+_futures = LazyModule("concurrent.futures")  # which refuses to load while Python shuts down
 
 _MOST_THREADS = 16  # each takes memory, and few graphs have more modules
 _lock = threading.RLock()  # held by who changes what follows, or a job
@@ -162,9 +168,9 @@ def _extra_threads() -> int:
 
 def _ask_a_thread(work: Callable[[], None], threads: list[ThreadPoolExecutor], most: int) -> None:
     """Have one of these other threads do something, when it is free."""
-    if not threads:
-        threads.append(ThreadPoolExecutor(most, "weft-compiler"))
     with suppress(RuntimeError):  # no thread can be started: who waits makes all
+        if not threads:
+            threads.append(_futures.ThreadPoolExecutor(most, "weft-compiler"))
         threads[0].submit(work)
 
 
