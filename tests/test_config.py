@@ -50,6 +50,13 @@ def test_a_bad_value_is_refused_and_changes_nothing(value):
     assert settings.flush_limit == before
 
 
+@pytest.mark.parametrize(("name", "most"), [("threads", sys.maxsize), ("logical_devices", 65536)])
+def test_a_value_that_no_machine_has_is_refused(name, most):
+    with pytest.raises(ConfigError, match=f"{name} must be at most {most}"):
+        from_environment({f"WEFT_{name.upper()}": str(most + 1)})
+    assert getattr(from_environment({f"WEFT_{name.upper()}": str(most)}), name) == most
+
+
 def test_a_text_is_read_as_it_is():
     assert from_environment({"WEFT_CACHE_DIR": "/a folder/12"}).cache_dir == "/a folder/12"
     assert from_environment({"WEFT_CACHE_DIR": ""}).cache_dir == ""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,8 +17,8 @@ _PREFIX = "WEFT_"
 _OTHERS = frozenset({"WEFT_TEST_SEED"})  # variables of this name that are no settings
 
 
-def _setting(default: int | str, meaning: str, least: int = 0) -> Any:
-    return field(default=default, metadata={"meaning": meaning, "least": least})
+def _setting(default: int | str, meaning: str, least: int = 0, most: int = sys.maxsize) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "least": least, "most": most})
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Settings:
     compile_after: int = _setting(1, "runs of a recorded graph before it is compiled")
     compile_elements: int = _setting(1 << 20, "results from which a graph is compiled at once")
     drafts: int = _setting(1, "0 waits for the best code of small graphs, too, when first called")
-    logical_devices: int = _setting(8, "how many devices cpu:0 … this process shows", 1)
+    logical_devices: int = _setting(8, "how many devices cpu:0 … this process shows", 1, 2**16)
     threads: int = _setting(0, "threads that compiled programs use; 0 is one for each core")
     cache_dir: str = _setting("", "folder of compiled code; empty is weft in the user's cache")
     cache_bytes: int = _setting(1 << 30, "bytes of compiled code kept on disk; 0 keeps none")
@@ -55,6 +56,8 @@ class Settings:
             raise ConfigError(
                 f"config: {name} must be an integer of at least {least}, got {value!r}"
             )
+        elif value > (most := known[name].metadata["most"]):
+            raise ConfigError(f"config: {name} must be at most {most}, got {value!r}")
         super().__setattr__(name, value)
 
 
