@@ -21,7 +21,7 @@ from weft.compiler.lower import Frame, Lowered, lower_group, nest
 from weft.compiler.point import Point, Pull, inside
 from weft.compiler.reports import reporting
 from weft.core.graph.node import OutputRefs, Ref
-from weft.ops.gather import Gather, Scatter
+from weft.ops.gather import Gather, Scatter, checks_positions
 from weft.ops.view.slice import SliceUpdate
 
 
@@ -31,9 +31,9 @@ def lower(
     """The kernels of one group: checks of positions first, then what is computed."""
     frame = Frame(fusion, group, strides, one_nest)
     found = [
-        checks(Frame(fusion, group, strides), node.inputs[1], indexed_sizes(node), 1 + number)
+        checks(Frame(fusion, group, strides), node, 1 + number)
         for number, node in enumerate((*group.members, *fusion.pulled(group)))
-        if node.params.get("mode") == "raise" and isinstance(node.op, Gather | Scatter)
+        if isinstance(node.op, Gather | Scatter) and checks_positions(node.params)
     ]
     if group.kind == "scatter":
         return (*found, *lower_scatter(frame, group.members[0]))
@@ -116,17 +116,18 @@ def _updated(frame: Frame, node: OutputRefs) -> Lowered:
     return frame.finish(node.name, body, types[2].size)
 
 
-def checks(frame: Frame, ref: Ref, sizes: tuple[int, ...], code: int) -> Lowered:
+def checks(frame: Frame, node: OutputRefs, code: int) -> Lowered:
     """A kernel that reports a status if a position lies outside its axis."""
-    node, slot = ref
-    shape = node.types[slot].shape
+    source, slot = node.inputs[1]
+    shape, sizes = source.types[slot].shape, indexed_sizes(node)
     point = frame.variables(shape)
     pull = Pull(frame.source)
-    i = pull.cast(pull.at(ref, point), INDEX)
+    i = pull.cast(pull.at(node.inputs[1], point), INDEX)
     size = integer(sizes[-1])
     for k, n in enumerate(sizes[:-1]):
         size = pull.select(pull.equal(point[-1], k), integer(n), size)
-    bad = pull.bit_or(pull.less(i, pull.neg(size)), pull.less_equal(size, i))
+    low = pull.neg(size) if node.params["mode"] == "raise" else integer(0)
+    bad = pull.bit_or(pull.less(i, low), pull.less_equal(size, i))
     return replace(reporting(frame, "check", (point, shape), bad, code), points=prod(shape))
 
 

@@ -2,11 +2,14 @@
 
 The operand's core is `indexed` axes that positions address, then `rest` axes taken whole. Positions
 are integers of shape `… picks… k`, one row of k numbers for each pick. Modes say what a position
-out of range means: `raise` (negative ones count from the end), `clip` or `wrap`.
+out of range means: `raise` (negative ones count from the end), `clip` or `wrap`. Any other word
+says what positions are to the user, such as `embedding: ids`: errors begin with it, and negative
+positions are out of range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
@@ -43,21 +46,21 @@ def flat_positions(
 ) -> Array:
     """Row-major positions in the indexed axes, made legal as `mode` says."""
     flat: Array = np.zeros(indices.shape[:-1], np.int64)
+    who = op if mode in ("raise", "clip", "wrap") else mode
     for k, size in enumerate(sizes):
         i = indices[..., k].astype(np.int64, copy=False)
         if not size and i.size:
-            raise IndexingError(f"{op}: index {int(i.flat[0])} into an axis of size 0")
+            raise IndexingError(f"{who}: index {int(i.flat[0])} into an axis of size 0")
         if mode == "wrap":
             i = i % max(size, 1)
         elif mode == "clip":
             i = i.clip(0, max(size - 1, 0))
         else:
-            legal = (i >= -size) & (i < size)
+            legal = (i >= (-size if mode == "raise" else 0)) & (i < size)
             if not legal.all():
                 bad = int(i[~legal].flat[0])
-                bad -= (bad >> 62) << 63 if bad > 0 else 0  # its sign may have been taken away
                 text = fault.format(index=bad, size=size, last=size - 1)
-                raise IndexingError(f"{op}: {text}")
+                raise IndexingError(f"{who}: {text}")
             i = np.where(i < 0, i + size, i)
         flat = flat * size + i if k else i
     return flat
@@ -147,12 +150,19 @@ def checked_mode(op: str, mode: str, modes: tuple[str, ...] = ("raise", "clip", 
     return mode
 
 
+def checks_positions(params: Mapping[str, Any]) -> bool:
+    """Whether a position out of range is an error."""
+    return params["mode"] not in ("clip", "wrap")
+
+
 def bounded(s: Any, i: Any, size: int, mode: str) -> Any:
     """A position made legal, in scalar instructions."""
     if mode == "wrap":
         return s.rem(s.add(s.rem(i, size), size), size)
     if mode == "clip":
         return s.min(s.max(i, 0), size - 1)
+    if mode != "raise":
+        return i
     return s.select(s.less(i, 0), s.add(i, size), i)
 
 

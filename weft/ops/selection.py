@@ -19,7 +19,7 @@ from weft.ops.base import call
 from weft.ops.creation import asarray, copy_of, full, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
-from weft.ops.gather import SCATTERS, checked_mode
+from weft.ops.gather import SCATTERS, checked_mode, gathered
 from weft.ops.index_update import changed, index_update
 from weft.ops.indexing import getitem, value_like
 from weft.ops.order import take_along_axis
@@ -27,8 +27,6 @@ from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.transpose import moveaxis
-
-_LARGEST = (1 << 63) - 1
 
 
 def _integers(op: str, indices: Any, device: Any) -> Tensor:
@@ -77,8 +75,9 @@ def embedding(table: Any, ids: Any, /) -> Tensor:
     No row has a negative number: such an id is an error, not a row counted from the end.
     """
     tensor = to_tensor(table, op="embedding")
-    places: Any = _integers("embedding", ids, tensor.device)
-    return take(tensor, places & _LARGEST, axis=0)  # without its sign, it is past all rows
+    places = expand_dims(_integers("embedding", ids, tensor.device), -1)
+    normalize_axis("embedding", 0, tensor.ndim)
+    return gathered(tensor, places, 1, tensor.ndim - 1, "embedding: ids")
 
 
 def _fitting(op: str, x: Any, axis: int, index: Any) -> tuple[Tensor, Tensor, int]:

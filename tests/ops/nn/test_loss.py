@@ -249,13 +249,16 @@ def test_likelihoods_are_torchs_with_their_gradients(full, reduction):
 
 
 @pytest.mark.parametrize("reduced", [wf.cross_entropy, wf.nll_loss])
-def test_a_negative_class_is_an_error_unless_it_is_ignored(reduced, monkeypatch):
-    x, classes = wf.tensor(draw(3, 4)), wf.tensor([-1, 0, 1])
+def test_a_class_that_there_is_not_is_an_error_unless_it_is_ignored(reduced, monkeypatch):
+    x, classes, above = wf.tensor(draw(3, 4)), wf.tensor([-1, 0, 1]), wf.tensor([0, 4, 1])
+    said = f"^{reduced.__name__}: target: index {{}} is out of range for an axis of size 4"
     for many in (loss._MANY, 0):
         monkeypatch.setattr(loss, "_MANY", many)
         for call in (reduced, wf.compile(reduced)):
-            with pytest.raises(IndexingError, match="out of range for an axis of size 4"):
+            with pytest.raises(IndexingError, match=said.format(-1)):
                 call(x, classes).numpy()
+            with pytest.raises(IndexingError, match=said.format(4)):
+                call(x, above).numpy()
     expected = reduced(x[1:], classes[1:]).item()
     assert reduced(x, classes, ignore_index=-1).item() == expected
     with pytest.raises(DTypeError, match=r"ignore_index must be an integer, got 1\.5"):

@@ -28,7 +28,6 @@ from weft.ops.reduction import reduce, reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 
-_LARGEST = (1 << 63) - 1
 _MANY = 1 << 18  # scores that are rather not all written, to read few of them
 
 
@@ -170,12 +169,12 @@ def _class_loss(
         raise ShapeError(
             f"{op}: target {target.shape} for {scores.shape[-1]} classes of {scores.shape[:-1]}"
         )
-    kept, safe = _legal_classes(op, cast(target, dtypes.int64), ignore_index)
-    losses = -(_picked_in_rows if in_rows else _picked)(scores, safe)
+    kept, safe = _kept_classes(op, cast(target, dtypes.int64), ignore_index)
+    losses = -(_picked_in_rows if in_rows else _picked)(op, scores, safe)
     rows = None
     if weight is not None:
         by_class = _class_weight(op, weight, scores.shape[-1])
-        rows = _picked(by_class, safe, shared=True)
+        rows = _picked(op, by_class, safe, shared=True)
         losses = losses * rows
     if smoothing:
         all_classes = scores if weight is None else scores * by_class
@@ -189,30 +188,29 @@ def _class_loss(
     return reduced(op, losses, reduction, total)
 
 
-def _legal_classes(op: str, target: Any, ignore_index: int | None) -> tuple[Any, Any]:
-    """Which targets count, and the classes they name: none from the end, as an index would be."""
+def _kept_classes(op: str, target: Any, ignore_index: int | None) -> tuple[Any, Any]:
+    """Which targets count, and the classes they name."""
     if ignore_index is None:
         kept = target == target
     else:
         kept = target != as_integer(op, "ignore_index", ignore_index)
-    safe: Any = where(kept, target, 0)
-    return kept, safe & _LARGEST  # without its sign, what is negative is past all classes
+    return kept, where(kept, target, 0)
 
 
-def _picked(table: Any, classes: Any, shared: bool = False) -> Any:
-    """The entry of each row (or of one shared row) that its class names."""
+def _picked(op: str, table: Any, classes: Any, shared: bool = False) -> Any:
+    """The entry of each row (or of one shared row) that its class names: none from the end."""
     indices = reshape(classes, (*classes.shape, 1))
     picks = classes.ndim if shared else 0
-    params = {"indexed": 1, "rest": 0, "picks": picks, "mode": "raise"}
+    params = {"indexed": 1, "rest": 0, "picks": picks, "mode": f"{op}: target"}
     return call(gather_op, (table, indices), params)
 
 
-def _picked_in_rows(table: Any, classes: Any) -> Any:
+def _picked_in_rows(op: str, table: Any, classes: Any) -> Any:
     """The same entry of each row, as a sum over the row in which every other term is -0.0."""
     count = table.shape[-1]
     wide = dtypes.int32 if count < 1 << 31 else dtypes.int64
     places: Any = FUNCTIONS["arange"](count, dtype=wide, device=table.device)
-    known = _picked(places, classes, shared=True)  # a class that there is not is an error
+    known = _picked(op, places, classes, shared=True)  # a class that there is not is an error
     terms = where(reshape(known, (*known.shape, 1)) == places, table, -0.0)
     return reduce(reduce_sum_op, terms, -1, False)
 
