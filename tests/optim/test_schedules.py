@@ -46,6 +46,11 @@ def test_a_rate_given_at_each_step_is_compiled_once():
     assert step.stats.traces == 1
 
 
+def test_a_factor_close_to_1_keeps_its_digits_over_a_million_steps():
+    found = schedules.exponential(1.0, 0.99999)(1_000_000).item()
+    np.testing.assert_allclose(found, 0.99999**1_000_000, rtol=1e-5)
+
+
 def test_mistakes_are_told():
     with pytest.raises(ArgumentError, match="steps 5 must be more than warmup 5"):
         schedules.warmup_cosine(1.0, 5, 5)

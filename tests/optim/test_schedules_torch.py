@@ -25,6 +25,16 @@ PAIRS = {
         0.5,
         lambda o: T.MultiStepLR(o, [4, 15]),
     ),
+    "polynomial": (
+        schedules.polynomial(0.5, 20, 2.0),
+        0.5,
+        lambda o: T.PolynomialLR(o, 20, 2.0),
+    ),
+    "cosine with restarts": (
+        schedules.repeat(schedules.cosine(0.5, 7, 0.1), 7),
+        0.5,
+        lambda o: T.CosineAnnealingWarmRestarts(o, 7, eta_min=0.1),
+    ),
     "one cycle": (
         schedules.one_cycle(0.5, 30),
         0.5,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import pi
+from math import log, pi
 from typing import Any, TypeAlias
 
 import weft as wf
@@ -72,9 +72,18 @@ def exponential(start: float, factor: float, every: int = 1, staircase: bool = F
 
     def value(count: Any) -> Any:
         times = _float(count) / length
-        return first * rate ** (wf.floor(times) if staircase else times)
+        # A logarithm keeps the digits that a factor close to 1 loses as a number of 32 bits.
+        return first * wf.exp((wf.floor(times) if staircase else times) * log(rate))
 
     return value
+
+
+def polynomial(start: float, steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
+    """From `start` to `end` in `steps`, by what is left of them to a power; then `end`."""
+    first, last = as_real("polynomial", "start", start), as_real("polynomial", "end", end)
+    length = as_integer("polynomial", "steps", steps, low=1)
+    number = as_real("polynomial", "power", power, 0)
+    return lambda count: last + (first - last) * (1 - _fraction(count, length)) ** number
 
 
 def step(start: float, factor: float, every: int) -> Schedule:
@@ -164,6 +173,13 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
     return value
 
 
+def repeat(schedule: Schedule, every: int) -> Schedule:
+    """A schedule that begins again after each `every` steps, such as a cosine with restarts."""
+    as_function("repeat", "schedule", schedule)
+    length = as_integer("repeat", "every", every, low=1)
+    return lambda count: schedule(wf.asarray(count) % length)
+
+
 __all__ = [
     "Schedule",
     "constant",
@@ -173,6 +189,8 @@ __all__ = [
     "linear",
     "one_cycle",
     "piecewise",
+    "polynomial",
+    "repeat",
     "step",
     "warmup_cosine",
 ]
