@@ -47,7 +47,7 @@ class AdamState(NamedTuple):
 
 
 class SquareState(NamedTuple):
-    """Running means of squares and, where the variance is centred, of gradients (else None)."""
+    """Running means of squares and None; or, centred, the variance and the mean of gradients."""
 
     square: Any
     mean: Any
@@ -195,13 +195,14 @@ def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, centered: bool = False)
 
     @with_state("rmsprop", SquareState, "square")
     def update(gradients: Any, state: SquareState, params: Any = None) -> tuple[Any, Any]:
-        wide = tree_map(widened, gradients)
-        square = tree_map(lambda v, g: rate * v + (1 - rate) * (g * g), state.square, wide)
-        if not centred:
-            moved = tree_map(lambda g, v: g / (wf.sqrt(v) + eps), wide, square)
-            return moved, SquareState(square, None)
-        mean = tree_map(lambda m, g: rate * m + (1 - rate) * g, state.mean, wide)
-        moved = tree_map(lambda g, v, m: g / (wf.sqrt(v - m * m) + eps), wide, square, mean)
+        wide, mean = tree_map(widened, gradients), None
+        if centred:  # the variance itself: a difference of means could be negative
+            away = tree_map(lambda g, m: rate * ((g - m) * (g - m)), wide, state.mean)
+            mean = tree_map(lambda m, g: rate * m + (1 - rate) * g, state.mean, wide)
+        else:
+            away = tree_map(lambda g: g * g, wide)
+        square = tree_map(lambda v, a: rate * v + (1 - rate) * a, state.square, away)
+        moved = tree_map(lambda g, v: g / (wf.sqrt(v) + eps), wide, square)
         return moved, SquareState(square, mean)
 
     def init(params: Any) -> SquareState:
