@@ -101,6 +101,22 @@ def test_narrow_parameters_take_steps_in_float32():
     assert optim.apply(params, updates)["w"].dtype == wf.bfloat16
 
 
+def test_narrow_gradients_are_clipped_and_scaled_in_float32():
+    gradients = {"w": wf.full(100_000, 6e4, dtype=wf.float16)}  # the factor is below float16
+    transform = optim.chain(optim.clip_by_global_norm(1.0), optim.sgd(0.1))
+    updates, _ = transform.update(gradients, transform.init(gradients), gradients)
+    np.testing.assert_allclose(updates["w"].numpy(), -0.1 / 100_000**0.5, rtol=1e-5)
+
+
+def test_gradients_that_hardly_change_have_a_variance_that_is_no_nan():
+    transform = optim.rmsprop(1e-3, 0.5, centered=True)
+    gradient = wf.tensor(np.linspace(0.1, 1, 1000), dtype=wf.float32)
+    update, state = wf.compile(transform.update), transform.init(gradient)
+    for _ in range(40):
+        updates, state = update(gradient, state, gradient)
+        assert np.isfinite(updates.numpy()).all()
+
+
 def test_optimizers_take_models_and_parts_of_models():
     model = wf.nn.Sequential(wf.nn.Linear(2, 3, key=wf.random.key(0)), wf.nn.BatchNorm(3))
     params, rest = wf.nn.partition(model)
@@ -197,6 +213,8 @@ def test_only_matrices_are_made_orthogonal():
         optim.radam,
         optim.muon,
         lambda rate: optim.sgd(rate, momentum=0.9),
+        lambda rate: optim.sgd(rate, weight_decay=0.1),
+        optim.adafactor,
         lambda rate: optim.accumulate(optim.sgd(rate), 2),
     ],
 )
@@ -207,4 +225,4 @@ def test_gradients_of_another_shape_and_states_of_another_kind_are_told(make):
     with pytest.raises(ShapeError, match=r"gradient of shape \(1, 2\) for a parameter of shape"):
         transform.update({"w": wf.ones((1, 2))}, state, params)
     with pytest.raises(TreeError, match="state: expected"):
-        transform.update(params, optim.adafactor(1e-2).init(params), params)
+        transform.update(params, optim.loss_scaled(transform).init(params), params)

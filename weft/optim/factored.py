@@ -10,7 +10,15 @@ from weft.core.common.parameters import as_finite, as_real, shown
 from weft.core.common.trees import tree_map
 from weft.errors import ArgumentError
 from weft.optim.steps import Rate, checked_rate
-from weft.optim.transform import Transform, by_dtype, first_count, needed, widened, with_state
+from weft.optim.transform import (
+    Transform,
+    by_dtype,
+    check_shapes,
+    first_count,
+    needed,
+    widened,
+    with_state,
+)
 
 
 class AdafactorState(NamedTuple):
@@ -56,7 +64,7 @@ def adafactor(
 
     @with_state("adafactor", AdafactorState)
     def update(gradients: Any, state: AdafactorState, params: Any = None) -> tuple[Any, Any]:
-        needed("adafactor", params)
+        check_shapes("adafactor", gradients, needed("adafactor", params))
         count = state.steps + 1
         now = rate(state.steps) if callable(rate) and not isinstance(rate, wf.Tensor) else rate
         wide = tree_map(widened, gradients)

@@ -70,12 +70,15 @@ def scale_by_rate(rate: Rate) -> Transform:
     """Multiply by minus the learning rate: the last part of an optimiser."""
     found = checked_rate("scale_by_rate", rate)
     if isinstance(found, wf.Tensor) or not callable(found):
-        return stateless(lambda gradients, params: tree_map(lambda g: g * -found, gradients))
+        return stateless(
+            lambda gradients, params: tree_map(lambda g: widened(g) * -found, gradients)
+        )
 
     @with_state("scale_by_rate", RateState)
     def update(gradients: Any, state: RateState, params: Any = None) -> tuple[Any, Any]:
         factor = -found(state.steps)
-        moved = tree_map(lambda g: g * wf.astype(factor, g.dtype), gradients)
+        wide = tree_map(widened, gradients)
+        moved = tree_map(lambda g: g * wf.astype(factor, g.dtype), wide)
         return moved, RateState(state.steps + 1)
 
     return Transform(lambda params: RateState(first_count()), update)
@@ -99,7 +102,8 @@ def clip_by_global_norm(limit: float) -> Transform:
     def clipped(gradients: Any, params: Any) -> Any:
         # As in torch: the small number also keeps a norm of zero from dividing.
         factor: Any = wf.minimum(bound / (global_norm(gradients) + 1e-6), 1.0)
-        return tree_map(lambda g: g * wf.astype(factor, g.dtype), gradients)
+        wide = tree_map(widened, gradients)  # in float16 a small factor would be no number
+        return tree_map(lambda g: g * wf.astype(factor, g.dtype), wide)
 
     return stateless(clipped)
 

@@ -75,12 +75,17 @@ def with_state(op: str, kind: type, like: str = "") -> Callable[[Update], Update
                     "\nhint: it is another transformation's; state = transform.init(params)"
                 )
             if like:
-                tree_map(partial(_check_shape, op), gradients, getattr(state, like))
+                check_shapes(op, gradients, getattr(state, like))
             return update(gradients, state, params)
 
         return checked
 
     return decorated
+
+
+def check_shapes(op: str, gradients: Any, kept: Any) -> None:
+    """Refuse gradients of other shapes than the parameters, or what is kept for them, have."""
+    tree_map(partial(_check_shape, op), gradients, kept)
 
 
 def _check_shape(op: str, gradient: Any, kept: Any) -> None:
@@ -94,6 +99,8 @@ def stateless(function: Callable[[Any, Any], Any]) -> Transform:
     """A transformation `function(gradients, params) -> updates` that remembers nothing."""
 
     def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if params is not None:
+            check_shapes("update", gradients, params)
         return function(gradients, params), state
 
     return Transform(lambda params: (), update)
