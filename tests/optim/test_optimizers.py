@@ -43,6 +43,14 @@ PAIRS = {
         optim.adamw(0.02, weight_decay=0.3),
         lambda p: T.AdamW(p, 0.02, weight_decay=0.3),
     ),
+    "adam, the largest squares": (
+        optim.adam(0.02, (0.8, 0.7), weight_decay=0.1, amsgrad=True),
+        lambda p: T.Adam(p, 0.02, (0.8, 0.7), weight_decay=0.1, amsgrad=True),
+    ),
+    "adamw, the largest squares": (
+        optim.adamw(0.02, (0.8, 0.7), amsgrad=True),
+        lambda p: T.AdamW(p, 0.02, (0.8, 0.7), amsgrad=True),
+    ),
     "rmsprop": (optim.rmsprop(0.01), lambda p: T.RMSprop(p, 0.01)),
     "rmsprop, centred": (
         optim.rmsprop(0.01, 0.9, weight_decay=0.1, momentum=0.5, centered=True),
@@ -52,6 +60,11 @@ PAIRS = {
     "adagrad with decay": (
         optim.adagrad(0.05, 0.1, 0.3, 1e-4),
         lambda p: T.Adagrad(p, 0.05, weight_decay=0.1, initial_accumulator_value=0.3, eps=1e-4),
+    ),
+    "adadelta": (optim.adadelta(), lambda p: T.Adadelta(p)),
+    "adadelta with decay": (
+        optim.adadelta(0.5, 0.7, 1e-4, 0.1),
+        lambda p: T.Adadelta(p, 0.5, 0.7, 1e-4, 0.1),
     ),
     "adamax": (
         optim.adamax(0.02, (0.8, 0.95), 1e-4, 0.1),

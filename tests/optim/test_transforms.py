@@ -214,6 +214,7 @@ def test_only_matrices_are_made_orthogonal():
         optim.muon,
         lambda rate: optim.sgd(rate, momentum=0.9),
         lambda rate: optim.sgd(rate, weight_decay=0.1),
+        optim.adadelta,
         optim.adafactor,
         lambda rate: optim.accumulate(optim.sgd(rate), 2),
     ],

@@ -14,7 +14,7 @@ parameters are one or two parallel regions.
 
 | file | what lives in it |
 |---|---|
-| `optimizers` | `sgd`, `adam`, `adamw`, `lion`, `rmsprop`, `adagrad`, `radam`, `lamb`, … |
+| `optimizers` | `sgd`, `adam`, `adamw`, `lion`, `rmsprop`, `adagrad`, `adadelta`, `lamb`, … |
 | `factored` | `adafactor` |
 | `lbfgs` | `lbfgs`, and `minimize`, which searches along each step |
 | `muon` | `muon`, `orthogonalize`, `split`: one optimiser for some parameters, one for others |
@@ -41,6 +41,7 @@ from weft.optim.factored import AdafactorState, adafactor
 from weft.optim.lbfgs import LbfgsState, MinimizeResult, lbfgs, minimize, scale_by_lbfgs
 from weft.optim.muon import SplitState, muon, orthogonalize, scale_by_muon, split
 from weft.optim.optimizers import (
+    adadelta,
     adagrad,
     adam,
     adamax,
@@ -53,8 +54,10 @@ from weft.optim.optimizers import (
     sgd,
 )
 from weft.optim.relatives import (
+    AdadeltaState,
     NadamState,
     SumState,
+    scale_by_adadelta,
     scale_by_adagrad,
     scale_by_adamax,
     scale_by_nadam,
@@ -80,6 +83,7 @@ from weft.optim.transform import Transform, apply, chain, global_norm, matrices,
 
 __all__ = [
     "AccumulateState",
+    "AdadeltaState",
     "AdafactorState",
     "AdamState",
     "Ema",
@@ -96,6 +100,7 @@ __all__ = [
     "SumState",
     "Transform",
     "accumulate",
+    "adadelta",
     "adafactor",
     "adagrad",
     "adam",
@@ -122,6 +127,7 @@ __all__ = [
     "radam",
     "rmsprop",
     "scale",
+    "scale_by_adadelta",
     "scale_by_adagrad",
     "scale_by_adam",
     "scale_by_adamax",

@@ -7,6 +7,7 @@ from typing import Any
 from weft.core.common.parameters import as_flag, as_real
 from weft.errors import ArgumentError
 from weft.optim.relatives import (
+    scale_by_adadelta,
     scale_by_adagrad,
     scale_by_adamax,
     scale_by_nadam,
@@ -54,11 +55,15 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     mask: Any = None,
+    amsgrad: bool = False,
 ) -> Transform:
-    """Adam; `weight_decay` is added to the gradients (`adamw` keeps it apart from them)."""
+    """Adam; `weight_decay` is added to the gradients (`adamw` keeps it apart from them).
+
+    With `amsgrad` steps never grow because squares are forgotten: the largest mean counts.
+    """
     return chain(
         add_decayed_weights(weight_decay, mask),
-        scale_by_adam(*_betas("adam", betas), eps),
+        scale_by_adam(*_betas("adam", betas), eps, amsgrad),
         scale_by_rate(learning_rate),
     )
 
@@ -69,10 +74,11 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
     mask: Any = None,
+    amsgrad: bool = False,
 ) -> Transform:
     """Adam with weight decay apart from the gradients; `mask` says which parameters decay."""
     return chain(
-        scale_by_adam(*_betas("adamw", betas), eps),
+        scale_by_adam(*_betas("adamw", betas), eps, amsgrad),
         add_decayed_weights(weight_decay, mask),
         scale_by_rate(learning_rate),
     )
@@ -119,6 +125,21 @@ def adagrad(
     return chain(
         add_decayed_weights(weight_decay, mask),
         scale_by_adagrad(initial_accumulator_value, eps),
+        scale_by_rate(learning_rate),
+    )
+
+
+def adadelta(
+    learning_rate: Rate = 1.0,
+    rho: float = 0.9,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    mask: Any = None,
+) -> Transform:
+    """Steps as large as those before, over gradients as large: nearly no rate to choose."""
+    return chain(
+        add_decayed_weights(weight_decay, mask),
+        scale_by_adadelta(rho, eps),
         scale_by_rate(learning_rate),
     )
 

@@ -40,6 +40,29 @@ class NadamState(NamedTuple):
     product: wf.Tensor
 
 
+class AdadeltaState(NamedTuple):
+    """Running means of the squares of gradients, and of those of steps."""
+
+    square: Any
+    moved: Any
+
+
+def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> Transform:
+    """Gradients by the root of the mean square of past steps over that of past gradients."""
+    rho, eps = as_real("adadelta", "rho", rho, 0, 1), as_real("adadelta", "eps", eps, 0)
+
+    @with_state("adadelta", AdadeltaState, "square")
+    def update(gradients: Any, state: AdadeltaState, params: Any = None) -> tuple[Any, Any]:
+        wide = tree_map(widened, gradients)
+        square = _square(rho, state.square, wide)
+        steps = tree_map(
+            lambda g, v, d: g * (wf.sqrt(d + eps) / wf.sqrt(v + eps)), wide, square, state.moved
+        )
+        return steps, AdadeltaState(square, _square(rho, state.moved, steps))
+
+    return Transform(lambda p: AdadeltaState(zeros_for(p), zeros_for(p)), update)
+
+
 def scale_by_adagrad(initial: float = 0.0, eps: float = 1e-10) -> Transform:
     """Gradients over the root of the sum of all squares so far, which begins at `initial`."""
     first, eps = as_real("adagrad", "initial", initial, 0), as_real("adagrad", "eps", eps, 0)
@@ -101,7 +124,11 @@ def scale_by_nadam(
 
         return tree_map(direction, wide, mean, square), NadamState(count, mean, square, product)
 
-    return Transform(lambda p: NadamState(*_first_state(p), wf.ones((), dtype=wf.float32)), update)
+    def init(params: Any) -> NadamState:
+        one = wf.ones((), dtype=wf.float32)
+        return NadamState(first_count(), zeros_for(params), zeros_for(params), one)
+
+    return Transform(init, update)
 
 
 def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:

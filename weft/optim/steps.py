@@ -39,11 +39,15 @@ class MomentumState(NamedTuple):
 
 
 class AdamState(NamedTuple):
-    """Steps taken, and the running means of gradients and of their squares."""
+    """Steps taken, the running means of gradients and of their squares, and the largest of these.
+
+    The largest are None unless `amsgrad` asks for them.
+    """
 
     steps: wf.Tensor
     mean: Any
     square: Any
+    largest: Any = None
 
 
 class SquareState(NamedTuple):
@@ -153,10 +157,15 @@ def as_decay(op: str, name: str, value: Any) -> float:
     return found
 
 
-def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
-    """Running mean of gradients over the root of the running mean of squares, both unbiased."""
+def scale_by_adam(
+    b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, amsgrad: bool = False
+) -> Transform:
+    """Running mean of gradients over the root of the running mean of squares, both unbiased.
+
+    With `amsgrad` the largest mean of squares so far is taken in place of the present one.
+    """
     b1, b2 = as_decay("adam", "b1", b1), as_decay("adam", "b2", b2)
-    eps = as_real("adam", "eps", eps, 0)
+    eps, keeps_largest = as_real("adam", "eps", eps, 0), as_flag("adam", "amsgrad", amsgrad)
 
     @with_state("adam", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
@@ -164,16 +173,19 @@ def scale_by_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tran
         wide = tree_map(widened, gradients)
         mean = tree_map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, wide)
         square = tree_map(lambda v, g: b2 * v + (1 - b2) * (g * g), state.square, wide)
+        largest = tree_map(wf.maximum, state.largest, square) if keeps_largest else None
         parts = by_dtype(mean, lambda t: (correction(b1, count, t), correction(b2, count, t)))
 
         def direction(m: Any, v: Any) -> Any:
             first, second = parts[m.dtype]
             return m / first / (wf.sqrt(v / second) + eps)
 
-        return tree_map(direction, mean, square), AdamState(count, mean, square)
+        moved = tree_map(direction, mean, largest if keeps_largest else square)
+        return moved, AdamState(count, mean, square, largest)
 
     def init(params: Any) -> AdamState:
-        return AdamState(first_count(), zeros_for(params), zeros_for(params))
+        largest = zeros_for(params) if keeps_largest else None
+        return AdamState(first_count(), zeros_for(params), zeros_for(params), largest)
 
     return Transform(init, update)
 
