@@ -15,17 +15,18 @@ from weft.core.common.slots import public
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
+from weft.ops.base import call
 from weft.ops.control.loops import scan
 from weft.ops.creation import arange, full, zeros
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.bitwise import logical_and
 from weft.ops.elementwise.comparison import equal, less, maximum, not_equal
 from weft.ops.elementwise.elementary import logaddexp
-from weft.ops.families import broadcast, cast
+from weft.ops.families import cast
+from weft.ops.gather import gather_op, gathered
 from weft.ops.nn.loss import reduced
 from weft.ops.norms import inexact
 from weft.ops.order import take_along_axis
-from weft.ops.selection import take
 from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import narrow
@@ -59,10 +60,13 @@ def ctc_loss(
     (steps, batch, _), place = scores.shape, scores.device
     # Blanks and labels in turn: a path stays, goes on, or leaves a blank between two labels out.
     blanks = full(labels.shape, empty, dtype=labels.dtype, device=place)
+    own = less(arange(labels.shape[1], device=place), expand_dims(counts, -1))
+    labels = where(own, labels, blanks)  # what fills a row up need not be a label
     pairs = reshape(stack([blanks, labels], axis=-1), (batch, -1))
     states = concat([pairs, full((batch, 1), empty, dtype=labels.dtype, device=place)], axis=1)
     leaps = _leaps(states, empty)
-    seen = take_along_axis(scores, broadcast(states, (steps, *states.shape)), axis=-1)
+    params = {"indexed": 1, "rest": 0, "picks": 1, "mode": "ctc_loss: targets"}
+    seen = call(gather_op, (scores, expand_dims(states, -1)), params)
     first = less(arange(states.shape[1], device=place), 2)
     start = full(states.shape, _NEVER, dtype=scores.dtype, device=place)
 
@@ -140,7 +144,9 @@ def _lengths(name: str, given: Any, rows: int, most: int, device: Device) -> Ten
         raise ShapeError(
             f"ctc_loss: {name}: expected {rows} integers, got {found.dtype} of shape {found.shape}"
         )
-    return take(arange(most + 1, device=device), found)
+    legal = arange(most + 1, device=device)
+    places = expand_dims(cast(found, dtypes.int64), -1)
+    return gathered(legal, places, 1, 0, f"ctc_loss: {name}")
 
 
 __all__ = [
