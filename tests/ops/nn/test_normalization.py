@@ -90,6 +90,7 @@ def test_local_response_norm_is_torchs_with_its_gradient(size):
         lambda x: F.local_response_norm(x, size, 0.5, 0.6, 2.0),
         draw(2, 5, 3, 2),
     )
+    assert wf.local_response_norm(draw(0, 5, 3, 2), size).shape == (0, 5, 3, 2)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3.5])

@@ -217,7 +217,7 @@ def local_response_norm(
         as_number("local_response_norm", what, value)
         for what, value in (("alpha", alpha), ("beta", beta), ("k", k))
     )
-    rows = reshape(t * t, (t.shape[0], 1, features, -1))
+    rows = reshape(t * t, (t.shape[0], 1, features, prod(t.shape[2:])))
     around = FUNCTIONS["avg_pool2d"](_padded_rows(rows, size), (size, 1), 1)
     return cast(t / (reshape(around, t.shape) * alpha + k) ** beta, dtype)
 
