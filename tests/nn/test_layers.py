@@ -8,6 +8,7 @@ import pytest
 import weft as wf
 from tests.nn.torch_layers import same_layer
 from tests.torch_oracle import close, draw, torch
+from weft.errors import ArgumentError, ShapeError
 
 nn, theirs = wf.nn, torch.nn
 KEY = wf.random.key(0)
@@ -232,3 +233,46 @@ def test_a_relu_in_a_recurrent_layer():
     other = theirs.RNN(3, 4, nonlinearity="relu", batch_first=True)
     first = {"call": lambda m, x: m(x)[0], "call_theirs": lambda m, x: m(x)[0]}
     same_layer(ours, other, draw(2, 5, 3), **first)
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_sequences_of_several_lengths(name):
+    options, lengths = {"num_layers": 2, "bidirectional": True}, [3, 5, 1]
+    ours = getattr(nn, name)(3, 4, **options, key=KEY)
+    other = getattr(theirs, name)(3, 4, batch_first=True, **options)
+    utils = theirs.utils.rnn
+
+    def packed(module, x):
+        rows = utils.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        out, state = module(rows)
+        return utils.pad_packed_sequence(out, True)[0], state
+
+    def ends(found):
+        return (found[0], *found[1]) if name == "LSTM" else found
+
+    for part in range(3 if name == "LSTM" else 2):
+        same_layer(
+            ours,
+            other,
+            draw(3, 5, 3),
+            call=lambda m, x, part=part: ends(m(x, lengths=lengths))[part],
+            call_theirs=lambda m, x, part=part: ends(packed(m, x))[part],
+        )
+    with pytest.raises(ShapeError, match=r"lengths: expected integers of shape \(3,\), got int64"):
+        ours(draw(3, 5, 3), lengths=[5, 5])
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_sequences_may_be_of_another_dtype_than_weights(name):
+    x, layer = draw(2, 5, 3), getattr(nn, name)(3, 4, key=KEY)
+    wide = wf.tree_map(lambda t: wf.astype(t, wf.float64), layer)
+    close(layer(x)[0].numpy(), wide(x)[0].numpy())
+    assert layer(x.astype(np.float16))[0].dtype == wf.float32
+    first = wf.tree_map(lambda t: t.numpy().astype(np.float64), layer(x.astype(np.float32))[1])
+    assert layer(x.astype(np.float32), first)[0].dtype == wf.float64
+
+
+def test_a_layer_of_sequences_whose_batch_is_not_first_is_refused():
+    assert nn.GRU(3, 4, batch_first=True, key=KEY)(draw(2, 5, 3))[0].shape == (2, 5, 4)
+    with pytest.raises(ArgumentError, match=r"LSTM: batch_first=False: .*\nhint: wf\.swapaxes"):
+        nn.LSTM(3, 4, batch_first=False, key=KEY)
+
+

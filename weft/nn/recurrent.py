@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import weft as wf
+from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_flag, shown
-from weft.core.common.trees import tree_map, tree_structure
+from weft.core.common.trees import tree_leaves, tree_map, tree_structure
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, ShapeError, TreeError
 from weft.nn.basic import Dropout, affine
@@ -163,6 +164,11 @@ class _Recurrent(Module):
         names = ("input_size", "hidden_size", "num_layers")
         inputs, hidden, layers = sizes(kind, **dict(zip(names, widths, strict=True)))
         self.bidirectional = as_flag(kind, "bidirectional", flags.pop("bidirectional"))
+        if not as_flag(kind, "batch_first", flags.pop("batch_first")):
+            raise ArgumentError(
+                f"{kind}: batch_first=False: sequences are (…, length, features)"
+                "\nhint: wf.swapaxes(x, 0, 1) of (length, batch, features), and of the outputs"
+            )
         ways = 2 if self.bidirectional else 1
         keys = keys_of(keywords.pop("key"), layers * ways)
         first = [inputs] * ways + [hidden * ways] * (layers - 1) * ways
@@ -172,30 +178,47 @@ class _Recurrent(Module):
         )
         self.dropout = Dropout(dropout)
 
-    def __call__(self, x: Any, state: Any = None, *, key: Any = None) -> tuple[wf.Tensor, Any]:
+    def __call__(
+        self, x: Any, state: Any = None, *, lengths: Any = None, key: Any = None
+    ) -> tuple[wf.Tensor, Any]:
         """Outputs (…, length, features) of the last layer, and the last state of every cell.
 
         The state, given or returned, is (cells, …, hidden_size), cells ordered by layer and then
-        direction; for `LSTM` it is a pair of such tensors.
+        direction; for `LSTM` it is a pair of such tensors. `lengths` (…) say how much of each
+        sequence counts: what follows has outputs of 0 and changes no state.
         """
         x = features_last(self, "x", x, self.cells[0].input_size)
         if x.ndim < 2:
             wanted = f"(…, length, {x.shape[-1]})"
             raise ShapeError(f"{type(self).__name__}: x: expected shape {wanted}, got {x.shape}")
+        alive = None if lengths is None else self._alive(lengths, x)
         ways = 2 if self.bidirectional else 1
         ends: list[Any] = []
         for start in range(0, len(self.cells), ways):
             if start:
                 x = self.dropout(x, key=None if key is None else wf.random.fold_in(key, start))
             runs = [
-                self._run(number, x, state, reverse=number > start)
+                self._run(number, x, state, alive, reverse=number > start)
                 for number in range(start, start + ways)
             ]
             x = runs[0][0] if ways == 1 else wf.concat([out for out, _ in runs], axis=-1)
             ends += [end for _, end in runs]
         return x, tree_map(lambda *rows: wf.stack(rows), *ends)
 
-    def _run(self, number: int, x: Any, state: Any, reverse: bool) -> tuple[Any, Any]:
+    def _alive(self, lengths: Any, x: Any) -> Any:
+        """Which steps (length, …, 1) count."""
+        kind = type(self).__name__
+        given = to_tensor(lengths, op=f"{kind}: lengths", like=x.device)
+        if given.shape != x.shape[:-2] or not dtypes.is_integer(given.dtype):
+            raise ShapeError(
+                f"{kind}: lengths: expected integers of shape {x.shape[:-2]}, got"
+                f" {dtypes.name_of(given.dtype)} of shape {given.shape}"
+            )
+        steps = wf.arange(x.shape[-2], dtype=given.dtype, device=x.device)
+        seen: Any = steps < wf.expand_dims(given, -1)
+        return wf.expand_dims(wf.moveaxis(seen, -1, 0), -1)
+
+    def _run(self, number: int, x: Any, state: Any, alive: Any, reverse: bool) -> tuple[Any, Any]:
         """One cell along the sequence."""
         cell = self.cells[number]
         ahead = wf.moveaxis(cell.projected(x), -2, 0)
@@ -204,12 +227,18 @@ class _Recurrent(Module):
         else:
             self._check_kind(state, cell)
             start = tree_map(lambda t: self._row(t, number, x.shape[:-2]), state)
+        dtype = wf.result_type(ahead, *tree_leaves(start))
+        start = tree_map(lambda t: wf.astype(t, dtype), start)
 
-        def step(carry: Any, row: Any) -> Any:
+        def step(carry: Any, now: Any) -> Any:
+            row, live = now
             new = cell.step(row, carry)
-            return new, new[0] if isinstance(new, tuple) else new
+            out = new[0] if isinstance(new, tuple) else new
+            if live is None:
+                return new, out
+            return tree_map(lambda n, c: wf.where(live, n, c), new, carry), wf.where(live, out, 0)
 
-        end, outputs = wf.scan(step, start, ahead, reverse=reverse)
+        end, outputs = wf.scan(step, start, (ahead, alive), reverse=reverse)
         return wf.moveaxis(outputs, 0, -2), end
 
     def _check_kind(self, state: Any, cell: _Cell) -> None:
@@ -253,9 +282,15 @@ class RNN(_Recurrent):
         bidirectional: bool = False,
         *,
         key: wf.Tensor,
+        batch_first: bool = True,
         dtype: Any = None,
     ) -> None:
-        flags = {"nonlinearity": nonlinearity, "bias": bias, "bidirectional": bidirectional}
+        flags = {
+            "nonlinearity": nonlinearity,
+            "bias": bias,
+            "bidirectional": bidirectional,
+            "batch_first": batch_first,
+        }
         widths = (input_size, hidden_size, num_layers)
         self._make(widths, flags, dropout, {"key": key, "dtype": dtype})
 
@@ -273,9 +308,10 @@ class _Gated(_Recurrent):
         bidirectional: bool = False,
         *,
         key: wf.Tensor,
+        batch_first: bool = True,
         dtype: Any = None,
     ) -> None:
-        flags = {"bias": bias, "bidirectional": bidirectional}
+        flags = {"bias": bias, "bidirectional": bidirectional, "batch_first": batch_first}
         widths = (input_size, hidden_size, num_layers)
         self._make(widths, flags, dropout, {"key": key, "dtype": dtype})
 
