@@ -27,6 +27,54 @@ def test_embedding_and_its_shared_head():
     assert table.logits(wf.ones((2, 4))).shape == (2, 7)
 
 
+@pytest.mark.parametrize("row", [2, -1])
+def test_a_row_of_an_embedding_that_stands_for_nothing(row):
+    ids = np.array([[1, 2, 6], [6, 2, 2]])
+    ours = nn.Embedding(7, 4, row, key=KEY)
+    assert ours.padding_idx == row % 7 and not ours.weight[row].numpy().any()
+    same_layer(ours, theirs.Embedding(7, 4, row), ids)
+    with pytest.raises(ArgumentError, match="padding_idx must be from -7 to 6, got 7"):
+        nn.Embedding(7, 4, 7, key=KEY)
+
+
+POOLS = [
+    ("MaxPool", {"kernel_size": 2}),
+    ("MaxPool", {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
+    ("AvgPool", {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False}),
+    ("AdaptiveAvgPool", {"output_size": 3}),
+    ("AdaptiveMaxPool", {"output_size": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), POOLS, ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_pools(rank, name, options):
+    ours, other = (getattr(m, f"{name}{rank}d")(**options) for m in (nn, theirs))
+    same_layer(nn.Sequential(ours), other, draw(2, 3, *(7, 6, 5)[:rank]))
+
+
+def test_layers_without_a_window():
+    x = draw(2, 3, 4, 5)
+    same_layer(nn.AdaptiveAvgPool2d((None, 2)), theirs.AdaptiveAvgPool2d((None, 2)), x)
+    same_layer(nn.Flatten(), theirs.Flatten(), x)
+    same_layer(nn.Flatten(0, 2), theirs.Flatten(0, 2), x)
+    same_layer(nn.PReLU(), theirs.PReLU(), x)
+    same_layer(nn.PReLU(3, 0.1), theirs.PReLU(3, 0.1), x)
+    options = {"scale_factor": 2, "mode": "bilinear"}
+    same_layer(nn.Upsample(**options), theirs.Upsample(**options), x)
+    with pytest.raises(ArgumentError, match=r"AdaptiveAvgPool2d: output_size: \(1,\) for 2 axes"):
+        nn.AdaptiveAvgPool2d((1,))
+
+
+def test_dropout_of_whole_features_keeps_or_drops_all_of_one():
+    x = wf.ones((50, 40, 3, 2))
+    y = nn.Dropout(0.25, whole_features=True)(x, key=KEY).numpy().reshape(2000, 6)
+    assert (y == y[:, :1]).all() and set(np.unique(y)) == {0, np.float32(4 / 3)}
+    assert 0.2 < (y == 0).mean() < 0.3
+    with pytest.raises(ShapeError, match=r"Dropout: x: expected shape \(N, C, …\), got \(3,\)"):
+        nn.Dropout(whole_features=True)(wf.ones(3), key=KEY)
+
+
 CONVOLUTIONS = [
     {},
     {"stride": 2, "padding": 1},
@@ -74,6 +122,12 @@ def test_rms_norm():
 
 def test_group_norm():
     same_layer(nn.GroupNorm(2, 6), theirs.GroupNorm(2, 6), draw(3, 6, 4))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_instance_norm(affine):
+    options = {"eps": 1e-3, "affine": affine}
+    same_layer(nn.InstanceNorm(4, **options), theirs.InstanceNorm2d(4, **options), draw(3, 4, 2, 5))
 
 
 def test_batch_norm_at_inference():
@@ -228,11 +282,6 @@ def test_recurrent_layers(name, options):
         close(mine.numpy(), their.detach().numpy())
 
 
-def test_a_relu_in_a_recurrent_layer():
-    ours = nn.RNN(3, 4, nonlinearity="relu", key=KEY)
-    other = theirs.RNN(3, 4, nonlinearity="relu", batch_first=True)
-    first = {"call": lambda m, x: m(x)[0], "call_theirs": lambda m, x: m(x)[0]}
-    same_layer(ours, other, draw(2, 5, 3), **first)
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
 def test_sequences_of_several_lengths(name):
     options, lengths = {"num_layers": 2, "bidirectional": True}, [3, 5, 1]
@@ -276,3 +325,8 @@ def test_a_layer_of_sequences_whose_batch_is_not_first_is_refused():
         nn.LSTM(3, 4, batch_first=False, key=KEY)
 
 
+def test_a_relu_in_a_recurrent_layer():
+    ours = nn.RNN(3, 4, nonlinearity="relu", key=KEY)
+    other = theirs.RNN(3, 4, nonlinearity="relu", batch_first=True)
+    first = {"call": lambda m, x: m(x)[0], "call_theirs": lambda m, x: m(x)[0]}
+    same_layer(ours, other, draw(2, 5, 3), **first)

@@ -11,9 +11,10 @@ it returns.
 | file | what lives in it |
 |---|---|
 | `module` | `Module`, `static`, `buffer`, `map_modules`, `modules` |
-| `basic` | `Linear`, `Embedding`, `Dropout`, `MLP`, `Sequential`, `Apply`, `Identity` |
+| `basic` | `Linear`, `Embedding`, `Dropout`, `MLP`, `Sequential`, `Apply`, `Flatten`, … |
 | `convolution` | `Conv1d`, `Conv2d`, `Conv3d` and their transposes `ConvTranspose1d`, … |
-| `normalization` | `LayerNorm`, `RMSNorm`, `GroupNorm`, `BatchNorm` |
+| `pooling` | `MaxPool1d`, `AvgPool1d`, `AdaptiveAvgPool1d`, …, `Upsample` |
+| `normalization` | `LayerNorm`, `RMSNorm`, `GroupNorm`, `InstanceNorm`, `BatchNorm` |
 | `attention` | `MultiHeadAttention`, `KVCache`, `rotary` |
 | `transformer` | `TransformerEncoderLayer`, `TransformerDecoderLayer` |
 | `recurrent` | `RNN`, `GRU`, `LSTM`, `RNNCell`, `GRUCell`, `LSTMCell` |
@@ -35,7 +36,17 @@ and `fold` make columns of patches, and images of columns.
 from weft.nn import init as init
 from weft.nn import losses as losses
 from weft.nn.attention import KVCache, MultiHeadAttention, rotary
-from weft.nn.basic import MLP, Apply, Dropout, Embedding, Identity, Linear, Sequential
+from weft.nn.basic import (
+    MLP,
+    Apply,
+    Dropout,
+    Embedding,
+    Flatten,
+    Identity,
+    Linear,
+    PReLU,
+    Sequential,
+)
 from weft.nn.convolution import (
     Conv1d,
     Conv2d,
@@ -47,7 +58,7 @@ from weft.nn.convolution import (
 from weft.nn.lora import LoRALinear, is_lora, lora, merge_lora
 from weft.nn.module import Module, buffer, map_modules, modules, static
 from weft.nn.names import Entry
-from weft.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from weft.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from weft.nn.parameters import (
     combine,
     inference,
@@ -58,6 +69,21 @@ from weft.nn.parameters import (
     update_where,
 )
 from weft.nn.policy import Policy
+from weft.nn.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    Upsample,
+)
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from weft.nn.state import load_state_dict, state_dict
 from weft.nn.summary import summary
@@ -106,7 +132,16 @@ __all__ = [
     "LSTM",
     "MLP",
     "RNN",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "Apply",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
     "BatchNorm",
     "Conv1d",
     "Conv2d",
@@ -117,22 +152,29 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Entry",
+    "Flatten",
     "GRUCell",
     "GroupNorm",
     "Identity",
+    "InstanceNorm",
     "KVCache",
     "LSTMCell",
     "LayerNorm",
     "Linear",
     "LoRALinear",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
     "Module",
     "MultiHeadAttention",
+    "PReLU",
     "Policy",
     "RMSNorm",
     "RNNCell",
     "Sequential",
     "TransformerDecoderLayer",
     "TransformerEncoderLayer",
+    "Upsample",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",

@@ -8,10 +8,17 @@ from itertools import pairwise
 from typing import Any
 
 import weft as wf
-from weft.core.common.parameters import as_flag, as_function, as_integers, as_real, shown
+from weft.core.common.parameters import (
+    as_flag,
+    as_function,
+    as_integer,
+    as_integers,
+    as_real,
+    shown,
+)
 from weft.core.tensor.convert import to_tensor
-from weft.errors import ArgumentError, DTypeError
-from weft.nn.init import Initializer, normal
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.nn.init import Initializer, constant, normal
 from weft.nn.inputs import features_last, keys_of, sizes, uniform_within
 from weft.nn.module import Module, static
 
@@ -65,21 +72,31 @@ def affine(x: Any, weight: Any, bias: Any = None) -> wf.Tensor:
 
 
 class Embedding(Module):
-    """A table of vectors, looked up by integers."""
+    """A table of vectors, looked up by integers.
+
+    The row `padding_idx` stands for nothing: it begins as zeros, and lookups do not train it.
+    """
 
     weight: wf.Tensor
+    padding_idx: int | None = static()
 
     def __init__(
         self,
         num_embeddings: int,
         embedding_dim: int,
+        padding_idx: int | None = None,
         *,
         key: wf.Tensor,
         init: Initializer | None = None,
         dtype: Any = None,
     ) -> None:
         shape = sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
-        self.weight = (init or normal())(key, shape, dtype)
+        self.weight, self.padding_idx = (init or normal())(key, shape, dtype), None
+        if padding_idx is not None:
+            rows = shape[0]
+            self.padding_idx = as_integer("Embedding", "padding_idx", padding_idx, -rows, rows - 1)
+            self.padding_idx %= rows
+            self.weight = wf.index_update(self.weight, self.padding_idx, 0, "set")
 
     def __call__(self, ids: Any) -> wf.Tensor:
         """The rows that `ids` name: shape (*ids.shape, embedding_dim)."""
@@ -89,7 +106,11 @@ class Embedding(Module):
                 f"Embedding: ids: expected integers, got {places.dtype} of shape {places.shape}"
                 "\nhint: wf.astype(ids, wf.int32)"
             )
-        return wf.embedding(self.weight, places)
+        found = wf.embedding(self.weight, places)
+        if self.padding_idx is None:
+            return found
+        filled = wf.expand_dims(places == self.padding_idx, -1)
+        return wf.where(filled, wf.stop_gradient(found), found)
 
     def logits(self, x: Any) -> wf.Tensor:
         """The scores of all rows for vectors (…, embedding_dim): a head that shares the table."""
@@ -118,15 +139,51 @@ class Apply(Module):
         return self.function(x)
 
 
+class Flatten(Module):
+    """All axes from `start_dim` to `end_dim` as one: by default all but the first."""
+
+    start_dim: int = static()
+    end_dim: int = static()
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        self.start_dim = as_integer("Flatten", "start_dim", start_dim)
+        self.end_dim = as_integer("Flatten", "end_dim", end_dim)
+
+    def __call__(self, x: Any) -> wf.Tensor:
+        """`x` with fewer axes."""
+        return wf.flatten(x, self.start_dim, self.end_dim)
+
+
+class PReLU(Module):
+    """x where it is positive, a learned slope times x elsewhere: one slope, or one a feature."""
+
+    weight: wf.Tensor
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
+        shape = sizes("PReLU", num_parameters=num_parameters)
+        self.weight = constant(as_real("PReLU", "init", init))(None, shape, dtype)
+
+    def __call__(self, x: Any) -> wf.Tensor:
+        """`x` (N, C, …), with the negative numbers scaled."""
+        return wf.prelu(x, self.weight)
+
+
 class Dropout(Module):
-    """Set elements to 0 with probability `rate`, scale the others up; nothing at inference."""
+    """Set elements to 0 with probability `rate`, scale the others up; nothing at inference.
+
+    With `whole_features` the features of (N, C, …) are dropped whole, as by torch's `Dropout2d`.
+    """
 
     rate: float
     inference: bool
+    whole_features: bool
 
-    def __init__(self, rate: float = 0.5, inference: bool = False) -> None:
+    def __init__(
+        self, rate: float = 0.5, inference: bool = False, whole_features: bool = False
+    ) -> None:
         self.rate = as_real("Dropout", "rate", rate, 0, 1)
         self.inference = as_flag("Dropout", "inference", inference)
+        self.whole_features = as_flag("Dropout", "whole_features", whole_features)
         if self.rate == 1:
             raise ArgumentError("Dropout: rate must be below 1, got 1.0")
 
@@ -137,9 +194,18 @@ class Dropout(Module):
 
     def __call__(self, x: Any, *, key: Any = None) -> wf.Tensor:
         """`x` with elements dropped by `key`."""
+        tensor = to_tensor(x, op="Dropout")
+        if self.whole_features and tensor.ndim < 2:
+            raise ShapeError(f"Dropout: x: expected shape (N, C, …), got {tensor.shape}")
         if not self.active:
-            return to_tensor(x, op="Dropout")
-        return wf.dropout(x, self.rate, self.checked(key))
+            return tensor
+        key = self.checked(key)
+        if not self.whole_features:
+            return wf.dropout(tensor, self.rate, key)
+        shape = (*tensor.shape[:2], *(1,) * (tensor.ndim - 2))
+        kept = wf.ones(shape, dtype=tensor.dtype, device=tensor.device)
+        made: wf.Tensor = tensor * wf.dropout(kept, self.rate, key)
+        return made
 
     def checked(self, key: Any) -> Any:
         """The key, which must be given where elements are dropped."""

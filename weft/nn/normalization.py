@@ -116,6 +116,29 @@ class GroupNorm(Module):
         return wf.group_norm(tensor, self.num_groups, self.weight, self.bias, self.eps)
 
 
+class InstanceNorm(Module):
+    """Normalise each feature of each example of (N, C, space…) on its own."""
+
+    weight: wf.Tensor | None
+    bias: wf.Tensor | None
+    num_features: int = static()
+    eps: float = static()
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, affine: bool = False, dtype: Any = None
+    ) -> None:
+        (self.num_features,) = sizes("InstanceNorm", num_features=num_features)
+        self.eps = as_real("InstanceNorm", "eps", eps, 0)
+        has_affine = as_flag("InstanceNorm", "affine", affine)
+        self.weight = wf.ones(self.num_features, dtype=dtype) if has_affine else None
+        self.bias = wf.zeros(self.num_features, dtype=dtype) if has_affine else None
+
+    def __call__(self, x: Any) -> wf.Tensor:
+        """`x` (N, C, space…), normalised."""
+        tensor = features_second(self, x, self.num_features, 3)
+        return wf.instance_norm(tensor, self.weight, self.bias, self.eps)
+
+
 class BatchNorm(Module):
     """Normalise each feature of (N, C, …) over the batch, then scale and shift.
 
