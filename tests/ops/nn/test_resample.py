@@ -56,6 +56,16 @@ def test_sizes_may_differ_between_axes():
     )
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("options", [{"size": (3, 9)}, {"size": (2, 2)}, {"scale_factor": 0.4}])
+def test_interpolation_without_aliasing_is_torchs_with_its_gradient(options, mode):
+    agrees(
+        lambda x: wf.interpolate(x, mode=mode, antialias=True, **options),
+        lambda x: F.interpolate(x, mode=mode, antialias=True, **options),
+        draw(2, 2, 11, 7),
+    )
+
+
 def test_nearest_takes_integers_and_linear_keeps_narrow_floats():
     x = np.arange(4).reshape(1, 1, 4)
     np.testing.assert_array_equal(wf.interpolate(x, 8).numpy(), [[[0, 0, 1, 1, 2, 2, 3, 3]]])
@@ -88,6 +98,12 @@ def test_grid_sample_is_torchs_with_its_gradients(mode, padding, align):
     [
         (lambda x: wf.interpolate(x, 4, mode="cubic"), ArgumentError, "mode must be one of"),
         (lambda x: wf.interpolate(x, 4, mode="linear"), ShapeError, "mode 'linear' takes"),
+        (lambda x: wf.interpolate(x, 4, antialias=True), ArgumentError, "antialias has no meaning"),
+        (
+            lambda x: wf.interpolate(x, 4, None, "bilinear", True, True),
+            ArgumentError,
+            "antialias and align_corners exclude each other",
+        ),
         (lambda x: wf.interpolate(x), ArgumentError, "either size or scale_factor"),
         (lambda x: wf.interpolate(x, 4, 2), ArgumentError, "either size or scale_factor"),
         (lambda x: wf.interpolate(x, scale_factor=0.01), ArgumentError, "leaves nothing"),

@@ -35,6 +35,7 @@ from weft.ops.families import cast
 from weft.ops.gather import gather_op
 from weft.ops.nn.pooling import mean_along, taken
 from weft.ops.norms import inexact
+from weft.ops.reduction import reduce, reduce_sum_op
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis, permute_dims
@@ -52,11 +53,13 @@ def interpolate(
     scale_factor: Any = None,
     mode: str = "nearest",
     align_corners: bool = False,
+    antialias: bool = False,
 ) -> Tensor:
     """Resize the space axes of `x` (N, C, space…) to `size`, or by `scale_factor`.
 
     Modes: nearest, nearest-exact, area (any number of space axes), linear, bilinear, bicubic,
-    trilinear. With `align_corners` the first and last elements keep their places.
+    trilinear. With `align_corners` the first and last elements keep their places. With `antialias`
+    each element of a smaller image is a mean of all that it covers, as Pillow has it.
     """
     tensor = to_tensor(x, op="interpolate")
     rank = tensor.ndim - 2
@@ -67,8 +70,12 @@ def interpolate(
             f" axes, got shape {tensor.shape}"
         )
     align_corners = as_flag("interpolate", "align_corners", align_corners)
-    if align_corners and mode in _ANY_RANK:
-        raise ArgumentError(f"interpolate: align_corners has no meaning for mode {mode!r}")
+    antialias = as_flag("interpolate", "antialias", antialias)
+    if mode in _ANY_RANK and (align_corners or antialias):
+        word = "align_corners" if align_corners else "antialias"
+        raise ArgumentError(f"interpolate: {word} has no meaning for mode {mode!r}")
+    if antialias and align_corners:
+        raise ArgumentError("interpolate: antialias and align_corners exclude each other")
     if not mode.startswith("nearest") and not dtypes.is_inexact(tensor.dtype):
         raise DTypeError(f"interpolate: mode {mode!r} needs floats, got {tensor.dtype}")
     if 0 in tensor.shape[2:]:
@@ -76,7 +83,10 @@ def interpolate(
     wanted, scales = _sizes(tensor.shape[2:], size, scale_factor)
     check_memory("interpolate", (*tensor.shape[:2], *wanted), tensor.dtype)
     for k, (count, scale) in enumerate(zip(wanted, scales, strict=True)):
-        tensor = _resized(tensor, k + 2, count, scale, mode, align_corners)
+        if antialias:
+            tensor = _covered(tensor, k + 2, count, scale, mode == "bicubic")
+        else:
+            tensor = _resized(tensor, k + 2, count, scale, mode, align_corners)
     return tensor
 
 
@@ -114,6 +124,28 @@ def _resized(x: Any, axis: int, count: int, scale: float, mode: str, align: bool
     if mode == "bicubic":
         return _weighted(x, axis, *_cubic_taps(source, size))
     return _weighted(x, axis, *_linear_taps(np.maximum(source, 0), size))
+
+
+def _covered(x: Any, axis: int, count: int, scale: float, cubic: bool) -> Any:
+    """Means of all elements that each place covers, by the kernel stretched to its width."""
+    size, stretch = x.shape[axis], max(scale, 1.0)
+    centre, reach = scale * (np.arange(count) + 0.5), (2 if cubic else 1) * stretch
+    first = np.maximum((centre - reach + 0.5).astype(int), 0)
+    past = np.minimum((centre + reach + 0.5).astype(int), size)
+    positions = first[:, None] + np.arange((past - first).max())
+    away = np.abs(positions + 0.5 - centre[:, None]) / stretch
+    kernel = _smooth(away) if cubic else np.maximum(1 - away, 0)
+    weights = np.where(positions < past[:, None], kernel, 0)
+    weights /= weights.sum(1, keepdims=True)
+    found = taken(x, axis, np.minimum(positions, size - 1))
+    factors = weights.astype(x.dtype).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
+    return reduce(reduce_sum_op, found * wrap(factors, x.device), axis + 1, False)
+
+
+def _smooth(t: Array) -> Array:
+    """The cubic kernel that Pillow shrinks images by: Keys' parameter is −1/2."""
+    near, far = (1.5 * t - 2.5) * t * t + 1, ((-0.5 * t + 2.5) * t - 4) * t + 2
+    return np.where(t < 1, near, np.where(t < 2, far, 0))
 
 
 def _linear_taps(source: Array, size: int) -> tuple[Array, Array]:
