@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import ArgumentError, IndexingError, ShapeError
 
 nn = wf.nn
 KEY = wf.random.key(0)
@@ -63,6 +63,19 @@ def test_rotary_angles_have_the_digits_of_what_they_turn():
     turned = nn.rotary(np.ones((7, 2), int))
     assert turned.dtype == wf.float32
     close(turned.numpy(), nn.rotary(np.ones((7, 2), np.float32)).numpy(), 0)
+
+
+def test_a_mask_that_does_not_fit_and_a_full_cache_are_told():
+    attention, x = nn.MultiHeadAttention(8, 4, key=KEY), wf.ones((2, 5, 8))
+    for shape in ((2, 5), (2, 5, 5)):
+        with pytest.raises(ShapeError, match=r"mask: \(2, .* heads, L, S\)\nhint: .*mask\[:, None"):
+            attention(x, mask=np.ones(shape, bool))
+    padded = np.arange(5) < [[3], [5]]
+    found = attention(x, mask=padded[:, None, None])
+    close(found[0].numpy(), attention(x[0], mask=padded[0]).numpy(), 1e-6)
+    _, cache = attention.decode(x, attention.cache(2, capacity=7))
+    with pytest.raises(IndexingError, match="KVCache: capacity: index 7 is out of range"):
+        attention.decode(x, cache)[0].numpy()
 
 
 @pytest.mark.slow

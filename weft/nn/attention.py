@@ -1,7 +1,7 @@
 """Attention: several heads, grouped or not, with rotary positions and an explicit cache.
 
-A bool mask says what may be seen (True), a float mask is added to the scores; shapes are
-(…, length, features), whatever leads is batch.
+A bool mask says what may be seen (True), a float mask is added to the scores (…, heads, L, S), with
+which it broadcasts; shapes are (…, length, features), whatever leads is batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from weft.nn.basic import Dropout, Linear
 from weft.nn.init import glorot_uniform
 from weft.nn.inputs import divided, features_last, keys_of, sizes
 from weft.nn.module import Module, static
+from weft.ops.base import call
+from weft.ops.gather import scatter_set_op
 from weft.ops.norms import inexact
 
 
@@ -74,13 +76,17 @@ class KVCache(Module):
                 f"KVCache: {new} positions do not fit a capacity of {self.capacity}"
                 "\nhint: attention.cache(capacity=...) makes a larger one"
             )
-        places = self.length + wf.arange(new, dtype=self.length.dtype, device=self.length.device)
-        index = (..., places, slice(None))
-        return KVCache(
-            wf.index_update(self.keys, index, wf.astype(keys, self.keys.dtype), "set"),
-            wf.index_update(self.values, index, wf.astype(values, self.values.dtype), "set"),
-            self.length + new,
-        )
+        first = wf.astype(self.length, wf.int64)
+        places = wf.expand_dims(first + wf.arange(new, device=self.length.device), -1)
+        params = {"indexed": 1, "rest": 1, "picks": 1, "mode": "KVCache: capacity"}
+
+        def put(old: Any, given: Any) -> wf.Tensor:
+            made: wf.Tensor = call(
+                scatter_set_op, (old, places, wf.astype(given, old.dtype)), params
+            )
+            return made
+
+        return KVCache(put(self.keys, keys), put(self.values, values), self.length + new)
 
 
 class MultiHeadAttention(Module):
@@ -238,6 +244,8 @@ class MultiHeadAttention(Module):
 
     def _mixed(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool, key: Any) -> wf.Tensor:
         active = self.dropout.active
+        if mask is not None:
+            mask = _fitting(mask, (*q.shape[:-1], k.shape[-2]))
         made: Any = wf.scaled_dot_product_attention(
             q,
             k,
@@ -255,6 +263,19 @@ class MultiHeadAttention(Module):
         """The joint projection is called as in torch."""
         plain = {"in_proj.weight": "in_proj_weight", "in_proj.bias": "in_proj_bias"}
         return plain.get(name, name)
+
+
+def _fitting(mask: Any, scores: tuple[int, ...]) -> wf.Tensor:
+    """A mask that broadcasts with scores (…, heads, L, S)."""
+    given = to_tensor(mask, op="MultiHeadAttention: mask")
+    pairs = zip(reversed(given.shape), reversed(scores), strict=False)
+    if given.ndim > len(scores) or any(n not in (1, size) for n, size in pairs):
+        raise ShapeError(
+            f"MultiHeadAttention: mask: {given.shape} does not broadcast with scores {scores},"
+            " which are (…, heads, L, S)\nhint: a mask (N, L, S) of sequences is mask[:, None], one"
+            " (N, S) of what they look at mask[:, None, None]"
+        )
+    return given
 
 
 def _without_shift(layer: Linear) -> Linear:
