@@ -80,6 +80,9 @@ CONVOLUTIONS = [
     {"stride": 2, "padding": 1},
     {"padding": 2, "dilation": 2, "groups": 2, "bias": False},
     {"padding": "same"},
+    {"padding": 2, "padding_mode": "reflect", "stride": 2},
+    {"padding": "same", "padding_mode": "circular"},
+    {"padding": 1, "padding_mode": "replicate"},
 ]
 
 

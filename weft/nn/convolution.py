@@ -12,6 +12,9 @@ from weft.errors import ArgumentError, ShapeError
 from weft.nn.init import Initializer
 from weft.nn.inputs import divided, keys_of, sizes, uniform_within
 from weft.nn.module import Module, static
+from weft.ops.nn.convolution import padding_widths
+
+_PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # what wf.pad calls them
 
 
 def _per_axis(kind: str, name: str, value: Any, rank: int, low: int = 1) -> tuple[int, ...]:
@@ -85,6 +88,8 @@ class _Convolution(Module):
 class _Conv(_Convolution):
     """A convolution of any rank."""
 
+    padding_mode: str = static()
+
     def __init__(
         self,
         in_channels: int,
@@ -95,12 +100,14 @@ class _Conv(_Convolution):
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
         *,
         key: wf.Tensor,
         init: Initializer | None = None,
         dtype: Any = None,
     ) -> None:
         kind, rank = type(self).__name__, self.rank
+        self.padding_mode = as_choice(kind, "padding_mode", padding_mode, ("zeros", *_PADS))
         self.stride = _per_axis(kind, "stride", stride, rank)
         if isinstance(padding, str):
             self.padding = as_choice(kind, "padding", padding, ("same", "valid"))
@@ -112,15 +119,26 @@ class _Conv(_Convolution):
 
     def __call__(self, x: Any) -> wf.Tensor:
         """Correlate (N, in_channels, space…), or one example without N, with the weight."""
+        x, padding = self._checked(x), self.padding
+        if self.padding_mode != "zeros":
+            x, padding = self._padded(x), 0
         return wf.conv(
-            self._checked(x),
+            x,
             self.weight,
             self.bias,
             stride=self.stride,
-            padding=self.padding,
+            padding=padding,
             dilation=self.dilation,
             groups=self.groups,
         )
+
+    def _padded(self, x: wf.Tensor) -> wf.Tensor:
+        """The input with more of itself around it."""
+        space, name = x.shape[-self.rank :], type(self).__name__
+        given = (self.padding, space, self.kernel_size, self.stride, self.dilation)
+        around = zip(*padding_widths(name, *given), strict=True)
+        none = [(0, 0)] * (x.ndim - self.rank)
+        return wf.pad(x, [*none, *around], mode=_PADS[self.padding_mode])
 
 
 class _ConvTranspose(_Convolution):

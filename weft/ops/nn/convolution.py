@@ -107,7 +107,7 @@ def _conv(
         per_axis(op, what, value, rank)
         for what, value in (("stride", stride), ("dilation", dilation))
     )
-    low, high = _widths(op, padding, image.shape[2:], weights.shape[2:], strides, spacing)
+    low, high = padding_widths(op, padding, image.shape[2:], weights.shape[2:], strides, spacing)
     if groups > 1:
         image = reshape(image, (image.shape[0], groups, inputs, *image.shape[2:]))
         weights = reshape(weights, (groups, outputs // groups, *weights.shape[1:]))
@@ -148,7 +148,7 @@ def _check_groups(op: str, groups: int, expected: int, found: int, split: int) -
         )
 
 
-def _widths(
+def padding_widths(
     op: str, padding: Any, space: Shape, window: Shape, strides: Shape, dilation: Shape
 ) -> tuple[Shape, Shape]:
     """Padding below and above each space axis."""
