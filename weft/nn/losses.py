@@ -43,6 +43,12 @@ from weft.ops.nn.loss import (
     mse_loss as mse,
 )
 from weft.ops.nn.loss import (
+    multi_margin_loss as multi_margin,
+)
+from weft.ops.nn.loss import (
+    multilabel_soft_margin_loss as multilabel_soft_margin,
+)
+from weft.ops.nn.loss import (
     nll_loss as nll,
 )
 from weft.ops.nn.loss import (
@@ -73,6 +79,8 @@ __all__ = [
     "l1",
     "margin_ranking",
     "mse",
+    "multi_margin",
+    "multilabel_soft_margin",
     "nll",
     "poisson_nll",
     "smooth_l1",

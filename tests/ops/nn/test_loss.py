@@ -219,6 +219,40 @@ def test_margins_are_torchs_with_their_gradients(reduction):
         )
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_margins_of_classes_are_torchs_with_their_gradients(reduction):
+    classes, weight = np.array([2, 0, 1, 1]), np.array([0.5, 2.0, 1.0])
+    for options in ({}, {"p": 2, "margin": 0.3}):
+        agrees(
+            lambda x, o=options: wf.multi_margin_loss(
+                x, classes, weight=weight, reduction=reduction, **o
+            ),
+            lambda x, o=options: F.multi_margin_loss(
+                x, torch.tensor(classes), weight=torch.tensor(weight), reduction=reduction, **o
+            ),
+            draw(4, 3),
+        )
+    yes = (SIGNS + 1.0) / 2
+    agrees(
+        lambda x: wf.multilabel_soft_margin_loss(x, yes, weight=weight, reduction=reduction),
+        lambda x: F.multilabel_soft_margin_loss(
+            x, torch.tensor(yes), weight=torch.tensor(weight), reduction=reduction
+        ),
+        draw(4, 3),
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"p": 1.0, "eps": 1e-3}, {"keepdims": True}])
+def test_distances_of_pairs_are_torchs_with_their_gradients(options):
+    named = {"keepdim" if k == "keepdims" else k: v for k, v in options.items()}
+    agrees(
+        lambda a, b: wf.pairwise_distance(a, b, **options),
+        lambda a, b: F.pairwise_distance(a, b, **named),
+        draw(4, 3),
+        draw(4, 3, seed=1),
+    )
+
+
 def test_hinge_loss_is_its_formula():
     x = draw(4, 3)
     got = wf.hinge_loss(x, SIGNS, reduction="none").numpy()
@@ -316,6 +350,13 @@ def test_infinite_differences_have_the_slope_of_large_ones():
             "label_smoothing must be from 0 to 1",
         ),
         (lambda x: wf.cross_entropy(x, np.array([0, 1, 2, 3])), IndexingError, "out of range"),
+        (
+            lambda x: wf.multi_margin_loss(x, np.array([0, 1, 2, 3])),
+            IndexingError,
+            "target: index 3",
+        ),
+        (lambda x: wf.multi_margin_loss(x, np.array([0, 1])), ShapeError, "scores .N, C., target"),
+        (lambda x: wf.multi_margin_loss(x, np.ones(4, int), p=3), ArgumentError, "p must be"),
         (lambda x: wf.nll_loss(x, x[:, 0]), DTypeError, "target classes are integers"),
         (
             lambda x: wf.cross_entropy(x, np.zeros(4, int), weight=np.ones(2)),

@@ -309,6 +309,16 @@ def _at_least(x: Any, low: float) -> Any:
 
 
 @public
+def pairwise_distance(
+    x1: Any, x2: Any, /, *, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
+) -> Tensor:
+    """The `p`-norm of x1 − x2 + eps along the last axis: the distance of each pair of vectors."""
+    a, b = (inexact("pairwise_distance", x) for x in as_tensors("pairwise_distance", x1, x2))
+    eps = as_number("pairwise_distance", "eps", eps)
+    return vector_norm(a - b + eps, axis=-1, ord=p, keepdims=keepdims)
+
+
+@public
 def cosine_embedding_loss(
     x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -354,6 +364,51 @@ def margin_ranking_loss(
     margin = as_number("margin_ranking_loss", "margin", margin)
     losses = FUNCTIONS["relu"](margin - to_tensor(target, op="margin_ranking_loss") * (a - b))
     return reduced("margin_ranking_loss", losses, reduction)
+
+
+@public
+def multi_margin_loss(
+    scores: Any,
+    /,
+    target: Any,
+    *,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The mean of max(0, margin − score of the class + other scores)^p over all classes (N, C)."""
+    name = "multi_margin_loss"
+    x: Any = inexact(name, scores)
+    y: Any = to_tensor(target, op=name)
+    if not dtypes.is_integer(y.dtype):
+        raise DTypeError(f"{name}: target classes are integers, got {dtypes.name_of(y.dtype)}")
+    if x.ndim not in (1, 2) or y.shape != x.shape[:-1]:
+        raise ShapeError(f"{name}: scores (N, C), target (N): {x.shape}, {y.shape}")
+    margin, power = as_number(name, "margin", margin), as_choice(name, "p", p, (1, 2))
+    classes, count = cast(y, dtypes.int64), x.shape[-1]
+    own = reshape(_picked(name, x, classes), (*y.shape, 1))
+    over: Any = FUNCTIONS["relu"](margin - own + x)
+    terms = over * over if power == 2 else over
+    if weight is not None:
+        by_class = _class_weight(name, weight, count)
+        terms = terms * reshape(_picked(name, by_class, classes, shared=True), (*y.shape, 1))
+    others = FUNCTIONS["arange"](count, device=x.device) != reshape(classes, (*y.shape, 1))
+    losses: Any = reduce(reduce_sum_op, where(others, terms, 0), -1, False)
+    return reduced(name, losses / max(count, 1), reduction)
+
+
+@public
+def multilabel_soft_margin_loss(
+    logits: Any, /, target: Any, *, weight: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """The mean over classes (last axis) of cross entropies of sigmoid(logits) and 0 or 1."""
+    name = "multilabel_soft_margin_loss"
+    x, y = _pair(name, logits, target)
+    if not x.ndim:
+        raise ShapeError(f"{name}: expected (…, C), got shape {x.shape}")
+    each = binary_cross_entropy_with_logits(x, y, weight=weight, reduction="none")
+    return reduced(name, FUNCTIONS["mean"](each, axis=-1), reduction)
 
 
 @public
@@ -458,7 +513,10 @@ __all__ = [
     "l1_loss",
     "margin_ranking_loss",
     "mse_loss",
+    "multi_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
+    "pairwise_distance",
     "poisson_nll_loss",
     "smooth_l1_loss",
     "soft_margin_loss",
