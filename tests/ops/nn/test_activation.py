@@ -100,6 +100,11 @@ def test_integers_become_floats_except_in_relu():
     assert wf.relu(np.zeros((0, 3))).shape == (0, 3)
 
 
+def test_hard_swish_has_the_slopes_of_its_lines_at_infinity():
+    _, pullback = wf.vjp(wf.hard_swish, np.array([np.inf, -np.inf]))
+    assert pullback(np.ones(2))[0].tolist() == [1, 0]
+
+
 def test_relu_is_a_method_and_maps():
     x = wf.asarray(np.array([[-1.0, 2.0]]))
     np.testing.assert_array_equal(x.relu().numpy(), [[0.0, 2.0]])

@@ -184,7 +184,9 @@ def hard_sigmoid(x: Any, /) -> Tensor:
 def hard_swish(x: Any, /) -> Tensor:
     """x · hard_sigmoid(x)."""
     t = _float("hard_swish", x)
-    return where(t <= -3, 0, where(t >= 3, t, t * (t + 3) / 6))
+    low, high = t <= -3, t >= 3
+    inside = where(low | high, 0, t)  # the slope of an infinite square would be NaN
+    return where(low, 0, where(high, t, inside * (inside + 3) / 6))
 
 
 @public
