@@ -30,6 +30,7 @@ class Settings:
     flush_bytes: int = _setting(1 << 30, "bytes that waiting calls may keep alive before they run")
     cache_threshold: int = _setting(1 << 16, "bytes from which results come from weft's allocator")
     compile_after: int = _setting(1, "runs of a recorded graph before it is compiled")
+    often_ms: int = _setting(30, "milliseconds of small calls of a kind, then compiled; 0: never")
     compile_elements: int = _setting(1 << 20, "results from which a graph is compiled at once")
     drafts: int = _setting(1, "0 waits for the best code of small graphs, too, when first called")
     logical_devices: int = _setting(8, "how many devices cpu:0 … this process shows", 1, 2**16)

@@ -52,6 +52,7 @@ from weft.ops.linalg import (
 )
 from weft.ops.manipulation import kron
 from weft.ops.norms import matrix_norm, norm, vector_norm
+from weft.ops.often import often
 from weft.ops.reduction import any as any_over
 from weft.ops.reduction import max as max_over
 from weft.ops.reduction import min as min_over
@@ -306,6 +307,7 @@ def sqrtm(x: Any, /) -> Tensor:
     return call(sqrtm_op, (cast(matrix, dtypes.complex_of(matrix.dtype)),), {})
 
 
+@often
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """The cross product of vectors of three elements along `axis`; other axes broadcast."""
     a, b = numbers("cross", x1, x2)
@@ -332,6 +334,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Tensor:
     return diagonal_along(x, offset, -2, -1)
 
 
+@often
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
     """The sum of a diagonal of the last two axes; small integers are summed as 64-bit ones."""
     return sum_over(diagonal(x, offset=offset), axis=-1, dtype=dtype)

@@ -16,6 +16,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.linalg import eigvals, pinv
 from weft.ops.creation import arange, ones, zeros, zeros_like
 from weft.ops.families import as_tensors, cast
+from weft.ops.often import often
 from weft.ops.view.join import concat
 
 _NEGLIGIBLE = 1e-8  # NumPy's limit for coefficients that count as 0
@@ -40,6 +41,7 @@ def _inexact(x: Tensor) -> Tensor:
 
 
 @public
+@often
 def polyval(p: Any, x: Any, /) -> Tensor:
     """The value of the polynomial `p` at each element of `x`, by Horner's rule.
 

@@ -24,6 +24,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.often import often
 from weft.ops.ready import Pairs, Ready
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis, permute_dims, permute_op
@@ -170,6 +171,7 @@ def matmul(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@often
 def tensordot(x1: Any, x2: Any, /, axes: Any = 2) -> Tensor:
     """Contract axes: the last `axes` of `x1` with the first of `x2`, or two listed sequences."""
     a, b = numbers("tensordot", x1, x2)
@@ -258,6 +260,7 @@ def dot(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@often
 def inner(x1: Any, x2: Any, /) -> Tensor:
     """Sum of products over the last axes of both; all other axes are kept."""
     a, b = numbers("inner", x1, x2)
@@ -268,6 +271,7 @@ def inner(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@often
 def outer(x1: Any, x2: Any, /) -> Tensor:
     """Every product of an element of `x1` with one of `x2`; operands are flattened."""
     a, b = numbers("outer", x1, x2)
@@ -275,6 +279,7 @@ def outer(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@often
 def vdot(x1: Any, x2: Any, /) -> Tensor:
     """Sum of conj(x1) · x2 over all elements of the flattened operands."""
     a, b = numbers("vdot", x1, x2)

@@ -24,6 +24,7 @@ from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.creation import copy_of, ones
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, cast
+from weft.ops.often import often
 from weft.ops.order import cumsum, diff
 from weft.ops.ranges import linspace
 from weft.ops.search import searchsorted
@@ -42,6 +43,7 @@ def _floats(name: str, *args: Any) -> tuple[Tensor, ...]:
 
 
 @public
+@often
 def interp(
     x: Any, /, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None
 ) -> Tensor:
@@ -96,6 +98,7 @@ def _around(at: Tensor, places: Tensor, values: Tensor, period: float) -> tuple[
 
 
 @public
+@often
 def gradient(x: Any, /, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
     """Slopes by central differences along each axis; a tensor for one axis, else a list.
 
@@ -149,6 +152,7 @@ def _second_order(rises: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @public
+@often
 def trapezoid(y: Any, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The area under samples, by trapezoids: at coordinates `x`, or `dx` apart.
 
@@ -172,6 +176,7 @@ def trapezoid(y: Any, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> Tensor
 
 
 @public
+@often
 def unwrap(
     p: Any, /, discont: float | None = None, axis: int = -1, *, period: float = 2 * pi
 ) -> Tensor:

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.context import defaults
+from weft.core.common.device import CPU
+from weft.core.common.handler import current
 from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
@@ -25,6 +28,7 @@ from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.index_update import changed, index_update
 from weft.ops.indexing import value_like
+from weft.ops.often import often
 from weft.ops.view.join import concat, pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.slice import flip, narrow, slice_axes
@@ -46,7 +50,10 @@ def eye(
     """A matrix with ones on the k-th diagonal and zeros elsewhere."""
     rows, columns = shape_tuple("eye", (n_rows, n_rows if n_cols is None else n_cols))
     target, place = defaults(dtype, device)
-    return cast(_offsets(rows, columns, place) == _diagonal_number("eye", k), target)
+    number = _diagonal_number("eye", k)
+    if rows * columns <= settings.small_elements and current() is None and place is CPU:
+        return wrap(np.eye(rows, columns, number, target), place)
+    return cast(_offsets(rows, columns, place) == number, target)
 
 
 def _diagonal_number(op: str, k: Any, name: str = "k") -> int:
@@ -83,6 +90,7 @@ def tri(
 
 
 @public
+@often
 def tril(x: Any, /, k: int = 0) -> Tensor:
     """Matrices (the last two axes) with zeros above the k-th diagonal."""
     tensor = _matrices("tril", x)
@@ -91,6 +99,7 @@ def tril(x: Any, /, k: int = 0) -> Tensor:
 
 
 @public
+@often
 def triu(x: Any, /, k: int = 0) -> Tensor:
     """Matrices (the last two axes) with zeros below the k-th diagonal."""
     tensor = _matrices("triu", x)
@@ -161,6 +170,7 @@ def matrix_trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 
 
 @public
+@often
 def vander(x: Any, /, n: int | None = None, increasing: bool = False) -> Tensor:
     """Powers of a vector as columns, the highest first unless `increasing`."""
     tensor = to_tensor(x, op="vander")

@@ -22,6 +22,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.ops.base import call
 from weft.ops.contraction import matmul_op, numbers
 from weft.ops.families import broadcast
+from weft.ops.often import often
 from weft.ops.reduction import reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import slice_axes
@@ -46,6 +47,7 @@ class Labelled:
 
 
 @public
+@often
 def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Tensor:
     """Sum products of operands over labelled axes: `einsum("ij,jk->ik", a, b)`.
 

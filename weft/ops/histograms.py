@@ -32,6 +32,7 @@ from weft.ops.creation import arange, asarray, check_memory, shape_tuple, zeros
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.gather import scatter_add_op
+from weft.ops.often import often
 from weft.ops.search import searchsorted
 from weft.ops.view.reshape import expand_dims, reshape
 
@@ -66,6 +67,7 @@ def bincount(
     return _tally(tensor, cast(counted, target), length)
 
 
+@often
 def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
     """Sum of weights for each number below `length`; numbers outside are left out."""
     places = cast(numbers, dtypes.int64)
@@ -117,6 +119,7 @@ def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
 
 
 @public
+@often
 def histogram(
     x: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Tensor, Tensor]:

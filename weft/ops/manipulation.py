@@ -24,6 +24,7 @@ from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, Sha
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.creation import asarray, check_memory, shape_tuple
 from weft.ops.families import as_tensors, broadcast, cast
+from weft.ops.often import often
 from weft.ops.selection import take
 from weft.ops.view.broadcast import broadcast_to
 from weft.ops.view.join import concat, joined_tensors
@@ -52,6 +53,7 @@ def rollaxis(x: Any, axis: int, /, start: int = 0) -> Tensor:
 
 
 @public
+@often
 def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Tensor:
     """Each element several times in a row: `repeats` is one number, or one for each position.
 
@@ -89,6 +91,7 @@ def _counts(repeats: Any, size: int, axis: int) -> int | Array:
 
 
 @public
+@often
 def tile(x: Any, repetitions: Any, /) -> Tensor:
     """The whole tensor several times along each axis."""
     tensor = to_tensor(x, op="tile")
@@ -104,6 +107,7 @@ def tile(x: Any, repetitions: Any, /) -> Tensor:
 
 
 @public
+@often
 def roll(x: Any, /, shift: Any, axis: Any = None) -> Tensor:
     """Shift elements along axes; what leaves at one end enters at the other."""
     tensor = to_tensor(x, op="roll")
@@ -131,6 +135,7 @@ def _total(shift: Any) -> int:
 
 
 @public
+@often
 def rot90(x: Any, /, k: int = 1, axes: Any = (0, 1)) -> Tensor:
     """Turn the plane of two axes by k quarter turns, from the first towards the second."""
     tensor = to_tensor(x, op="rot90")
@@ -373,6 +378,7 @@ def resize(x: Any, new_shape: Any, /) -> Tensor:
 
 
 @public
+@often
 def kron(x1: Any, x2: Any, /) -> Tensor:
     """The Kronecker product: every element of `x1` times all of `x2`."""
     a, b = as_tensors("kron", x1, x2)

@@ -21,6 +21,7 @@ from weft.ops.elementwise.comparison import equal
 from weft.ops.elementwise.complex_parts import abs, imag, real
 from weft.ops.elementwise.elementary import sqrt
 from weft.ops.families import as_tensors, cast
+from weft.ops.often import often
 from weft.ops.reduction import max as max_over
 from weft.ops.reduction import min as min_over
 from weft.ops.reduction import sum as sum_over
@@ -45,6 +46,7 @@ def _widened(name: str, x: Any) -> tuple[Tensor, DType]:
     return (cast(tensor, dtypes.float32) if dtypes.is_narrow(tensor.dtype) else tensor), result
 
 
+@often
 def vector_norm(
     x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: Any = 2
 ) -> Tensor:
@@ -101,6 +103,7 @@ def _root(x: Tensor, power: float) -> Tensor:
     return where(zero, 0, root)
 
 
+@often
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
     """The norm of the matrices in the last two axes: "fro", "nuc", ±1, ±2 or ±inf."""
     tensor, result = _widened("matrix_norm", x)
@@ -134,6 +137,7 @@ def _unknown_order(ord: Any) -> ArgumentError:
 
 
 @public
+@often
 def norm(
     x: Any,
     /,
@@ -161,6 +165,7 @@ def norm(
 
 
 @public
+@often
 def cdist(x1: Any, x2: Any, /, p: float = 2.0) -> Tensor:
     """The `p`-norm of the difference of each row of `x1` (…, n, d) and each of `x2` (…, m, d).
 

@@ -25,6 +25,7 @@ from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.exact import orders_zeros
 from weft.ops.families import LogicalAxisOperation, broadcast, cast
 from weft.ops.gather import checked_mode, gather_op
+from weft.ops.often import often
 from weft.ops.sorting import Ordering, argsort_op, put_back, sort_op, top_positions_op
 from weft.ops.view.join import concat, pad_op
 
@@ -416,6 +417,7 @@ def _along(op: AxisOrder, name: str, x: Any, axis: int, **params: Any) -> Tensor
 
 
 @public
+@often
 def diff(x: Any, /, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """Differences of neighbours along an axis, taken `n` times; bools differ by `!=`.
 

@@ -18,6 +18,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.creation import check_memory
 from weft.ops.indexing import value_like
+from weft.ops.often import often
 from weft.ops.selection import take
 from weft.ops.view.broadcast import broadcast_to
 from weft.ops.view.join import concat, pad_op
@@ -27,6 +28,7 @@ _REPEATING = ("edge", "reflect", "symmetric", "wrap")
 
 
 @public
+@often
 def pad(x: Any, /, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
     """Widen axes: `pad_width` is one number, a pair (before, after), or a pair for each axis.
 

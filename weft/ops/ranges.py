@@ -20,6 +20,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.often import often
 from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, reshape
@@ -170,6 +171,7 @@ def _wide(start: Any, stop: Any) -> DType | None:
 
 
 @public
+@often
 def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> tuple[Tensor, ...]:
     """Coordinate grids from coordinate vectors; `xy` puts the second vector's axis first.
 

@@ -25,6 +25,7 @@ from weft.ops.contraction import matmul
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
+from weft.ops.often import often
 from weft.ops.order import cumprod, cumsum, sort, take_along_axis
 from weft.ops.reduction import check_ordered, kept_shape, with_axes
 from weft.ops.view.join import concat
@@ -79,6 +80,7 @@ def _counted(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Any:
 
 
 @public
+@often
 def var(
     x: Any,
     /,
@@ -107,6 +109,7 @@ def var(
 
 
 @public
+@often
 def std(
     x: Any,
     /,
@@ -151,6 +154,7 @@ def ptp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 @public
+@often
 def average(x: Any, /, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
     """Mean over axes with weights; weights of one axis belong to the one axis given."""
     if weights is None:
@@ -178,6 +182,7 @@ def _others(axes: Shape, rank: int) -> Shape:
 
 
 @public
+@often
 def cov(
     x: Any,
     y: Any = None,
@@ -242,6 +247,7 @@ def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DTyp
 
 
 @public
+@often
 def corrcoef(x: Any, y: Any = None, /, rowvar: bool = True) -> Tensor:
     """Correlation coefficients of variables in rows (in columns with `rowvar=False`)."""
     table, target = _observations("corrcoef", x, y, rowvar)
@@ -271,6 +277,7 @@ def _filled(name: str, x: Any, value: Any) -> Tensor:
 
 
 @public
+@often
 def nansum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Sum over axes; NaN counts as 0."""
     return reduction.sum(_filled("nansum", x, 0), axis, keepdims, dtype=dtype)
@@ -339,6 +346,7 @@ def _nan_extremum(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
 
 
 @public
+@often
 def nanmean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Mean over axes of the elements that are not NaN; NaN where there is none."""
     tensor, target = _float_of("nanmean", x, dtype)
@@ -353,6 +361,7 @@ def _present(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
 
 
 @public
+@often
 def nanvar(
     x: Any,
     /,
@@ -374,6 +383,7 @@ def nanvar(
 
 
 @public
+@often
 def nanstd(
     x: Any,
     /,
@@ -398,6 +408,7 @@ def _level(x: Tensor, axis: Any) -> Tensor:
 
 
 @public
+@often
 def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Logarithm of the sum of exponentials over axes, without overflow.
 
@@ -447,6 +458,7 @@ def _is_empty(name: str, x: Tensor, axis: Any) -> bool:
 
 
 @public
+@often
 def quantile(
     x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
@@ -459,6 +471,7 @@ def quantile(
 
 
 @public
+@often
 def nanquantile(
     x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
@@ -467,6 +480,7 @@ def nanquantile(
 
 
 @public
+@often
 def percentile(
     x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
@@ -475,6 +489,7 @@ def percentile(
 
 
 @public
+@often
 def nanpercentile(
     x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
 ) -> Tensor:
@@ -487,12 +502,14 @@ def _part_of_hundred(q: Any) -> Any:
 
 
 @public
+@often
 def median(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The middle element over axes, or the mean of the two middle ones; NaN if there is one."""
     return _quantile("median", x, 0.5, axis, keepdims, "midpoint", skip=False)
 
 
 @public
+@often
 def nanmedian(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The median of the elements over axes that are not NaN."""
     return _quantile("nanmedian", x, 0.5, axis, keepdims, "midpoint", skip=True)

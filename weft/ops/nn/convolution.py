@@ -19,6 +19,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.ops.base import call
 from weft.ops.contraction import numbers
 from weft.ops.nn.correlation import conv_op, spread_out, swap_features, turned
+from weft.ops.often import often
 from weft.ops.view.reshape import reshape
 from weft.ops.view.window import per_axis
 
@@ -287,6 +288,7 @@ def _check_room(
 
 
 @public
+@often
 def convolve(x1: Any, x2: Any, /, mode: str = "full") -> Tensor:
     """Discrete convolution of two vectors; `mode` is "full", "same" or "valid" as in NumPy."""
     a, b = _vectors("convolve", x1, x2, mode)
@@ -296,6 +298,7 @@ def convolve(x1: Any, x2: Any, /, mode: str = "full") -> Tensor:
 
 
 @public
+@often
 def correlate(x1: Any, x2: Any, /, mode: str = "valid") -> Tensor:
     """Cross-correlation of two vectors, `x2` conjugated; `mode` as in `convolve`."""
     a, b = _vectors("correlate", x1, x2, mode)

@@ -24,6 +24,7 @@ from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
 from weft.ops.gather import gather_op
 from weft.ops.norms import inexact, vector_norm
+from weft.ops.often import often
 from weft.ops.reduction import reduce, reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
@@ -60,6 +61,7 @@ def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
 
 
 @public
+@often
 def mse_loss(prediction: Any, /, target: Any, *, reduction: str = "mean") -> Tensor:
     """Squared differences."""
     x, y = _pair("mse_loss", prediction, target)
@@ -86,6 +88,7 @@ def smooth_l1_loss(
 
 
 @public
+@often
 def huber_loss(
     prediction: Any, /, target: Any, *, delta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -105,6 +108,7 @@ def _huber(difference: Any, delta: float) -> Any:
 
 
 @public
+@often
 def cross_entropy(
     logits: Any,
     /,

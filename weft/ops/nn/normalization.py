@@ -24,6 +24,7 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp
 from weft.ops.families import broadcast_shape, cast
 from weft.ops.norms import inexact, vector_norm
+from weft.ops.often import often
 from weft.ops.random.continuous import gumbel
 from weft.ops.random.discrete import bernoulli
 from weft.ops.reduction import reduce, reduce_max_op, reduce_sum_op
@@ -58,6 +59,7 @@ def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Ten
 
 
 @public
+@often
 def layer_norm(
     x: Any, /, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
@@ -96,6 +98,7 @@ def _affine(op: str, t: Any, weight: Any, bias: Any, shape: Shape, dtype: DType)
 
 
 @public
+@often
 def rms_norm(
     x: Any, /, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> Tensor:
@@ -115,6 +118,7 @@ def _features(op: str, t: Any) -> int:
 
 
 @public
+@often
 def group_norm(
     x: Any, /, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:

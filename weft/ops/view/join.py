@@ -16,6 +16,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Tangents, call
 from weft.ops.families import LogicalShapeOperation, as_tensors, cast
+from weft.ops.often import often
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import slice_axes
 
@@ -207,6 +208,7 @@ def concat(arrays: Any, /, axis: int | None = 0) -> Tensor:
 
 
 @public
+@often
 def stack(arrays: Any, /, axis: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis."""
     tensors = joined_tensors("stack", arrays)
