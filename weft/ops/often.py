@@ -92,7 +92,7 @@ def _enter(value: Any, key: list[Hashable], tensors: list[Tensor]) -> bool:
         key += (_TENSOR, impl.shape, impl.dtype)
         return True
     if kind is tuple or kind is list:
-        key += (kind, len(value))
+        key.append((kind, len(value)))
         return all(_enter(each, key, tensors) for each in value)
     key.append(freeze(value))
     return isinstance(value, _STATIC)
