@@ -1,5 +1,5 @@
 """What one small call costs: `x + y` on 4, 1 000 and 1 000 000 elements, a hundred assignments to
-elements one after another, and importing weft.
+elements one after another, composed functions of 64 numbers, and importing weft.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import harness
@@ -15,9 +16,17 @@ import numpy as np
 
 import weft as wf
 
+COMPOSED: dict[str, Callable[[Any, Any], Any]] = {
+    "median": lambda xp, x: xp.median(x),
+    "interp": lambda xp, x: xp.interp(x, x, x),
+    "std": lambda xp, x: xp.std(x),
+    "gradient": lambda xp, x: xp.gradient(x),
+    "roll": lambda xp, x: xp.roll(x, 1),
+}
+
 
 def workloads() -> harness.Workloads:
-    """Eager additions in every library that is installed."""
+    """Eager calls in every library that is installed."""
     table: harness.Workloads = {}
     for size in (4, 1_000, 1_000_000):
         a, b = np.ones(size, np.float32), np.full(size, 2, np.float32)
@@ -39,6 +48,21 @@ def workloads() -> harness.Workloads:
             table[f"{name}, 100 times, {size:,} elements"] = {
                 library: lambda x=x, program=program: program(x) for library, x in zeros.items()
             }
+    return table | composed()
+
+
+def composed() -> harness.Workloads:
+    """Functions of many ops, called on a few numbers."""
+    given = np.arange(64, dtype=np.float32)
+    x, table = wf.tensor(given), harness.Workloads()
+    for name, function in COMPOSED.items():
+        row: dict[str, Any] = {
+            "weft": lambda f=function: f(wf, x).data(),
+            "numpy": lambda f=function: f(np, given),
+        }
+        if harness.available("jax"):
+            row["jax"] = _composed_by_jax(function, given)
+        table[f"{name}, 64 elements"] = row
     return table
 
 
@@ -67,6 +91,12 @@ def _jax(a: Any, b: Any) -> Any:
     jnp = __import__("jax.numpy").numpy
     u, v = jnp.asarray(a), jnp.asarray(b)
     return lambda: (u + v).block_until_ready()
+
+
+def _composed_by_jax(function: Callable[[Any, Any], Any], given: Any) -> Any:
+    jnp = __import__("jax.numpy").numpy
+    x = jnp.asarray(given)
+    return lambda: function(jnp, x).block_until_ready()
 
 
 def import_time() -> dict[str, Any]:
