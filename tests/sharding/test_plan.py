@@ -200,3 +200,18 @@ def test_mistakes_are_named(keywords: dict[str, Any], error: Any, message: str) 
 def test_a_mesh_is_needed() -> None:
     with pytest.raises(ShardingError, match="DeviceMesh"):
         wf.plan(wf.exp, (2, 4), tensor(64, 64))
+
+
+def test_a_checkpointed_layer_is_planned_by_the_calls_inside() -> None:
+    def slopes(wrap: Any) -> Any:
+        def loss(p: list[dict[str, Any]], x: Any) -> Any:
+            for each in p:
+                x = wrap(layer)(x, each)
+            return (x * x).mean()
+
+        args, specs = (weights(4, 256), tensor(65536, 256)), (None, wf.P("data"))
+        return wf.plan(wf.grad(loss), GRID, *args, in_specs=specs, auto=False)
+
+    kept, computed_again = slopes(lambda f: f), slopes(wf.checkpoint)
+    assert computed_again.collectives == kept.collectives
+    assert computed_again.flops > kept.flops and computed_again.memory < kept.memory

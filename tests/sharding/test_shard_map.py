@@ -83,6 +83,25 @@ def test_a_solver_chooses_layouts_and_replay_enforces_them() -> None:
     assert str(fixed(x, w, v).sharding) == "[tp, dp]"
 
 
+def doubled_slope(x, w, v):
+    """The network, with twice the derivative it has."""
+    wrapped = wf.custom_vjp(network)
+    wrapped.defvjp(lambda *a: (network(*a), a), lambda a, ct: wf.vjp(network, *a)[1](2 * ct))
+    return wrapped(x, w, v)
+
+
+@pytest.mark.parametrize("inner", [wf.checkpoint(network), doubled_slope])
+def test_a_solver_chooses_layouts_around_captured_functions(inner) -> None:
+    x, w, v = data()
+    step = lambda *a: wf.sin(inner(*a)).sum()  # noqa: E731
+    chosen = wf.shard_map(step, GRID, (P("dp"), None, None), auto_sharding=True)
+    for f in (lambda run: run, lambda run: wf.grad(run, argnums=(0, 1, 2))):
+        for found, right in zip(
+            wf.tree_leaves(f(chosen)(x, w, v)), wf.tree_leaves(f(step)(x, w, v)), strict=True
+        ):
+            np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-10)
+
+
 @pytest.mark.promise("S3.25")
 def test_compute_and_communication_compile_together() -> None:
     x, w, v = data()

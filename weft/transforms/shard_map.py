@@ -131,19 +131,20 @@ def _solved(
 
 def _replay(traced: Trace, inputs: list[Tensor], chosen: Solution | None) -> tuple[Any, ...]:
     """Perform the recorded calls on sharded tensors; chosen layouts are enforced as they come."""
-    numbers = {node: number for number, node in enumerate(traced.nodes)}
+    numbers = {} if chosen is None else _planning.numbered(traced)
 
     def step(node: OutputRefs, args: tuple[Any, ...]) -> tuple[Any, ...]:
         with blamed(node.position):
-            number = numbers[node]
             if chosen is not None and node.op.leaf:
+                number = numbers[node]
                 args = tuple(
                     _placed(x, chosen.operands.get((number, k))) for k, x in enumerate(args)
                 )
             result: Any = call(node.op, args, node.params)
             found = result if isinstance(result, tuple) else (result,)
-            if chosen is None:
+            if chosen is None or isinstance(node.op, GraphCall):
                 return found
+            number = numbers[node]
             return tuple(_placed(x, chosen.nodes.get((number, k))) for k, x in enumerate(found))
 
     given = (*inputs, *traced.captures)

@@ -17,6 +17,7 @@ from weft.transforms.planning.plan import plan
 from weft.transforms.planning.problem import (
     Problem,
     graph_to_json,
+    numbered,
     problem_from_json,
     problem_of,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "SimpleSolver",
     "Solution",
     "graph_to_json",
+    "numbered",
     "plan",
     "problem_from_json",
     "problem_of",

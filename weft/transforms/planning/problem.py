@@ -1,7 +1,8 @@
 """A traced function as a sharding problem: what to place, its costs, what is fixed; also as JSON.
 
-Inputs are nodes as well and come first, so node `i` of the trace is node `len(inputs) + i` here.
-Calls that are alike share one `Signature`.
+Inputs are nodes as well and come first, so call `i` of the trace is node `len(inputs) + i` here. A
+captured function (a checkpoint, one with derivatives of its own) stands for the calls inside, which
+`numbered` counts. Calls that are alike share one `Signature`.
 
 The JSON form is an object with `format` ("weft sharding graph"), `version`, `mesh` (`name`,
 `shape`, `axis_names`), `nodes`, `outputs` (pairs node, slot), `fixed` (node, slot, spec) and `ties`
@@ -32,6 +33,7 @@ from weft.core.sharding.cost import spec_of
 from weft.core.sharding.steps import Layout, layout_of
 from weft.errors import ArgumentError, MissingRuleError, ShardingError
 from weft.ops.communication.apart import PutTogether, TakeApart
+from weft.ops.control.graph_call import GraphCall
 
 _json: Any = LazyModule("json")
 
@@ -210,26 +212,30 @@ def problem_of(
     """The sharding problem of a trace.
 
     `in_specs` fixes inputs by number, `out_specs` outputs by number, `fixed` results of calls by
-    (position in `trace.nodes`, slot). A tie (i, o) makes output o come out as input i went in.
+    (number of the call, slot). A tie (i, o) makes output o come out as input i went in.
     """
     if not isinstance(trace, Trace):
         raise ArgumentError(f"problem_of: expected a trace, got {shown(trace)}")
     count = len(trace.inputs)
     seen: dict[Any, Signature] = {}
     nodes = [Node(_input_signature(kind, seen)) for kind in trace.input_types]
-    number = {node: i for i, node in enumerate((*trace.inputs, *trace.nodes))}
     lines: dict[Position, str] = {}
-    for node in trace.nodes:
-        _check_planned(node, lines)
-        inputs = tuple((number[source], slot) for source, slot in node.inputs)
-        nodes.append(Node(_signature(node, seen), inputs, _line(node.position, lines)))
     places = {(i, 0): spec for i, spec in (in_specs or {}).items()}
-    for i, node in enumerate(trace.nodes):  # where the function itself says x.shard(mesh, spec)
-        spec = node.params.get("spec")
+
+    def step(node: OutputRefs, inputs: tuple[Ref, ...]) -> tuple[Ref, ...]:
+        _check_planned(node, lines)
+        if isinstance(node.op, GraphCall):
+            found: tuple[Ref, ...] = node.params["trace"].walk(inputs, step)
+            return found
+        place = len(nodes)
+        nodes.append(Node(_signature(node, seen), inputs, _line(node.position, lines)))
+        spec = node.params.get("spec")  # where the function itself says x.shard(mesh, spec)
         if isinstance(spec, ShardingSpec) and spec.mesh == mesh and not spec.open:
-            places[count + i, 0] = spec
+            places[place, 0] = spec
+        return tuple((place, slot) for slot in range(len(node.types)))
+
+    outputs = trace.walk([(i, 0) for i in range(count)], step)
     places |= {(count + i, slot): spec for (i, slot), spec in (fixed or {}).items()}
-    outputs = tuple((number[node], slot) for node, slot in trace.outputs)
     problem = Problem(mesh, tuple(nodes), outputs)
     checked = {ref: _checked(problem, f"node {ref}", ref, spec) for ref, spec in places.items()}
     results = {
@@ -243,6 +249,19 @@ def problem_of(
                 f" {problem.type(outputs[o])}: they cannot lie alike"
             )
     return Problem(mesh, tuple(nodes), outputs, checked, tuple(ties), results)
+
+
+def numbered(trace: Trace) -> dict[OutputRefs, int]:
+    """The number of each call of a trace: how many come before, inside captured functions too."""
+    found, count = {}, 0
+    for node in trace.nodes:
+        found[node] = count
+        count += _calls(node)
+    return found
+
+
+def _calls(node: OutputRefs) -> int:
+    return sum(map(_calls, node.params["trace"].nodes)) if isinstance(node.op, GraphCall) else 1
 
 
 def _input_signature(kind: TensorType, seen: dict[Any, Signature]) -> Signature:

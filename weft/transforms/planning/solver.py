@@ -34,11 +34,11 @@ _NOTHING = 1e-11  # costs that are smaller, as a part of the largest, are taken 
 
 @dataclass(frozen=True)
 class Solution:
-    """Where everything goes. Positions count as in the trace.
+    """Where everything goes. Calls have the numbers that `numbered` gives them.
 
     `inputs` has a spec for each trace input (captured tensors included); `nodes` for each
-    (position in `trace.nodes`, slot); `operands` for each (position in `trace.nodes`, operand): how
-    the call wants it, resharded before the call where it lies otherwise; `outputs` for each output.
+    (number of a call, slot); `operands` for each (number of a call, operand): how the call wants
+    it, resharded before the call where it lies otherwise; `outputs` for each output.
     """
 
     mesh: DeviceMesh
