@@ -104,6 +104,13 @@ OTHERS = {
         lambda: wf.vmap(wf.sin, spmd_axis_name=3)(X.shard(MESH, P())),
         ("vmap", "3"),
     ),
+    **{
+        f"a map spread over an axis that {title}": (
+            lambda name=name: wf.vmap(wf.sin, spmd_axis_name=name)(X.shard(MESH, P())),
+            ("vmap: spmd_axis_name", "'dat'", str(MESH)),
+        )
+        for title, name in {"is on no mesh": "dat", "is half on a mesh": ("data", "dat")}.items()
+    },
     "an axis that is no name": (lambda: wf.all_gather(X.shard(MESH, P("data")), 4), ("4",)),
 }
 

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from weft.core.common.handler import Handler, current, installed
-from weft.core.common.parameters import as_flag, as_function, as_integer
+from weft.core.common.parameters import as_flag, as_function, as_integer, shown
 from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import prefix_leaves, tree_flatten, tree_map, tree_unflatten
@@ -17,7 +17,7 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError
+from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError, ShardingError
 from weft.ops.communication.layout import spread_over
 from weft.ops.creation import arange
 from weft.ops.families import broadcast
@@ -188,8 +188,8 @@ def vmap(
     `in_axes` and `out_axes` may be trees that are prefixes of the arguments and the result; None
     leaves a value out. Keyword arguments are mapped over axis 0. `axis_name` lets the function use
     `psum`, `pmean`, `pmax` and `axis_index`; `spmd_axis_name` spreads the mapped axis over
-    axes of the mesh that an argument lies on. `loop=True` runs the function once for each slice, so
-    that Python may read values. Without a function it is a decorator.
+    axes of the mesh that arguments lie on, if they lie on one. `loop=True` runs the function once
+    for each slice, so that Python may read values. Without a function it is a decorator.
 
     >>> vmap(lambda x, y: x * y, in_axes=(0, None))(to_tensor([1.0, 2.0]), 3.0).tolist()
     [3.0, 6.0]
@@ -248,12 +248,23 @@ def _run_batched(
 
 
 def _mesh_of(level: Vmap, tensors: list[Tensor]) -> Any:
-    """The mesh that the map's axis is spread over: that of an argument with such an axis."""
-    if level.spmd_axis_name is None:
+    """The mesh that the map's axis is spread over: that of an argument with such axes."""
+    names = level.spmd_axis_name
+    if names is None:
         return None
-    wanted = set(level.spmd_axis_name)
-    meshes = (t.sharding.mesh for t in tensors)
-    return next((m for m in meshes if m is not None and wanted <= set(m.axis_names)), None)
+    meshes = [t.sharding.mesh for t in tensors if t.sharding.mesh is not None]
+    for mesh in meshes:
+        if set(names) <= set(mesh.axis_names):
+            return mesh
+    if not meshes:
+        return None
+    known = [axis for mesh in meshes for axis in mesh.axis_names]
+    wrong = next((axis for axis in names if axis not in known), names)
+    raise ShardingError(
+        f"vmap: spmd_axis_name: no argument lies on a mesh with {shown(wrong)}"
+        f" (there are {', '.join(map(str, dict.fromkeys(meshes)))})"
+        "\nhint: it names mesh axes; axis_name names the mapped axis for psum and the like"
+    )
 
 
 def _spread(level: Vmap, x: Tensor, mesh: Any) -> Tensor:
