@@ -193,6 +193,18 @@ def test_every_collective_by_axis_name() -> None:
         np.testing.assert_allclose(got.numpy(), want)
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (lambda v: wf.sum(wf.reduce_scatter(v, "dp", axis=1)), "reduce_scatter: axis 1"),
+        (lambda v: wf.sum(wf.all_to_all(v, "dp", axis=0, split=-1)), "all_to_all: axis 1"),
+    ],
+)
+def test_devices_never_get_pieces_of_different_shapes(body, text) -> None:
+    with pytest.raises(wf.errors.ShapeError, match=rf"{text} of a piece .*2 equal parts"):
+        wf.shard_map(lambda v: body(v)[None], GRID, P(), P("dp"), manual=True)(wf.ones((4, 5)))
+
+
 def test_a_result_that_differs_must_be_named() -> None:
     with pytest.raises(ShardingError, match=r"differs between devices along dp.*\n.*all_reduce"):
         wf.shard_map(lambda v: v, GRID, P("dp"), P(), manual=True)(data()[0])
@@ -223,6 +235,11 @@ def test_values_that_differ_between_devices_cannot_be_read() -> None:
             "exclude",
         ),
         (lambda x: wf.shard_map(wf.sin, GRID, memory=1)(x), ArgumentError, "auto_sharding"),
+        (
+            lambda x: wf.shard_map(lambda v: wf.all_gather(v, "z"), GRID, P(), P(), manual=True)(x),
+            ShardingError,
+            "all_gather: 'z' is no axis of mesh grid",
+        ),
     ],
 )
 def test_bad_arguments_say_what_is_legal(call, kind, text: str) -> None:

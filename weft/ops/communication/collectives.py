@@ -21,7 +21,7 @@ from weft.core.sharding.pieces import Shards
 from weft.core.sharding.steps import layout_of, without
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError, ShardingError
+from weft.errors import DTypeError, ShapeError, ShardingError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Tangents, call
 from weft.ops.communication import named
@@ -124,7 +124,11 @@ def piece_mesh(op: str, axes: Any) -> DeviceMesh | None:
         if mesh is not None:
             names = mesh.axis_names if axes is None else names_of(op, axes)
             for axis in names:
-                mesh.axis_size(axis)
+                if axis not in mesh.axis_names:
+                    raise ShardingError(
+                        f"{op}: {axis!r} is no axis of mesh {mesh}, whose pieces are seen here"
+                        f"\nhint: there are {', '.join(mesh.axis_names)}"
+                    )
             found: DeviceMesh = mesh
             return found
         handler = handler.outer
@@ -217,7 +221,17 @@ def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = N
     params: dict[str, Any] = {"axes": names, "axis": place, "count": mesh.parts(names)}
     if split is not None:
         params["split"] = normalize_axis(op.name, split, tensor.ndim) - tensor.ndim
+    _check_parts(op.name, tensor, params.get("split", place), params["count"])
     return call(by_name, (tensor,), params)
+
+
+def _check_parts(op: str, x: Tensor, axis: int, count: int) -> None:
+    """Refuse to give devices pieces of different shapes: a function sees one for all of them."""
+    if x.shape[axis] % count:
+        raise ShapeError(
+            f"{op}: axis {x.ndim + axis} of a piece of shape {x.shape} cannot be cut into {count}"
+            " equal parts\nhint: pad the axis"
+        )
 
 
 @public

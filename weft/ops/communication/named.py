@@ -15,7 +15,7 @@ from weft.core.common.parameters import shown
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import TensorType
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import ArgumentError
 from weft.ops.base import Linear, Operation, Tangents, call
 from weft.ops.families import cast
 from weft.ops.named_axis import unbound
@@ -98,7 +98,6 @@ class SumPartOver(NamedCollective):
     """This device's part, along `axis`, of the sum of all pieces."""
 
     def index(self, x: TensorType, *, axes: Any, axis: int, count: int) -> Factors:
-        _check_parts(self, x, axis, count)
         return _resized(self, x, {axis: x.shape[axis] // count})
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
@@ -109,7 +108,6 @@ class SwapOver(NamedCollective):
     """Send part j along `split` to device j; join what arrives along `axis`."""
 
     def index(self, x: TensorType, *, axes: Any, split: int, axis: int, count: int) -> Factors:
-        _check_parts(self, x, split, count)
         if split == axis:
             return _resized(self, x, {})
         sizes = {split: x.shape[split] // count, axis: x.shape[axis] * count}
@@ -126,13 +124,6 @@ class PermuteOver(NamedCollective):
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         back = tuple((target, source) for source, target in params["pairs"])
         return (call(self, (ct,), {**params, "pairs": back}),)
-
-
-def _check_parts(op: Operation, x: TensorType, axis: int, count: int) -> None:
-    if x.shape[axis] % count:
-        raise ShapeError(
-            f"{op}: axis {axis} of shape {x.shape} cannot be cut into {count} equal parts"
-        )
 
 
 def _resized(op: Operation, x: TensorType, sizes: dict[int, int]) -> Factors:
