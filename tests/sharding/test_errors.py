@@ -124,6 +124,22 @@ def test_other_wrong_calls_are_refused_by_name(name) -> None:
         assert text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "lay",
+    [
+        lambda mesh: X.shard(mesh, P("data")),
+        lambda mesh: wf.with_sharding_constraint(X, P(), mesh),
+        lambda mesh: wf.shard_map(wf.sin, mesh, P("data"))(X),
+        lambda mesh: wf.shard_map(wf.sin, mesh, P("data"), P("data"), manual=True)(X),
+    ],
+)
+def test_nothing_lies_on_devices_that_are_not_there(lay) -> None:
+    mesh = wf.DeviceMesh("pair", (2,), ("data",), devices=["cpu:0", "cuda:0"])
+    with pytest.raises(wf.errors.DeviceError, match=r"pair\(data=2\) has the device cuda:0"):
+        lay(mesh)
+    assert wf.plan(wf.sin, mesh, X).seconds > 0
+
+
 MIXED = {
     "add": lambda x, y: x + y,
     "matmul": lambda x, y: x @ y.mT,

@@ -106,6 +106,11 @@ class DeviceMesh:
         """Number of devices."""
         return prod(self.shape)
 
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of its devices, such as "cpu"."""
+        return frozenset(device.kind for device in self.devices)
+
     def axis_size(self, axis: str) -> int:
         """Number of devices along one axis."""
         if axis not in self.axis_names:

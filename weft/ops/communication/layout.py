@@ -16,7 +16,7 @@ from weft.core.sharding.dual import Dual
 from weft.core.sharding.pieces import Pieces, Shards
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError, ShardingError
+from weft.errors import ArgumentError, DeviceError, DTypeError, ShardingError
 from weft.ops.base import Tangents, call
 from weft.ops.communication.mesh import MESH, whole_tensor
 from weft.ops.communication.transfer import reshard as moved
@@ -178,6 +178,12 @@ def _laid_out(op: str, tensor: Tensor, mesh: Any, spec: Any, **wishes: Any) -> T
 
 def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any) -> ShardingSpec:
     """A user's partition as a spec for this tensor."""
+    if mesh.kinds != {"cpu"}:
+        other = next(device for device in mesh.devices if device.kind != "cpu")
+        raise DeviceError(
+            f"{op}: mesh {mesh} has the device {other}; tensors lie on meshes of the processor only"
+            "\nhint: leave out devices=, or predict what other devices do with wf.plan"
+        )
     if isinstance(spec, ShardingSpec):
         if spec.mesh != mesh or len(spec.axes) != tensor.ndim:
             raise ShardingError(
