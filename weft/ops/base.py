@@ -81,6 +81,7 @@ class Operation(metaclass=_OperationType):
     base: ClassVar[int | None] = None  # the operand that what is contracted is added to
     view: ClassVar[bool] = False  # on data the result is a view: no element is touched
     pure: ClassVar[bool] = True  # equal calls give equal results and may be shared or dropped
+    again: ClassVar[bool] = False  # what a call does besides computing may happen once more
     multiple: ClassVar[bool] = False  # results are a tuple, even when there is one
     ufunc: ClassVar[Any] = None  # a NumPy ufunc that is the whole meaning and can write into `out`
     home: ClassVar[Any] = None  # the ambient handler that alone gives the op its meaning

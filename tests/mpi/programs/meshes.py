@@ -193,6 +193,42 @@ def from_outside():
     return found
 
 
+def loops_by_hand():
+    """Processes meet in every step; derivatives and maps of such loops make them meet again."""
+    ring = [(i, (i + 1) % 4) for i in range(4)]
+
+    def turn(i, c, x):
+        return wf.sin(wf.ppermute(c, "x", ring)) + x * i
+
+    def add(c, r):
+        return c / 2 + wf.psum(r, "x"), c * r
+
+    def as_loops(x):
+        turned = wf.fori_loop(0, 4, lambda i, c: turn(i, c, x), x)
+        last, rows = wf.scan(add, x[0], turned)
+        asked = wf.psum(wf.sum(last), "x") > 0
+        return wf.cond(asked, lambda v: wf.pmax(v, "x") * v, lambda v: -v, rows)
+
+    def step_by_step(x):
+        c = x
+        for i in range(4):
+            c = turn(i, c, x)
+        last, rows = x[0], []
+        for r in c:
+            last, row = add(last, r)
+            rows.append(row)
+        v = wf.stack(rows)
+        return wf.where(wf.psum(wf.sum(last), "x") > 0, wf.pmax(v, "x") * v, -v)
+
+    run, plain = (by_hand(f, LINE, P("x"), P("x")) for f in (as_loops, step_by_step))
+    x, pair = wf.asarray(EVEN), wf.asarray(np.stack([EVEN, -EVEN]))
+    slope, right = wf.grad(total(run)), wf.grad(total(plain))
+    slopes = slope(x), wf.compile(slope)(x), wf.vmap(slope)(pair)
+    for found, expected in zip(slopes, (right(x), right(x), wf.vmap(right)(pair)), strict=True):
+        np.testing.assert_allclose(whole(found)[0], whole(expected)[0], rtol=1e-9, atol=1e-9)
+    return run(x), wf.jvp(run, (x,), (x,))[1], wf.vmap(run)(pair)
+
+
 def automatic():
     places = {"up": P(None, "tp"), "bias": P("tp"), "down": P("tp")}
     run = wf.shard_map(loss, GRID, in_specs=(places, P("dp"), P("dp")), out_specs=P())
@@ -350,6 +386,7 @@ CHECKS = {
     "gradients inside": (gradients_inside,),
     "megatron by hand": (megatron_by_hand,),
     "from outside": (from_outside,),
+    "loops by hand": (loops_by_hand,),
     "automatic": (automatic,),
     "solved": (solved,),
     "layouts": (layouts,),

@@ -52,6 +52,7 @@ class WorldOperation(Operation):
     """
 
     pure = False
+    again = True
     bare = True
     linear = Linear.JOINTLY
     widen = False

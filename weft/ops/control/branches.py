@@ -36,6 +36,7 @@ from weft.ops.control.subgraphs import (
     pushed,
     reached,
     repeat,
+    repeatable,
     retrace,
     smooth,
     spread,
@@ -74,7 +75,7 @@ class Switch(SubgraphOperation):
     def _run_all(
         self, size: int, index: Tensor, operands: Any, varies: Flags, branches: tuple[Trace, ...]
     ) -> tuple[Tensor, ...]:
-        if not self.pure:
+        if not all(map(repeatable, branches)):
             raise MissingRuleError(
                 f"{self}: no batch rule for a mapped choice: all branches would run, with effects"
             )
@@ -91,7 +92,7 @@ class Switch(SubgraphOperation):
         return results
 
     def jvp(self, primals: Any, tangents: Any, out: Any, *, branches: tuple[Trace, ...]) -> Any:
-        self.check_pure("jvp")
+        self.check_repeatable("jvp", *branches)
         index, *operands = primals
         active = tuple(t is not None for t in tangents[1:])
         moves = chosen(tangents[1:], active)
@@ -113,7 +114,7 @@ class Switch(SubgraphOperation):
         branches: tuple[Trace, ...],
         needed: Sequence[bool] | None = None,
     ) -> Tangents:
-        self.check_pure("vjp")
+        self.check_repeatable("vjp", *branches)
         index, *operands = primals
         active = smooth(operands)
         if needed is not None:

@@ -35,6 +35,7 @@ from weft.ops.control.subgraphs import (
     pushed,
     reached,
     reached_carries,
+    repeatable,
     retrace,
     rows,
     spread,
@@ -84,7 +85,7 @@ class WhileLoop(SubgraphOperation):
         self, size: int, args: Any, hidden: Flags, condition: Trace, body: Trace, consts: int
     ) -> tuple[Tensor, ...]:
         """Rows end at different steps: go on while any row does, and keep those that are done."""
-        if not self.pure:
+        if not (repeatable(condition) and repeatable(body)):
             raise MissingRuleError(
                 f"{self}: no batch rule for a mapped condition: finished rows would go on"
             )
@@ -114,7 +115,7 @@ class WhileLoop(SubgraphOperation):
     def jvp(
         self, primals: Any, tangents: Any, out: Any, *, condition: Trace, body: Trace, consts: int
     ) -> Any:
-        self.check_pure("jvp")
+        self.check_repeatable("jvp", condition, body)
         given = tuple(t is not None for t in tangents)
         moving = reached_carries(body, given[:consts], given[consts:], floats=True)
         active = (*given[:consts], *moving)
@@ -232,7 +233,7 @@ class Scan(SubgraphOperation):
         carries: int,
         **params: Any,
     ) -> Any:
-        self.check_pure("jvp")
+        self.check_repeatable("jvp", body)
         given = tuple(t is not None for t in tangents)
         fixed, init, sliced = grouped(given, (consts, carries))
         moving = reached_carries(body, fixed, init, sliced, floats=True)
@@ -274,7 +275,7 @@ class Scan(SubgraphOperation):
         carries: int,
         **params: Any,
     ) -> Backward:
-        self.check_pure("vjp")
+        self.check_repeatable("vjp", body)
         return Backward(args, body, consts, carries, needed)
 
     def _save(

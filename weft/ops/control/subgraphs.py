@@ -22,7 +22,7 @@ from weft.core.common.slots import FUNCTIONS
 from weft.core.common.trees import tree_flatten
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, Ref
-from weft.core.graph.trace import Trace
+from weft.core.graph.trace import Trace, subgraphs
 from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
@@ -61,13 +61,19 @@ class SubgraphOperation(Operation):
     def index(self, *types: Any, **params: Any) -> Factors:
         raise self.missing("notation")
 
-    def check_pure(self, rule: str) -> None:
-        """Refuse to derive from a subgraph whose effects would happen twice."""
-        if not self.pure:
+    def check_repeatable(self, rule: str, *traces: Trace) -> None:
+        """Refuse to derive from subgraphs whose effects may not happen twice."""
+        if not all(map(repeatable, traces)):
             raise MissingRuleError(
                 f"{self}: no {rule} rule: the function has effects, which would happen twice"
                 "\nhint: move calls with effects out of the function, or give the kernel pure=True"
             )
+
+
+def repeatable(trace: Trace) -> bool:
+    """Whether all that a subgraph does besides computing may happen again."""
+    inner = ((node.op, subgraphs(node.params)) for node in trace.effects)
+    return all(op.again or (found and all(map(repeatable, found))) for op, found in inner)
 
 
 class Recording:
