@@ -119,9 +119,19 @@ def other_size(x):
     return wf.all_reduce(wide.T @ wide)  # the size
 
 
+def other_whole(x):
+    y = x[:, :5] if first == 1 else x
+    return y.reshard(P())  # the whole
+
+
+def other_columns(x):
+    y = x[:, :4] if first == 1 else x
+    return y.reshard(P(None, "x"))  # the columns
+
+
 def divergence_is_told_with_lines():
     shown = {other_op: "the op of", other_shape: "# the shape", other_order: "the order of"}
-    shown[other_size] = "# the size"
+    shown |= {other_size: "# the size", other_whole: "# the whole", other_columns: "# the columns"}
     for function, text in shown.items():
         for run in (function, wf.compile(function)):
             _, x = start()

@@ -111,7 +111,8 @@ class ShareWorld(WorldOperation):
         return tuple(each for each in types for _ in params["members"])
 
     def eval(self, *xs: Array, members: Members, position: int, out: Out = _NEW) -> Any:
-        found = [each for x in xs for each in world().all_gather(x, members)]
+        count = len(members)
+        found = [each for x in xs for each in world().all_gather(x, members, (x.shape,) * count)]
         return _put(out, found)
 
 
@@ -173,7 +174,7 @@ class GatherWorld(WorldOperation):
         return _arriving(types[0], params["shapes"])
 
     def eval(self, x: Array, *, members: Members, shapes: Shapes, out: Out = _NEW) -> Any:
-        return _put(out, world().all_gather(x, members))
+        return _put(out, world().all_gather(x, members, _arriving_shapes(x, shapes)))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         members = params["members"]
@@ -195,7 +196,7 @@ class SwapWorld(WorldOperation):
         return _arriving(types[0], params["shapes"])
 
     def eval(self, *pieces: Array, members: Members, shapes: Shapes, out: Out = _NEW) -> Any:
-        return _put(out, world().all_to_all(pieces, members))
+        return _put(out, world().all_to_all(pieces, members, _arriving_shapes(pieces[0], shapes)))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         shapes = tuple(x.shape for x in primals)
@@ -237,10 +238,15 @@ def _put(out: Out, arrays: Sequence[Array]) -> tuple[Array, ...]:
     return tuple(arrays)
 
 
-def _arriving(held: TensorType, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
-    """The types of tensors like this one from other processes; batches lead there too."""
-    lead = held.shape[: held.rank - len(shapes[0])]
-    return tuple(TensorType((*lead, *shape), held.dtype) for shape in shapes)
+def _arriving(held: TensorType, shapes: Shapes) -> tuple[TensorType, ...]:
+    """The types of tensors like this one from other processes."""
+    return tuple(TensorType(shape, held.dtype) for shape in _arriving_shapes(held, shapes))
+
+
+def _arriving_shapes(held: Array | TensorType, shapes: Shapes) -> Shapes:
+    """The shapes of tensors like this one from other processes; batches lead there too."""
+    lead = held.shape[: len(held.shape) - len(shapes[0])]
+    return tuple((*lead, *shape) for shape in shapes)
 
 
 def _everyones(x: Tensor, members: Members) -> tuple[Tensor, ...]:

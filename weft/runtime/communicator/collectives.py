@@ -30,7 +30,7 @@ from weft.runtime.communicator.headers import (
     short_text,
     type_of,
 )
-from weft.runtime.communicator.interface import Communicator, Members, Reducer
+from weft.runtime.communicator.interface import Communicator, Members, Reducer, Shapes
 from weft.runtime.communicator.local import check_axis, check_own_messages, row_major
 from weft.runtime.communicator.parcels import NOTHING, as_bytes, put, split
 from weft.runtime.communicator.small_sum import Adder
@@ -106,10 +106,11 @@ class ProcessCommunicator(Communicator):
     def timeout(self, seconds: float) -> None:
         self._transport.timeout = float(seconds)
 
-    def all_gather(self, array: Array, members: Members) -> list[Array]:
+    def all_gather(self, array: Array, members: Members, shapes: Shapes = ()) -> list[Array]:
         group = self._group(members, "all_gather")
         carried = type_of(array.shape, array.dtype, "all_gather")
-        common = (str(carried.dtype), f"of {carried.rank} axes", group.text)
+        sizes = f"to shapes {short_text(str(shapes))}" if shapes else f"of {carried.rank} axes"
+        common = (str(carried.dtype), sizes, group.text)
         header = Header("all_gather", common, (carried,))
         found = self._trade_alike(group.peers, header, [array])
         own = row_major(array, "all_gather")
@@ -241,7 +242,9 @@ class ProcessCommunicator(Communicator):
             return row_major(array, "reduce_scatter", out)
         return self._run(plan.header, self._reduce_scatter, group, plan, array, axis, out)
 
-    def all_to_all(self, pieces: Sequence[Array], members: Members) -> list[Array]:
+    def all_to_all(
+        self, pieces: Sequence[Array], members: Members, shapes: Shapes = ()
+    ) -> list[Array]:
         group = self._group(members, "all_to_all")
         if len(pieces) != len(group.members):
             raise ArgumentError(
@@ -254,7 +257,10 @@ class ProcessCommunicator(Communicator):
             )
         common = (str(types[0].dtype), group.text)
         others = [i for i in range(len(pieces)) if i != group.position]
-        headers = [Header("all_to_all", common, (types[i],)) for i in others]
+        back = [TensorType(shape, types[0].dtype) for shape in shapes]
+        headers = [
+            Header("all_to_all", common, (types[i],), tuple(back[i : i + 1])) for i in others
+        ]
         found = self._trade(group.peers, headers, [[pieces[i]] for i in others])
         own = row_major(pieces[group.position], "all_to_all")
         return group.with_own([arrays[0] for arrays in found], own)

@@ -29,7 +29,7 @@ class Header:
     op: str
     common: tuple[str, ...]  # what every member must say alike
     carries: tuple[TensorType, ...] = ()  # what the block brings
-    expects: tuple[TensorType, ...] = ()  # what an exchange wants to be brought
+    expects: tuple[TensorType, ...] = ()  # what it wants to be brought; who exchanges says all
 
     @property
     def nbytes(self) -> int:
@@ -40,9 +40,9 @@ class Header:
         """Whether two ranks with these headers can go on together."""
         if self.op != other.op or self.common != other.common:
             return False
-        if self.op != "exchange":
-            return True
-        return self.carries == other.expects and self.expects == other.carries
+        told = self.op == "exchange"
+        pairs = ((self.expects, other.carries), (other.expects, self.carries))
+        return all(wanted == brought or not (wanted or told) for wanted, brought in pairs)
 
     def __str__(self) -> str:
         words = [self.op, *self.common]

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from weft.core.common.types import Array, DType, Shape, TensorType
 
 Members: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,11 @@ class Communicator(ABC):
     """Gives the line that a mismatch shows for this rank; by default where user code called."""
 
     @abstractmethod
-    def all_gather(self, array: Array, members: Members) -> list[Array]:
-        """The arrays of all members, by position; dtype and number of axes must agree."""
+    def all_gather(self, array: Array, members: Members, shapes: Shapes = ()) -> list[Array]:
+        """The arrays of all members, by position; dtype and number of axes must agree.
+
+        Members who say which `shapes` all arrays have must agree on those, too.
+        """
 
     @abstractmethod
     def all_reduce(
@@ -93,8 +97,13 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def all_to_all(self, pieces: Sequence[Array], members: Members) -> list[Array]:
-        """Give piece j to members[j]; the result has one piece from each of them, by position."""
+    def all_to_all(
+        self, pieces: Sequence[Array], members: Members, shapes: Shapes = ()
+    ) -> list[Array]:
+        """Give piece j to members[j]; the result has one piece from each of them, by position.
+
+        `shapes` are those that the pieces for this rank must have, if it says so.
+        """
 
     @abstractmethod
     def exchange(

@@ -11,7 +11,7 @@ from weft.core.common.dtypes import as_dtype
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, AxisError, RankMismatchError
 from weft.runtime.communicator.fold import fold_function
-from weft.runtime.communicator.interface import Communicator, Members, Reducer
+from weft.runtime.communicator.interface import Communicator, Members, Reducer, Shapes
 
 
 def row_major(array: Array, op: str, out: Array | None = None) -> Array:
@@ -31,7 +31,7 @@ class LocalCommunicator(Communicator):
         self.size = 1
         self.timeout = float(settings.rank_timeout)
 
-    def all_gather(self, array: Array, members: Members) -> list[Array]:
+    def all_gather(self, array: Array, members: Members, shapes: Shapes = ()) -> list[Array]:
         _check_alone(members, "all_gather")
         return [row_major(array, "all_gather")]
 
@@ -55,7 +55,9 @@ class LocalCommunicator(Communicator):
         check_axis(axis, array.ndim)
         return row_major(array, "reduce_scatter", out)
 
-    def all_to_all(self, pieces: Sequence[Array], members: Members) -> list[Array]:
+    def all_to_all(
+        self, pieces: Sequence[Array], members: Members, shapes: Shapes = ()
+    ) -> list[Array]:
         _check_alone(members, "all_to_all")
         if len(pieces) != 1:
             raise ArgumentError(f"all_to_all: {len(pieces)} pieces for 1 member")
