@@ -215,3 +215,25 @@ def test_a_checkpointed_layer_is_planned_by_the_calls_inside() -> None:
     kept, computed_again = slopes(lambda f: f), slopes(wf.checkpoint)
     assert computed_again.collectives == kept.collectives
     assert computed_again.flops > kept.flops and computed_again.memory < kept.memory
+
+
+PENDING = {
+    "divide": lambda s: (s / 3.0) @ s[:, 0],
+    "narrow cast": lambda s: wf.sin(s.astype(wf.float16)),
+    "wide cast": lambda s: wf.sin(s.astype(wf.float64)),
+    "stop_gradient": lambda s: wf.stop_gradient(s) + wf.cos(s),
+}
+
+
+@pytest.mark.parametrize("name", PENDING)
+def test_pending_sums_are_predicted_to_pass_where_they_pass(name: str) -> None:
+    def function(x: Any, w: Any) -> Any:
+        return PENDING[name](x @ w)
+
+    x, w = wf.ones((4, 8)), wf.ones((8, 4))
+    specs = wf.P(None, "model"), wf.P("model", None)
+    with wf.communication_log() as log:
+        found = function(x.shard(GRID, specs[0]), w.shard(GRID, specs[1]))
+        wf.reshard(found, wf.P())
+    plan = wf.plan(function, GRID, x, w, in_specs=specs, out_specs=wf.P(), auto=False)
+    assert sum(row.bytes for row in plan.collectives) == sum(each.bytes for each in log)

@@ -229,5 +229,5 @@ def _propagated(rules: Rules, operands: tuple[ShardingSpec, ...]) -> Strategy:
 
 def _passing(sign: Signature) -> Passing:
     """How pending reductions go through a call."""
-    moves = sign.view and len(sign.operands) == 1
-    return Passing(sign.linear == "jointly", sign.linear == "each", moves, sign.constants)
+    jointly, each = sign.linear == "jointly", sign.linear == "each"
+    return Passing(jointly, each, sign.moves, sign.constants)

@@ -8,8 +8,9 @@ The JSON form is an object with `format` ("weft sharding graph"), `version`, `me
 `shape`, `axis_names`), `nodes`, `outputs` (pairs node, slot), `fixed` (node, slot, spec) and `ties`
 (input number, output number: the output must come out as the input went in). A node has `op`
 ("input" for inputs), `inputs` (pairs node, slot), `operands` and `results` (shape, dtype),
-`factors` in index notation, `sizes` of the factors, `whole` ones, `linear`, `constants`, `combine`,
-`view`, `flops`, `bytes` and `source`, the user's line. A spec has `axes` and `pending`.
+`factors` in index notation, `sizes` of the factors, `whole` ones, how pending reductions pass
+(`linear`, `constants`, `moves`), `combine`, `view`, `flops`, `bytes` and `source`, the user's line.
+A spec has `axes` and `pending`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from weft.core.sharding.cost import spec_of
 from weft.core.sharding.steps import Layout, layout_of
 from weft.errors import ArgumentError, MissingRuleError, ShardingError
 from weft.ops.communication.apart import PutTogether, TakeApart
+from weft.ops.communication.mesh import passing_of
 from weft.ops.control.graph_call import GraphCall
 
 _json: Any = LazyModule("json")
 
 Ref: TypeAlias = tuple[int, int]  # node, slot
-FORMAT, VERSION = "weft sharding graph", 1
+FORMAT, VERSION = "weft sharding graph", 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,7 @@ class Signature:
     linear: str = "no"
     constants: tuple[int, ...] = ()
     combine: str = "add"
+    moves: bool = False
     view: bool = False
     flops: int = 0
     bytes: int = 0
@@ -123,6 +126,7 @@ def _node_data(node: Node) -> dict[str, Any]:
         "linear": sign.linear,
         "constants": sign.constants,
         "combine": sign.combine,
+        "moves": sign.moves,
         "view": sign.view,
         "flops": sign.flops,
         "bytes": sign.bytes,
@@ -181,6 +185,7 @@ def _read_node(data: Mapping[str, Any], seen: dict[str, Signature]) -> Node:
             data["linear"],
             tuple(data["constants"]),
             data["combine"],
+            data["moves"],
             data["view"],
             data["flops"],
             data["bytes"],
@@ -308,15 +313,17 @@ def _described(node: OutputRefs, operands: tuple[TensorType, ...]) -> Signature:
     except MissingRuleError:
         factors, sizes = _opaque(operands, node.types)
     cost = op.cost(*operands, **node.params)
+    passing = passing_of(op, operands, node.params)
     return Signature(
         op.name,
         factors,
         sizes,
         operands,
         node.types,
-        op.linear.name.lower(),
-        op.constants,
+        "jointly" if passing.jointly else "each" if passing.each else "no",
+        passing.constants,
         op.combine,
+        passing.moves,
         op.view,
         cost.flops,
         cost.bytes,
