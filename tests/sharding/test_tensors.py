@@ -105,6 +105,22 @@ def test_an_axis_that_an_assignment_covers_stays_split() -> None:
     assert {entry.axes for entry in log} <= {("y",)}
 
 
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+@each_spec
+def test_assignment_to_a_part_keeps_the_layout(index, spec) -> None:
+    def assigned(y):
+        y = wf.copy(y)
+        y[index] = 7.0
+        return y
+
+    x = table(spec)
+    wanted, laid = x.sharding, wf.copy(x)
+    laid[index] = 7.0
+    slope = wf.grad(lambda y: wf.sum(assigned(y) * y))(x)
+    for found in (laid, wf.compile(assigned)(x), slope):
+        assert found.sharding.settled == wanted.settled
+
+
 FUNCTIONS = {
     "mean": lambda x: wf.mean(x, axis=0),
     "var": lambda x: wf.var(x, axis=0),

@@ -116,6 +116,7 @@ def put(tensor: Any, index: Any, value: Any, op: str) -> None:
         if _is_there(tensor, index, value):
             return
         value = FUNCTIONS["index_set"](tensor, index, value)
+        value = FUNCTIONS["laid_out_like"](value, tensor)
         _check_fits(tensor, value, op)
         base = base_of(tensor)
         if base is None:

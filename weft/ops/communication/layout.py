@@ -227,6 +227,12 @@ def dual_of(x: Tensor) -> Dual:
 
 
 @public
+def laid_out_like(x: Tensor, like: Tensor) -> Tensor:
+    """`x` in the layout of a tensor that it takes the place of, if that one lies on a mesh."""
+    return x if like.sharding.mesh is None else call(reshard_like_op, (x, like), {})
+
+
+@public
 def spread_over(x: Tensor, mesh_axes: Any, mesh: DeviceMesh) -> Tensor:
     """`x` with its leading axis split by some mesh axes; the others keep their layout."""
     names = (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes)
