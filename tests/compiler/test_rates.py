@@ -17,7 +17,7 @@ import pytest
 import weft as wf
 from weft.compiler import peaks, rates
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.choices import choice_of, trying
+from weft.compiler.choices import for_threads, trying
 from weft.compiler.peaks import Peaks, best, blocks_of, measured_before
 from weft.compiler.rates import FIXED, HEAVY_FLOPS, calibrate_for, calibrated, products
 from weft.config import settings
@@ -163,7 +163,8 @@ def _weights(x: Any, w: Any, g: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["large", "strip", "bfloat16", "convolution"])
-def test_more_tiles_have_the_same_bits(name: str) -> None:
+def test_more_tiles_have_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "threads", 2)
     normal = np.random.default_rng(0).standard_normal
     given: list[Any] = {
         "large": [(600, 600), (600, 600)],
@@ -188,9 +189,8 @@ def test_more_tiles_have_the_same_bits(name: str) -> None:
 def test_many_threads_want_tiles_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, tasks in ((1, 0), (2, 0), (4, 0), (16, 32), (64, 128)):
         monkeypatch.setattr(settings, "threads", threads)
-        assert choice_of("a form").tasks == tasks
-        with trying({}, Choice(deep=8, tasks=5)):
-            assert choice_of("a form") == Choice(deep=8, tasks=5)
+        assert for_threads(Choice(deep=8)) == Choice(deep=8, tasks=tasks)
+        assert for_threads(Choice(tasks=5)) == Choice(tasks=5)
 
 
 def _heavy(text: str) -> str:

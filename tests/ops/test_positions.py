@@ -14,7 +14,7 @@ import weft as wf
 PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 NAMESPACES = {"": (wf, np), "linalg": (wf.linalg, np.linalg), "fft": (wf.fft, np.fft)}
 # Sums take `keepdims` after the axis; frequencies have a dtype here.
-OTHERWISE = frozenset("sum prod mean nansum nanprod nanmean fftfreq rfftfreq".split())
+OTHERWISE = frozenset("sum prod mean std var nansum nanprod nanmean fftfreq rfftfreq".split())
 CALLS: list[Any] = [  # among them such as NumPy's own signatures are not told of
     lambda xp, x: xp.zeros((2, 3), "int32"),
     lambda xp, x: xp.ones(4, bool),

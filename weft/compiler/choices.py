@@ -45,15 +45,7 @@ def trying(choices: Mapping[Form, Choice], others: Choice | None = None) -> Iter
 
 
 def choice_of(form: Form) -> Choice:
-    """The choice for a kernel: what was found best here, or what the model takes.
-
-    Either way products are cut into tiles enough for all threads.
-    """
-    found, threads = _chosen(form), settings.threads or pool.cores
-    return found if found.tasks or threads <= MANY else replace(found, tasks=EACH * threads)
-
-
-def _chosen(form: Form) -> Choice:
+    """The choice for a kernel: what was found best here, or what the model takes."""
     tried = _tried.get()
     if tried is not None:
         choices, others = tried
@@ -63,6 +55,12 @@ def _chosen(form: Form) -> Choice:
     kept = _kept()
     found = kept.get(_name(form)) if kept else None
     return rates().choice if found is None else found
+
+
+def for_threads(choice: Choice) -> Choice:
+    """The same choice with tiles enough for all threads, where they are many."""
+    threads = settings.threads or pool.cores
+    return choice if choice.tasks or threads <= MANY else replace(choice, tasks=EACH * threads)
 
 
 def keep(choices: Mapping[Form, Choice]) -> bool:

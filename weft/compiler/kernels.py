@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.choices import choice_of
+from weft.compiler.choices import choice_of, for_threads
 from weft.compiler.emit_cpu import emit, native_to
 from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import PIECE, Kernel, Loop, Reduce, Statement, Value, integer_of, walk
@@ -168,13 +168,14 @@ class KernelStore:
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)
             choice = choice_of(asked)
-            ways = (choice, forced_path(), settings.check_bounds)
+            cut_for = for_threads(choice)
+            ways = (cut_for, forced_path(), settings.check_bounds)
             key = (form.key, lifted, fixed, chosen_target(), ways)
             lifting, parameters = lift(kernel, form, lifted)
             found = self._made.get(key)
             if found is None:
                 with clock("lower"):
-                    kernels = self.scheduled(lifting, choice, *how)
+                    kernels = self.scheduled(lifting, cut_for, *how)
                 found = self._new(iter(kernels), choice, drafts, clock)
                 self._made[key] = found
                 if len(self._made) > MOST_KERNELS:

@@ -213,10 +213,10 @@ def sort(
     x: Any,
     /,
     axis: int | None = -1,
+    kind: str | None = None,
     *,
     descending: bool = False,
     stable: bool = True,
-    kind: str | None = None,
 ) -> Tensor:
     """Elements in order along an axis, or with `axis=None` all; NaN comes last.
 
@@ -230,10 +230,10 @@ def argsort(
     x: Any,
     /,
     axis: int | None = -1,
+    kind: str | None = None,
     *,
     descending: bool = False,
     stable: bool = True,
-    kind: str | None = None,
 ) -> Tensor:
     """Positions that sort an axis, or with `axis=None` all elements; always stable, NaN last."""
     return _in_order(argsort_op, "argsort", x, axis, descending, kind)

@@ -190,10 +190,10 @@ def cov(
     rowvar: bool = True,
     bias: bool = False,
     ddof: float | None = None,
-    *,
-    correction: float | None = None,
     fweights: Any = None,
     aweights: Any = None,
+    *,
+    correction: float | None = None,
 ) -> Tensor:
     """Covariance matrix of variables in rows (in columns with `rowvar=False`).
 
