@@ -97,8 +97,10 @@ def test_how_often_a_graph_must_come_is_a_setting(monkeypatch):
 
 def test_a_large_graph_is_compiled_at_once(monkeypatch):
     monkeypatch.setattr(settings, "compile_elements", 100)
+    monkeypatch.setattr(tier, "EACH", 45)
     _, compilations = counted()
     chain(data(3, 3)).numpy()
+    chain(data(7, 7)).numpy()  # of many calls, each of them small
     assert counted()[1] == compilations
     chain(data(10, 10)).numpy()
     assert counted()[1] == compilations + 1

@@ -21,6 +21,7 @@ from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
 from weft.runtime.cpu.code_ahead import hurrying
 
+EACH = 1 << 16  # elements of each call of a graph that is compiled at once: others take no longer
 MOST_GRAPHS = 256  # compiled graphs that are kept
 MOST_SEEN = 4096  # graphs whose first run is remembered
 
@@ -105,7 +106,7 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
         times = _seen[graph.key] = _seen.get(graph.key, 0) + 1
         if len(_seen) > MOST_SEEN:
             _seen.popitem(last=False)
-        large = graph.elements >= settings.compile_elements
+        large = graph.elements >= max(settings.compile_elements, EACH * len(order))
         if (times <= settings.compile_after and not large) or not jit.available():
             return False
         trace, strides = graph.trace()
