@@ -23,7 +23,7 @@ from weft.core.graph import (
     get_all_impls_topological,
     get_operations_topological,
 )
-from weft.errors import IndexingError
+from weft.errors import ArgumentError, IndexingError
 from weft.ops.base import Operation, call
 from weft.runtime.registry import runtime
 
@@ -390,6 +390,31 @@ def test_a_kernel_may_itself_record_read_and_flush(limits):
     after = z + aside
     assert after.numpy()[0, 0] == 28 + 7
     assert Busy.runs == 1
+
+
+@pytest.mark.parametrize("compile_after", [0, 100])
+def test_a_kernel_that_reads_its_own_result_is_told_so(monkeypatch, compile_after):
+    monkeypatch.setattr(settings, "compile_after", compile_after)
+    x, calls, held = large(), [], []
+
+    def endless(a):
+        calls.append(1)
+        assert len(calls) < 10
+        return held[0].numpy()
+
+    held.append(wf.call_custom_kernel(endless, x * 2, result_type=x.type))
+    with pytest.raises(ArgumentError, match="reads the call's own result"):
+        (held[0] + 1).numpy()
+    assert (x * 2 + 1).numpy()[0, 0] == 3
+
+
+def test_kernels_that_read_each_other_are_told_so():
+    x, held = large(), []
+    for other in (1, 0):
+        read = lambda a, other=other: held[other].numpy()  # noqa: E731
+        held.append(wf.call_custom_kernel(read, x, result_type=x.type))
+    with pytest.raises(ArgumentError, match="reads the call's own result"):
+        held[0].numpy()
 
 
 FORK = """

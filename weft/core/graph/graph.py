@@ -23,6 +23,7 @@ from weft.core.common.frozen import freeze
 from weft.core.common.source import Position, describe, user_position
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs, Ref
+from weft.errors import ArgumentError
 
 Executor: TypeAlias = Callable[[OutputRefs, tuple[Any, ...]], tuple[Any, ...]]
 
@@ -91,7 +92,9 @@ class ComputeGraph:
         self._table: weakref.WeakValueDictionary[Any, OutputRefs] = weakref.WeakValueDictionary()
         self._table_lock = threading.RLock()  # held for moments: recording never waits for a run
         self._run_lock = threading.RLock()
-        self._running = 0  # how many kernels are on the stack of the thread that holds the lock
+        # What runs on the stack of the thread that holds the lock: calls, and graphs as a whole.
+        self._running: tuple[OutputRefs, ...] = ()
+        self._begun: tuple[set[OutputRefs], ...] = ()
         self._held_bytes = 0  # data that pending calls refer to, counted since the last flush
         self._flush_position: Position | None = None
 
@@ -104,6 +107,20 @@ class ComputeGraph:
     def pending(self) -> int:
         """How many recorded calls have not run."""
         return len(self._table)
+
+    @property
+    def _runs(self) -> bool:
+        return bool(self._running or self._begun)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether a kernel is on this thread's stack: reads of other threads wait for it."""
+        if not self._run_lock.acquire(blocking=False):
+            return False
+        try:
+            return self._runs
+        finally:
+            self._run_lock.release()
 
     def record(
         self,
@@ -153,7 +170,7 @@ class ComputeGraph:
         it, and whoever reads it runs it again and gets the error.
         """
         with self._run_lock:
-            if self._running:  # a kernel that runs user code came here: its own call is pending too
+            if self._runs:  # a kernel that runs user code came here: its own call is pending too
                 return
             self.counters.flushes += 1
             if self._run_whole(self._all_pending(), ()):
@@ -195,12 +212,15 @@ class ComputeGraph:
         order = [n for n in get_operations_topological(roots) if not n.realized]
         if len(order) < 2 and all(node.op.leaf for node in order):
             return False
+        if any(not begun.isdisjoint(order) for begun in self._begun):
+            return False  # a kernel reads what runs with it: one by one, that comes to an end
         keys = [node.key for node in order]  # which calls that have run do not keep
-        self._running += 1
+        before, nodes = self._begun, set(order)
+        self._begun = (*before, nodes)  # nothing is called, so no interrupt comes before `try`
         try:
             done: bool = _runner[0].run(order, wanted)
         finally:
-            self._running -= 1
+            self._begun = before
         if done:
             self.counters.executions += 1
             with self._table_lock:
@@ -222,13 +242,19 @@ class ComputeGraph:
                 yield node
 
     def _run(self, node: OutputRefs) -> None:
+        if node in self._running:
+            raise ArgumentError(
+                f"{node.name}: its function reads the call's own result, which is not there before"
+                " the function returns\nhint: compute it from the function's arguments"
+            )
         arrays = tuple(source.results[slot] for source, slot in node.inputs)  # type: ignore[index]
-        self._running += 1
+        before = self._running
+        self._running = (*before, node)
         try:
             with Located(node):
                 results = execute(node, arrays)
         finally:
-            self._running -= 1
+            self._running = before
         self.counters.nodes_run += 1
         self._forget(node)
         node.finish(results)
@@ -242,7 +268,7 @@ class ComputeGraph:
         """Start a forked child with free locks: a thread that is not in the child may hold them."""
         self._table_lock = threading.RLock()
         self._run_lock = threading.RLock()
-        self._running = 0
+        self._running, self._begun = (), ()
 
     @contextmanager
     def context(self) -> Iterator[ComputeGraph]:
