@@ -370,6 +370,32 @@ def test_threads_that_call_first_compile_once(x):
     assert len(runs) == compiled.stats.compilations == 1
 
 
+def test_a_kernel_may_call_what_is_compiled_while_another_thread_traces_and_reads():
+    begun, tracing = threading.Event(), threading.Event()
+    x, found = wf.ones(20_000), []
+    outer = x * 3
+
+    def kernel(a):
+        begun.set()
+        assert tracing.wait(20)
+        return wf.compile(lambda x: x * 2)(wf.asarray(a)).numpy()
+
+    @wf.compile
+    def reads(x):
+        tracing.set()
+        return x + outer.numpy()[5]
+
+    pending = wf.call_custom_kernel(kernel, x + 1, result_type=x.type)
+    reader = threading.Thread(target=lambda: found.append(pending.numpy()[0]), daemon=True)
+    reader.start()
+    assert begun.wait(20)
+    tracer = threading.Thread(target=lambda: found.append(reads(wf.ones(3))[0].item()), daemon=True)
+    tracer.start()
+    for thread in (reader, tracer):
+        thread.join(20)
+    assert sorted(found) == [4, 4]
+
+
 class Searching:
     """Stands for `gc`, and remembers what is asked of it."""
 

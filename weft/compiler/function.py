@@ -25,6 +25,7 @@ from weft.compiler.specialization import Specialization
 from weft.compiler.statistics import CompilationStats, Counting
 from weft.core.common.handler import current
 from weft.core.common.locks import lock_for
+from weft.core.graph.graph import GRAPH
 from weft.core.graph.trace import Trace
 from weft.errors import ArgumentError
 
@@ -126,6 +127,17 @@ class CompiledFunction:
         return f"<compiled {self.name}>"
 
     def _general(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if not GRAPH.runs_here:
+            return self._find_and_run(args, keywords)
+        lock = _tracing
+        if not lock.acquire(blocking=False):  # who traces may wait for the kernel that called us
+            return self._function(*args, **keywords)
+        try:
+            return self._find_and_run(args, keywords)
+        finally:
+            lock.release()
+
+    def _find_and_run(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         call = self._parameters.call(args, keywords)
         found, captured = self._specialization(call, args, keywords)
         if not found.runs_plainly(call, captured):
