@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -107,3 +109,26 @@ def test_what_does_not_match_is_named(attempt, text):
 def test_tensor_leaves_are_only_the_tensors():
     x = wf.ones(2)
     assert wf.tensor_leaves({"a": [1, x], "b": ("text", Layer(x, None))}) == [x, x]
+
+
+LATE = """
+import atexit
+@atexit.register
+def late():
+    for use in (wf.compile, wf.grad, wf.vmap):
+        try:
+            use(lambda x: wf.sum(x["a"]))({"a": wf.ones(3)})
+        except wf.errors.TreeError as error:
+            print("hint: what uses weft at exit" in str(error))
+import weft as wf
+@atexit.register
+def in_time():
+    print(wf.compile(lambda x: wf.sum(x["a"]))({"a": wf.ones(3)}).item())
+"""
+
+
+def test_trees_are_not_taken_for_leaves_once_python_has_let_the_registry_go():
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["3.0", "True", "True", "True"], done.stderr

@@ -6,6 +6,7 @@ live in the namespace `weft`, so that no other library's registrations interfere
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
@@ -21,6 +22,26 @@ from weft.errors import TreeError
 NAMESPACE = "weft"
 PyTreeDef: TypeAlias = PyTreeSpec
 C = TypeVar("C", bound=type)
+
+
+class _Ending:
+    """Stands for optree while Python ends: a registry that is empty takes every tree for a leaf."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        if self._library.tree_leaves(None):
+            raise TreeError(
+                f"{name}: Python is ending, and the registry of trees has been let go"
+                "\nhint: what uses weft at exit should be registered after `import weft`"
+            )
+        return getattr(self._library, name)
+
+
+@atexit.register
+def _end() -> None:
+    globals()["optree"] = _Ending(optree)
 
 
 def _predicate(op: str, is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool] | None:
