@@ -309,3 +309,20 @@ def test_order_functions_map_over_a_batch():
         got = wf.vmap(lambda v, n=name: getattr(wf, n)(v, axis=0))(x)
         want = np.stack([getattr(wf, name)(row, axis=0).numpy() for row in x])
         np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_of_tensors_with_many_axes_are_put_in_order(descending):
+    flat = wf.asarray([3.0, 1.0, float("nan"), 2.0])
+    x = wf.reshape(flat, (1,) * 35 + (2, 2))
+    small = wf.reshape(flat, (2, 2))
+    for function in (wf.sort, wf.argsort):
+        expected = function(small, descending=descending).numpy()
+        found = function(x, descending=descending)
+        assert found.shape == x.shape
+        np.testing.assert_array_equal(found.numpy().reshape(2, 2), expected)
+    slope = wf.grad(lambda x: wf.sum(wf.sort(x, axis=-2)[..., 0, :]))(x)
+    assert slope.numpy().ravel().tolist() == [1, 1, 0, 0]
+    positions = wf.argsort(x)
+    assert wf.take_along_axis(x, positions, axis=-1).shape == x.shape
+    assert wf.complex(x, x).dtype == wf.complex64

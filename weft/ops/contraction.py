@@ -40,7 +40,7 @@ class Matmul(Pairs, Operation):
     work = 2
 
     def eval(self, a: Array, b: Array) -> Array:
-        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        lead = broadcast_shape(self.name, a.shape[:-2], b.shape[:-2])
         out = np.empty(lead + (a.shape[-2], b.shape[-1]), np.result_type(a, b))
         self.write(out, a, b)
         return out

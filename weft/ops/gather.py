@@ -26,7 +26,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import IndexingError
 from weft.ops.base import Cost, Example, Linear, Operation, Tangents, call
 from weft.ops.exact import orders_zeros
-from weft.ops.families import cast
+from weft.ops.families import broadcast_shape, cast
 
 OUT_OF_RANGE = "index {index} is out of range for an axis of size {size}"
 FEW = 16  # times fewer elements are picked than there are: their cotangents are added in place
@@ -99,7 +99,7 @@ class Gather(Operation):
         if not lead_i or not lead_x:
             taken: Array = np.take(table, flat, axis=cut)
             return taken
-        lead = np.broadcast_shapes(lead_x, lead_i)
+        lead = broadcast_shape(self.name, lead_x, lead_i)
         points, count = flat.shape[len(lead_i) :], prod(lead)
         core = table.shape[cut:]
         table = np.broadcast_to(table, lead + core).reshape((count, *core))
@@ -211,7 +211,8 @@ class Scatter(Operation):
         sizes, slices = core[:indexed], core[indexed:]
         flat = flat_positions(self.name, indices, sizes, mode)
         points = flat.shape[flat.ndim - picks :]
-        lead = np.broadcast_shapes(
+        lead = broadcast_shape(
+            self.name,
             x.shape[: x.ndim - len(core)],
             flat.shape[: flat.ndim - picks],
             updates.shape[: updates.ndim - picks - rest],

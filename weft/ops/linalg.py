@@ -25,6 +25,7 @@ from weft.ops.creation import zeros
 from weft.ops.diagonals import diagonal, tril, triu
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj, real
+from weft.ops.families import broadcast_shape
 from weft.ops.matrices import FewRowsOperation, MatrixOperation, lapack, singular_text
 from weft.ops.order import take_along_axis
 from weft.ops.reduction import sum as sum_over
@@ -149,7 +150,7 @@ class TriangularSolve(FewRowsOperation):
     def lapack(
         self, a: Array, b: Array, *, lower: bool, unit_diagonal: bool, transpose: bool
     ) -> Array:
-        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        lead = broadcast_shape(self.name, a.shape[:-2], b.shape[:-2])
         a = np.broadcast_to(a, lead + a.shape[-2:])
         out = np.array(np.broadcast_to(b, lead + b.shape[-2:]), copy=True, order="C")
         if out.size == 0:

@@ -12,6 +12,7 @@ from weft.core.common import dtypes
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import Operation, Types
+from weft.ops.families import broadcast_shape
 from weft.ops.few import MOST, MOST_COLUMNS, Found
 from weft.ops.functions.numpy_scalars import NumpyScalars
 
@@ -70,7 +71,7 @@ class FewRowsOperation(MatrixOperation):
         found, bad = self.few(NumpyScalars, *matrices, **params)
         if bad is not None and np.any(bad):
             raise ArgumentError(self.problem)
-        lead = np.broadcast_shapes(*(a.shape[:-2] for a in arrays))
+        lead = broadcast_shape(self.name, *(a.shape[:-2] for a in arrays))
         made = np.empty((*lead, len(found), len(found[0])), arrays[0].dtype)
         for i, row in enumerate(found):
             for j, x in enumerate(row):

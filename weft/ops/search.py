@@ -66,7 +66,7 @@ class Searchsorted(Operation):
         row, values = (v.astype(np.float32) if dtypes.is_narrow(v.dtype) else v for v in (x1, x2))
         if row.ndim == 1:
             return np.asarray(np.searchsorted(row, values, side))
-        lead = np.broadcast_shapes(row.shape[:-1], values.shape[:-1])
+        lead = broadcast_shape(self.name, row.shape[:-1], values.shape[:-1])
         row = np.broadcast_to(row, (*lead, row.shape[-1]))
         values = np.broadcast_to(values, (*lead, values.shape[-1]))
         out = np.empty(values.shape, np.int64)

@@ -6,6 +6,8 @@ both zeros are equal, and so are all NaNs, which come last unless said otherwise
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +38,14 @@ class Ordering(Operation):
         """What a kernel is to give: positions or values, in which order."""
         return {"positions": True, "descending": descending}
 
+    def eval(self, x: Array, **params: Any) -> Array:
+        made = self.ordered(x.reshape(prod(x.shape[:-1]), x.shape[-1]), **params)
+        return made.reshape(*x.shape[:-1], made.shape[-1])
+
+    @abstractmethod
+    def ordered(self, x: Array, **params: Any) -> Array:
+        """The same for the rows of a matrix: NumPy sorts arrays of up to 32 axes."""
+
 
 class Argsort(Ordering):
     """Positions that sort the last axis; equal elements keep their order, NaN comes last."""
@@ -50,7 +60,7 @@ class Argsort(Ordering):
     def dtype(self, *found: DType, **params: Any) -> DType:
         return dtypes.int64
 
-    def eval(self, x: Array, *, descending: bool) -> Array:
+    def ordered(self, x: Array, *, descending: bool) -> Array:  # type: ignore[override]
         x = _comparable(x)
         if not descending:
             return np.argsort(x, kind="stable")
@@ -81,10 +91,10 @@ class Sort(Ordering):
         """What a kernel is to give: values."""
         return {"positions": False, "descending": descending}
 
-    def eval(self, x: Array, *, descending: bool) -> Array:
+    def ordered(self, x: Array, *, descending: bool) -> Array:  # type: ignore[override]
         if not descending and not dtypes.is_narrow(x.dtype):
             return np.sort(x, kind="stable")
-        order = argsort_op.eval(x, descending=descending)
+        order = argsort_op.ordered(x, descending=descending)
         return np.take_along_axis(x, order, -1)
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
@@ -115,7 +125,7 @@ class TopPositions(Ordering):
         """What a kernel is to give: positions, NaN as the largest of all."""
         return {"positions": True, "descending": largest, "missing_first": largest}
 
-    def eval(self, x: Array, *, k: int, largest: bool) -> Array:
+    def ordered(self, x: Array, *, k: int, largest: bool) -> Array:  # type: ignore[override]
         x = _comparable(x)
         order = _largest_first(x) if largest else np.argsort(x, kind="stable")
         return order[..., :k]

@@ -23,7 +23,7 @@ from weft.ops.base import Example, Linear, Tangents
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import atan2
 from weft.ops.elementwise.rounding import sign
-from weft.ops.families import BinaryOperation, UnaryOperation, cast
+from weft.ops.families import BinaryOperation, UnaryOperation, broadcast_shape, cast
 
 
 class Abs(UnaryOperation):
@@ -126,7 +126,7 @@ class Complex(BinaryOperation):
         return dtypes.complex_of(found[-1])
 
     def eval(self, x: Array, y: Array) -> Array:
-        shape = np.broadcast_shapes(x.shape, y.shape)
+        shape = broadcast_shape(self.name, x.shape, y.shape)
         result = np.empty(shape, dtypes.complex_of(np.promote_types(x.dtype, y.dtype)))
         result.real, result.imag = x, y
         return result

@@ -15,7 +15,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Example, Tangents, call
-from weft.ops.families import LogicalShapeOperation, as_tensors, cast
+from weft.ops.families import LogicalShapeOperation, as_tensors, broadcast_shape, cast
 from weft.ops.often import often
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import slice_axes
@@ -49,7 +49,7 @@ class Pad(LogicalShapeOperation):
 
     def eval(self, x: Array, fill: Array, *, low: Shape, high: Shape, interior: Shape) -> Array:
         core = x.shape[x.ndim - len(low) :]
-        lead = np.broadcast_shapes(x.shape[: x.ndim - len(low)], fill.shape)
+        lead = broadcast_shape(self.name, x.shape[: x.ndim - len(low)], fill.shape)
         sizes = padded_shape(core, low, high, interior)
         out: Array = np.empty(lead + sizes, x.dtype)
         out[...] = fill.reshape(fill.shape + (1,) * len(low))
@@ -140,7 +140,7 @@ class Concat(LogicalShapeOperation):
         leads = {a.shape[: a.ndim + axis] for a in arrays}
         if len(leads) == 1:
             return np.concatenate(arrays, axis)
-        lead = np.broadcast_shapes(*leads)
+        lead = broadcast_shape(self.name, *leads)
         full = [np.broadcast_to(a, lead + a.shape[a.ndim + axis :]) for a in arrays]
         return np.concatenate(full, axis)
 

@@ -17,7 +17,7 @@ from weft.core.tensor.views import alias
 from weft.errors import IndexingError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import Example, Tangents, call
-from weft.ops.families import LogicalShapeOperation, broadcast
+from weft.ops.families import LogicalShapeOperation, broadcast, broadcast_shape
 
 LARGE, FEW = 1 << 11, 16  # elements of an operand, and times fewer of a slice: added in place
 
@@ -157,7 +157,9 @@ class SliceUpdate(LogicalShapeOperation):
         self, x: Array, window: Array, *, starts: Shape, lengths: Shape, steps: Shape
     ) -> Array:
         count = len(starts)
-        lead = np.broadcast_shapes(x.shape[: x.ndim - count], window.shape[: window.ndim - count])
+        lead = broadcast_shape(
+            self.name, x.shape[: x.ndim - count], window.shape[: window.ndim - count]
+        )
         out = np.array(np.broadcast_to(x, lead + x.shape[x.ndim - count :]), order="C", copy=True)
         slice_op.eval(out, starts=starts, lengths=lengths, steps=steps)[...] = window
         return out
