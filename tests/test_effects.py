@@ -10,10 +10,32 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.core.common.handler import Handler, current, installed, perform
+from weft.core.common.context import current_device, default_float
+from weft.core.common.handler import Handler, _current, current, installed, perform
 from weft.core.common.slots import OPS
+from weft.core.common.source import _wanted
+from weft.core.sharding.log import _logs
 from weft.errors import LeakedTensorError, MissingRuleError
 from weft.ops.base import Operation, call
+from weft.ops.random.state import generator
+
+GENERATOR = wf.random.Generator(2)
+
+
+def state():
+    """All that blocks change."""
+    handlers, each = [], current()
+    while each is not None:
+        handlers.append(each)
+        each = each.outer
+    return (
+        handlers,
+        default_float(),
+        current_device(),
+        generator(),
+        [*map(id, _logs.get())],
+        _wanted.get(),
+    )
 
 
 class Log(Handler):
@@ -111,6 +133,81 @@ def test_a_handler_is_removed_when_its_block_fails():
     with pytest.raises(KeyError), Log():
         raise KeyError
     assert current() is None
+
+
+def test_an_interrupt_while_a_handler_is_installed_leaves_none(monkeypatch):
+    class Interrupted:
+        get, is_first = _current.get, True
+
+        def set(self, value):
+            _current.set(value)
+            if self.is_first:
+                self.is_first = False
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.core.common.handler._current", Interrupted())
+    with pytest.raises(KeyboardInterrupt), wf.no_grad():
+        pass
+    assert current() is None
+
+
+def opened(block):
+    with block:
+        yield
+        yield
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (lambda: wf.default_dtype("float64"), lambda: wf.default_dtype("float16")),
+        (lambda: wf.default_device("cpu:1"), lambda: wf.defaults_like(wf.ones(1, device="cpu:2"))),
+        (lambda: wf.random.using(wf.random.Generator(1)), lambda: wf.random.using(GENERATOR)),
+        (wf.no_grad, wf.debug_nans),
+        (wf.debug_nans, wf.no_grad),
+        (wf.communication_log, wf.communication_log),
+    ],
+)
+def test_blocks_of_generators_may_end_in_any_order(blocks, first):
+    before = state()
+    generators = [opened(make()) for make in blocks]
+    alone = []
+    for each in generators:
+        next(each)
+        alone.append(state())
+    generators[first].close()
+    assert state() == alone[0] if first else state() not in (before, alone[0])
+    generators[1 - first].close()
+    assert state() == before
+
+
+def test_a_block_may_be_opened_again_and_inside_itself():
+    for block in (wf.random.using(GENERATOR), wf.debug_nans(), wf.no_grad()):
+        before = state()
+        for _ in range(2):
+            with block:
+                once = state()
+                with block:
+                    assert state() != before
+                assert state() == once != before
+            assert state() == before
+    setting = wf.default_dtype("float64")
+    for _ in range(2):
+        with setting:
+            with setting:
+                assert default_float() == wf.float64
+            assert default_float() == wf.float64
+        assert default_float() == wf.float32
+
+
+def test_a_block_that_a_transform_has_ended_takes_no_other_with_it():
+    inner = opened(wf.no_grad())
+    with wf.no_grad():
+        outer = current()
+        wf.grad(lambda x: next(inner) or x)(1.0)
+        inner.close()
+        assert current() is outer
 
 
 def test_every_result_is_a_fresh_impl():

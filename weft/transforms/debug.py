@@ -6,8 +6,7 @@ backward pass that runs after it has ended, by leaving a probe behind each op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -15,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
-from weft.core.common.handler import Handler, installed, perform
+from weft.core.common.handler import Blocks, Handler, installed, perform
 from weft.core.common.parameters import as_function
 from weft.core.common.slots import public
-from weft.core.common.source import Position, describe, keeping_positions, user_position
+from weft.core.common.source import Position, describe, keep_positions, user_position
 from weft.core.common.types import Array, TensorType
 from weft.core.tensor.tensor import Tensor
 from weft.errors import NotFiniteError
@@ -197,13 +196,26 @@ class DebugNans(Handler):
             )
 
 
+class NanBlocks(Blocks):
+    """Blocks that stop at the first NaN."""
+
+    def handler(self) -> Handler:
+        return DebugNans()
+
+    def __enter__(self) -> None:
+        keep_positions(1)
+        super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        keep_positions(-1)
+
+
 @public
-@contextmanager
-def debug_nans() -> Iterator[None]:
+def debug_nans() -> NanBlocks:
     """`with debug_nans():` — raise `NotFiniteError` at the first NaN, naming op and line.
 
     It looks into backward passes and mapped functions that run inside the block; a backward op is
     put down to the line of its forward op.
     """
-    with keeping_positions(), DebugNans():
-        yield
+    return NanBlocks()

@@ -8,7 +8,7 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, ParamSpec, TypeVar
 
 from weft.core.common import dtypes
-from weft.core.common.handler import Handler, current, installed, perform
+from weft.core.common.handler import Blocks, Handler, installed, perform
 from weft.core.common.parameters import as_function
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
@@ -77,16 +77,11 @@ class NoGrad(Handler):
             return stopped(result)
 
 
-class NoGradBlock:
-    """Opens blocks, each with a handler of its own: in each other, in threads, in transforms."""
+class NoGradBlock(Blocks):
+    """Blocks in which nothing is differentiated; a decorator, too."""
 
-    def __enter__(self) -> None:
-        NoGrad().__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        handler = current()
-        if isinstance(handler, NoGrad):  # not so where a generator has gone to another thread
-            handler.__exit__(*raised)
+    def handler(self) -> Handler:
+        return NoGrad()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """The function with such a block around each call: `@no_grad()`."""

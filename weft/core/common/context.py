@@ -5,7 +5,7 @@ Threads start with the library's defaults (float32 on `cpu:0`); asyncio tasks in
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -20,20 +20,57 @@ from weft.errors import ArgumentError, DTypeError
 
 T = TypeVar("T")
 
-_dtype: ContextVar[DType] = ContextVar("weft_default_dtype", default=dtypes.float32)
-_device: ContextVar[Device] = ContextVar("weft_default_device", default=CPU)
+
+class Layers(Generic[T]):
+    """A context-local value that blocks change; those of generators may end in any order.
+
+    A layer says who laid it, the value, and whether it ends with a block or holds for good.
+    """
+
+    def __init__(self, name: str, default: T) -> None:
+        self._layers: ContextVar[tuple[tuple[object, T, bool], ...]]
+        self._layers = ContextVar(name, default=((None, default, True),))
+
+    def get(self) -> T:
+        """The value that holds here."""
+        return self._layers.get()[-1][1]
+
+    def change(self, owner: object, value: T) -> None:
+        """Have `value` hold from here on, instead of what was to hold for good before."""
+        layers = self._layers.get()
+        kept = layers if layers[-1][2] else layers[:-1]
+        self._layers.set((*kept, (owner, value, False)))
+
+    def begin(self, owner: object, value: T) -> None:
+        """Begin a block; what its owner has changed for good ends with it."""
+        kept = [each for each in self._layers.get() if each[0] is not owner or each[2]]
+        self._layers.set((*kept, (owner, value, True)))
+
+    def end(self, owner: object) -> None:
+        """End the last block of this owner, with what was changed for good inside."""
+        layers = self._layers.get()
+        places = [i for i, (who, _, is_block) in enumerate(layers) if who is owner and is_block]
+        if places:  # a generator that has gone to another thread has none here
+            rest = layers[places[-1] + 1 :]
+            kept = rest[1:] if rest and not rest[0][2] else rest
+            self._layers.set(layers[: places[-1]] + kept)
+
+
+_dtype: Layers[DType] = Layers("weft_default_dtype", dtypes.float32)
+_device: Layers[Device] = Layers("weft_default_device", CPU)
 
 
 class Setting(Generic[T]):
     """A default that was changed: keeps holding, or ends with the `with` block it opens."""
 
-    def __init__(self, *changes: tuple[ContextVar[Any], Any]) -> None:
-        self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = [
-            (variable, variable.set(value)) for variable, value in changes
-        ]
+    def __init__(self, *changes: tuple[Layers[Any], Any]) -> None:
+        self._changes = changes
+        for variable, value in changes:
+            variable.change(self, value)
 
     def __enter__(self) -> None:
-        return None
+        for variable, value in self._changes:
+            variable.begin(self, value)
 
     def __exit__(
         self,
@@ -41,8 +78,8 @@ class Setting(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for variable, token in reversed(self._tokens):
-            variable.reset(token)
+        for variable, _ in self._changes:
+            variable.end(self)
 
 
 def default_float() -> DType:
@@ -89,7 +126,7 @@ def defaults_like(tensor: Any) -> Setting[Any]:
     """Create new tensors on `tensor`'s device, and with its dtype if that is a float."""
     if not (hasattr(tensor, "device") and hasattr(tensor, "dtype")):
         raise ArgumentError(f"defaults_like: expected a tensor, got {shown(tensor)}")
-    changes: list[tuple[ContextVar[Any], Any]] = [(_device, as_device(tensor.device))]
+    changes: list[tuple[Layers[Any], Any]] = [(_device, as_device(tensor.device))]
     found = dtypes.as_dtype(tensor.dtype, op="defaults_like")
     if dtypes.is_floating(found):
         changes.append((_dtype, found))

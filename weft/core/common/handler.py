@@ -77,7 +77,13 @@ class Handler(ABC):
         return found
 
     def __enter__(self) -> Handler:
-        self._token = _current.set(self)
+        entered = False
+        try:
+            _current.set(self)
+            entered = True
+        finally:
+            if not entered:  # an interrupt came right after: no block has begun that would end
+                _current.set(self.outer)
         return self
 
     def __exit__(
@@ -86,7 +92,38 @@ class Handler(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _current.reset(self._token)
+        _current.set(self.outer)
+
+
+class Blocks(ABC):
+    """Opens blocks, each with a handler of its own: in each other, in threads, in generators.
+
+    Those of generators end in any order, so a handler may stand under others when its block ends.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[Handler] = set()
+
+    @abstractmethod
+    def handler(self) -> Handler:
+        """The handler of a new block."""
+
+    def __enter__(self) -> None:
+        made = self.handler()
+        self._open.add(made)
+        made.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        above, found = None, _current.get()
+        while found is not None and found not in self._open:
+            above, found = found, found.outer
+        if found is None:  # a generator has gone to another thread
+            return
+        self._open.discard(found)
+        if above is None:
+            _current.set(found.outer)
+        else:
+            above.outer = found.outer
 
 
 class installed:

@@ -43,8 +43,8 @@ class Position(NamedTuple):
 
 
 _blame: ContextVar[Position | None] = ContextVar("weft_blame", default=None)
-_wanted: ContextVar[bool] = ContextVar("weft_positions", default=False)
-positions_wanted: Callable[[], bool] = _wanted.get
+_wanted: ContextVar[int] = ContextVar("weft_positions", default=0)  # by how many blocks
+positions_wanted: Callable[[], int] = _wanted.get
 blame, unblame = _blame.set, _blame.reset  # what `blamed` does, for code that is called very often
 
 
@@ -68,11 +68,16 @@ class blamed:
 @contextmanager
 def keeping_positions() -> Iterator[None]:
     """Inside, tapes remember the user's line of every op (it costs a little)."""
-    token = _wanted.set(True)
+    keep_positions(1)
     try:
         yield
     finally:
-        _wanted.reset(token)
+        keep_positions(-1)
+
+
+def keep_positions(blocks: int) -> None:
+    """Have tapes remember lines for one block more, or one less."""
+    _wanted.set(max(0, _wanted.get() + blocks))
 
 
 def user_position(depth: int = 2) -> Position | None:

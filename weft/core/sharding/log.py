@@ -75,11 +75,11 @@ _logs: ContextVar[tuple[CommunicationLog, ...]] = ContextVar("weft_communication
 def communication_log() -> Iterator[CommunicationLog]:
     """Watch what moves between devices: `with wf.communication_log() as log: …; print(log)`."""
     log = CommunicationLog()
-    token = _logs.set((*_logs.get(), log))
+    _logs.set((*_logs.get(), log))
     try:
         yield log
-    finally:
-        _logs.reset(token)
+    finally:  # in any order, as blocks of generators end
+        _logs.set(tuple(each for each in _logs.get() if each is not log))
 
 
 _rounds: ContextVar[int] = ContextVar("weft_rounds", default=1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from weft.core.common import dtypes
-from weft.core.common.context import current_device
+from weft.core.common.context import Layers, current_device
 from weft.core.common.device import Device, as_device
 from weft.core.common.handler import Handler, current, installed
 from weft.core.common.locks import lock_for
@@ -279,7 +279,7 @@ def own_key(base: Tensor, until: Handler | None = None) -> Tensor:
 
 
 _global = Generator()
-_chosen: ContextVar[Generator] = ContextVar("weft_generator", default=_global)
+_chosen: Layers[Generator] = Layers("weft_generator", _global)
 
 
 def generator() -> Generator:
@@ -294,11 +294,11 @@ class using:
         self._source = source
 
     def __enter__(self) -> Generator:
-        self._token: Token[Generator] = _chosen.set(self._source)
+        _chosen.begin(self, self._source)
         return self._source
 
     def __exit__(self, *_: object) -> None:
-        _chosen.reset(self._token)
+        _chosen.end(self)
 
 
 def seed(seed: Any) -> None:
