@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -204,19 +207,19 @@ def test_only_matrices_are_made_orthogonal():
 @pytest.mark.parametrize(
     "make",
     [
-        optim.adam,
-        optim.lion,
-        optim.rmsprop,
-        optim.adagrad,
-        optim.adamax,
-        optim.nadam,
-        optim.radam,
-        optim.muon,
-        lambda rate: optim.sgd(rate, momentum=0.9),
-        lambda rate: optim.sgd(rate, weight_decay=0.1),
-        optim.adadelta,
-        optim.adafactor,
-        lambda rate: optim.accumulate(optim.sgd(rate), 2),
+        wf.optim.adam,
+        wf.optim.lion,
+        wf.optim.rmsprop,
+        wf.optim.adagrad,
+        wf.optim.adamax,
+        wf.optim.nadam,
+        wf.optim.radam,
+        wf.optim.muon,
+        lambda rate: wf.optim.sgd(rate, momentum=0.9),
+        lambda rate: wf.optim.sgd(rate, weight_decay=0.1),
+        wf.optim.adadelta,
+        wf.optim.adafactor,
+        lambda rate: wf.optim.accumulate(wf.optim.sgd(rate), 2),
     ],
 )
 def test_gradients_of_another_shape_and_states_of_another_kind_are_told(make):
@@ -226,4 +229,36 @@ def test_gradients_of_another_shape_and_states_of_another_kind_are_told(make):
     with pytest.raises(ShapeError, match=r"gradient of shape \(1, 2\) for a parameter of shape"):
         transform.update({"w": wf.ones((1, 2))}, state, params)
     with pytest.raises(TreeError, match="state: expected"):
-        transform.update(params, optim.loss_scaled(transform).init(params), params)
+        transform.update(params, wf.optim.loss_scaled(transform).init(params), params)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: wf.optim.adam(1e-3),
+        lambda: wf.optim.adamw(wf.optim.schedules.warmup_cosine(0.1, 2, 9), mask=wf.optim.matrices),
+        lambda: wf.optim.sgd(
+            wf.optim.schedules.join(
+                [wf.optim.schedules.constant(1.0), wf.optim.schedules.cosine(0.1, 3)], [1]
+            )
+        ),
+        lambda: wf.optim.chain(
+            wf.optim.clip_by_global_norm(0.1), wf.optim.accumulate(wf.optim.lion(), 2)
+        ),
+        lambda: wf.optim.split(wf.optim.matrices, wf.optim.muon(), wf.optim.sgd(0.1, momentum=0.9)),
+    ],
+)
+def test_transformations_and_schedules_are_pickled_as_the_calls_that_made_them(make):
+    params = {"w": wf.ones((3, 2)), "b": wf.ones(2)}
+
+    def after_steps(transform):
+        state, moved = transform.init(params), params
+        for _ in range(3):
+            updates, state = transform.update(params, state, moved)
+            moved = wf.optim.apply(moved, updates)
+        return [x.tolist() for x in wf.tree_leaves(moved)]
+
+    made = make()
+    expected = after_steps(made)
+    assert after_steps(pickle.loads(pickle.dumps(made))) == expected
+    assert after_steps(copy.deepcopy(made)) == expected

@@ -16,6 +16,7 @@ from weft.optim.transform import (
     as_transform,
     by_dtype,
     first_count,
+    remade,
     widened,
     with_state,
     zeros_for,
@@ -30,6 +31,7 @@ class AccumulateState(NamedTuple):
     inner: Any
 
 
+@remade
 def accumulate(transform: Transform, every: int) -> Transform:
     """Take one step for the mean of each `every` gradients; the updates between are zeros."""
     as_transform("accumulate", "transform", transform)
@@ -73,6 +75,7 @@ def all_finite(tree: Any) -> wf.Tensor:
     return wf.all(wf.stack(found)) if found else wf.asarray(True)
 
 
+@remade
 def loss_scaled(
     transform: Transform,
     initial: float = 2.0**15,

@@ -16,6 +16,7 @@ from weft.optim.transform import (
     check_shapes,
     first_count,
     needed,
+    remade,
     widened,
     with_state,
 )
@@ -42,6 +43,7 @@ def _part(params: Any, axis: int | None) -> Any:
     return tree_map(zeros, params)
 
 
+@remade
 def adafactor(
     learning_rate: Rate = 1e-2,
     beta2_decay: float = -0.8,

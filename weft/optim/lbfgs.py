@@ -14,7 +14,15 @@ from weft.core.common.parameters import as_function, as_integer, as_real, shown
 from weft.core.common.trees import tree_map
 from weft.errors import DifferentiationError, DTypeError
 from weft.optim.steps import Rate, scale_by_rate
-from weft.optim.transform import Transform, chain, first_count, needed, widened, with_state
+from weft.optim.transform import (
+    Transform,
+    chain,
+    first_count,
+    needed,
+    remade,
+    widened,
+    with_state,
+)
 
 
 class Curvature(NamedTuple):
@@ -48,6 +56,7 @@ class MinimizeResult(NamedTuple):
     success: wf.Tensor
 
 
+@remade
 def lbfgs(learning_rate: Rate = 1.0, memory: int = 10) -> Transform:
     """L-BFGS without a line search, as torch's: for gradients of one and the same function.
 
@@ -56,6 +65,7 @@ def lbfgs(learning_rate: Rate = 1.0, memory: int = 10) -> Transform:
     return chain(scale_by_lbfgs(memory), scale_by_rate(learning_rate))
 
 
+@remade
 def scale_by_lbfgs(memory: int = 10) -> Transform:
     """Multiply by an estimate of the inverse Hessian that the last `memory` steps give."""
     rows = as_integer("scale_by_lbfgs", "memory", memory, 1)

@@ -16,6 +16,7 @@ from weft.optim.transform import (
     as_transform,
     chain,
     mask_for,
+    remade,
     widened,
     with_state,
     zeros_for,
@@ -43,6 +44,7 @@ def orthogonalize(matrix: Any, steps: int = 5, eps: float = 1e-7, dtype: Any = N
     return wf.astype(made, widened(matrix).dtype)
 
 
+@remade
 def scale_by_muon(
     momentum: float = 0.95,
     nesterov: bool = True,
@@ -93,6 +95,7 @@ class SplitState(NamedTuple):
     others: Any
 
 
+@remade
 def split(mask: Any, chosen: Transform, others: Transform) -> Transform:
     """One transformation for the parameters that a mask chooses, another for the others."""
     as_transform("split", "chosen", chosen)
@@ -126,6 +129,7 @@ def _two_axes(params: Any) -> Any:
     return tree_map(lambda p: p.ndim == 2, params)
 
 
+@remade
 def muon(
     learning_rate: Rate = 1e-3,
     momentum: float = 0.95,

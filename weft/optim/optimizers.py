@@ -23,7 +23,11 @@ from weft.optim.steps import (
     scale_by_rate,
     scale_by_rms,
 )
-from weft.optim.transform import Transform, chain
+from weft.optim.transform import (
+    Transform,
+    chain,
+    remade,
+)
 
 
 def _betas(op: str, betas: Any) -> tuple[float, float]:
@@ -33,6 +37,7 @@ def _betas(op: str, betas: Any) -> tuple[float, float]:
     return first, second
 
 
+@remade
 def sgd(
     learning_rate: Rate,
     momentum: float = 0.0,
@@ -49,6 +54,7 @@ def sgd(
     return chain(*parts, scale_by_rate(learning_rate))
 
 
+@remade
 def adam(
     learning_rate: Rate = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -68,6 +74,7 @@ def adam(
     )
 
 
+@remade
 def adamw(
     learning_rate: Rate = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -84,6 +91,7 @@ def adamw(
     )
 
 
+@remade
 def lion(
     learning_rate: Rate = 1e-4,
     betas: tuple[float, float] = (0.9, 0.99),
@@ -98,6 +106,7 @@ def lion(
     )
 
 
+@remade
 def rmsprop(
     learning_rate: Rate = 1e-2,
     alpha: float = 0.99,
@@ -114,6 +123,7 @@ def rmsprop(
     return chain(*parts, scale_by_rate(learning_rate))
 
 
+@remade
 def adagrad(
     learning_rate: Rate = 1e-2,
     weight_decay: float = 0.0,
@@ -129,6 +139,7 @@ def adagrad(
     )
 
 
+@remade
 def adadelta(
     learning_rate: Rate = 1.0,
     rho: float = 0.9,
@@ -144,6 +155,7 @@ def adadelta(
     )
 
 
+@remade
 def adamax(
     learning_rate: Rate = 2e-3,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -159,6 +171,7 @@ def adamax(
     )
 
 
+@remade
 def nadam(
     learning_rate: Rate = 2e-3,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -174,6 +187,7 @@ def nadam(
     return _decayed(part, weight_decay, mask, decoupled, learning_rate)
 
 
+@remade
 def radam(
     learning_rate: Rate = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -197,6 +211,7 @@ def _decayed(
     return chain(*ordered, scale_by_rate(rate))
 
 
+@remade
 def lamb(
     learning_rate: Rate = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),

@@ -16,6 +16,7 @@ from weft.optim.transform import (
     by_dtype,
     first_count,
     needed,
+    remade,
     stateless,
     widened,
     with_state,
@@ -47,6 +48,7 @@ class AdadeltaState(NamedTuple):
     moved: Any
 
 
+@remade
 def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> Transform:
     """Gradients by the root of the mean square of past steps over that of past gradients."""
     rho, eps = as_real("adadelta", "rho", rho, 0, 1), as_real("adadelta", "eps", eps, 0)
@@ -63,6 +65,7 @@ def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> Transform:
     return Transform(lambda p: AdadeltaState(zeros_for(p), zeros_for(p)), update)
 
 
+@remade
 def scale_by_adagrad(initial: float = 0.0, eps: float = 1e-10) -> Transform:
     """Gradients over the root of the sum of all squares so far, which begins at `initial`."""
     first, eps = as_real("adagrad", "initial", initial, 0), as_real("adagrad", "eps", eps, 0)
@@ -76,6 +79,7 @@ def scale_by_adagrad(initial: float = 0.0, eps: float = 1e-10) -> Transform:
     return Transform(lambda p: SumState(tree_map(lambda v: v + first, zeros_for(p))), update)
 
 
+@remade
 def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
     """Running mean of gradients over the largest of them, of which each step forgets a part."""
     b1, b2 = as_decay("adamax", "b1", b1), as_decay("adamax", "b2", b2)
@@ -93,6 +97,7 @@ def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tr
     return Transform(_first_state, update)
 
 
+@remade
 def scale_by_nadam(
     b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, momentum_decay: float = 4e-3
 ) -> Transform:
@@ -131,6 +136,7 @@ def scale_by_nadam(
     return Transform(init, update)
 
 
+@remade
 def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
     """Adam whose first steps, of which too few squares are known, are those of momentum alone."""
     b1, b2 = as_decay("radam", "b1", b1), as_decay("radam", "b2", b2)
@@ -166,6 +172,7 @@ def _rectification(b2: float, count: Any, dtype: Any) -> tuple[Any, Any]:
     return is_known, wf.sqrt(ratio * known)
 
 
+@remade
 def scale_by_trust_ratio() -> Transform:
     """Scale the step of each tensor to the norm of its parameter; where one is 0, leave it."""
 

@@ -7,15 +7,43 @@ steps. Give one in place of a learning rate: `optim.adam(schedules.cosine(3e-4, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, wraps
 from itertools import pairwise
 from math import log, pi
-from typing import Any, TypeAlias
+from operator import call
+from typing import Any, ParamSpec, TypeAlias
 
 import weft as wf
 from weft.core.common.parameters import as_choice, as_function, as_integer, as_real, shown
 from weft.errors import ArgumentError
 
+P = ParamSpec("P")
 Schedule: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Remade:
+    """A schedule that is pickled as the call which made it."""
+
+    function: Schedule = field(repr=False)
+    recipe: partial[Schedule] = field(compare=False)
+
+    def __call__(self, count: Any) -> Any:
+        return self.function(count)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return call, (self.recipe,)
+
+
+def remade(maker: Callable[P, Schedule]) -> Callable[P, Schedule]:
+    """Decorate a function: the schedules it makes can be pickled if its arguments can."""
+
+    @wraps(maker)
+    def makes(*args: P.args, **keywords: P.kwargs) -> Schedule:
+        return Remade(maker(*args, **keywords), partial(makes, *args, **keywords))
+
+    return makes
 
 
 def _float(count: Any) -> Any:
@@ -27,12 +55,14 @@ def _fraction(count: Any, steps: float) -> Any:
     return wf.clip(_float(count) / max(steps, 1e-9), 0.0, 1.0)
 
 
+@remade
 def constant(value: float) -> Schedule:
     """The same number at each step."""
     number = as_real("constant", "value", value)
     return lambda count: wf.full_like(_float(count), number)
 
 
+@remade
 def linear(start: float, end: float, steps: int) -> Schedule:
     """From `start` to `end` in equal steps, then `end`."""
     first, last = as_real("linear", "start", start), as_real("linear", "end", end)
@@ -40,6 +70,7 @@ def linear(start: float, end: float, steps: int) -> Schedule:
     return lambda count: first + (last - first) * _fraction(count, length)
 
 
+@remade
 def cosine(start: float, steps: int, end: float = 0.0) -> Schedule:
     """From `start` to `end` along half a cosine, then `end`."""
     first, last = as_real("cosine", "start", start), as_real("cosine", "end", end)
@@ -51,6 +82,7 @@ def _between(first: float, last: float, fraction: Any) -> Any:
     return last + (first - last) * 0.5 * (1 + wf.cos(pi * fraction))
 
 
+@remade
 def warmup_cosine(
     peak: float, warmup: int, steps: int, start: float = 0.0, end: float = 0.0
 ) -> Schedule:
@@ -63,6 +95,7 @@ def warmup_cosine(
     return join([linear(start, peak, rise), down], [rise]) if rise else down
 
 
+@remade
 def exponential(start: float, factor: float, every: int = 1, staircase: bool = False) -> Schedule:
     """`start`, multiplied by `factor` in the course of each `every` steps (at once: staircase)."""
     first, rate = as_real("exponential", "start", start), as_real("exponential", "factor", factor)
@@ -78,6 +111,7 @@ def exponential(start: float, factor: float, every: int = 1, staircase: bool = F
     return value
 
 
+@remade
 def polynomial(start: float, steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
     """From `start` to `end` in `steps`, by what is left of them to a power; then `end`."""
     first, last = as_real("polynomial", "start", start), as_real("polynomial", "end", end)
@@ -86,11 +120,13 @@ def polynomial(start: float, steps: int, power: float = 1.0, end: float = 0.0) -
     return lambda count: last + (first - last) * (1 - _fraction(count, length)) ** number
 
 
+@remade
 def step(start: float, factor: float, every: int) -> Schedule:
     """`start`, multiplied by `factor` after each `every` steps."""
     return exponential(start, factor, every, staircase=True)
 
 
+@remade
 def piecewise(start: float, factors: Mapping[int, float]) -> Schedule:
     """`start`, multiplied by each factor from the step it is listed under on."""
     first = as_real("piecewise", "start", start)
@@ -113,6 +149,7 @@ def piecewise(start: float, factors: Mapping[int, float]) -> Schedule:
     return value
 
 
+@remade
 def one_cycle(
     peak: float,
     steps: int,
@@ -151,6 +188,7 @@ def _divisor(name: str, value: Any) -> float:
     return found
 
 
+@remade
 def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
     """One schedule after the other; each counts from the boundary it begins at."""
     if len(boundaries) != len(schedules) - 1:
@@ -173,6 +211,7 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
     return value
 
 
+@remade
 def repeat(schedule: Schedule, every: int) -> Schedule:
     """A schedule that begins again after each `every` steps, such as a cosine with restarts."""
     as_function("repeat", "schedule", schedule)

@@ -17,6 +17,7 @@ from weft.optim.transform import (
     global_norm,
     mask_for,
     needed,
+    remade,
     stateless,
     widened,
     with_state,
@@ -70,6 +71,7 @@ def checked_rate(op: str, rate: Any) -> Any:
     )
 
 
+@remade
 def scale_by_rate(rate: Rate) -> Transform:
     """Multiply by minus the learning rate: the last part of an optimiser."""
     found = checked_rate("scale_by_rate", rate)
@@ -88,17 +90,20 @@ def scale_by_rate(rate: Rate) -> Transform:
     return Transform(lambda params: RateState(first_count()), update)
 
 
+@remade
 def scale(factor: float) -> Transform:
     """Multiply by a number."""
     return stateless(lambda gradients, params: tree_map(lambda g: g * factor, gradients))
 
 
+@remade
 def clip_by_value(limit: float) -> Transform:
     """Cut each number off at −limit and limit."""
     bound = as_real("clip_by_value", "limit", limit, 0)
     return stateless(lambda gradients, _: tree_map(lambda g: wf.clip(g, -bound, bound), gradients))
 
 
+@remade
 def clip_by_global_norm(limit: float) -> Transform:
     """Scale all gradients down together where their norm exceeds `limit`."""
     bound = as_real("clip_by_global_norm", "limit", limit, 0)
@@ -112,6 +117,7 @@ def clip_by_global_norm(limit: float) -> Transform:
     return stateless(clipped)
 
 
+@remade
 def add_decayed_weights(weight_decay: float, mask: Any = None) -> Transform:
     """Add `weight_decay` times the parameters, where the mask holds."""
     decay = as_real("add_decayed_weights", "weight_decay", weight_decay, 0)
@@ -127,6 +133,7 @@ def add_decayed_weights(weight_decay: float, mask: Any = None) -> Transform:
     return stateless(added)
 
 
+@remade
 def add_momentum(decay: float, nesterov: bool = False) -> Transform:
     """Sum up gradients, of which each step forgets all but the part `decay`."""
     rate = as_real("add_momentum", "decay", decay, 0, 1)
@@ -157,6 +164,7 @@ def as_decay(op: str, name: str, value: Any) -> float:
     return found
 
 
+@remade
 def scale_by_adam(
     b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, amsgrad: bool = False
 ) -> Transform:
@@ -190,6 +198,7 @@ def scale_by_adam(
     return Transform(init, update)
 
 
+@remade
 def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Transform:
     """The sign of a mean of gradient and momentum."""
     b1, b2 = as_real("lion", "b1", b1, 0, 1), as_real("lion", "b2", b2, 0, 1)
@@ -204,6 +213,7 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Transform:
     return Transform(lambda params: MomentumState(zeros_for(params)), update)
 
 
+@remade
 def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, centered: bool = False) -> Transform:
     """Gradients over the root of a running mean of their squares (less the squared mean)."""
     rate, eps = as_real("rmsprop", "decay", decay, 0, 1), as_real("rmsprop", "eps", eps, 0)

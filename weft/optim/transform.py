@@ -8,9 +8,10 @@ saved like parameters, and hold the count of steps that schedules read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from operator import call
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import weft as wf
 from weft.core.common import dtypes
@@ -19,6 +20,7 @@ from weft.core.common.trees import tree_leaves, tree_map, tree_structure, tree_u
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from weft.nn.names import buffer_places
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Update: TypeAlias = Callable[..., tuple[Any, Any]]
 
@@ -29,8 +31,27 @@ class Transform:
 
     init: Callable[[Any], Any]
     update: Update
+    recipe: partial[Transform] | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the call that made it, where that is known."""
+        if self.recipe is None:
+            return Transform, (self.init, self.update)
+        return call, (self.recipe,)
 
 
+def remade(maker: Callable[P, Transform]) -> Callable[P, Transform]:
+    """Decorate a function: the transformations it makes can be pickled if its arguments can."""
+
+    @wraps(maker)
+    def makes(*args: P.args, **keywords: P.kwargs) -> Transform:
+        made = maker(*args, **keywords)
+        return Transform(made.init, made.update, partial(makes, *args, **keywords))
+
+    return makes
+
+
+@remade
 def chain(*transforms: Transform) -> Transform:
     """Transformations one after the other; the state is a tuple of theirs."""
     for number, each in enumerate(transforms):
@@ -95,6 +116,7 @@ def _check_shape(op: str, gradient: Any, kept: Any) -> None:
         )
 
 
+@remade
 def stateless(function: Callable[[Any, Any], Any]) -> Transform:
     """A transformation `function(gradients, params) -> updates` that remembers nothing."""
 
