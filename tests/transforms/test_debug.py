@@ -92,3 +92,14 @@ def test_debug_nans_lets_finite_programs_pass_and_ends_with_its_block() -> None:
     with wf.debug_nans():
         assert wf.grad(f)(X).shape == (3,)
     assert wf.isnan(wf.log(wf.tensor(-1.0))).item()
+
+
+def test_debug_nans_decorates_functions():
+    @wf.debug_nans()
+    def root(x):
+        return wf.sqrt(x)
+
+    for _ in range(2):
+        with pytest.raises(NotFiniteError, match="sqrt"):
+            root(wf.asarray([-1.0]))
+    assert wf.isnan(wf.sqrt(wf.asarray([-1.0]))).item()

@@ -7,6 +7,7 @@ backward pass that runs after it has ended, by leaving a probe behind each op.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -196,8 +197,8 @@ class DebugNans(Handler):
             )
 
 
-class NanBlocks(Blocks):
-    """Blocks that stop at the first NaN."""
+class NanBlocks(Blocks, ContextDecorator):
+    """Blocks that stop at the first NaN; a decorator, too."""
 
     def handler(self) -> Handler:
         return DebugNans()
