@@ -396,3 +396,15 @@ def test_a_position_out_of_range_is_told_where_it_is_assigned_to_and_changes_not
     x[[-500], [399]] = 3.0
     x[[500], []] = 4.0  # nowhere, as in NumPy
     assert x.numpy().sum() == 500 * 400 + 2
+
+
+@pytest.mark.parametrize("mode", ["raise", "clip", "wrap"])
+def test_an_axis_without_elements_has_no_position_in_compiled_functions_either(mode):
+    for function in (
+        lambda x, i: wf.take(x, i, mode=mode, axis=0),
+        lambda x, i: x.at[i, i].get(mode=mode),
+        lambda x, i: x.at[i].add(1.0, mode=mode),
+    ):
+        with pytest.raises(IndexingError, match="index 0 into an axis of size 0"):
+            wf.compile(function)(wf.zeros((0, 5)), wf.tensor([0, 1])).numpy()
+        assert wf.compile(function)(wf.zeros((0, 5)), wf.arange(0)).size == 0

@@ -33,7 +33,8 @@ def lower(
     found = [
         checks(Frame(fusion, group, strides), node, 1 + number)
         for number, node in enumerate((*group.members, *fusion.pulled(group)))
-        if isinstance(node.op, Gather | Scatter) and checks_positions(node.params)
+        if isinstance(node.op, Gather | Scatter)
+        and checks_positions(node.params, indexed_sizes(node))
     ]
     if group.kind == "scatter":
         return (*found, *lower_scatter(frame, group.members[0]))

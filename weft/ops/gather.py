@@ -150,9 +150,9 @@ def checked_mode(op: str, mode: str, modes: tuple[str, ...] = ("raise", "clip", 
     return mode
 
 
-def checks_positions(params: Mapping[str, Any]) -> bool:
-    """Whether a position out of range is an error."""
-    return params["mode"] not in ("clip", "wrap")
+def checks_positions(params: Mapping[str, Any], sizes: Shape) -> bool:
+    """Whether a position may be an error: in an axis of size 0 there is none that is legal."""
+    return params["mode"] not in ("clip", "wrap") or 0 in sizes
 
 
 def bounded(s: Any, i: Any, size: int, mode: str) -> Any:
