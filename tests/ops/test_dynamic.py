@@ -121,7 +121,16 @@ def test_a_start_that_is_there_is_told_as_it_was_given():
         with pytest.raises(IndexingError, match="axis 0: 2 elements from 7 exceed its size 5"):
             function(wf.tensor(7))
         assert function(wf.tensor(-2)).tolist() == function(-2).tolist()
-        with pytest.raises(IndexingError, match=r"a part from 7 on does not fit: the last .* is 3"):
+        said = r"^dynamic_.*slice: axis 0: a part from 7 on does not fit: the last .* is 3"
+        with pytest.raises(IndexingError, match=said):
             wf.compile(function)(wf.tensor(7))
         with pytest.raises(IndexingError, match="a part from 7 on"):
             wf.vmap(function)(wf.tensor([7])).numpy()
+
+
+def test_a_start_before_the_first_place_of_an_empty_part_is_told_in_compiled_functions_too():
+    function = wf.compile(lambda i: wf.dynamic_slice(wf.arange(5), [i], (0,)))
+    assert function(wf.tensor(-5)).shape == function(wf.tensor(5)).shape == (0,)
+    for start in (-6, 6):
+        with pytest.raises(IndexingError, match="axis 0: a part from"):
+            function(wf.tensor(start))

@@ -142,7 +142,7 @@ def _first_unknown(op: str, axis: int, start: Tensor, size: int, length: int, mo
     if mode == "clip":
         return clip(begin, 0, size - length)
     fitting = arange(size - length + 1, dtype=dtypes.int64, device=start.device)
-    params = {"indexed": 1, "rest": 0, "picks": 0, "mode": "raise"}
+    params = {"indexed": 1, "rest": 0, "picks": 0, "mode": f"{op}: axis {axis}"}
     return call(dynamic_start_op, (fitting, reshape(begin, (1,))), params)
 
 
