@@ -313,6 +313,21 @@ def test_sequences_of_several_lengths(name):
 
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_what_follows_a_sequence_may_be_anything(name):
+    layer = getattr(nn, name)(3, 4, bidirectional=True, key=KEY)
+    x = draw(2, 140, 3)
+
+    def slopes(fill):
+        x[0, 100:] = fill
+        lengths = np.array([100, 127], np.int8)  # no int8 counts the steps
+        grad = wf.grad(lambda m, t: (m(t, lengths=lengths)[0] ** 2).sum(), (0, 1))
+        return [t.numpy() for t in wf.tree_leaves(grad(layer, wf.tensor(x)))]
+
+    for plain, odd in zip(slopes(0), slopes(np.nan), strict=True):
+        np.testing.assert_array_equal(plain, odd)
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
 def test_sequences_may_be_of_another_dtype_than_weights(name):
     x, layer = draw(2, 5, 3), getattr(nn, name)(3, 4, key=KEY)
     wide = wf.tree_map(lambda t: wf.astype(t, wf.float64), layer)

@@ -191,7 +191,11 @@ class _Recurrent(Module):
         if x.ndim < 2:
             wanted = f"(…, length, {x.shape[-1]})"
             raise ShapeError(f"{type(self).__name__}: x: expected shape {wanted}, got {x.shape}")
-        alive = None if lengths is None else self._alive(lengths, x)
+        alive = None
+        if lengths is not None:
+            seen = self._seen(lengths, x)
+            x = wf.where(seen, x, 0)  # what follows may be anything, and has no slope
+            alive = wf.moveaxis(seen, -2, 0)
         ways = 2 if self.bidirectional else 1
         ends: list[Any] = []
         for start in range(0, len(self.cells), ways):
@@ -205,8 +209,8 @@ class _Recurrent(Module):
             ends += [end for _, end in runs]
         return x, tree_map(lambda *rows: wf.stack(rows), *ends)
 
-    def _alive(self, lengths: Any, x: Any) -> Any:
-        """Which steps (length, …, 1) count."""
+    def _seen(self, lengths: Any, x: Any) -> Any:
+        """Which steps (…, length, 1) count."""
         kind = type(self).__name__
         given = to_tensor(lengths, op=f"{kind}: lengths", like=x.device)
         if given.shape != x.shape[:-2] or not dtypes.is_integer(given.dtype):
@@ -214,9 +218,9 @@ class _Recurrent(Module):
                 f"{kind}: lengths: expected integers of shape {x.shape[:-2]}, got"
                 f" {dtypes.name_of(given.dtype)} of shape {given.shape}"
             )
-        steps = wf.arange(x.shape[-2], dtype=given.dtype, device=x.device)
-        seen: Any = steps < wf.expand_dims(given, -1)
-        return wf.expand_dims(wf.moveaxis(seen, -1, 0), -1)
+        steps = wf.arange(x.shape[-2], dtype=wf.int64, device=x.device)
+        seen: Any = steps < wf.expand_dims(wf.astype(given, wf.int64), -1)
+        return wf.expand_dims(seen, -1)
 
     def _run(self, number: int, x: Any, state: Any, alive: Any, reverse: bool) -> tuple[Any, Any]:
         """One cell along the sequence."""
