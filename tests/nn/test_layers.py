@@ -35,6 +35,7 @@ def test_a_row_of_an_embedding_that_stands_for_nothing(row):
     same_layer(ours, theirs.Embedding(7, 4, row), ids)
     with pytest.raises(ArgumentError, match="padding_idx must be from -7 to 6, got 7"):
         nn.Embedding(7, 4, 7, key=KEY)
+    assert nn.Embedding(300, 4, -1, key=KEY)(np.array([3], np.int8)).shape == (1, 4)
 
 
 POOLS = [

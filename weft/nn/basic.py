@@ -109,7 +109,7 @@ class Embedding(Module):
         found = wf.embedding(self.weight, places)
         if self.padding_idx is None:
             return found
-        filled = wf.expand_dims(places == self.padding_idx, -1)
+        filled = wf.expand_dims(wf.astype(places, wf.int64) == self.padding_idx, -1)
         return wf.where(filled, wf.stop_gradient(found), found)
 
     def logits(self, x: Any) -> wf.Tensor:
