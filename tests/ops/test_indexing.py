@@ -179,6 +179,8 @@ def test_updates_leave_the_tensor_as_it_is_and_apply_calls_a_function():
     slope = wf.grad(lambda t: (x.at[[2, 2]].divide(t) * x).sum())(wf.tensor(2.0))
     assert slope.item() == -2.25
     assert x.tolist() == [1, 2, 3]
+    for dtype in ("uint8", "int32", "float16", "bfloat16", "complex128"):
+        assert x.astype(dtype).at[1].subtract(1).tolist() == [1, 1, 3]
 
 
 def test_modes_say_what_a_position_out_of_range_means():

@@ -328,7 +328,8 @@ class Place:
 
     def subtract(self, value: Any, *, mode: str = "raise") -> Tensor:
         """Subtract from the elements there; repeated positions add up."""
-        return self.add(FUNCTIONS["negative"](value), mode=mode)
+        taken = value_like("setitem", self._tensor, value)
+        return self.add(FUNCTIONS["negative"](taken), mode=mode)
 
     def divide(self, value: Any, *, mode: str = "raise") -> Tensor:
         """Divide the elements there, which are floats; repeated positions divide again."""
