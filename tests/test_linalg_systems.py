@@ -121,6 +121,13 @@ def test_minimal_residuals_meet_the_tolerance(dtype):
     assert L.gmres(np.roll(np.eye(5), 1, 0), np.arange(5.0), restart=2, maxiter=3).info.item() == 3
 
 
+@pytest.mark.parametrize("solve", [L.cg, L.gmres])
+def test_what_could_not_even_begin_is_not_called_solved(solve):
+    assert solve([[2.0]], [1.0], maxiter=0).info.item() == 1
+    assert solve([[float("nan")]], [1.0]).info.item() == 1
+    assert solve([[2.0]], [1.0], [0.5], maxiter=0).info.item() == 0
+
+
 def test_derivatives_of_minimal_residuals_solve_the_transposed_system():
     for dtype in (np.float64, np.complex128):
         a, b = drawn(5, 5, dtype=dtype) + 5 * np.eye(5), drawn(5, dtype=dtype)

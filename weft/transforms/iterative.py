@@ -43,14 +43,14 @@ Applied = Callable[[Vectors, Vectors], Vectors]
 
 
 class CGResult(NamedTuple):
-    """A solution, and 0 where it is as good as asked for, or else how many steps were taken."""
+    """A solution, and 0 if it is as good as asked for, or else the steps it took, 1 at least."""
 
     x: Any
     info: Tensor
 
 
 class GMRESResult(NamedTuple):
-    """A solution, and 0 where it is as good as asked for, or else how many rounds were made."""
+    """A solution, and 0 if it is as good as asked for, or else the rounds it took, 1 at least."""
 
     x: Any
     info: Tensor
@@ -88,7 +88,7 @@ def cg(
         a, b = promoted("cg", a, b)
     leaves, structure = tree_flatten(b)
     right = tuple(inexact("cg", leaf) for leaf in leaves)
-    given = zeros_like_each(right) if x0 is None else _like("cg: x0", x0, right, structure)
+    given = _start("cg: x0", x0, right, structure)
     tol, atol = (as_real("cg", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
     most = 10 * sum(x.size for x in right)
     most = most if maxiter is None else as_integer("cg", "maxiter", maxiter, 0)
@@ -149,7 +149,7 @@ def gmres(
         a, b = promoted("gmres", a, b)
     leaves, structure = tree_flatten(b)
     right = tuple(inexact("gmres", leaf) for leaf in leaves)
-    start = zeros_like_each(right) if x0 is None else _like("gmres: x0", x0, right, structure)
+    start = _start("gmres: x0", x0, right, structure)
     tol, atol = (as_real("gmres", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
     count = sum(x.size for x in right)
     steps = min(as_integer("gmres", "restart", restart, 1), max(count, 1))
@@ -221,7 +221,7 @@ def _minimized(
         return x, residual(x), count + 1
 
     x, r, count = while_loop(proceeds, round_of_steps, (start, residual(start), to_tensor(0)))
-    return x, where(less_equal(_dot(r, r), enough), 0, count)
+    return x, where(less_equal(_dot(r, r), enough), 0, maximum(count, 1))
 
 
 def _best_change(apply: Callable[[Vectors], Vectors], r: Vectors, steps: int) -> Vectors:
@@ -268,6 +268,13 @@ def _length(x: Tensor) -> Any:
 def zeros_like_each(tensors: Vectors) -> Vectors:
     """Zeros of the types of some tensors."""
     return tuple(zeros_like(x) for x in tensors)
+
+
+def _start(name: str, x0: Any, right: Vectors, structure: Any) -> Vectors:
+    """Where a search begins: zeros if nothing is given; beside one tensor, lists are one too."""
+    if x0 is None:
+        return zeros_like_each(right)
+    return _like(name, to_tensor(x0, op=name) if structure.is_leaf() else x0, right, structure)
 
 
 def _like(name: str, tree: Any, right: Vectors, structure: Any) -> Vectors:
@@ -356,7 +363,7 @@ def _iterated(
     r = tuple(x - y for x, y in zip(b, apply(start), strict=True))
     z = nearly(r)
     x, r, _, _, count = while_loop(proceeds, step, (start, r, z, _dot(r, z), to_tensor(0)))
-    return x, where(less_equal(_dot(r, r), enough), 0, count)
+    return x, where(less_equal(_dot(r, r), enough), 0, maximum(count, 1))
 
 
 __all__ = [
