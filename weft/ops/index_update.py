@@ -70,7 +70,7 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     plan = plan_index("setitem", tensor, index)
     base = basic_view(tensor, plan)
     values = _fitted(update, _result_shape(plan))
-    if mode == "raise":
+    if mode == "raise" and current() is None:
         _check_positions(plan)
     if plan.arrays:
         values = _scattered(base, plan, values, combine, mode)
@@ -84,7 +84,10 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
 
 
 def _check_positions(plan: Plan) -> None:
-    """Refuse positions out of range where they are known: what is assigned to stays as it was."""
+    """Refuse positions out of range where they are known: what is assigned to stays as it was.
+
+    Not while a function is traced, which may be a branch that is never taken.
+    """
     if not all(places.size for places in plan.arrays):
         return
     for places, axis in zip(plan.arrays, plan.axes, strict=True):

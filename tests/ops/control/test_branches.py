@@ -55,3 +55,17 @@ def test_a_matrix_that_all_rows_of_a_mapped_choice_share_is_not_repeated() -> No
 
     made = wf.trace(wf.vmap(choose, in_axes=(0, None)), wf.ones((5, 3)), wf.ones((3, 3)))
     assert (5, 3, 3) not in [kind.shape for node in made.nodes for kind in node.types]
+
+
+def test_a_branch_that_is_not_taken_may_assign_out_of_range():
+    x, place = wf.arange(3.0), wf.tensor(7)
+
+    def assign(v):
+        v[place] = 9.0
+        return v
+
+    for update in (assign, lambda v: v.at[place].set(9.0), lambda v: x.at[place].add(v[0])):
+        found = wf.cond(place < 3, update, lambda v: v * 2, x)
+        assert found.tolist() == [0.0, 2.0, 4.0]
+        with pytest.raises(wf.errors.IndexingError, match="index 7 is out of range"):
+            wf.cond(place < 9, update, lambda v: v * 2, x).numpy()
