@@ -29,7 +29,7 @@ def callback(
     """Call a Python function on the arrays of `args`, every time and in order; give its result.
 
     `result_type` says what it returns: `(shape, dtype)`, a tree of such pairs, or `()` for nothing.
-    `vjp(primals, result, cotangent)` gives it a derivative.
+    `vjp(primals, result, cotangent)` and `jvp(primals, tangents, result)` give it derivatives.
 
     >>> import numpy as np
     >>> callback(np.cumsum, ((2,), "float32"), FUNCTIONS["ones"](2)).tolist()
