@@ -270,6 +270,11 @@ def test_flat_and_multi_positions_undo_each_other():
     assert wf.ravel_multi_index(([5], [-1]), (3, 4), mode="wrap").tolist() == [11]
     with pytest.raises(IndexingError, match="position 24 is out of range"):
         wf.unravel_index(24, (2, 3, 4))
+    recorded = wf.arange(20_000) + 5  # not computed yet
+    with pytest.raises(IndexingError, match="position 20000 is out of range"):
+        wf.unravel_index(recorded, (100, 200))
+    with pytest.raises(IndexingError, match="position 20000 is out of range"):
+        wf.ravel_multi_index((recorded,), (20_000,))
 
 
 def test_positions_of_triangles_and_diagonals():

@@ -415,8 +415,8 @@ def ravel_multi_index(multi_index: Any, dims: Any, /, mode: str = "raise") -> Te
 
 
 def _check_range(op: str, places: Tensor, size: int) -> None:
-    """Refuse positions out of range; where only shapes are known there is nothing to look at."""
-    if not places.is_realized:
+    """Refuse positions out of range; where only shapes are known there is nothing to see."""
+    if places.owner is not None and not places.is_realized:
         return
     found = places.host()
     if found.size and (found.min() < 0 or found.max() >= size):
