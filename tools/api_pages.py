@@ -36,7 +36,9 @@ SECTIONS = {
     "Tensors and types": "core.tensor core.common.types core.common.dtypes core.common.device",
     "New tensors": "ops.creation ops.ranges ops.random",
     "Functions of each element": "ops.elementwise ops.packing",
-    "Sums, extrema and statistics": "ops.reduction ops.statistics ops.norms ops.multi_output",
+    "Sums, extrema and statistics": (
+        "ops.reduction ops.statistics ops.quantiles ops.norms ops.multi_output"
+    ),
     "Curves and polynomials": "ops.curves polynomial",
     "Products": "ops.contraction ops.einsum",
     "Shapes and views": "ops.view ops.manipulation ops.padding ops.diagonals ops.facts",

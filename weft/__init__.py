@@ -58,6 +58,7 @@ from weft.ops.search import *
 from weft.ops.selection import *
 from weft.ops.dynamic import *
 from weft.ops.elementwise.special_functions import *
+from weft.ops.quantiles import *
 from weft.ops.statistics import *
 from weft.ops.view.broadcast import *
 from weft.ops.view.join import *

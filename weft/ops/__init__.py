@@ -10,7 +10,7 @@
 | `functions/` | exp, sin, erf… in scalar instructions, for every backend |
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
 | `packing` | bits in bytes |
-| `reduction`, `statistics`, `norms` | over axes: sums, spread |
+| `reduction`, `statistics`, `quantiles`, `norms` | over axes: sums, spread, order |
 | `sorting`, `order`, `search`, `distinct` | order along axes, running values, positions, sets |
 | `histograms` | how often numbers are there, points in bins |
 | `curves` | interpolation, slopes, areas, windows |

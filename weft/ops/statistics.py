@@ -1,4 +1,4 @@
-"""Statistics of axes: means, spread, quantiles, exponential sums, and versions that skip NaN.
+"""Statistics of axes: means, spread, exponential sums, and versions that skip NaN.
 
 All are compositions of reductions and sorts. Integers become the default float; narrow floats are
 computed in float32 and rounded once, so that a mean of many float16 numbers does not overflow.
@@ -13,10 +13,10 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
-from weft.core.common.parameters import as_choice, as_flag, as_real
+from weft.core.common.parameters import as_flag, as_real
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import as_number, to_array, to_tensor
+from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -26,16 +26,14 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
 from weft.ops.often import often
-from weft.ops.order import cumprod, cumsum, sort, take_along_axis
-from weft.ops.reduction import check_ordered, kept_shape, with_axes
+from weft.ops.order import cumprod, cumsum, take_along_axis
+from weft.ops.reduction import check_ordered, with_axes
 from weft.ops.view.join import concat
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 
-_METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 
-
-def _float_of(name: str, x: Any, dtype: Any = None) -> tuple[Tensor, DType]:
+def float_of(name: str, x: Any, dtype: Any = None) -> tuple[Tensor, DType]:
     """`x` as a float (or complex) tensor wide enough to compute in, and the result's dtype."""
     tensor = to_tensor(x, op=name)
     if dtype is not None:
@@ -66,7 +64,7 @@ def mean(
     >>> mean(to_tensor([1.0, 2.0, 6.0])).item()
     3.0
     """
-    tensor, target = _float_of("mean", x, dtype)
+    tensor, target = float_of("mean", x, dtype)
     total = reduction.sum(tensor, axis, keepdims, where=where)
     if where is None:
         return cast(total / float(_count("mean", tensor, axis)), target)
@@ -93,7 +91,7 @@ def var(
     where: Any = None,
 ) -> Tensor:
     """Variance over axes (and in a mask); the divisor is the count minus `correction` (`ddof`)."""
-    tensor, target = _float_of("var", x, dtype)
+    tensor, target = float_of("var", x, dtype)
     tensor = reduction.selected("var", tensor, where, 0)
     centred = _squares(tensor - mean(tensor, axis, True, where=where))
     less = as_real("var", "correction", _correction("var", correction, ddof))
@@ -122,7 +120,7 @@ def std(
     where: Any = None,
 ) -> Tensor:
     """Standard deviation over axes (and in a mask): the root of `var`."""
-    tensor, target = _float_of("std", x, dtype)
+    tensor, target = float_of("std", x, dtype)
     less = _correction("std", correction, ddof)
     found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=less, where=where))
     return cast(found, dtypes.real_of(target))
@@ -159,8 +157,8 @@ def average(x: Any, /, axis: Any = None, weights: Any = None, *, keepdims: bool 
     """Mean over axes with weights; weights of one axis belong to the one axis given."""
     if weights is None:
         return mean(x, axis, keepdims)
-    tensor, target = _float_of("average", x)
-    weight, wide = _float_of("average", weights)
+    tensor, target = float_of("average", x)
+    weight, wide = float_of("average", weights)
     if weight.shape != tensor.shape:
         axes = reduced_axes("average", axis, tensor.ndim)
         if weight.shape != tuple(tensor.shape[i] for i in axes):
@@ -233,7 +231,7 @@ def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DTyp
     rowvar = as_flag(name, "rowvar", rowvar)
     parts = []
     for given in as_tensors(name, x) if y is None else as_tensors(name, x, y):
-        part, _ = _float_of(name, given)
+        part, _ = float_of(name, given)
         if part.ndim > 2:
             raise ShapeError(f"{name}: expected at most 2 axes, got shape {part.shape}")
         if part.ndim < 2:
@@ -265,7 +263,7 @@ def _diagonal(x: Tensor) -> Tensor:
     return reshape(take_along_axis(x, places, axis=1), (-1,))
 
 
-def _missing(x: Tensor) -> Tensor:
+def is_missing(x: Tensor) -> Tensor:
     result: Tensor = x != x
     return result
 
@@ -273,7 +271,7 @@ def _missing(x: Tensor) -> Tensor:
 def _filled(name: str, x: Any, value: Any) -> Tensor:
     """NaN replaced; dtypes that have no NaN pass as they are."""
     tensor = to_tensor(x, op=name)
-    return where(_missing(tensor), value, tensor) if dtypes.is_inexact(tensor.dtype) else tensor
+    return where(is_missing(tensor), value, tensor) if dtypes.is_inexact(tensor.dtype) else tensor
 
 
 @public
@@ -339,8 +337,8 @@ def _nan_extremum(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
     check_ordered(name, tensor)
     if not dtypes.is_floating(tensor.dtype):
         return function(tensor, axis, keepdims)
-    wide, target = _float_of(name, tensor)  # float8_e4m3 has no infinity to fill with
-    lost = _missing(wide)
+    wide, target = float_of(name, tensor)  # float8_e4m3 has no infinity to fill with
+    lost = is_missing(wide)
     found = function(where(lost, fill, wide), axis, keepdims)
     return cast(where(reduction.all(lost, axis, keepdims), np.nan, found), target)
 
@@ -349,8 +347,8 @@ def _nan_extremum(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
 @often
 def nanmean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Mean over axes of the elements that are not NaN; NaN where there is none."""
-    tensor, target = _float_of("nanmean", x, dtype)
-    total = reduction.sum(where(_missing(tensor), 0, tensor), axis, keepdims)
+    tensor, target = float_of("nanmean", x, dtype)
+    total = reduction.sum(where(is_missing(tensor), 0, tensor), axis, keepdims)
     return cast(total / _present(tensor, axis, keepdims), target)
 
 
@@ -372,8 +370,8 @@ def nanvar(
     ddof: float | None = None,
 ) -> Tensor:
     """Variance over axes of the elements that are not NaN."""
-    tensor, target = _float_of("nanvar", x)
-    lost = _missing(tensor)
+    tensor, target = float_of("nanvar", x)
+    lost = is_missing(tensor)
     centred = where(lost, 0, tensor) - nanmean(tensor, axis, True)
     total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
     less = as_number("nanvar", "correction", _correction("nanvar", correction, ddof))
@@ -394,7 +392,7 @@ def nanstd(
     ddof: float | None = None,
 ) -> Tensor:
     """Standard deviation over axes of the elements that are not NaN."""
-    tensor, target = _float_of("nanstd", x)
+    tensor, target = float_of("nanstd", x)
     less = _correction("nanstd", correction, ddof)
     found = FUNCTIONS["sqrt"](nanvar(tensor, axis, keepdims, correction=less))
     return cast(found, dtypes.real_of(target))
@@ -414,7 +412,7 @@ def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
 
     Nothing, or nothing but -inf, gives -inf (with derivative 0).
     """
-    tensor, target = _float_of("logsumexp", x)
+    tensor, target = float_of("logsumexp", x)
     axes = reduced_axes("logsumexp", axis, tensor.ndim)
     if any(tensor.shape[i] == 0 for i in axes):
         return cast(reduction.sum(tensor, axis, keepdims) - np.inf, target)
@@ -434,7 +432,7 @@ def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
 
     A row of nothing but -inf, or with +inf in it, gives NaN.
     """
-    tensor, target = _float_of("softmax", x, dtype)
+    tensor, target = float_of("softmax", x, dtype)
     if _is_empty("softmax", tensor, axis):
         return cast(exp(tensor), target)
     powers = exp(tensor - _level(tensor, axis))
@@ -444,7 +442,7 @@ def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
 @public
 def log_softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
     """Logarithm of `softmax`, exact where the softmax itself would underflow."""
-    tensor, target = _float_of("log_softmax", x, dtype)
+    tensor, target = float_of("log_softmax", x, dtype)
     if _is_empty("log_softmax", tensor, axis):
         return cast(exp(tensor), target)
     shifted = tensor - _level(tensor, axis)
@@ -457,122 +455,6 @@ def _is_empty(name: str, x: Tensor, axis: Any) -> bool:
     return any(x.shape[i] == 0 for i in reduced_axes(name, axis, x.ndim))
 
 
-@public
-@often
-def quantile(
-    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
-) -> Tensor:
-    """The value below which a part `q` (0 to 1) of the elements over axes lies.
-
-    The axes of `q` come first in the result. Between two elements `method` decides: linear, lower,
-    higher, nearest (half to even) or midpoint. NaN among the elements gives NaN.
-    """
-    return _quantile("quantile", x, q, axis, keepdims, method, skip=False)
-
-
-@public
-@often
-def nanquantile(
-    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
-) -> Tensor:
-    """`quantile` of the elements that are not NaN; NaN where there is none."""
-    return _quantile("nanquantile", x, q, axis, keepdims, method, skip=True)
-
-
-@public
-@often
-def percentile(
-    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
-) -> Tensor:
-    """`quantile` with `q` from 0 to 100."""
-    return quantile(x, _part_of_hundred(q), axis, keepdims, method=method)
-
-
-@public
-@often
-def nanpercentile(
-    x: Any, /, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear"
-) -> Tensor:
-    """`nanquantile` with `q` from 0 to 100."""
-    return nanquantile(x, _part_of_hundred(q), axis, keepdims, method=method)
-
-
-def _part_of_hundred(q: Any) -> Any:
-    return q / 100 if isinstance(q, Tensor) else to_array(q, dtypes.float64, "percentile") / 100
-
-
-@public
-@often
-def median(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The middle element over axes, or the mean of the two middle ones; NaN if there is one."""
-    return _quantile("median", x, 0.5, axis, keepdims, "midpoint", skip=False)
-
-
-@public
-@often
-def nanmedian(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The median of the elements over axes that are not NaN."""
-    return _quantile("nanmedian", x, 0.5, axis, keepdims, "midpoint", skip=True)
-
-
-def _quantile(
-    name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str, skip: bool
-) -> Tensor:
-    as_choice(name, "method", method, _METHODS)
-    tensor, target = _float_of(name, x)
-    check_ordered(name, tensor)
-    axes = reduced_axes(name, axis, tensor.ndim)
-    size = prod(tensor.shape[i] for i in axes)
-    if size == 0:
-        raise ShapeError(f"{name}: nothing to choose from (axis {axis} of shape {tensor.shape})")
-    part = _fraction(name, q)
-    moved = moveaxis(tensor, axes, tuple(range(-len(axes), 0))) if axes else tensor
-    rest = moved.shape[: tensor.ndim - len(axes)]
-    ordered = sort(reshape(moved, (*rest, size)))
-    lost = cast(_missing(ordered), dtypes.int64)
-    absent = reduction.sum(lost, -1, True)
-    last = cast(size - 1 - absent if skip else absent * 0 + (size - 1), dtypes.float64)
-    place = where(last < 0, 0, last) * reshape(part, (-1,))
-    found = _between(ordered, place, method)
-    invalid = absent == size if skip else absent > 0
-    found = where(place != place, np.nan, where(invalid, np.nan, found))
-    kept = kept_shape(tensor.shape, axes) if as_flag(name, "keepdims", keepdims) else rest
-    return cast(reshape(moveaxis(found, -1, 0), (*part.shape, *kept)), target)
-
-
-def _fraction(name: str, q: Any) -> Tensor:
-    """`q` in float64; known numbers outside 0 to 1 are refused, computed ones become NaN."""
-    if isinstance(q, Tensor):
-        given = cast(q, dtypes.float64)
-        return where(given >= 0, where(given <= 1, given, np.nan), np.nan)
-    known = to_array(q, dtypes.float64, name)
-    if not ((known >= 0) & (known <= 1)).all():
-        raise ArgumentError(f"{name}: q must lie between 0 and 1 (100 for percentiles), got {q!r}")
-    return to_tensor(known)
-
-
-def _between(ordered: Tensor, place: Tensor, method: str) -> Tensor:
-    """The value at fractional positions of the last axis, which is sorted."""
-    below = cast(place, dtypes.int64)  # positions are not negative: truncation is the floor
-    over = place - cast(below, dtypes.float64)
-    above = below + cast(over > 0, dtypes.int64)
-    if method == "lower":
-        return take_along_axis(ordered, below)
-    if method == "higher":
-        return take_along_axis(ordered, above)
-    if method == "nearest":
-        odd = below - below // 2 * 2 == 1
-        up = where(odd, over >= 0.5, over > 0.5)
-        return take_along_axis(ordered, where(up, above, below))
-    low, high = take_along_axis(ordered, below), take_along_axis(ordered, above)
-    if method == "midpoint":
-        return low * 0.5 + high * 0.5
-    gap = high - low
-    # Where both neighbours are the same infinity, or nothing is added, the lower one stands.
-    stays = where(over == 0, True, gap != gap)
-    return low + where(stays, 0, gap) * cast(over, ordered.dtype)
-
-
 __all__ = [
     "average",
     "corrcoef",
@@ -580,24 +462,18 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "mean",
-    "median",
     "nanargmax",
     "nanargmin",
     "nancumprod",
     "nancumsum",
     "nanmax",
     "nanmean",
-    "nanmedian",
     "nanmin",
-    "nanpercentile",
     "nanprod",
-    "nanquantile",
     "nanstd",
     "nansum",
     "nanvar",
-    "percentile",
     "ptp",
-    "quantile",
     "softmax",
     "std",
     "var",
