@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -193,3 +195,12 @@ def test_block_diag_is_scipys():
 def test_mistakes_are_named(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("solve", [wf.linalg.cg, wf.linalg.gmres])
+@pytest.mark.parametrize("scale", [1e-40, 1e-25, 1e25, 3e37])
+def test_iterations_take_numbers_of_any_size(solve: Any, scale: float) -> None:
+    b = np.array([6.0, 7.0], np.float32) * np.float32(scale)
+    x, info = solve([[4.0, 1.0], [1.0, 3.0]], wf.tensor(b))
+    assert info.item() == 0
+    np.testing.assert_allclose(x.numpy() / np.float32(scale), [1.0, 2.0], rtol=1e-4)

@@ -371,3 +371,18 @@ def test_a_tree_becomes_a_vector_and_comes_back():
     assert wf.tree_ravel(())[0].shape == (0,)
     with pytest.raises(ShapeError, match=r"tree_ravel: restore: expected a vector of 4 elements"):
         restore(vector[:3])
+
+
+def test_roll_takes_shifts_that_are_computed() -> None:
+    x = wf.tensor(A)
+    cases = [(3, 1), (-1, None), ([1, -2], (0, 2)), ([4], (0, 1))]
+    for shift, axis in cases:
+        want = np.roll(A, shift, axis)
+        found = wf.compile(lambda s, axis=axis: wf.roll(x, s, axis))(wf.asarray(shift))
+        np.testing.assert_array_equal(found.numpy(), want)
+    rows = wf.vmap(lambda r, s: wf.roll(r, s))(wf.tensor(M), wf.tensor([1, 2, -1]))
+    np.testing.assert_array_equal(rows[2].numpy(), np.roll(M[2], -1))
+    slope = wf.grad(lambda v: (wf.vmap(wf.roll)(v, wf.tensor([1, 2, 3])) * wf.tensor(M)).sum())
+    np.testing.assert_array_equal(slope(wf.tensor(M))[1].numpy(), np.roll(M[1], -2))
+    with pytest.raises(DTypeError, match="roll: shift must be integers"):
+        wf.compile(lambda s: wf.roll(x, s))(wf.tensor(1.5))

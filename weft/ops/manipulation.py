@@ -22,7 +22,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
-from weft.ops.creation import asarray, check_memory, shape_tuple
+from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.families import as_tensors, broadcast, cast
 from weft.ops.often import often
 from weft.ops.selection import take
@@ -111,6 +111,8 @@ def tile(x: Any, repetitions: Any, /) -> Tensor:
 def roll(x: Any, /, shift: Any, axis: Any = None) -> Tensor:
     """Shift elements along axes; what leaves at one end enters at the other."""
     tensor = to_tensor(x, op="roll")
+    if isinstance(shift, Tensor) and not (shift.owner is None and shift.is_realized):
+        return _rolled(tensor, shift, axis)
     if axis is None:
         return reshape(roll(ravel(tensor), _total(shift), axis=0), tensor.shape)
     shifts, axes = as_integers("roll", "shift", shift), as_integers("roll", "axis", axis)
@@ -128,6 +130,24 @@ def roll(x: Any, /, shift: Any, axis: Any = None) -> Tensor:
             parts = narrow(tensor, i, size - moved, moved), narrow(tensor, i, 0, size - moved)
             tensor = concat(parts, axis=i)
     return alias(tensor) if tensor is x else tensor
+
+
+def _rolled(tensor: Tensor, shift: Tensor, axis: Any) -> Tensor:
+    """The same by a shift whose value is not known: elements are picked."""
+    if not dtypes.is_integer(shift.dtype) or shift.ndim > 1:
+        raise DTypeError(f"roll: shift must be integers, got {shift.type}")
+    if axis is None:
+        return reshape(_rolled(ravel(tensor), FUNCTIONS["sum"](shift), 0), tensor.shape)
+    axes = as_integers("roll", "axis", axis)
+    steps = [shift[k] for k in range(shift.size)] if shift.ndim else [shift] * len(axes)
+    if len(steps) != len(axes) and 1 not in (len(steps), len(axes)):
+        raise ArgumentError(f"roll: {len(steps)} shifts for {len(axes)} axes")
+    count = max(len(steps), len(axes))
+    for step, which in zip(steps * (count // len(steps)), axes * (count // len(axes)), strict=True):
+        i = normalize_axis("roll", which, tensor.ndim)
+        places = arange(tensor.shape[i], device=tensor.device) - cast(step, dtypes.int64)
+        tensor = take(tensor, places, i, mode="wrap")
+    return tensor
 
 
 def _total(shift: Any) -> int:

@@ -26,12 +26,13 @@ from weft.ops.elementwise.bitwise import logical_and
 from weft.ops.elementwise.comparison import equal, greater, less, less_equal, maximum
 from weft.ops.elementwise.complex_parts import conj, real
 from weft.ops.elementwise.elementary import sqrt
+from weft.ops.elementwise.rounding import frexp, ldexp
 from weft.ops.families import cast
 from weft.ops.index_update import index_set
 from weft.ops.linalg import pinv_op
 from weft.ops.norms import inexact
 from weft.ops.systems import promoted
-from weft.ops.view.join import concat
+from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import narrow
 from weft.ops.view.transpose import matrix_transpose
@@ -102,7 +103,10 @@ def cg(
         def nearly(v: Vectors) -> Vectors:
             return near.function(other, v)
 
-        return _iterated(apply, nearly, b, start, (tol, atol, most))
+        def solve(b: Vectors, start: Vectors, atol: Any) -> Any:
+            return _iterated(apply, nearly, b, start, (tol, atol, most))
+
+        return _in_scale(solve, apply, b, start, atol)
 
     def forward(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
         x, info = solution(held, other, b, start)
@@ -162,13 +166,17 @@ def gmres(
 
 def _by_equation(function: Applied, near: Applied, limits: tuple[float, float, int, int]) -> Any:
     """What solves with a linear map; its derivative solves with the transposed one."""
+    tol, atol, most, steps = limits
 
     @custom_vjp
     def solution(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
         def apply(v: Vectors) -> Vectors:
             return function(held, v)
 
-        return _minimized(apply, lambda v: near(other, v), b, start, limits)
+        def solve(b: Vectors, start: Vectors, atol: Any) -> Any:
+            return _minimized(apply, lambda v: near(other, v), b, start, (tol, atol, most, steps))
+
+        return _in_scale(solve, apply, b, start, atol)
 
     def forward(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
         x, info = solution(held, other, b, start)
@@ -201,7 +209,7 @@ def _minimized(
     nearly: Callable[[Vectors], Vectors],
     b: Vectors,
     start: Vectors,
-    limits: tuple[float, float, int, int],
+    limits: tuple[float, Any, int, int],
 ) -> Any:
     """GMRES from `start`; gives the solution and `info`."""
     tol, atol, most, steps = limits
@@ -259,6 +267,29 @@ def _best_change(apply: Callable[[Vectors], Vectors], r: Vectors, steps: int) ->
     rtol = 10 * float(dtypes.finfo(size.dtype).eps)
     best = call(pinv_op, (matrix_transpose(table),), {"rtol": rtol})[:, 0] * cast(size, flat.dtype)
     return leaves(matmul(best, basis[:steps]))
+
+
+def _in_scale(
+    solve: Callable[[Vectors, Vectors, Any], Any],
+    apply: Callable[[Vectors], Vectors],
+    b: Vectors,
+    start: Vectors,
+    atol: float,
+) -> Any:
+    """Solve for numbers of about 1, over a power of two: no square overflows or vanishes."""
+    r = tuple(u - v for u, v in zip(b, apply(start), strict=True))
+    sizes = [cast(abs(x).max(), dtypes.float64) for x in (*b, *r) if x.size]
+    size = stack(sizes).max() if sizes else zeros((), dtype=dtypes.float64)
+    fits = logical_and(greater(size, 0), less(size, inf))
+    _, exponent = frexp(where(fits, size, 1.0))
+
+    def times(v: Vectors, power: Tensor) -> Vectors:
+        for part in (power // 2, power - power // 2):  # the whole may be past all numbers
+            v = tuple(x * cast(ldexp(1.0, part), real(x).dtype) for x in v)
+        return v
+
+    x, info = solve(times(b, -exponent), times(start, -exponent), ldexp(atol, -exponent))
+    return times(x, exponent), info
 
 
 def _length(x: Tensor) -> Any:
@@ -338,7 +369,7 @@ def _iterated(
     nearly: Callable[[Vectors], Vectors],
     b: Vectors,
     start: Vectors,
-    limits: tuple[float, float, int],
+    limits: tuple[float, Any, int],
 ) -> Any:
     """Conjugate gradients from `start`; gives the solution and `info`."""
     tol, atol, most = limits

@@ -16,6 +16,7 @@ from weft.ops import reduction
 from weft.ops.axes import normalize_axis
 from weft.ops.creation import arange, shape_tuple
 from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.comparison import minimum
 from weft.ops.elementwise.elementary import log
 from weft.ops.families import broadcast, broadcast_shape, cast
 from weft.ops.order import argsort, cumsum, take_along_axis
@@ -237,4 +238,5 @@ def _positions(
         return reshape(argsort(scores, axis=-1, descending=True)[:count], sizes)
     reached = cumsum(weights, axis=-1)
     drawn = unit_uniform(key, sizes, weights.dtype) * reached[-1]
-    return searchsorted(reached, drawn, side="right")
+    # Weights that nobody could refuse, such as zeros alone, reach nowhere.
+    return minimum(searchsorted(reached, drawn, side="right"), size - 1)
