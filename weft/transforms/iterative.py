@@ -16,6 +16,7 @@ from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError, TreeError
+from weft.ops import reduction
 from weft.ops.base import call
 from weft.ops.contraction import matmul, vdot
 from weft.ops.control.graph_call import capture
@@ -278,8 +279,8 @@ def _in_scale(
 ) -> Any:
     """Solve for numbers of about 1, over a power of two: no square overflows or vanishes."""
     r = tuple(u - v for u, v in zip(b, apply(start), strict=True))
-    sizes = [cast(abs(x).max(), dtypes.float64) for x in (*b, *r) if x.size]
-    size = stack(sizes).max() if sizes else zeros((), dtype=dtypes.float64)
+    sizes = [cast(reduction.max(abs(x)), dtypes.float64) for x in (*b, *r) if x.size]
+    size = reduction.max(stack(sizes)) if sizes else zeros((), dtype=dtypes.float64)
     fits = logical_and(greater(size, 0), less(size, inf))
     _, exponent = frexp(where(fits, size, 1.0))
 
