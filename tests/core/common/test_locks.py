@@ -17,6 +17,7 @@ from weft.core.common.locks import _makers
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
     pytest.mark.filterwarnings("ignore:This process"),  # which has threads
+    pytest.mark.filterwarnings("ignore:os.fork"),  # other tests may have loaded JAX
 ]
 
 
