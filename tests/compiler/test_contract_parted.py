@@ -49,6 +49,7 @@ def test_what_follows_the_sum_is_computed_once_for_every_result() -> None:
     both_ways(lambda x, y, b: wf.maximum(x @ y + b, 0), x, y, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16), (64, 32)])
 def test_both_kernels_mean_the_plain_loops(vector_bytes: int, registers: int) -> None:
     case = Case(1, 5, 1024, fused=True)

@@ -314,6 +314,7 @@ def test_checkpoint_keeps_only_the_arguments() -> None:
     np.testing.assert_array_equal(plain.numpy(), remat.numpy())
 
 
+@pytest.mark.slow
 def test_slopes_of_rows_are_added_where_they_lie():
     x = np.random.default_rng(0).normal(size=(32, 128))
 

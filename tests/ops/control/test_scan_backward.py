@@ -118,6 +118,7 @@ def test_gradients_are_those_of_jax(cell, argnums, steps) -> None:
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_second_derivatives_and_batches_are_those_of_jax(cell) -> None:
     given = operands(cell)
