@@ -281,7 +281,7 @@ def write_on(x: Tensor, index: Any, value: Any) -> bool:
     Says whether it was.
     """
     impl = x._impl
-    lone = base_of(x) is None and not getattr(x, "_wants_grad", False)
+    lone = base_of(x) is None and impl.owner is None  # which tensors that want a gradient have
     filled = _ready(impl, value) if lone and current() is None else None
     where = None if filled is None else plain_index(impl, index)
     try:

@@ -79,7 +79,10 @@ def settled(entry: Any) -> Any:
 
 def base_of(tensor: Any) -> Any:
     """The tensor this one is a basic-index view of, or None."""
-    base = getattr(tensor, "_base", None)
+    try:
+        base = tensor._base
+    except AttributeError:  # once: a slot that is not set takes long to say so
+        base = tensor._base = None
     return base() if isinstance(base, weakref.ref) else base
 
 
