@@ -41,7 +41,9 @@ from weft.transforms.custom import custom_vjp
 from weft.transforms.vjp import vjp
 
 Vectors = tuple[Any, ...]
-Applied = Callable[[Vectors, Vectors], Vectors]
+Linear = Callable[[Vectors], Vectors]
+Applied = Callable[[Vectors, Vectors], Vectors]  # of what a linear map holds, and of a vector
+Run = Callable[[Linear, Linear, Vectors, Vectors, Any], Any]
 
 
 class CGResult(NamedTuple):
@@ -86,47 +88,12 @@ def cg(
     >>> [round(value, 4) for value in x.tolist()], info.item()
     ([1.0, 2.0], 0)
     """
-    if not callable(a):
-        a, b = promoted("cg", a, b)
-    leaves, structure = tree_flatten(b)
-    right = tuple(inexact("cg", leaf) for leaf in leaves)
-    given = _start("cg: x0", x0, right, structure)
-    tol, atol = (as_real("cg", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
-    most = 10 * sum(x.size for x in right)
-    most = most if maxiter is None else as_integer("cg", "maxiter", maxiter, 0)
-    matrix, near = (_linear("cg", n, f, right, structure) for n, f in (("a", a), ("M", M)))
+    tol, atol, most = _limits("cg", tol, atol, maxiter)
 
-    @custom_vjp
-    def solution(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
-        def apply(v: Vectors) -> Vectors:
-            return matrix.function(held, v)
+    def run(apply: Linear, nearly: Linear, b: Vectors, start: Vectors, atol: Any) -> Any:
+        return _iterated(apply, nearly, b, start, (tol, atol, _most(most, b)))
 
-        def nearly(v: Vectors) -> Vectors:
-            return near.function(other, v)
-
-        def solve(b: Vectors, start: Vectors, atol: Any) -> Any:
-            return _iterated(apply, nearly, b, start, (tol, atol, most))
-
-        return _in_scale(solve, apply, b, start, atol)
-
-    def forward(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
-        x, info = solution(held, other, b, start)
-        return (x, info), (held, other, x)
-
-    def backward(saved: Any, ct: Any) -> Any:
-        held, other, x = saved
-        # The transpose of a Hermitian matrix is its conjugate: Aᵀ y = ct is A ȳ = c̄t.
-        turned = tuple(conj(c) for c in ct[0])
-        found, _ = solution(held, other, turned, zeros_like_each(turned))
-        by_b = tuple(conj(y) for y in found)
-        if not held:
-            return (), None, by_b, None
-        _, pull = vjp(lambda held: matrix.function(held, x), held)
-        return pull(tuple(-y for y in by_b))[0], None, by_b, None
-
-    solution.defvjp(forward, backward)
-    x, info = solution(matrix.captured, near.captured, right, given)
-    return CGResult(tree_unflatten(structure, list(x)), info)
+    return CGResult(*_solved("cg", (a, b, x0, M), run, atol, _conjugated))
 
 
 def gmres(
@@ -150,24 +117,49 @@ def gmres(
     >>> [round(value, 4) for value in x.tolist()], info.item()
     ([1.0, 2.0], 0)
     """
+    tol, atol, most = _limits("gmres", tol, atol, maxiter)
+    restart = as_integer("gmres", "restart", restart, 1)
+
+    def run(apply: Linear, nearly: Linear, b: Vectors, start: Vectors, atol: Any) -> Any:
+        steps = min(restart, max(_count(b), 1))
+        return _minimized(apply, nearly, b, start, (tol, atol, _most(most, b), steps))
+
+    return GMRESResult(*_solved("gmres", (a, b, x0, M), run, atol, _transposed))
+
+
+def _limits(op: str, tol: Any, atol: Any, maxiter: Any) -> tuple[float, float, int | None]:
+    tol, atol = (as_real(op, n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
+    return tol, atol, None if maxiter is None else as_integer(op, "maxiter", maxiter, 0)
+
+
+def _count(b: Vectors) -> int:
+    return sum(x.size for x in b)
+
+
+def _most(given: int | None, b: Vectors) -> int:
+    return 10 * _count(b) if given is None else given
+
+
+def _solved(
+    op: str, given: tuple[Any, Any, Any, Any], run: Run, atol: float, turn: Callable[..., Applied]
+) -> tuple[Any, Tensor]:
+    """What `run` finds for a, b, x0 and M as users give them; `turn` transposes linear maps."""
+    a, b, x0, near = given
     if not callable(a):
-        a, b = promoted("gmres", a, b)
+        a, b = promoted(op, a, b)
     leaves, structure = tree_flatten(b)
-    right = tuple(inexact("gmres", leaf) for leaf in leaves)
-    start = _start("gmres: x0", x0, right, structure)
-    tol, atol = (as_real("gmres", n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
-    count = sum(x.size for x in right)
-    steps = min(as_integer("gmres", "restart", restart, 1), max(count, 1))
-    most = 10 * count if maxiter is None else as_integer("gmres", "maxiter", maxiter, 0)
-    matrix, near = (_linear("gmres", n, f, right, structure) for n, f in (("a", a), ("M", M)))
-    solution = _by_equation(matrix.function, near.function, (tol, atol, most, steps))
-    x, info = solution(matrix.captured, near.captured, right, start)
-    return GMRESResult(tree_unflatten(structure, list(x)), info)
+    right = tuple(inexact(op, leaf) for leaf in leaves)
+    start = _start(f"{op}: x0", x0, right, structure)
+    maps = [_linear(op, n, f, right, structure) for n, f in (("a", a), ("M", near))]
+    solution = _by_equation(maps[0].function, maps[1].function, run, atol, turn)
+    x, info = solution(maps[0].captured, maps[1].captured, right, start)
+    return tree_unflatten(structure, list(x)), info
 
 
-def _by_equation(function: Applied, near: Applied, limits: tuple[float, float, int, int]) -> Any:
+def _by_equation(
+    function: Applied, near: Applied, run: Run, atol: float, turn: Callable[..., Applied]
+) -> Any:
     """What solves with a linear map; its derivative solves with the transposed one."""
-    tol, atol, most, steps = limits
 
     @custom_vjp
     def solution(held: Vectors, other: Vectors, b: Vectors, start: Vectors) -> Any:
@@ -175,7 +167,7 @@ def _by_equation(function: Applied, near: Applied, limits: tuple[float, float, i
             return function(held, v)
 
         def solve(b: Vectors, start: Vectors, atol: Any) -> Any:
-            return _minimized(apply, lambda v: near(other, v), b, start, (tol, atol, most, steps))
+            return run(apply, lambda v: near(other, v), b, start, atol)
 
         return _in_scale(solve, apply, b, start, atol)
 
@@ -185,7 +177,7 @@ def _by_equation(function: Applied, near: Applied, limits: tuple[float, float, i
 
     def backward(saved: Any, ct: Any) -> Any:
         held, other, x = saved
-        turned = _by_equation(_transposed(function), _transposed(near), limits)
+        turned = _by_equation(turn(function), turn(near), run, atol, turn)
         by_b, _ = turned(held, other, ct[0], zeros_like_each(ct[0]))
         if not held:
             return (), None, by_b, None
@@ -194,6 +186,15 @@ def _by_equation(function: Applied, near: Applied, limits: tuple[float, float, i
 
     solution.defvjp(forward, backward)
     return solution
+
+
+def _conjugated(function: Applied) -> Applied:
+    """The transpose of a Hermitian map, which is its conjugate."""
+
+    def turned(held: Vectors, v: Vectors) -> Vectors:
+        return tuple(conj(x) for x in function(held, tuple(conj(x) for x in v)))
+
+    return turned
 
 
 def _transposed(function: Applied) -> Applied:
@@ -206,8 +207,8 @@ def _transposed(function: Applied) -> Applied:
 
 
 def _minimized(
-    apply: Callable[[Vectors], Vectors],
-    nearly: Callable[[Vectors], Vectors],
+    apply: Linear,
+    nearly: Linear,
     b: Vectors,
     start: Vectors,
     limits: tuple[float, Any, int, int],
@@ -233,7 +234,7 @@ def _minimized(
     return x, where(less_equal(_dot(r, r), enough), 0, maximum(count, 1))
 
 
-def _best_change(apply: Callable[[Vectors], Vectors], r: Vectors, steps: int) -> Vectors:
+def _best_change(apply: Linear, r: Vectors, steps: int) -> Vectors:
     """Of all combinations of r, A r, …, Aᵏ⁻¹ r the one that A takes nearest to r (Arnoldi)."""
     flat = concat([reshape(x, (-1,)) for x in r])
 
@@ -272,7 +273,7 @@ def _best_change(apply: Callable[[Vectors], Vectors], r: Vectors, steps: int) ->
 
 def _in_scale(
     solve: Callable[[Vectors, Vectors, Any], Any],
-    apply: Callable[[Vectors], Vectors],
+    apply: Linear,
     b: Vectors,
     start: Vectors,
     atol: float,
@@ -366,8 +367,8 @@ def _along(x: Vectors, step: Any, y: Vectors) -> Vectors:
 
 
 def _iterated(
-    apply: Callable[[Vectors], Vectors],
-    nearly: Callable[[Vectors], Vectors],
+    apply: Linear,
+    nearly: Linear,
     b: Vectors,
     start: Vectors,
     limits: tuple[float, Any, int],

@@ -46,8 +46,6 @@ class Methods:
     if not TYPE_CHECKING:  # checkers know which attributes there are
 
         def __getattr__(self, name: str) -> Any:
-            if name[0] == "_":  # a slot of ours that is not set, which is asked for often
-                raise AttributeError(name)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
                 f"{hint_for_attribute(name)}",
