@@ -49,9 +49,7 @@ def link(base: Any, view: Any, index: Any) -> None:
     """
     whole = type(index) is tuple
     view._index = tuple([settled(entry) for entry in index]) if whole else settled(index)
-    views = getattr(base, "_views", None)
-    if views is None:
-        views = base._views = []
+    views = _slot(base, "_views", [])
     count = len(views)
     if count <= 2 or (count > _FEW and count & (count - 1) == 0):
         # At every doubling: on average the search costs a constant for each view.
@@ -59,7 +57,7 @@ def link(base: Any, view: Any, index: Any) -> None:
         for ref in views:
             if (sibling := ref()) is not None:
                 sibling._base = base
-    seen = views or getattr(base, "_base", None) is not None
+    seen = views or _slot(base, "_base", None) is not None
     view._base = base if seen else weakref.ref(base)
     views.append(weakref.ref(view))
 
@@ -77,12 +75,18 @@ def settled(entry: Any) -> Any:
     return as_int(entry)
 
 
+def _slot(tensor: Any, name: str, default: Any) -> Any:
+    """What a slot holds, which is set now if it was not: the next time that is seen sooner."""
+    try:
+        return getattr(tensor, name)
+    except AttributeError:
+        setattr(tensor, name, default)
+        return default
+
+
 def base_of(tensor: Any) -> Any:
     """The tensor this one is a basic-index view of, or None."""
-    try:
-        base = tensor._base
-    except AttributeError:  # once: a slot that is not set takes long to say so
-        base = tensor._base = None
+    base = _slot(tensor, "_base", None)
     return base() if isinstance(base, weakref.ref) else base
 
 
@@ -166,7 +170,7 @@ def _refresh(tensor: Any) -> None:
     bases = [tensor]
     while bases:
         base = bases.pop()
-        for ref in getattr(base, "_views", ()):
+        for ref in _slot(base, "_views", []):
             if (view := ref()) is not None:
                 view._impl = FUNCTIONS["getitem"](base, view._index)._impl
                 bases.append(view)
