@@ -215,5 +215,7 @@ def test_a_signal_that_went_there_and_back_has_the_identity_for_derivative():
     np.testing.assert_allclose(wf.compile(wf.vmap(there_and_back))(x).numpy(), x, atol=1e-12)
     with pytest.raises(wf.errors.ArgumentError, match="istft: the windows leave samples"):
         wf.fft.istft(wf.ones((5, 3)), 8, 10, center=False)
+    with pytest.raises(wf.errors.ArgumentError, match="istft: the windows leave samples"):
+        wf.fft.istft(wf.ones((8193, 3)), 16384, 20000, center=False)
     with pytest.raises(wf.errors.ShapeError, match="has no frame of n_fft = 8"):
         wf.fft.stft(wf.ones(3), 8, center=False)
