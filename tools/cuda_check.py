@@ -19,7 +19,6 @@ import numpy as np
 
 import weft as wf
 from weft.compiler.native import Native
-from weft.compiler.run_cuda import CudaFunction, compile_for_cuda
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tracing import trace
 from weft.runtime.cuda.driver import gpu
@@ -49,7 +48,7 @@ def on_cpu(graph: Trace, arrays: list[Any]) -> tuple[Any, ...]:
 
 def compare(name: str, graph: Trace, arrays: list[Any]) -> bool:
     """Whether GPU and CPU give the same bits; prints what it found."""
-    found = compile_for_cuda(graph)(*arrays)
+    found = [x.to_host() for x in wf.client("cuda").executable(graph).run(arrays)]
     expected = on_cpu(graph, arrays)
     wrong = sum(different(a, b) for a, b in zip(found, expected, strict=True))
     total = sum(a.size for a in found)
@@ -90,9 +89,11 @@ def measure(name: str, function: Callable[..., Any], shapes: list[Any], moved: i
     """Print the bandwidth of a program that moves `moved` bytes; gives the median."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape, np.float32) for shape in shapes]
-    made: CudaFunction = compile_for_cuda(trace(function, *map(wf.asarray, arrays)))
-    made(*arrays)
-    times = [made.gpu.milliseconds(made.launch) for _ in range(RUNS)]
+    client = wf.client("cuda")
+    made = client.executable(trace(function, *map(wf.asarray, arrays)))
+    given = [client.to_device(x) for x in arrays]
+    made.run(given)
+    times = [client.gpu.milliseconds(lambda: made.run(given)) for _ in range(RUNS)]
     rate = moved / min(times) / 1e6
     middle = moved / float(np.median(times)) / 1e6
     count = len(made.program.launches)
@@ -104,8 +105,11 @@ def measure_driver(nbytes: int) -> float:
     """Print and return the median bandwidth of a copy that the driver makes."""
     device = gpu()
     source, target = device.allocate(nbytes), device.allocate(nbytes)
-    source.write(np.zeros(nbytes, np.uint8))
-    times = [device.milliseconds(lambda: target.copy_from(source)) for _ in range(RUNS)]
+    device.write(source.address, np.zeros(nbytes, np.uint8))
+    times = [
+        device.milliseconds(lambda: device.copy(target.address, source.address, nbytes))
+        for _ in range(RUNS)
+    ]
     best, middle = (2 * nbytes / t / 1e6 for t in (min(times), float(np.median(times))))
     print(f"  {'copy, by the driver':<24} {best:5.0f} GB/s best, {middle:5.0f} median")
     return middle

@@ -13,7 +13,6 @@ from tools import golden
 from weft.compiler.emit_ptx import emit, emit_ptx, gpu_target
 from weft.compiler.gpu_program import plan
 from weft.compiler.pipeline_gpu import CUDA
-from weft.compiler.run_cuda import compile_for_cuda
 from weft.core.tensor.tracing import trace
 from weft.errors import ArgumentError, BackendError, UnsupportedError
 from weft.runtime.cuda import driver
@@ -89,7 +88,7 @@ def test_gpus_before_volta_are_refused():
 @pytest.mark.skipif(driver.is_available(), reason="a GPU is here")
 def test_a_missing_driver_is_said_so():
     with pytest.raises(BackendError, match="cuda: "):
-        compile_for_cuda(PROGRAMS["chain"].trace())
+        wf.client("cuda")
 
 
 @pytest.mark.skipif(not driver.is_available(), reason="no NVIDIA GPU and driver on this machine")
@@ -97,8 +96,9 @@ def test_a_missing_driver_is_said_so():
 def test_a_gpu_gives_the_bits_of_the_cpu(name):
     program = PROGRAMS[name]
     arrays, made = program.arrays(), program.trace()
-    for found, expected in zip(compile_for_cuda(made)(*arrays), on_cpu(made, arrays), strict=True):
-        assert different(found, expected) == 0
+    there = wf.client("cuda").executable(made).run(arrays)
+    for found, expected in zip(there, on_cpu(made, arrays), strict=True):
+        assert different(found.to_host(), expected) == 0
 
 
 def test_arrays_of_another_kind_are_refused():

@@ -30,6 +30,7 @@ from weft.runtime import (
     client,
 )
 from weft.runtime.cpu.client import quietly
+from weft.runtime.cuda import driver
 from weft.runtime.registry import runtime
 
 
@@ -157,7 +158,7 @@ def test_moving_between_logical_devices_copies():
 
 
 @pytest.mark.promise("S4.2")
-@pytest.mark.parametrize("kind", ["cuda", "webgpu", "quantum:3"])
+@pytest.mark.parametrize("kind", ["webgpu", "quantum:3"])
 def test_an_absent_backend_says_what_to_install(kind):
     with pytest.raises(BackendError, match="not installed") as caught:
         wf.zeros(3, device=kind)
@@ -165,6 +166,14 @@ def test_an_absent_backend_says_what_to_install(kind):
     with pytest.raises(ImportError):
         wf.ones(3).to_device(kind)
     assert wf.zeros(3).tolist() == [0.0] * 3
+
+
+@pytest.mark.skipif(driver.is_available(), reason="a GPU is here")
+def test_a_gpu_needs_its_driver_and_nothing_else():
+    for _ in range(2):
+        with pytest.raises(BackendError, match=r"cuda: (.|\n)*driver"):
+            wf.zeros(3, device="cuda")
+    assert "cuda" not in wf.available_backends()
 
 
 @pytest.mark.parametrize(

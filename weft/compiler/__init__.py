@@ -81,6 +81,8 @@
 | `emit_text` | names, types and constants as LLVM writes them |
 | `pipeline_gpu` | `schedule_gpu`: the passes for blocks and threads |
 | `gpu_program` | `plan`: a trace as launches on a GPU |
-| `emit_ptx`, `run_cuda` | kernels in PTX; `compile_for_cuda` |
+| `emit_ptx`, `gpu_code` | kernels in PTX; functions that a GPU has loaded |
+| `gpu_executable`, `gpu_calls` | a trace ready to run on a GPU; calls without kernels |
+| `gpu_engine` | what a GPU's client runs: single calls, whole traces |
 | `emit_wgsl`, `wgsl_scalars`, `run_wgpu` | kernels as shaders; `compile_for_webgpu` |
 """

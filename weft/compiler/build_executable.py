@@ -9,9 +9,11 @@ from functools import cache, partial
 from weft.compiler.executable import Executable, Interpreted
 from weft.compiler.flatten import passed_through
 from weft.compiler.statistics import Clock
+from weft.core.common.device import Device
 from weft.core.common.lazy import LazyModule
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
+from weft.runtime.registry import client
 
 _ahead = LazyModule("weft.runtime.cpu.code_ahead")
 _native = LazyModule("weft.compiler.native")
@@ -46,7 +48,8 @@ def build(
     kernels for their very sizes. Without `recalls` what lies on disk is made again. Inputs that are
     `lasting` are the same arrays in most runs, so what is packed of them is kept.
     """
-    native = all(node.device.kind == "cpu" for node in trace.nodes) and jit.available()
+    places = {node.device for node in trace.nodes or trace.inputs}
+    native = all(place.kind == "cpu" for place in places) and jit.available()
     origin = None
 
     @cache
@@ -67,7 +70,8 @@ def build(
     kept = passed_through(lowered)
     rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
     if not native:
-        return Built(Interpreted(lowered), lambda: lowered, kept, rewritten)
+        other = _elsewhere(lowered, places)
+        return Built(other or Interpreted(lowered), lambda: lowered, kept, rewritten)
     drafts = _native.drafts_pay(lowered)
     with _ahead.hurrying():
         made = _native.Native(
@@ -79,3 +83,12 @@ def build(
     else:
         made.settle()
     return Built(made, lambda: lowered, kept, rewritten)
+
+
+def _elsewhere(trace: Trace, places: set[Device]) -> Executable | None:
+    """What runs a trace on the one device all its calls are on, if that runs whole traces."""
+    if len(places) != 1:
+        return None
+    make = getattr(client(*places), "executable", None)
+    made: Executable | None = None if make is None else make(trace)
+    return made

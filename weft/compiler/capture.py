@@ -16,6 +16,7 @@ import numpy as np
 from weft.compiler.holders import find_variables
 from weft.compiler.variables import Shapes, Variable
 from weft.core.common import dtypes
+from weft.core.common.context import current_device
 from weft.core.common.device import Device
 from weft.core.common.handler import Handler, installed
 from weft.core.common.parameters import shown
@@ -128,7 +129,8 @@ class Threaded(Threads):
     def slot(self, source: Generator) -> Slot:
         """The traced state of a generator."""
         if source not in self.slots:
-            device = source.get_device()
+            device = current_device()  # where draws are wanted: a state of the host is copied there
+            device = source.get_device() if device.kind == "cpu" else device
             with installed(self.recorder):
                 key = self.recorder.input(KEY, device)
                 self.inputs[source] = key, self.recorder.input(COUNT, device)

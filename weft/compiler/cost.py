@@ -34,7 +34,7 @@ class Work:
 
 def work_of(call: Call) -> Work:
     """What one call does; a buffer counts as read once, or as far as the loops can reach."""
-    flops = sum(map(_operations, call.members)) if call.members else call.points
+    flops = sum(map(operations, call.members)) if call.members else call.points
     return Work(flops, *_bytes_of(call))
 
 
@@ -50,7 +50,7 @@ def _bytes_of(call: Call) -> tuple[int, int]:
     return read, sum(written)
 
 
-def _operations(node: OutputRefs) -> int:
+def operations(node: OutputRefs) -> int:
     """Arithmetic of a fused call: functions such as `exp` count what they are computed with."""
     if node.op.has("body") and not node.op.has("at") and kind_of(node) == "map":
         return weight(node) * node.types[0].size

@@ -10,7 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.compiler.statistics import BuildCounts
+from weft.core.common.slots import place
 from weft.core.graph.graph import Located, execute
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
@@ -39,7 +42,8 @@ class Interpreted(Executable):
         self.counts = BuildCounts(kernels=len(trace.nodes))
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        return self._trace.walk((*arrays, *self._constants), _step)
+        given = map(_placed, self._trace.inputs, arrays)
+        return self._trace.walk((*given, *self._constants), _step)
 
     def retell(self, arrays: Sequence[Any]) -> None:
         """Raise what a run of the same has met; what was done for its effect alone is not again."""
@@ -47,6 +51,12 @@ class Interpreted(Executable):
 
     def explain(self, *, loops: bool = False) -> str:
         return f"{len(self._trace.nodes)} calls, each on its reference kernel\n{self._trace}"
+
+
+def _placed(node: OutputRefs, array: Any) -> Any:
+    """An input on its device: numbers and states of generators come from the host."""
+    elsewhere = node.device.kind != "cpu" and isinstance(array, np.ndarray)
+    return place(array, node.device) if elsewhere else array
 
 
 def _step(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:

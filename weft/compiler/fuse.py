@@ -86,13 +86,18 @@ class Fusion:
     """The groups of a graph, in an order in which they can run.
 
     Where nothing `merges` copies with what they are of, updates are computed at every element.
+    `kinds` says how calls are compiled, where `kind_of` does not.
     """
 
     def __init__(
-        self, nodes: Sequence[OutputRefs], kept: Iterable[Ref], merges: bool = True
+        self,
+        nodes: Sequence[OutputRefs],
+        kept: Iterable[Ref],
+        merges: bool = True,
+        kinds: Mapping[OutputRefs, str] | None = None,
     ) -> None:
         self.kept = {node for node, _ in kept}
-        self.kinds = {node: kind_of(node) for node in nodes}
+        self.kinds = dict(kinds or {node: kind_of(node) for node in nodes})
         for node in reversed(nodes):
             if self.kinds[node] in PACKED:
                 self.kept.update(source for source, _ in node.inputs if source in self.kinds)

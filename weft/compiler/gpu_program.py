@@ -1,7 +1,8 @@
-"""`GpuProgram`: a trace as launches on a GPU, and the memory between them.
+"""`GpuProgram`: a trace as launches on a GPU, the memory between them, and calls of other kinds.
 
-Graphs of elementwise ops, views, reductions and products of matrices become kernels; anything else
-is refused, by name. Every kernel is one launch (two for a reduction of few long rows).
+Graphs of elementwise ops, views, reductions, products of matrices and updates become kernels; every
+kernel is one launch (two for a reduction of few long rows). Anything else is a `Call`, which reads
+and gives whole arrays, or is refused, by name, where only launches are wanted.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.fuse import Fusion
-from weft.compiler.loops import Kernel, Statement, Store, Value, const, load
+from weft.compiler.cost import operations
+from weft.compiler.fuse import Fusion, Group
+from weft.compiler.loops import INDEX, Kernel, Statement, Store, Value, const, load
+from weft.compiler.lower import Lowered
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
+from weft.compiler.point import kind_of
 from weft.compiler.rebuild import Statements, changer, revise, with_body
 from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower
+from weft.core.common.source import describe
 from weft.core.common.types import Array, DType
-from weft.core.graph.node import Ref
+from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.errors import ArgumentError, UnsupportedError
 
@@ -31,15 +36,48 @@ class Block:
 
     dtype: DType
     size: int
-    data: Array | None = None  # of a constant
+    data: Any = None  # of a constant, here or on the GPU
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Launch:
-    """One kernel on certain memory."""
+    """One kernel on certain memory, for some calls: the first of their launches has them all."""
 
     kernel: Kernel
     memory: tuple[Block, ...]
+    calls: tuple[OutputRefs, ...] = ()
+
+    def details(self) -> dict[str, Any]:
+        """What the kernel does, in numbers and words."""
+        modes = [buffer.mode for buffer in self.kernel.buffers]
+        pairs = list(zip(self.memory, modes, strict=False))
+        read = sum(block.nbytes for block, mode in pairs if mode != "write")
+        written = sum(block.nbytes for block, mode in pairs if mode != "read")
+        return {
+            "ops": ", ".join(node.name for node in self.calls),
+            "dtype": str(max((b.dtype for b, _ in pairs), key=lambda d: d.itemsize)),
+            "flops": sum(map(operations, self.calls)),
+            "read": read,
+            "written": written,
+            "blocks": self.kernel.notes["blocks"],
+            "threads": self.kernel.notes["threads"],
+            "line": describe(self.calls[0].position) if self.calls else "",
+            "elsewhere": True,  # the peaks of this processor are not its own
+        }
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is no kernel: what it reads and what it makes."""
+
+    node: OutputRefs
+    reads: tuple[Block, ...]
+    makes: tuple[Block, ...]
 
 
 @dataclass
@@ -49,7 +87,13 @@ class GpuProgram:
     trace: Trace
     inputs: list[Block] = field(default_factory=list)
     outputs: list[Block] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
+    steps: list[Launch | Call] = field(default_factory=list)
+    status: Block | None = None  # where kernels report positions that are out of range
+
+    @property
+    def launches(self) -> list[Launch]:
+        """The steps that are kernels."""
+        return [step for step in self.steps if isinstance(step, Launch)]
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -58,7 +102,11 @@ class GpuProgram:
 
     def memory(self) -> list[Block]:
         """Every block once: inputs and constants first."""
-        used = (block for launch in self.launches for block in launch.memory)
+        used = (
+            block
+            for step in self.steps
+            for block in (step.memory if isinstance(step, Launch) else (*step.reads, *step.makes))
+        )
         return list(dict.fromkeys((*self.inputs, *self.outputs, *used)))
 
     def check(self, arrays: Sequence[Any]) -> list[Array]:
@@ -79,34 +127,110 @@ class GpuProgram:
 
 
 def plan(trace: Trace, limits: Limits) -> GpuProgram:
-    """The launches that compute a trace; its captures are constants."""
-    trace = rewrite(trace)[0]
-    program = GpuProgram(trace)
-    blocks: dict[Ref, Block] = {}
-    given = len(trace.inputs) - len(trace.captures)
-    for number, node in enumerate(trace.inputs):
-        kind = node.types[0]
-        data = None
-        if number >= given:
-            data = np.ascontiguousarray(trace.captures[number - given].data())
-        blocks[node, 0] = Block(kind.dtype, kind.size, data)
-        if number < given:
-            program.inputs.append(blocks[node, 0])
-    _constants(trace, blocks)
-    fusion = Fusion(trace.nodes, trace.outputs, merges=False)
-    for group in fusion.groups:
-        if group.kind in ("host", "scatter", "order", "few"):
-            raise UnsupportedError(f"{group.members[0].name}: no kernel for a GPU")
-        for lowered in lower(fusion, group, {}, one_nest=True):
-            if lowered.reports:
+    """The launches that compute a trace, simplified; its captures are constants."""
+    return _Planner(rewrite(trace)[0], limits, frozenset(), calls=False).program()
+
+
+def plan_all(trace: Trace, limits: Limits) -> GpuProgram:
+    """The launches that compute a trace as it is, and calls where there is no kernel."""
+    others: frozenset[OutputRefs] = frozenset()
+    while True:
+        try:
+            return _Planner(trace, limits, others, calls=True).program()
+        except _NoKernel as refused:
+            others |= refused.nodes
+
+
+class _NoKernel(Exception):
+    """Some calls cannot be kernels together."""
+
+    def __init__(self, nodes: frozenset[OutputRefs]) -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
+
+
+class _Planner:
+    """Writes the program of a trace, of which the calls `others` are no kernels."""
+
+    def __init__(
+        self, trace: Trace, limits: Limits, others: frozenset[OutputRefs], calls: bool
+    ) -> None:
+        self.trace, self.limits, self.calls = trace, limits, calls
+        self.made = GpuProgram(trace)
+        self.blocks: dict[Ref, Block] = {}
+        kinds = {node: kind_of_call(node) if calls else kind_of(node) for node in trace.nodes}
+        kinds |= dict.fromkeys(others, "host")
+        self.fusion = Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
+
+    def program(self) -> GpuProgram:
+        """All of it."""
+        trace, made, blocks = self.trace, self.made, self.blocks
+        given = len(trace.inputs) - len(trace.captures)
+        for number, node in enumerate(trace.inputs):
+            kind = node.types[0]
+            data = None
+            if number >= given:
+                data = _packed(trace.captures[number - given].data())
+            blocks[node, 0] = Block(kind.dtype, kind.size, data)
+            if number < given:
+                made.inputs.append(blocks[node, 0])
+        _constants(trace, blocks)
+        for group in self.fusion.groups:
+            self.step(group)
+        made.outputs = [blocks[ref] for ref in trace.outputs]
+        return made
+
+    def step(self, group: Group) -> None:
+        """One group: kernels, or a call."""
+        first = group.members[0]
+        if group.kind in ("host", "order", "few") or (group.kind == "scatter" and not self.calls):
+            if not self.calls:
+                raise UnsupportedError(f"{first.name}: no kernel for a GPU")
+            self.made.steps.append(
+                Call(
+                    first,
+                    tuple(self.block(ref) for ref in first.inputs),
+                    tuple(self.block((first, slot)) for slot in range(len(first.types))),
+                )
+            )
+            return
+        try:
+            for lowered in lower(self.fusion, group, {}, one_nest=True):
+                self.launches(group, lowered)
+        except UnsupportedError as error:
+            if not self.calls:
+                raise
+            nodes = frozenset((*group.members, *self.fusion.pulled(group)))
+            raise _NoKernel(nodes) from error
+
+    def launches(self, group: Group, lowered: Lowered) -> None:
+        """The launches of one lowered kernel."""
+        memory = [self.block(ref) for ref in lowered.refs]
+        if lowered.reports:
+            if not self.calls:
                 raise UnsupportedError(
                     f"{group.members[0].name}: no kernel for a GPU that checks positions\n"
                     "hint: mode='clip' or mode='wrap' needs no check"
                 )
-            memory = [_block(ref, blocks) for ref in lowered.refs]
-            _launch(program, lowered.kernel, memory, limits)
-    program.outputs = [blocks[ref] for ref in trace.outputs]
-    return program
+            self.made.status = self.made.status or Block(INDEX, 1)
+            memory.append(self.made.status)
+        calls = () if lowered.reports else tuple(group.members)
+        _launch(self.made, lowered.kernel, memory, self.limits, calls)
+
+    def block(self, ref: Ref) -> Block:
+        """The memory of a result."""
+        if ref not in self.blocks:
+            kind = ref[0].types[ref[1]]
+            self.blocks[ref] = Block(kind.dtype, kind.size)
+        return self.blocks[ref]
+
+
+def kind_of_call(node: OutputRefs) -> str:
+    """How a call runs on a GPU: like `kind_of`, but what meets in order there is a call."""
+    found = kind_of(node)
+    if found == "scatter" and node.params.get("rest") == 0:
+        return "host"  # one update after another: a single thread would take them all
+    return found
 
 
 def _constants(trace: Trace, blocks: dict[Ref, Block]) -> None:
@@ -115,18 +239,22 @@ def _constants(trace: Trace, blocks: dict[Ref, Block]) -> None:
     for node, _ in refs:
         if node.op is None and (node, 0) not in blocks:
             assert node.results is not None
-            data = np.ascontiguousarray(node.results[0])
+            data = _packed(node.results[0])
             blocks[node, 0] = Block(node.types[0].dtype, node.types[0].size, data)
 
 
-def _block(ref: Ref, blocks: dict[Ref, Block]) -> Block:
-    if ref not in blocks:
-        kind = ref[0].types[ref[1]]
-        blocks[ref] = Block(kind.dtype, kind.size)
-    return blocks[ref]
+def _packed(data: Any) -> Any:
+    """A constant as memory is read: row by row."""
+    return np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data
 
 
-def _launch(program: GpuProgram, kernel: Kernel, memory: list[Block], limits: Limits) -> None:
+def _launch(
+    program: GpuProgram,
+    kernel: Kernel,
+    memory: list[Block],
+    limits: Limits,
+    calls: tuple[OutputRefs, ...],
+) -> None:
     scratch: list[Block] = []
     if any(block.size == 0 for block in memory):
         kinds = ", ".join(str(block.size) for block in memory)
@@ -135,15 +263,16 @@ def _launch(program: GpuProgram, kernel: Kernel, memory: list[Block], limits: Li
     for made in schedule_gpu(kernel, limits):
         wanted = made.notes["scratch"]
         scratch += [Block(dtype, size) for dtype, size in wanted[len(scratch) :]]
-        name = f"k{len(program.launches)}_{made.name}"
+        name = f"k{len(program.steps)}_{made.name}"
         given = (*memory, *scratch[: len(wanted)])
-        program.launches.append(Launch(replace(made, name=name), given))
+        program.steps.append(Launch(replace(made, name=name), given, calls))
+        calls = ()
 
 
 def _with_numbers(kernel: Kernel, memory: list[Block]) -> tuple[Kernel, list[Block]]:
     """The kernel with literals in the place of constants of one number, and the memory left."""
     numbers = {
-        k: const(block.data.reshape(()), block.dtype)
+        k: const(_number(block.data), block.dtype)
         for k, block in enumerate(memory)
         if block.data is not None and block.size == 1 and block.dtype.kind != "c"
     }
@@ -159,6 +288,11 @@ def _with_numbers(kernel: Kernel, memory: list[Block]) -> tuple[Kernel, list[Blo
     body = _renumbered(revise(kernel.body, changer(change)), new)
     buffers = tuple(kernel.buffers[k] for k in kept)
     return replace(kernel, body=body, buffers=buffers), [memory[k] for k in kept]
+
+
+def _number(data: Any) -> Array:
+    host: Array = data if isinstance(data, np.ndarray) else data.to_host()
+    return host.reshape(())
 
 
 def _renumbered(statements: Statements, new: dict[int, int]) -> Statements:

@@ -11,22 +11,26 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
+from weft.compiler.executable import Executable
 from weft.compiler.native import Native, drafts_pay
+from weft.compiler.rewrite import rewrite
 from weft.config import settings
 from weft.core.common.frozen import freeze
-from weft.core.common.types import Array
 from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.runtime.cpu import jit
 from weft.runtime.cpu.code_ahead import hurrying
+from weft.runtime.registry import client
 
 EACH = 1 << 16  # elements of each call of a graph that is compiled at once: others take no longer
 MOST_GRAPHS = 256  # compiled graphs that are kept
 MOST_SEEN = 4096  # graphs whose first run is remembered
 
 _seen: OrderedDict[Any, int] = OrderedDict()
-_compiled: OrderedDict[Any, Native] = OrderedDict()
+_compiled: OrderedDict[Any, Executable] = OrderedDict()
 
 
 class Recorded:
@@ -36,7 +40,7 @@ class Recorded:
         self.order = order
         self.numbers: dict[OutputRefs, int] = {node: i for i, node in enumerate(order)}
         self.leaves: dict[Ref, int] = {}
-        self.arrays: list[Array] = []
+        self.arrays: list[Any] = []
         wanted = set(roots)
         self.kept = [node for node in order if node in wanted or is_held(node)]
         rows = [self._row(node) for node in order]
@@ -59,7 +63,8 @@ class Recorded:
             array = ref[0].results[ref[1]]  # type: ignore[index]
             self.arrays.append(array)
         array = self.arrays[number]
-        strides = None if array.flags.c_contiguous else array.strides
+        packed = not isinstance(array, np.ndarray) or array.flags.c_contiguous
+        strides = None if packed else array.strides
         return ("leaf", number, array.shape, array.dtype, strides)
 
     @property
@@ -75,6 +80,8 @@ class Recorded:
             made = OutputRefs.leaf(None, source.types[slot], source.device)
             inputs[source, slot] = made
             array = self.arrays[number]
+            if not isinstance(array, np.ndarray):
+                continue
             if not array.flags.c_contiguous and not any(s % array.itemsize for s in array.strides):
                 strides[made, 0] = tuple(s // array.itemsize for s in array.strides)
         copies: dict[OutputRefs, OutputRefs] = {}
@@ -98,8 +105,13 @@ def is_held(node: OutputRefs) -> bool:
 
 def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
     """Run pending calls as one compiled graph; False where they should be interpreted."""
-    if not all(_is_plain(node) for node in order):
+    if not all(node.op.pure for node in order):
         return False
+    make = None
+    if any(node.device.kind != "cpu" for node in order):
+        make = getattr(client(order[0].device), "executable", None)
+        if make is None or len({node.device for node in order}) > 1:
+            return False
     graph = Recorded(order, roots)
     program = _compiled.get(graph.key)
     if program is None:
@@ -110,9 +122,7 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
         if (times <= settings.compile_after and not large) or not jit.available():
             return False
         trace, strides = graph.trace()
-        with hurrying():
-            program = Native(trace, strides=strides, drafts=drafts_pay(trace))
-        program.settle()
+        program = _native(trace, strides) if make is None else make(rewrite(trace)[0])
         GRAPH.counters.compilations += 1
         _compiled[graph.key] = program
         if len(_compiled) > MOST_GRAPHS:
@@ -135,5 +145,8 @@ def _without_rules(node: OutputRefs) -> dict[str, Any]:
     return {name: each for name, each in node.params.items() if not callable(each)}
 
 
-def _is_plain(node: OutputRefs) -> bool:
-    return bool(node.op.pure and node.device.kind == "cpu")
+def _native(trace: Trace, strides: dict[Ref, tuple[int, ...]]) -> Native:
+    with hurrying():
+        made = Native(trace, strides=strides, drafts=drafts_pay(trace))
+    made.settle()
+    return made

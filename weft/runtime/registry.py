@@ -15,6 +15,8 @@ from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
 metadata = LazyModule("importlib.metadata")
+_cuda = LazyModule("weft.runtime.cuda.client")
+_driver = LazyModule("weft.runtime.cuda.driver")
 _GROUP = "weft.backends"
 _runtimes: dict[str, Runtime] = {}
 _clients: dict[Device, RuntimeClient] = {}
@@ -30,6 +32,9 @@ def runtime(kind: str) -> Runtime:
     found = _runtimes.get(kind)
     if found is not None:
         return found
+    if kind == "cuda":
+        register_runtime(_cuda.CudaRuntime())  # raises where there is no driver
+        return _runtimes[kind]
     matching = metadata.entry_points(group=_GROUP, name=kind)
     if not matching:
         raise BackendError(
@@ -59,9 +64,9 @@ def place_on(array: Array, device: Device) -> Any:
 
 def available_backends() -> tuple[str, ...]:
     """Names of the backends that can be used here."""
-    return tuple(
-        dict.fromkeys([*_runtimes, *(e.name for e in metadata.entry_points(group=_GROUP))])
-    )
+    built_in = ["cuda"] if _driver.is_available() else []
+    installed = [e.name for e in metadata.entry_points(group=_GROUP)]
+    return tuple(dict.fromkeys([*_runtimes, *built_in, *installed]))
 
 
 def client(device: str | Device | None = None) -> RuntimeClient:

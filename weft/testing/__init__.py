@@ -9,6 +9,7 @@
 | `samples` | operands for the examples of an op |
 | `gradients` | `check_grads` |
 | `gpu_programs` | programs that every GPU backend must run |
+| `emulated_gpu` | a GPU that this processor plays |
 | `loop_programs` | programs whose loops are kept as text |
 """
 

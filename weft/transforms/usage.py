@@ -90,7 +90,7 @@ def _add_work(row: Row, event: Event, known: dict[str, Any], peaks: Peaks | None
     work = Work(known["flops"], known["read"], known["written"])
     row.flops += event.share * work.flops
     row.bytes += event.share * work.moved
-    if peaks is not None:
+    if peaks is not None and not known.get("elsewhere"):
         wide = known["dtype"] in ("float64", "int64", "complex128")
         row.least_ns += event.share * peaks.nanoseconds(work, wide=wide)
 

@@ -1,23 +1,31 @@
 """An NVIDIA GPU through its driver library, libcuda, by ctypes: no toolkit is needed.
 
-`gpu()` opens a device; it loads PTX, holds memory, launches kernels and measures them. A driver
-that is missing or refuses raises an error of weft that says which call failed and why.
+`gpu()` opens a device; it loads PTX, holds memory, launches kernels and measures them. Work is done
+in the order it is asked for, so memory that is given back may be used again at once: the driver
+keeps it in a pool. A driver that is missing or refuses raises an error of weft that says which call
+failed and why.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
+import gc
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from weft.core.common.locks import lock_for
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError, OutOfMemoryError
 
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2
 _MAJOR, _MINOR = 75, 76  # attributes: the compute capability
+_POOLS = 115  # whether the driver keeps memory that was given back
+_KEEP = 4  # an attribute of such a pool: bytes that it keeps
+_EVERYTHING = 2**64 - 1
 _LOG_BYTES = 8192
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options of a module: where the compiler complains
 
@@ -69,30 +77,28 @@ def gpu(number: int = 0) -> Gpu:
     return Gpu(number)
 
 
+@dataclass(frozen=True, slots=True)
+class GpuStats:
+    """What is held of a GPU's memory, and what was asked for."""
+
+    live_bytes: int
+    peak_bytes: int
+    allocations: int
+    frees: int
+
+
 class GpuMemory:
     """Bytes on a GPU, given back when nobody holds this."""
 
-    def __init__(self, owner: Gpu, nbytes: int) -> None:
+    __slots__ = ("__weakref__", "_give_back", "address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, give_back: Callable[[int, int], None]) -> None:
+        self.address = address
         self.nbytes = nbytes
-        self.address = ctypes.c_uint64()
-        self._owner = owner
-        owner.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(nbytes, 1)))
-        weakref.finalize(self, owner.free, self.address.value)
+        self._give_back = give_back
 
-    def write(self, array: Array) -> None:
-        """Copy a contiguous array there."""
-        source = ctypes.c_void_p(array.ctypes.data)
-        self._owner.call("cuMemcpyHtoD_v2", self.address, source, ctypes.c_size_t(array.nbytes))
-
-    def copy_from(self, source: GpuMemory) -> None:
-        """Copy other memory of this size here, on the GPU."""
-        size = ctypes.c_size_t(self.nbytes)
-        self._owner.call("cuMemcpyDtoDAsync_v2", self.address, source.address, size, None)
-
-    def read(self, array: Array) -> None:
-        """Copy it into a contiguous array; waits for the kernels before."""
-        target = ctypes.c_void_p(array.ctypes.data)
-        self._owner.call("cuMemcpyDtoH_v2", target, self.address, ctypes.c_size_t(array.nbytes))
+    def __del__(self) -> None:
+        self._give_back(self.address, self.nbytes)
 
 
 class GpuModule:
@@ -123,7 +129,10 @@ class Gpu:
     """One GPU; its work is done in the order it is asked for."""
 
     def __init__(self, number: int) -> None:
+        self.number = number
         self._library = _library()
+        self._lock = lock_for(self, "_lock")
+        self._live = self._peak = self._allocations = self._frees = 0
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._check("cuDeviceGet", self._library.cuDeviceGet(ctypes.byref(device), number))
         retained = self._library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
@@ -131,12 +140,23 @@ class Gpu:
         text = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", text, len(text), device)
         self.name = text.value.decode()
-        capability = []
-        for attribute in (_MAJOR, _MINOR):
-            found = ctypes.c_int()
-            self.call("cuDeviceGetAttribute", ctypes.byref(found), attribute, device)
-            capability.append(found.value)
-        self.capability = (capability[0], capability[1])
+        self.capability = (self._attribute(_MAJOR, device), self._attribute(_MINOR, device))
+        whole = ctypes.c_size_t()
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(whole), device)
+        self.nbytes = whole.value
+        self._pool = self._open_pool(device) if self._attribute(_POOLS, device) else None
+
+    def _attribute(self, number: int, device: ctypes.c_int) -> int:
+        found = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(found), number, device)
+        return found.value
+
+    def _open_pool(self, device: ctypes.c_int) -> ctypes.c_void_p:
+        """The driver's pool, which is to keep what it is given back."""
+        pool, most = ctypes.c_void_p(), ctypes.c_uint64(_EVERYTHING)
+        self.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), device)
+        self.call("cuMemPoolSetAttribute", pool, _KEEP, ctypes.byref(most))
+        return pool
 
     def _check(self, name: str, code: int) -> None:
         if code == _OUT_OF_MEMORY:
@@ -146,37 +166,108 @@ class Gpu:
 
     def call(self, name: str, *args: Any) -> None:
         """One call of the driver on this device, from any thread."""
-        self._check("cuCtxSetCurrent", self._library.cuCtxSetCurrent(self._context))
+        self.enter()
         self._check(name, getattr(self._library, name)(*args))
 
-    def free(self, address: int) -> None:
-        """Give memory back; at the end of the process the driver may be gone before."""
-        self._library.cuCtxSetCurrent(self._context)
-        self._library.cuMemFree_v2(ctypes.c_uint64(address))
+    def enter(self) -> None:
+        """Let calls of this thread be about this device."""
+        self._check("cuCtxSetCurrent", self._library.cuCtxSetCurrent(self._context))
 
-    def load(self, ptx: str) -> GpuModule:
-        """Compile PTX for this GPU and load it."""
-        return GpuModule(self, ptx)
+    # -- memory ----------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> GpuMemory:
         """Memory whose address divides by 256."""
-        return GpuMemory(self, nbytes)
+        try:
+            address = self._reserve(nbytes)
+        except OutOfMemoryError:
+            gc.collect()
+            self.trim()
+            try:
+                address = self._reserve(nbytes)
+            except OutOfMemoryError as error:
+                raise OutOfMemoryError(
+                    f"cuda: {nbytes} bytes are not free on {self.name}: of {self.nbytes},"
+                    f" this process holds {self._live}"
+                    "\nhint: drop tensors that are no longer needed; wf.memory_report() lists them"
+                ) from error
+        with self._lock:
+            self._allocations += 1
+            self._live += nbytes
+            self._peak = max(self._peak, self._live)
+        return GpuMemory(address, nbytes, self._free)
 
-    def launch(
-        self,
-        function: ctypes.c_void_p,
-        blocks: int,
-        threads: int,
-        memory: Sequence[GpuMemory],
-        parameters: Sequence[int] = (),
-    ) -> None:
-        """Start a kernel; it runs when the work before it is done."""
-        given = [block.address for block in memory]
-        numbers = [ctypes.c_int64(x) for x in parameters]
-        places = [ctypes.addressof(x) for x in (*given, *numbers)]
-        args = (ctypes.c_void_p * len(places))(*places)
+    def _reserve(self, nbytes: int) -> int:
+        address, size = ctypes.c_uint64(), ctypes.c_size_t(max(nbytes, 1))
+        if self._pool is None:
+            self.call("cuMemAlloc_v2", ctypes.byref(address), size)
+        else:
+            self.call("cuMemAllocAsync", ctypes.byref(address), size, None)
+        return address.value
+
+    def _free(self, address: int, nbytes: int) -> None:
+        if sys.is_finalizing():
+            return  # the driver may be gone
+        with self._lock:
+            self._frees += 1
+            self._live -= nbytes
+        self._library.cuCtxSetCurrent(self._context)
+        if self._pool is None:
+            self._library.cuMemFree_v2(ctypes.c_uint64(address))
+        else:
+            self._library.cuMemFreeAsync(ctypes.c_uint64(address), None)
+
+    def trim(self) -> None:
+        """Give the memory that the pool keeps back to the system."""
+        if self._pool is not None:
+            self.synchronize()
+            self.call("cuMemPoolTrimTo", self._pool, ctypes.c_size_t(0))
+
+    def stats(self) -> GpuStats:
+        """What is held."""
+        return GpuStats(self._live, self._peak, self._allocations, self._frees)
+
+    def write(self, address: int, array: Array) -> None:
+        """Copy a contiguous array to an address."""
+        source, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), source, size)
+
+    def read(self, address: int, array: Array) -> None:
+        """Copy what lies at an address into a contiguous array; waits for the kernels before."""
+        target, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+        self.call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), size)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy bytes from one address to another, on the GPU."""
+        places = ctypes.c_uint64(target), ctypes.c_uint64(source)
+        self.call("cuMemcpyDtoDAsync_v2", *places, ctypes.c_size_t(nbytes), None)
+
+    def clear(self, address: int, nbytes: int) -> None:
+        """Make bytes zero."""
+        place, size = ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
+        self.call("cuMemsetD8Async", place, ctypes.c_ubyte(0), size, None)
+
+    # -- kernels ---------------------------------------------------------------------------
+
+    def compiled(self, kernels: Sequence[Any], emit: Callable[..., str]) -> list[Any]:
+        """The functions of these kernels, which `emit` writes in PTX for a compute capability."""
+        module = GpuModule(self, emit(kernels, self.capability))
+        return [module.function(kernel.name) for kernel in kernels]
+
+    def prepare(
+        self, function: Any, blocks: int, threads: int, table: Any, slots: Sequence[int]
+    ) -> Callable[[], int]:
+        """What starts a kernel on the addresses that are then in these slots of a table.
+
+        It gives the driver's code, 0 if all is well, and is to be called after `enter`.
+        """
+        first, size = ctypes.addressof(table), ctypes.sizeof(ctypes.c_uint64)
+        places = (ctypes.c_void_p * len(slots))(*(first + size * slot for slot in slots))
         grid = (blocks, 1, 1, threads, 1, 1, 0)
-        self.call("cuLaunchKernel", function, *grid, None, args, None)
+        return functools.partial(self._library.cuLaunchKernel, function, *grid, None, places, None)
+
+    def refuse(self, code: int) -> None:
+        """Raise what a code of `prepare`'s function says."""
+        self._check("cuLaunchKernel", code)
 
     def synchronize(self) -> None:
         """Wait until all work is done; a kernel that failed raises here."""

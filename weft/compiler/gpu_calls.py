@@ -1,0 +1,96 @@
+"""Calls that are no kernels of a GPU: loops and branches go step by step, others run elsewhere.
+
+What a loop or a branch needs to know is read from the GPU; its graphs run there. A call that weft
+has no kernel for runs on the host, with copies there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from weft.core.common.device import CPU
+from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace
+from weft.ops.control.branches import Switch
+from weft.ops.control.graph_call import GraphCall
+from weft.ops.control.loop_ops import Scan, WhileLoop
+from weft.ops.control.subgraphs import grouped
+from weft.ops.view.reshape import Reshape
+from weft.runtime.cuda.array import GpuArray
+from weft.runtime.registry import client as client_of
+
+Arrays = tuple[GpuArray, ...]
+_executables: WeakKeyDictionary[Trace, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def run_call(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    """The results of a call, on the GPU."""
+    for kind, run in _WAYS.items():
+        if isinstance(node.op, kind):
+            return run(client, node, arrays)
+    made = run_on_host(node, tuple(array.to_host() for array in arrays))
+    return tuple(map(client.to_device, made))
+
+
+def run_on_host(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results of a call on arrays of the host."""
+    results: tuple[Any, ...] = client_of(CPU).execute(node.op, arrays, node.params, node.types)
+    return results
+
+
+def run_trace(client: Any, trace: Trace, arrays: Arrays) -> Arrays:
+    """The outputs of a graph that is part of a call."""
+    from_client = _executables.setdefault(trace, {})
+    found = from_client.get(client)
+    if found is None:
+        found = from_client[client] = client.executable(trace)
+    results: Arrays = found.run(arrays)
+    return results
+
+
+def _reshape(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    return (arrays[0].reshaped(node.types[0].shape),)
+
+
+def _graph(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    return run_trace(client, node.params["trace"], arrays)
+
+
+def _switch(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    branches = node.params["branches"]
+    index, operands = int(arrays[0].to_host()), arrays[1:]
+    return run_trace(client, branches[min(max(index, 0), len(branches) - 1)], operands)
+
+
+def _while(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    condition, body, consts = (node.params[name] for name in ("condition", "body", "consts"))
+    fixed, carry = arrays[:consts], arrays[consts:]
+    while run_trace(client, condition, (*fixed, *carry))[0].to_host():
+        carry = run_trace(client, body, (*fixed, *carry))
+    return carry
+
+
+def _scan(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    params = node.params
+    body, carries, length = (params[name] for name in ("body", "carries", "length"))
+    fixed, carry, xs = grouped(arrays, (params["consts"], carries))
+    kinds = body.output_types[carries:]
+    ys = [GpuArray.empty(client.gpu, (length, *k.shape), k.dtype) for k in kinds]
+    steps = range(length)
+    for i in reversed(steps) if params["reverse"] else steps:
+        results = run_trace(client, body, (*fixed, *carry, *(x.row(i) for x in xs)))
+        carry = results[:carries]
+        for y, result in zip(ys, results[carries:], strict=True):
+            y.put(result, i)
+    return (*carry, *ys)
+
+
+_WAYS: dict[type, Callable[[Any, OutputRefs, Arrays], Arrays]] = {
+    Reshape: _reshape,
+    GraphCall: _graph,
+    Switch: _switch,
+    WhileLoop: _while,
+    Scan: _scan,
+}

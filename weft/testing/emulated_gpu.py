@@ -1,0 +1,165 @@
+"""A GPU that this processor plays: kernels for blocks and threads run here, block by block.
+
+`use_emulated_gpu()` makes it `cuda:0`, so that tests run the whole backend where no GPU is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.emit_cpu import emit
+from weft.compiler.loops import Kernel, Loop, Statement
+from weft.compiler.rebuild import with_body
+from weft.core.common.types import Array
+from weft.errors import DeviceError, OutOfMemoryError
+from weft.runtime import registry
+from weft.runtime.cpu import jit
+from weft.runtime.cuda import driver
+from weft.runtime.cuda.driver import GpuMemory, GpuStats
+
+_SIGNATURE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+)
+_ALIGNED = 256
+
+
+class EmulatedGpu:
+    """What `driver.Gpu` is, in memory of the host."""
+
+    name = "emulated"
+    capability = (9, 0)
+
+    def __init__(self, number: int, nbytes: int = 1 << 32) -> None:
+        self.number, self.nbytes = number, nbytes
+        self.launches = 0
+        self.synchronized = 0
+        self._held: dict[int, Array] = {}
+        self._live = self._peak = self._allocations = self._frees = 0
+        self._code: list[Any] = []
+
+    def enter(self) -> None:
+        """There is one device."""
+
+    def allocate(self, nbytes: int) -> GpuMemory:
+        """Memory that nothing was written to: all bytes are set, so that reading them shows."""
+        if self._live + nbytes > self.nbytes:
+            raise OutOfMemoryError(f"cuda: {nbytes} bytes are not free on {self.name}")
+        held = np.full(nbytes + _ALIGNED, 0xA5, np.uint8)
+        address = -(-held.ctypes.data // _ALIGNED) * _ALIGNED
+        self._held[address] = held
+        self._allocations += 1
+        self._live += nbytes
+        self._peak = max(self._peak, self._live)
+        return GpuMemory(address, nbytes, self._free)
+
+    def _free(self, address: int, nbytes: int) -> None:
+        self._held.pop(address).fill(0xA5)
+        self._frees += 1
+        self._live -= nbytes
+
+    def stats(self) -> GpuStats:
+        """What is held."""
+        return GpuStats(self._live, self._peak, self._allocations, self._frees)
+
+    def write(self, address: int, array: Array) -> None:
+        """Copy a contiguous array to an address."""
+        self._check(address, array.nbytes)
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def read(self, address: int, array: Array) -> None:
+        """Copy what lies at an address into a contiguous array."""
+        self._check(address, array.nbytes)
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy bytes from one address to another."""
+        self._check(target, nbytes)
+        self._check(source, nbytes)
+        ctypes.memmove(target, source, nbytes)
+
+    def clear(self, address: int, nbytes: int) -> None:
+        """Make bytes zero."""
+        self._check(address, nbytes)
+        ctypes.memset(address, 0, nbytes)
+
+    def _check(self, address: int, nbytes: int) -> None:
+        """Raise unless bytes lie in memory that somebody holds."""
+        for first, held in self._held.items():
+            if first <= address and address + nbytes <= first + held.nbytes - _ALIGNED:
+                return
+        raise DeviceError(f"emulated: {nbytes} bytes at {address:#x} belong to nobody")
+
+    def compiled(self, kernels: Sequence[Kernel], write: Callable[..., str]) -> list[Any]:
+        """The functions of these kernels, whose threads run one after another."""
+        for kernel in kernels:
+            write([kernel], self.capability)  # PTX can be made of it
+        serial = [_serial(kernel) for kernel in kernels]
+        code = jit.load_object(jit.compile_text(emit(serial, jit.host_target()), jit.host_target()))
+        self._code.append(code)
+        return [_SIGNATURE(code.address(kernel.name)) for kernel in kernels]
+
+    def prepare(
+        self, function: Any, blocks: int, threads: int, table: Any, slots: Sequence[int]
+    ) -> Callable[[], int]:
+        """What runs a kernel on the addresses that are then in these slots of a table."""
+        places = np.array(slots, np.int32)
+        nothing = np.zeros(1, np.int64)
+
+        def start() -> int:
+            self.launches += 1
+            for slot in slots:
+                if table[slot] % 16:
+                    raise DeviceError(f"emulated: an operand at {table[slot]:#x} is not aligned")
+            function(ctypes.addressof(table), places.ctypes.data, nothing.ctypes.data, 0, 1)
+            return 0
+
+        return start
+
+    def refuse(self, code: int) -> None:
+        """Nothing fails."""
+
+    def synchronize(self) -> None:
+        """All is done when it is asked for."""
+        self.synchronized += 1
+
+
+def _serial(kernel: Kernel) -> Kernel:
+    """The kernel whose blocks and threads are plain loops, one turn after another."""
+    plain = tuple(replace(local, shared=False) for local in kernel.locals)
+    return replace(kernel, body=tuple(map(_plain, kernel.body)), locals=plain)
+
+
+def _plain(statement: Statement) -> Statement:
+    if not statement.body:
+        return statement
+    made = with_body(statement, tuple(map(_plain, statement.body)))
+    if isinstance(made, Loop) and made.kind in ("block", "thread"):
+        return replace(made, kind="serial")
+    return made
+
+
+@contextmanager
+def use_emulated_gpu(count: int = 1) -> Iterator[list[EmulatedGpu]]:
+    """Inside, `cuda:0 …` are emulated."""
+    gpus = [EmulatedGpu(number) for number in range(count)]
+    before = driver.gpu, driver.device_count
+    _forget()
+    driver.gpu = lambda number=0: gpus[number]  # type: ignore[assignment]
+    driver.device_count = lambda: count
+    try:
+        yield gpus
+    finally:
+        driver.gpu, driver.device_count = before
+        _forget()
+
+
+def _forget() -> None:
+    registry._runtimes.pop("cuda", None)
+    for device in [d for d in registry._clients if d.kind == "cuda"]:
+        del registry._clients[device]
