@@ -7,6 +7,7 @@ import pytest
 
 from tests.compiler import example_kernels
 from tests.compiler.example_kernels import EXAMPLES, Example
+from weft.compiler.passes import blocks_updates
 from weft.compiler.pipeline_gpu import CUDA, WEBGPU, stages_gpu
 from weft.compiler.verify import verify
 from weft.errors import UnsupportedError
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.slow  # the interpreter runs every thread of every bloc
 SOME = """elementwise; elementwise float64; broadcast; packed; transpose; two stores; row sums
 softmax; layer norm; column sums; outer and last; argmin of ties; argmax of few; two parts; product
 running sum; gather of numbers; kept row; report; sum of products, odd rows"""
+UPDATES = ["scatter", "scatter of numbers", "scatter, the last wins"]
 NAMES = [name.strip() for line in SOME.splitlines() for name in line.split(";")]
 
 
@@ -76,6 +78,13 @@ def test_chunks_of_many_blocks_keep_every_bit():
     prove(example_kernels.row_sum(1, 3000), tight)
 
 
+@pytest.mark.parametrize("name", UPDATES)
+def test_threads_share_updates_and_each_element_meets_its_own_in_order(name, monkeypatch):
+    monkeypatch.setattr(blocks_updates, "THREADS", 64)
+    (kernel,) = prove(EXAMPLES[name](), CUDA)
+    assert kernel.notes["blocks"] * kernel.notes["threads"] > 20
+
+
 def test_a_kernel_whose_steps_depend_on_each_other_is_refused():
     with pytest.raises(UnsupportedError, match="depend on each other"):
-        list(stages_gpu(EXAMPLES["scatter of numbers"]().kernel))
+        list(stages_gpu(EXAMPLES["scatter by a register"]().kernel))

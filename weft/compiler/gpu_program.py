@@ -158,7 +158,7 @@ class _Planner:
         self.trace, self.limits, self.calls = trace, limits, calls
         self.made = GpuProgram(trace)
         self.blocks: dict[Ref, Block] = {}
-        kinds = {node: kind_of_call(node) if calls else kind_of(node) for node in trace.nodes}
+        kinds = {node: kind_of(node) for node in trace.nodes}
         kinds |= dict.fromkeys(others, "host")
         self.fusion = Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
 
@@ -223,14 +223,6 @@ class _Planner:
             kind = ref[0].types[ref[1]]
             self.blocks[ref] = Block(kind.dtype, kind.size)
         return self.blocks[ref]
-
-
-def kind_of_call(node: OutputRefs) -> str:
-    """How a call runs on a GPU: like `kind_of`, but what meets in order there is a call."""
-    found = kind_of(node)
-    if found == "scatter" and node.params.get("rest") == 0:
-        return "host"  # one update after another: a single thread would take them all
-    return found
 
 
 def _constants(trace: Trace, blocks: dict[Ref, Block]) -> None:

@@ -28,6 +28,7 @@ from weft.compiler.loops import (
     integer,
 )
 from weft.compiler.passes.accumulate import dtypes_of
+from weft.compiler.passes.blocks_updates import updates
 from weft.compiler.passes.cooperate import (
     BLOCK,
     WIDTH,
@@ -65,8 +66,14 @@ def blocks(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     `scratch` notes buffers that follow the kernel's own: (dtype, elements) each, in order.
     """
     nest, body = _nest(kernel)
-    if not nest and not _is_row(body):
-        raise UnsupportedError(f"kernel {kernel.name}: its steps depend on each other, on a GPU")
+    if any(isinstance(s, Loop) for s in body) and not _is_row(body):
+        shared = updates(kernel, nest, body, limits)
+        if shared is not None:
+            return (shared,)
+        if not nest:
+            raise UnsupportedError(
+                f"kernel {kernel.name}: its steps depend on each other, on a GPU"
+            )
     if _is_column(nest, body):
         return (_columns(kernel, nest, body, limits),)
     if not _is_row(body):
