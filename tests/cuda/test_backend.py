@@ -13,6 +13,7 @@ from weft.core.graph import GRAPH
 from weft.errors import (
     DeviceError,
     DeviceMismatchError,
+    DonatedTensorError,
     IndexingError,
     InteropError,
     OutOfMemoryError,
@@ -120,6 +121,13 @@ def test_numbers_are_arguments_and_draws_differ(x):
     noisy = wf.compile(lambda x: x + wf.normal(x.shape))
     with wf.default_device("cuda"):
         assert noisy(x).tolist() != noisy(x).tolist()
+
+
+def test_donated_tensors_are_gone(x):
+    step = wf.compile(lambda x: x * 2, donate_argnums=0)
+    assert step(x).tolist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
+    with pytest.raises(DonatedTensorError):
+        x.host()
 
 
 def test_callbacks_see_host_arrays(x, capsys):

@@ -12,6 +12,7 @@ import pytest
 import weft as wf
 from weft.checkpoints import Checkpoints
 from weft.cli import main
+from weft.testing.emulated_gpu import use_emulated_gpu
 
 TINY = "--steps 4 --batch 4 --layers 1 --width 8 --heads 2 --context 8".split()
 
@@ -89,3 +90,11 @@ def test_ranks_share_a_run_and_one_process_goes_on_with_it(
     said = capsys.readouterr().out
     assert "the run is finished (4 steps)" in said
     assert said.splitlines()[-1] == ran.stdout.splitlines()[-1]
+
+
+def test_the_demo_trains_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with use_emulated_gpu():
+        assert main(["demo", "--device", "cuda", *TINY, "--out", str(tmp_path)]) == 0
+        assert "one device" in capsys.readouterr().out
+        assert main(["demo", "--device", "cuda", "--mesh", "2x2", *TINY]) == 1
+    assert "meshes are of cpu devices" in capsys.readouterr().err

@@ -54,9 +54,10 @@ def give(arrays: list[Any], donations: Sequence[tuple[int, Any, str]]) -> None:
         if type(argument) is not Tensor:
             arrays[place] = np.array(arrays[place])  # a NumPy array or a number stays the caller's
             continue
-        if not _is_exclusive(arrays, place, argument):
-            arrays[place] = np.array(arrays[place])
-        forget(arrays[place])
+        if isinstance(arrays[place], np.ndarray):  # elsewhere, memory is dropped, not written over
+            if not _is_exclusive(arrays, place, argument):
+                arrays[place] = np.array(arrays[place])
+            forget(arrays[place])
         impl = argument._impl
         argument._impl = TensorImpl.owned(impl.type, impl.device, Donated(label, line), None)
 

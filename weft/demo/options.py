@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=type(value), default=value, help=told, metavar="N")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of computation")
     parser.add_argument(
-        "--mesh", type=mesh_shape, default=(2, 2), metavar="AxB",
-        help="devices: data parallel × tensor parallel, or 1 for none (default 2x2)",
+        "--mesh", type=mesh_shape, default=0, metavar="AxB",
+        help="devices: data parallel × tensor parallel, or 1 for none (default 2x2 of the cpu)",
     )  # fmt: skip
     parser.add_argument(
         "--ranks", type=int, default=1, metavar="N", help="processes that share the mesh, over MPI"
@@ -68,9 +68,16 @@ def main(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run the demo; `arguments` are the words the options were read from."""
     names = [field.name for field in fields(Settings)]
     settings = Settings(**{name: getattr(options, name) for name in names})
-    shape = options.mesh
-    mesh = None if shape is None else wf.DeviceMesh("demo", shape, ("dp", "tp"))
     _check_device(options.device)
+    shape = options.mesh
+    if shape == 0:  # nobody asked
+        shape = (2, 2) if options.device == "cpu" else None
+    elif shape is not None and options.device != "cpu":
+        raise ArgumentError(
+            f"--mesh: meshes are of cpu devices so far, and --device is {options.device}"
+            "\nhint: --mesh 1"
+        )
+    mesh = None if shape is None else wf.DeviceMesh("demo", shape, ("dp", "tp"))
     if options.ranks != 1:
         _check_ranks(options.ranks, mesh)
         words = ["-n", str(options.ranks), "-m", "weft", *_without_ranks(arguments)]
@@ -89,8 +96,7 @@ def _check_device(device: str) -> None:
     if device not in there:
         raise BackendError(
             f"--device {device}: no backend here keeps tensors there (there are"
-            f" {', '.join(there)})\nhint: --device cpu; weft compiles kernels for CUDA and WebGPU,"
-            " but its own runtime is the CPU's so far"
+            f" {', '.join(there)})\nhint: --device cpu; cuda needs an NVIDIA GPU and its driver"
         )
 
 
