@@ -7,6 +7,7 @@ has no kernel for runs on the host, with copies there and back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -41,11 +42,11 @@ def run_on_host(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def run_trace(client: Any, trace: Trace, arrays: Arrays) -> Arrays:
-    """The outputs of a graph that is part of a call."""
-    from_client = _executables.setdefault(trace, {})
-    found = from_client.get(client)
+    """The outputs of a graph that is part of a call: captured tensors are among the arrays."""
+    known = _executables.setdefault(trace, {})
+    found = known.get(client)
     if found is None:
-        found = from_client[client] = client.executable(trace)
+        found = known[client] = client.executable(replace(trace, captures=()))
     results: Arrays = found.run(arrays)
     return results
 
