@@ -20,6 +20,7 @@ from weft.core.common.types import Array
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.runtime import registry
 from weft.runtime.cpu import jit
+from weft.runtime.cpu.code_cache import cached
 from weft.runtime.cuda import driver
 from weft.runtime.cuda.driver import GpuMemory, GpuStats
 
@@ -95,12 +96,16 @@ class EmulatedGpu:
                 return
         raise DeviceError(f"emulated: {nbytes} bytes at {address:#x} belong to nobody")
 
-    def compiled(self, kernels: Sequence[Kernel], write: Callable[..., str]) -> list[Any]:
+    def compiled(self, kernels: Sequence[Kernel], key: str, write: Callable[..., str]) -> list[Any]:
         """The functions of these kernels, whose threads run one after another."""
-        for kernel in kernels:
-            write([kernel], self.capability)  # PTX can be made of it
-        serial = [_serial(kernel) for kernel in kernels]
-        code = jit.load_object(jit.compile_text(emit(serial, jit.host_target()), jit.host_target()))
+        target = jit.host_target()
+        text = emit([_serial(kernel) for kernel in kernels], target)
+
+        def made() -> bytes:
+            write(kernels, self.capability)  # PTX can be made of them
+            return jit.compile_text(text, target)
+
+        code = jit.load_object(cached(f"emulated {text}", target, made))
         self._code.append(code)
         return [_SIGNATURE(code.address(kernel.name)) for kernel in kernels]
 

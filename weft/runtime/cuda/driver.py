@@ -11,14 +11,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from weft.core.common.locks import lock_for
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError, OutOfMemoryError
+from weft.runtime.cpu.code_cache import code_cache
 
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2
@@ -27,7 +30,8 @@ _POOLS = 115  # whether the driver keeps memory that was given back
 _KEEP = 4  # an attribute of such a pool: bytes that it keeps
 _EVERYTHING = 2**64 - 1
 _LOG_BYTES = 8192
-_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options of a module: where the compiler complains
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options: where the driver's compiler complains
+_PTX = 1  # what it is given
 
 
 @functools.cache
@@ -104,18 +108,10 @@ class GpuMemory:
 class GpuModule:
     """Loaded kernels."""
 
-    def __init__(self, owner: Gpu, ptx: str) -> None:
+    def __init__(self, owner: Gpu, code: bytes) -> None:
         self._owner = owner
         self._handle = ctypes.c_void_p()
-        log = ctypes.create_string_buffer(_LOG_BYTES)
-        options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
-        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
-        text = ctypes.c_char_p(ptx.encode())
-        try:
-            owner.call("cuModuleLoadDataEx", ctypes.byref(self._handle), text, 2, options, values)
-        except DeviceError as error:
-            error.add_note(log.value.decode(errors="replace"))
-            raise
+        owner.call("cuModuleLoadData", ctypes.byref(self._handle), ctypes.c_char_p(code))
 
     def function(self, name: str) -> ctypes.c_void_p:
         """The kernel of this name."""
@@ -141,7 +137,9 @@ class Gpu:
         self.call("cuDeviceGetName", text, len(text), device)
         self.name = text.value.decode()
         self.capability = (self._attribute(_MAJOR, device), self._attribute(_MINOR, device))
-        whole = ctypes.c_size_t()
+        version, whole = ctypes.c_int(), ctypes.c_size_t()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        self._version = version.value
         self.call("cuDeviceTotalMem_v2", ctypes.byref(whole), device)
         self.nbytes = whole.value
         self._pool = self._open_pool(device) if self._attribute(_POOLS, device) else None
@@ -248,10 +246,43 @@ class Gpu:
 
     # -- kernels ---------------------------------------------------------------------------
 
-    def compiled(self, kernels: Sequence[Any], emit: Callable[..., str]) -> list[Any]:
-        """The functions of these kernels, which `emit` writes in PTX for a compute capability."""
-        module = GpuModule(self, emit(kernels, self.capability))
+    def compiled(
+        self, kernels: Sequence[Any], key: str, emit: Callable[..., str]
+    ) -> list[ctypes.c_void_p]:
+        """The functions of these kernels, which `emit` writes in PTX for a compute capability.
+
+        The driver's code for them is kept on disk under a name that `key` is part of.
+        """
+        parts = (key, self.capability, self._version)
+        store, name = code_cache(), hashlib.sha256(repr(parts).encode()).hexdigest()
+        code, module = store.get(name), None
+        if code is not None:
+            with suppress(DeviceError):  # of another driver, for all that is known
+                module = GpuModule(self, code)
+        if module is None:
+            code = self._assembled(emit(kernels, self.capability))
+            store.put(name, code)
+            module = GpuModule(self, code)
         return [module.function(kernel.name) for kernel in kernels]
+
+    def _assembled(self, ptx: str) -> bytes:
+        """The driver's code for PTX."""
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        state, text = ctypes.c_void_p(), ptx.encode() + b"\0"
+        code, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self.call("cuLinkCreate_v2", 2, options, values, ctypes.byref(state))
+        try:
+            given = (ctypes.c_char_p(text), ctypes.c_size_t(len(text)), b"weft", 0, None, None)
+            self.call("cuLinkAddData_v2", state, _PTX, *given)
+            self.call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(size))
+            return ctypes.string_at(code.value or 0, size.value)
+        except DeviceError as error:
+            error.add_note(log.value.decode(errors="replace"))
+            raise
+        finally:
+            self.call("cuLinkDestroy", state)
 
     def prepare(
         self, function: Any, blocks: int, threads: int, table: Any, slots: Sequence[int]
