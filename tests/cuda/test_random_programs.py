@@ -1,0 +1,53 @@
+"""Random programs give the bits of the CPU on a GPU: values and gradients, eager and compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft as wf
+from tests.random_programs import make_program
+
+FIXED, FRESH = range(1000, 1024), 4
+DEVICES = ("cpu", "cuda")
+
+
+def results(function, arrays, device):
+    with wf.default_device(device):
+        leaves = wf.tree_leaves(function(*(wf.tensor(a, device=device) for a in arrays)))
+        return [np.asarray(leaf.host()) for leaf in leaves]
+
+
+def same(found, expected) -> None:
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def total(program):
+    def function(*tensors):
+        made = [wf.sum(wf.abs(x) if x.dtype.kind == "c" else x) for x in program(*tensors)]
+        return wf.sum(wf.stack([x.astype("float64") for x in made]))
+
+    return function
+
+
+def check(seed: int) -> None:
+    program = make_program(np.random.default_rng(seed))
+    try:
+        for function in (program, wf.grad(total(program)), wf.compile(wf.grad(total(program)))):
+            expected, found = (results(function, program.inputs, device) for device in DEVICES)
+            same(found, expected)
+    except Exception as error:
+        error.add_note(f"seed {seed}, program:\n{program}")
+        raise
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_random_programs_give_the_bits_of_the_cpu(seed) -> None:
+    check(seed)
+
+
+def test_fresh_random_programs_give_the_bits_of_the_cpu(fresh_seed) -> None:
+    for seed in range(fresh_seed, fresh_seed + FRESH):
+        check(seed)
