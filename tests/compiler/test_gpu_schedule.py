@@ -88,3 +88,9 @@ def test_threads_share_updates_and_each_element_meets_its_own_in_order(name, mon
 def test_a_kernel_whose_steps_depend_on_each_other_is_refused():
     with pytest.raises(UnsupportedError, match="depend on each other"):
         list(stages_gpu(EXAMPLES["scatter by a register"]().kernel))
+
+
+@pytest.mark.parametrize("shape", [(33, 34), (8, 70), (64, 32)])
+def test_what_lies_along_another_axis_is_read_in_squares(shape):
+    (kernel,) = prove(example_kernels.transpose(*shape), CUDA)
+    assert any(local.shared for local in kernel.locals)

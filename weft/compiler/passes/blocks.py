@@ -28,6 +28,7 @@ from weft.compiler.loops import (
     integer,
 )
 from weft.compiler.passes.accumulate import dtypes_of
+from weft.compiler.passes.blocks_turned import turned
 from weft.compiler.passes.blocks_updates import updates
 from weft.compiler.passes.cooperate import (
     BLOCK,
@@ -77,7 +78,8 @@ def blocks(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     if _is_column(nest, body):
         return (_columns(kernel, nest, body, limits),)
     if not _is_row(body):
-        return (_Elements(kernel, nest, limits).kernel(),)
+        squares = turned(kernel, nest, body, limits)
+        return (squares or _Elements(kernel, nest, limits).kernel(),)
     rows = prod(extent for _, extent in nest)
     (first, *others) = [s for s in body if isinstance(s, Reduce)]
     long = _count(first) > PART * BLOCK and rows < FEW
