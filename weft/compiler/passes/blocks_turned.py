@@ -96,8 +96,7 @@ class _Squares:
             made = substitute(scope.copy(near), names)
             return self.inside(far, here, made)
 
-        made = (self.team.each("item", SIDE * SIDE, read),)
-        made += (self.team.each("item", SIDE * SIDE, compute),)
+        made = tuple(self.team.each("item", SIDE * SIDE, part) for part in (read, compute))
         loop = Loop(self.block, integer(0), integer(self.count), made, "block")
         threads = self.team.threads
         return scope.kernel_with((loop,), blocks=self.count, threads=threads, scratch=())
