@@ -8,11 +8,11 @@ from typing import Any
 import compiler_steps as steps
 
 
-def leaves_of(arrays: Any) -> Any:
+def leaves_of(arrays: Any, device: str = "cpu") -> Any:
     """Arrays as tensors of torch that gradients reach."""
     import torch
 
-    return [torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
+    return [torch.from_numpy(a.copy()).to(device).requires_grad_() for a in arrays]
 
 
 def descended(loss: Callable[[], Any], leaves: Any, rate: float) -> Callable[[], Any]:
@@ -64,14 +64,15 @@ def nabla_step(parameters: Any, x: Any, y: Any) -> Callable[[], Any]:
     return descended(lambda: torch.nn.functional.mse_loss(run(x), y), leaves, 0.01)
 
 
-def gpt_step(*arguments: Any) -> Callable[[], Any]:
+def gpt_step(*arguments: Any, device: str = "cpu") -> Callable[[], Any]:
     """A language model's step of AdamW."""
     import torch
 
     functional = torch.nn.functional
     arrays, _, _, _, words, following = arguments
-    p = dict(zip(arrays, leaves_of(arrays.values()), strict=True))
-    words, following = torch.from_numpy(words), torch.from_numpy(following).long()
+    p = dict(zip(arrays, leaves_of(arrays.values(), device), strict=True))
+    words = torch.from_numpy(words).to(device)
+    following = torch.from_numpy(following).long().to(device)
     width, heads = steps.WIDTH, steps.HEADS
 
     def attended(x: Any, layer: int) -> Any:

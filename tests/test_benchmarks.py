@@ -66,3 +66,10 @@ def test_shares_of_the_machines_peak_are_measured(tmp_path: Path) -> None:
     found = run("roofline.py", tmp_path / "roofline.json", "--quick", "--rows", "float32 128")
     (row,) = found["rows"].values()
     assert row["of_block"] > 0 and row["of_peaks"] > 0
+
+
+@pytest.mark.slow
+def test_work_of_a_gpu_is_measured(tmp_path: Path) -> None:
+    found = run("gpu.py", tmp_path / "gpu.json", "--quick", "--rows", "2048×128")
+    (row,) = found["rows"].values()
+    assert row["milliseconds"]["weft"] > 0
