@@ -1,72 +1,173 @@
 """Updates in order, by the threads of a GPU: each has some of the elements that are updated.
 
 Every thread looks at all updates in order and takes those of its own elements, so each element
-meets its updates in the order it always did, whatever the number of threads.
+meets its updates in the order it always did, whatever the number of threads. What an update is for
+is computed once for each block, and left in shared memory: chunk by chunk, in two halves, so that
+one is written while the other is looked at.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from weft.compiler.loops import BOOL, Kernel, Loop, Statement, Store, Value, When, integer, value
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    Assign,
+    Kernel,
+    Local,
+    Loop,
+    Statement,
+    Store,
+    Value,
+    When,
+    get,
+    integer,
+    value,
+)
+from weft.compiler.passes.cooperate import Team
 from weft.compiler.passes.items import Limits, less, placed, rounded
-from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    hides,
+    known,
+    multiply,
+    polynomial,
+    remainder,
+    smaller,
+    to_value,
+)
 from weft.compiler.rebuild import (
     Scope,
     Statements,
     stored_buffers,
     substitute,
+    substitute_value,
     values_of,
-    with_body,
 )
 
 THREADS = 1 << 14  # that keep a GPU busy
+CHUNK = 1024  # updates that a block looks at together
+WRITTEN_OUT = 8  # of them, one after another
+Nest = list[tuple[Value, int]]
 
 
-def updates(
-    kernel: Kernel, nest: list[tuple[Value, int]], body: Statements, limits: Limits
-) -> Kernel | None:
+@dataclass(frozen=True)
+class _Update:
+    """A store: its place is that of the update, and then that of the point around."""
+
+    store: Store
+    far: Value
+    near: Value
+
+
+def updates(kernel: Kernel, nest: Nest, body: Statements, limits: Limits) -> Kernel | None:
     """The kernel whose threads share its updates, if it is such; `nest` are loops around them."""
-    if not _only_stores(body) or not _is_apart(body):
-        return None
-    scope = Scope(kernel)
-    points, row = prod(extent for _, extent in nest), nest[-1][1] if nest else 1
-    parts = 1
-    while 2 * parts * points <= THREADS:
-        parts *= 2
-    items = points * parts
-    threads = rounded(items, limits)
-    count = -(-items // threads)
-    block, thread = scope.variable("block"), scope.variable("thread")
-    item = add(multiply(block, threads), thread)
-    part = divide(item, points)
-    own = tuple(_of_part(s, row, part, parts) for s in body) if parts > 1 else body
-    made = substitute(own, placed(nest, remainder(item, points)))
-    if items % threads:
-        made = (When(less(item, items), made),)
-    inner = Loop(thread, integer(0), integer(threads), made, "thread")
-    outer = Loop(block, integer(0), integer(count), (inner,), "block")
-    return scope.kernel_with((outer,), blocks=count, threads=threads, scratch=())
-
-
-def _only_stores(body: Statements) -> bool:
-    """Whether statements are serial loops that do nothing but store."""
-    return all(
-        isinstance(s, Store)
-        or (isinstance(s, Loop) and s.kind == "serial" and bool(s.body) and _only_stores(s.body))
-        for s in body
-    )
-
-
-def _is_apart(body: Statements) -> bool:
-    """Whether nothing reads what is updated but the update itself."""
+    inner, stores = _inside(body)
     read = {x.data for x in values_of(body) if x.op == "load"}
-    return read.isdisjoint(stored_buffers(body))
+    if not inner or not stores or read & stored_buffers(body):
+        return None
+    found = [_split(store, nest) for store in stores]
+    fars = {update.far for update in found if update is not None}
+    if None in found or len(fars) != 1:
+        return None
+    (far,) = fars
+    return _Shared(kernel, nest, inner, far, limits).kernel([x for x in found if x is not None])
 
 
-def _of_part(statement: Statement, row: int, part: Value, parts: int) -> Statement:
-    """A statement whose stores are those to every `parts`-th row only, from the row `part` on."""
-    if isinstance(statement, Store):
-        mine = remainder(divide(statement.index, row), parts)
-        return When(value("equal", (mine, part), BOOL), (statement,))
-    return with_body(statement, tuple(_of_part(s, row, part, parts) for s in statement.body))
+def _inside(body: Statements) -> tuple[Nest, list[Store]]:
+    """The loops over updates, one inside another, and what is stored in the innermost one."""
+    inner: Nest = []
+    while len(body) == 1 and isinstance(body[0], Loop):
+        loop = body[0]
+        extent = known(loop.stop)
+        if loop.kind != "serial" or known(loop.start) != 0 or not extent:
+            return [], []
+        inner.append((loop.variable, extent))
+        body = loop.body
+    stores = [s for s in body if isinstance(s, Store)]
+    return inner, stores if len(stores) == len(body) else []
+
+
+def _split(store: Store, nest: Nest) -> _Update | None:
+    """A store whose place has two parts; None if what the update is for depends on the point."""
+    around = {variable for variable, _ in nest}
+    terms = polynomial(store.index)
+    near = {term: count for term, count in terms.items() if set(term) <= around}
+    far = to_value({term: count for term, count in terms.items() if term not in near})
+    if any(hides(far, variable) for variable in around):
+        return None
+    return _Update(store, far, to_value(near))
+
+
+class _Shared:
+    """Writes the kernel: some threads for each point, each with every so manyth element."""
+
+    def __init__(self, kernel: Kernel, nest: Nest, inner: Nest, far: Value, limits: Limits) -> None:
+        self.scope = Scope(kernel)
+        self.nest, self.inner, self.far = nest, inner, far
+        self.points = prod(extent for _, extent in nest)
+        self.count = prod(extent for _, extent in inner)
+        self.parts = 1
+        while 2 * self.parts * self.points <= THREADS:
+            self.parts *= 2
+        self.team = Team(self.scope, rounded(self.points * self.parts, limits))
+        self.chunk = min(CHUNK, -(-self.count // WRITTEN_OUT) * WRITTEN_OUT)
+        self.scope.locals.append(Local("places", INDEX, 1, 2 * self.chunk, shared=True))
+        self.places = len(self.scope.locals) - 1
+
+    def kernel(self, found: list[_Update]) -> Kernel:
+        """All of it."""
+        scope, threads = self.scope, self.team.threads
+        items = self.points * self.parts
+        blocks = -(-items // threads)
+        block, chunk, thread = (scope.variable(name) for name in ("block", "chunk", "thread"))
+        half = multiply(remainder(chunk, 2), self.chunk)
+        item = add(multiply(block, threads), thread)
+
+        def place(at: Value) -> Statements:
+            number = smaller(add(multiply(chunk, self.chunk), at), self.count - 1)
+            put = Assign(self.places, self.far, add(half, at))
+            return substitute((put,), placed(self.inner, number))
+
+        look = self.look(found, chunk, half, item)
+        look = (When(less(item, items), look),) if items % threads else look
+        looking = Loop(thread, integer(0), integer(threads), look, "thread")
+        both = (self.team.each("item", self.chunk, place), looking)
+        chunks = -(-self.count // self.chunk)
+        loop = Loop(chunk, integer(0), integer(chunks), both)
+        outer = Loop(block, integer(0), integer(blocks), (loop,), "block")
+        return scope.kernel_with((outer,), blocks=blocks, threads=threads, scratch=())
+
+    def look(self, found: list[_Update], chunk: Value, half: Value, item: Value) -> Statements:
+        """What a thread does with a chunk: it takes the updates that are its own."""
+        scope = self.scope
+        turn, step = scope.variable("turn"), scope.variable("step")
+        at = add(multiply(turn, WRITTEN_OUT), step)
+        number = add(multiply(chunk, self.chunk), at)
+        here = get(self.places, INDEX, add(half, at))
+        names = placed(self.inner, number) | placed(self.nest, remainder(item, self.points))
+        stores: Statements = tuple(
+            Store(
+                x.store.buffer,
+                add(here, substitute_value(x.near, names)),
+                substitute_value(x.store.value, names),
+                x.store.combine,
+            )
+            for x in found
+        )
+        if self.count % self.chunk:
+            stores = (When(less(number, self.count), stores),)
+        own: Statement | None = None
+        if self.parts > 1:
+            mine = remainder(divide(here, self.step), self.parts)
+            own = When(value("equal", (mine, divide(item, self.points)), BOOL), stores)
+        inner = Loop(step, integer(0), integer(WRITTEN_OUT), (own,) if own else stores, "unroll")
+        return (Loop(turn, integer(0), integer(self.chunk // WRITTEN_OUT), (inner,)),)
+
+    @property
+    def step(self) -> int:
+        """From one place of an update to the next, at least."""
+        return min((abs(count) for count in polynomial(self.far).values()), default=1)
