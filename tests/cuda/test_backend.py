@@ -130,6 +130,12 @@ def test_donated_tensors_are_gone(x):
         x.host()
 
 
+def test_numbers_that_a_compiled_function_gives_are_there_too(x):
+    with wf.default_device("cuda"):
+        _, number = wf.compile(lambda x: (x * 2, 2.5))(x)
+    assert number.item() == 2.5 and isinstance(number.data(), GpuArray)
+
+
 def test_callbacks_see_host_arrays(x, capsys):
     with wf.default_device("cuda"):
         wf.compile(lambda x: wf.print("sum {}", x.sum()) or x * 2)(x).host()

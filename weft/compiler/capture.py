@@ -284,7 +284,7 @@ def _output(name: str, x: Any, result: Any, place: int) -> Tensor:
         return x
     if type(x) in PYTHON_SCALARS or isinstance(x, np.ndarray | np.generic):
         made = to_tensor(x, op="compile")
-        return wrap(np.array(made.data()), made.device)
+        return wrap(np.array(made.host()), made.device)
     path = tree_paths(result)[place]
     raise ConversionError(
         f"compile: {name}: result{path}: expected tensors and numbers, got {shown(x)}"
