@@ -28,7 +28,7 @@ from weft.core.common.source import user_position
 from weft.core.common.trees import NAMESPACE, PyTreeDef, tree_unflatten
 from weft.core.graph.trace import Trace
 from weft.core.tensor.impl import WORTH_A_LINE
-from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.sharing import is_shared, own
 from weft.core.tensor.tensor import Tensor
 from weft.ops.random.state import generator
 
@@ -56,6 +56,7 @@ class _Text:
             "array": np.array,
             "ndarray": np.ndarray,
             "is_shared": is_shared,
+            "own": own,
             "line": user_position,
             "dict_get": dict.get,
         }
@@ -257,7 +258,7 @@ def _write_tensor(
     text.add(f"{data} = {impl}.data", 2)
     text.add(f"if {data} is None: {data} = {impl}.realize()", 2)
     if kept:
-        text.add(f"if {impl}.shared or is_shared({data}): {data} = array({data})", 2)
+        text.add(f"if {impl}.shared or is_shared({data}): {data} = own({data})", 2)
     elif watched:
         text.add(f"if {impl}.shared: {data} = {data}.view()", 2)
     if from_numpy:

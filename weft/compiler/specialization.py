@@ -27,7 +27,7 @@ from weft.core.graph.trace import Trace
 from weft.core.sharding.pieces import generation, local_coordinates
 from weft.core.tensor.convert import wrap
 from weft.core.tensor.number import WIDE, Number
-from weft.core.tensor.sharing import is_shared
+from weft.core.tensor.sharing import is_shared, own
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import CastError
@@ -242,7 +242,7 @@ class Specialization:
         opened = _opened(leaf)
         data = opened.data()
         if position in self.kept and (opened._impl.shared or is_shared(data)):
-            return np.array(data)
+            return own(data)
         if position in self.lasting and opened._impl.shared:
             return data.view()  # nobody has seen this array before
         return data

@@ -52,6 +52,7 @@ from weft.errors import (
 )
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import broadcast, cast
+from weft.ops.foreign import from_gpu, gpu_of
 from weft.ops.view.join import stack
 from weft.runtime.registry import client
 
@@ -191,7 +192,8 @@ def asarray(
         return _from_tensor(obj, target, where, copy)
     if not isinstance(obj, np.ndarray | np.generic):
         if hasattr(obj, "__dlpack__"):
-            return _from_tensor(from_dlpack(obj, device=device, copy=copy), target, None, None)
+            found = from_dlpack(obj, device=device, copy=copy)
+            return _from_tensor(found, target, None, None if copy else copy)
         if hasattr(obj, "__array__"):
             obj = np.asarray(obj)
     place = current_device() if where is None else where
@@ -305,10 +307,17 @@ def fromiter(iter: Any, /, dtype: Any, count: int = -1, *, device: Any = None) -
 
 @public
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor over another library's memory, shared unless `copy` is True."""
+    """A tensor over another library's memory, shared unless `copy` is True.
+
+    Memory of a GPU stays there if no `device` is named. What does not lie row by row there is
+    copied by the GPU.
+    """
     if not hasattr(x, "__dlpack__"):
         raise InteropError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
     copy = None if copy is None else as_flag("from_dlpack", "copy", copy)
+    home = gpu_of(x)
+    if home is not None:
+        return from_gpu(x, home, None if device is None else as_device(device), copy)
     place = current_device() if device is None else as_device(device)
     array, shared, _ = dlpack.from_capsule_or_object(x, device=None, copy=copy)
     return wrap_shared(array, place) if shared else _placed(array, place)

@@ -41,6 +41,7 @@ class EmulatedGpu:
         self.launches = 0
         self.synchronized = 0
         self._held: dict[int, Array] = {}
+        self._lent: dict[object, tuple[int, int]] = {}  # by others: addresses and lengths
         self._live = self._peak = self._allocations = self._frees = 0
         self._code: list[Any] = []
 
@@ -63,6 +64,19 @@ class EmulatedGpu:
         self._held.pop(address).fill(0xA5)
         self._frees += 1
         self._live -= nbytes
+
+    def borrow(self, address: int, nbytes: int, owner: object) -> GpuMemory:
+        """Memory of others, that may be read and written while weft holds it."""
+        key = object()
+        self._lent[key] = (address, nbytes)
+
+        def let_go(*_: int) -> None:
+            nonlocal owner
+            self.synchronize()
+            del self._lent[key]
+            owner = None
+
+        return GpuMemory(address, nbytes, let_go)
 
     def stats(self) -> GpuStats:
         """What is held."""
@@ -93,6 +107,9 @@ class EmulatedGpu:
         """Raise unless bytes lie in memory that somebody holds."""
         for first, held in self._held.items():
             if first <= address and address + nbytes <= first + held.nbytes - _ALIGNED:
+                return
+        for first, length in self._lent.values():
+            if first <= address and address + nbytes <= first + length:
                 return
         raise DeviceError(f"emulated: {nbytes} bytes at {address:#x} belong to nobody")
 

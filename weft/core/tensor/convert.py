@@ -14,6 +14,7 @@ from weft.core.common.device import CPU, Device
 from weft.core.common.parameters import as_real, shown
 from weft.core.common.slots import FUNCTIONS, place
 from weft.core.common.types import Array, DType, TensorType
+from weft.core.tensor import dlpack
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.errors import CastError, ConversionError, DTypeError
@@ -58,7 +59,9 @@ def to_tensor(value: Any, *, like: Device | None = None, op: str = "asarray") ->
     if isinstance(value, np.ndarray):
         return wrap_shared(checked(value, op).view(np.ndarray), device)
     if not isinstance(value, np.generic) and (_is_foreign(value) or holds_tensor(value)):
-        made: Tensor = FUNCTIONS["asarray"](value, device=like)
+        # What lies on a GPU stays there: weft never moves data in silence.
+        there = hasattr(value, "__dlpack__") and dlpack.device_of(value)[0] == dlpack.CUDA_KIND
+        made: Tensor = FUNCTIONS["asarray"](value, device=None if there else like)
         return made
     return wrap(to_array(value, None, op), device)
 

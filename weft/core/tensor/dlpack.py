@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Final
 import ml_dtypes
 import numpy as np
 
-from weft.core.common.types import Array, DType
+from weft.core.common.types import Array, DType, TensorType
 from weft.errors import InteropError
 
 NEWEST_VERSION: Final = (1, 2)
 CPU_DEVICE: Final = (1, 0)
+CUDA_KIND: Final = 2
 
 KIND_NAMES: Final = {
     1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm",
@@ -133,6 +134,16 @@ class _Parcel:
         return self.tensor.device_kind, self.tensor.device_number
 
     @contextmanager
+    def placed_on(self, device: tuple[int, int]) -> Iterator[None]:
+        """Exchange the device in the capsule for a while: the struct is its producer's."""
+        tensor, before = self.tensor, self.device
+        tensor.device_kind, tensor.device_number = device
+        try:
+            yield
+        finally:
+            tensor.device_kind, tensor.device_number = before
+
+    @contextmanager
     def written_as(self, code: int, bits: int) -> Iterator[None]:
         """Exchange the dtype in the capsule for a while: the struct is its producer's."""
         dtype = self.tensor.dtype
@@ -190,6 +201,70 @@ def to_capsule(
     return capsule
 
 
+class _Elsewhere:
+    """Memory that the host does not read, as NumPy is told of it, and what keeps it alive."""
+
+    __slots__ = ("__array_interface__", "keeper")
+
+    def __init__(self, interface: dict[str, Any], keeper: object) -> None:
+        self.__array_interface__ = interface
+        self.keeper = keeper
+
+
+def to_capsule_elsewhere(
+    address: int,
+    kind: TensorType,
+    device: tuple[int, int],
+    keeper: object,
+    *,
+    max_version: tuple[int, int] | None = None,
+    read_only: bool = False,
+    copied: bool = False,
+) -> Any:
+    """A DLPack capsule over elements at an address of another device, packed row by row.
+
+    `keeper` lives until the consumer is done with them.
+    """
+    wire = next((wire for wire in WIRE_TYPES if wire.dtype == kind.dtype), None)
+    told = {
+        "shape": kind.shape,
+        "typestr": (kind.dtype if wire is None else wire.carrier).str,
+        "data": (address, read_only),
+        "version": 3,
+    }
+    array = np.asarray(_Elsewhere(told, keeper)).view(kind.dtype)
+    capsule = to_capsule(array, max_version=max_version)
+    parcel = _Parcel.of(capsule)
+    parcel.tensor.device_kind, parcel.tensor.device_number = device
+    if copied and parcel.versioned is not None:
+        parcel.versioned.flags |= IS_COPIED
+    return capsule
+
+
+def view_elsewhere(source: Any, device: tuple[int, int], stream: int) -> tuple[Array, bool]:
+    """Another library's elements on a device that is not the host: `(array, shared)`.
+
+    The array has their address and strides, and keeps them alive; its elements must not be read.
+    Work on `stream` sees what the producer has written before.
+    """
+    parcel = _Parcel.of(_asked(source, {"max_version": NEWEST_VERSION, "stream": stream}))
+    if parcel.device != device:
+        raise InteropError(
+            f"from_dlpack: {type(source).__name__} says that it is on {device_name(device)}, its"
+            f" capsule that it is on {device_name(parcel.device)}"
+        )
+    with parcel.placed_on(CPU_DEVICE):
+        view = _view_of(parcel)
+    return view, not parcel.flags & IS_COPIED
+
+
+def device_of(source: Any) -> tuple[int, int]:
+    """The DLPack device of an object that has one; arrays of the host need not say it."""
+    ask = getattr(source, "__dlpack_device__", None)
+    kind, number = CPU_DEVICE if ask is None else ask()
+    return int(kind), int(number)
+
+
 def from_capsule_or_object(
     source: Any, *, device: tuple[int, int] | None = None, copy: bool | None = None
 ) -> tuple[Array, bool, bool]:
@@ -243,6 +318,11 @@ def _capsule_of(source: Any, device: tuple[int, int] | None, copy: bool | None) 
         if device is None or copy is False:
             raise _not_on_host(place)
         keywords["dl_device"] = device
+    return _asked(source, keywords)
+
+
+def _asked(source: Any, keywords: dict[str, Any]) -> Any:
+    """The capsule that a producer gives when it is asked in this way."""
     try:
         return _export(source, keywords)
     except (BufferError, RuntimeError, ValueError) as error:
@@ -258,7 +338,7 @@ def _export(source: Any, keywords: dict[str, Any]) -> Any:
         if "dl_device" in keywords:
             raise
     # A producer from before DLPack 1 knows no `max_version`.
-    return source.__dlpack__()
+    return source.__dlpack__(**{key: keywords[key] for key in keywords if key == "stream"})
 
 
 def _not_on_host(device: tuple[int, int]) -> InteropError:

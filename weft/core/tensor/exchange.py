@@ -148,6 +148,19 @@ class Exchange:
         result: tuple[int, int] = self.data().dlpack_device()
         return result
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What CuPy and Numba read of a tensor on a CUDA device; others have no such attribute."""
+        if self.device.kind != "cuda":
+            raise AttributeError(
+                f"__cuda_array_interface__: the tensor is on {self.device}, not on a CUDA device"
+            )
+        self._check_read()
+        array = self.data()
+        found: dict[str, Any] = array.cuda_interface()
+        sharing.keep(self, array.memory)  # others hold the tensor, which may be assigned to
+        return found
+
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         if api_version not in (None, *_namespace.ARRAY_API_VERSIONS):
             raise ArgumentError(

@@ -18,10 +18,16 @@ from weft.core.tensor.lasting import forget_all_of
 from weft.core.tensor.storage import Lease
 
 _shared: dict[int, weakref.ref[Array]] = {}  # id of the array at the root of an allocation
+_kept: dict[int, tuple[weakref.ref[Any], dict[int, Any]]] = {}  # by id of the handle
 
 
-def share(array: Array) -> None:
+def share(array: Any) -> None:
     """Mark the allocation under `array` as shared, after what was asked of it so far has run."""
+    if not isinstance(array, np.ndarray):  # a backend's array knows its memory
+        if not array.is_shared:
+            GRAPH.flush()
+            array.share()
+        return
     root = root_of(array)
     key = id(root)
     if key not in _shared:
@@ -32,7 +38,22 @@ def share(array: Array) -> None:
 
 def is_shared(data: Any) -> bool:
     """Whether this data lies in memory that was handed out."""
-    return bool(_shared) and isinstance(data, np.ndarray) and id(root_of(data)) in _shared
+    if isinstance(data, np.ndarray):
+        return bool(_shared) and id(root_of(data)) in _shared
+    return getattr(data, "is_shared", False)
+
+
+def own(data: Any) -> Any:
+    """A copy that nobody else can write to."""
+    return np.array(data) if isinstance(data, np.ndarray) else data.copied()
+
+
+def keep(handle: Any, memory: Any) -> None:
+    """Let memory live as long as a handle, whatever is assigned to that in the meantime."""
+    key = id(handle)
+    if key not in _kept:
+        _kept[key] = weakref.ref(handle, lambda _: _kept.pop(key, None)), {}
+    _kept[key][1][id(memory)] = memory
 
 
 def root_of(array: Array) -> Array:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from weft.core.common.types import Array, DType, Shape
+from weft.core.common.types import Array, DType, Shape, TensorType
+from weft.core.tensor import dlpack, sharing
+from weft.core.tensor.layout import Layout
 from weft.errors import InteropError
 
 ALIGNED = 16  # bytes that the address of an operand divides by, so that vectors can be read
+LEGACY_STREAM = 1  # weft's work is done on CUDA's legacy default stream, as DLPack counts them
+_NO_STREAM = -1  # the consumer does not want anything to be waited for
 
 
 class GpuArray:
     """Elements in row-major order, from some byte of a piece of memory on.
 
-    Nobody writes to them once the array is there, so arrays may share memory.
+    Nobody writes to them once the array is there, so arrays may share memory; only those of
+    memory that is shared with another library may change.
     """
 
     __slots__ = ("__weakref__", "dtype", "gpu", "memory", "offset", "shape")
@@ -80,6 +86,44 @@ class GpuArray:
         made.put(there)
         return made
 
+    @classmethod
+    def borrowed(cls, gpu: Any, view: Array, shared: bool) -> tuple[GpuArray, Layout]:
+        """Another library's elements, from the lowest address to the highest, and their layout.
+
+        `view` has the addresses and keeps the memory alive. It is copied, on the GPU, only where
+        kernels cannot read it because its address does not divide by `ALIGNED`.
+        """
+        if not view.size:
+            return cls.empty(gpu, (0,), view.dtype), Layout.contiguous_of(view.shape)
+        low, high = np.lib.array_utils.byte_bounds(view)
+        memory = gpu.borrow(low, high - low, view)
+        memory.shared, memory.read_only = shared, not view.flags.writeable
+        array = cls(gpu, memory, ((high - low) // view.itemsize,), view.dtype)
+        return array if low % ALIGNED == 0 else array.copied(), Layout.of_array(view, low)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another library may write to the elements."""
+        found: bool = self.memory.shared
+        return found
+
+    def share(self) -> None:
+        """Let others write to the elements from now on."""
+        self.memory.shared = True
+
+    def hand_out(self) -> None:
+        """Have the elements where another library may write to them, and mark them."""
+        if self.memory.common:
+            made = self.copied()
+            self.memory, self.offset = made.memory, made.offset
+        sharing.share(self)
+
+    def copied(self) -> GpuArray:
+        """The elements in memory of their own."""
+        made = GpuArray.empty(self.gpu, self.shape, self.dtype)
+        made.put(self)
+        return made
+
     def put(self, array: GpuArray, number: int = 0) -> None:
         """Copy an array over the elements of a slice of this size, while nobody reads them yet."""
         if array.nbytes:
@@ -89,9 +133,84 @@ class GpuArray:
         """DLPack's number of CUDA devices, and which one it is."""
         return (2, self.gpu.number)
 
-    def to_dlpack(self, *_: Any) -> Any:
-        """Sharing it with another library is not supported."""
-        raise InteropError(
-            "dlpack: memory of a GPU is not shared with other libraries"
-            "\nhint: x.to_device('cpu') gives a tensor that can be"
+    def to_dlpack(
+        self,
+        stream: Any,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+    ) -> Any:
+        """A DLPack capsule over the elements, or over a copy of them, there or on the host."""
+        here, kind = self.dlpack_device(), TensorType(self.shape, self.dtype)
+        if dl_device is not None and tuple(dl_device) not in (here, dlpack.CPU_DEVICE):
+            raise InteropError(
+                f"dlpack: the tensor is on {dlpack.device_name(here)} and cannot be exported to"
+                f" {dlpack.device_name(dl_device)}\nhint: x.to_device(…) moves it first"
+            )
+        if dl_device is not None and tuple(dl_device) != here:
+            if copy is False:
+                raise InteropError(
+                    f"dlpack: from {dlpack.device_name(here)} to the host is a copy, and copy=False"
+                )
+            host, place = self.to_host(), dlpack.CPU_DEVICE
+            return dlpack.to_capsule_elsewhere(
+                host.ctypes.data, kind, place, host, max_version=max_version, copied=True
+            )
+        known = _check_stream(stream)
+        source = self.copied() if copy else self
+        if not copy:
+            self.hand_out()
+        if not known and stream != _NO_STREAM:
+            self.gpu.synchronize()
+        return dlpack.to_capsule_elsewhere(
+            source.address,
+            kind,
+            here,
+            source.memory if known else _Waits(self.gpu, source.memory),
+            max_version=max_version,
+            read_only=source.memory.read_only,
+            copied=bool(copy),
         )
+
+    def cuda_interface(self) -> dict[str, Any]:
+        """What `__cuda_array_interface__` is to say (version 3)."""
+        if self.dtype.kind == "V":
+            raise InteropError(
+                f"__cuda_array_interface__: cannot say {self.dtype.name}"
+                "\nhint: DLPack can: cupy.from_dlpack(x), torch.from_dlpack(x)"
+            )
+        self.hand_out()
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address if self.size else 0, self.memory.read_only),
+            "version": 3,
+            "strides": None,
+            "stream": LEGACY_STREAM,
+        }
+
+
+class _Waits:
+    """Keeps memory for a consumer on another stream, whose work is waited for at the end."""
+
+    __slots__ = ("_gpu", "_memory")
+
+    def __init__(self, gpu: Any, memory: Any) -> None:
+        self._gpu, self._memory = gpu, memory
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._gpu.synchronize()
+
+
+def _check_stream(stream: Any) -> bool:
+    """Whether a consumer works on weft's own stream, so that all is done in order."""
+    if stream is None or stream == LEGACY_STREAM:
+        return True
+    if type(stream) is not int or stream == 0 or stream < _NO_STREAM:
+        raise InteropError(
+            f"dlpack: {stream!r} is no stream of CUDA"
+            "\nhint: 1 is the legacy default stream, 2 that of a thread, -1 asks for no waiting;"
+            " others are handles"
+        )
+    return False

@@ -13,9 +13,11 @@ import numpy as np
 
 from weft.core.common.device import Device, as_device
 from weft.core.common.types import Array, TensorType
+from weft.core.tensor import dlpack
+from weft.core.tensor.layout import Layout
 from weft.errors import ArgumentError, BackendError
 from weft.runtime.cuda import driver
-from weft.runtime.cuda.array import GpuArray
+from weft.runtime.cuda.array import LEGACY_STREAM, GpuArray
 from weft.runtime.cuda.driver import GpuMemory, GpuStats
 from weft.runtime.named import NamedFunctions
 
@@ -79,7 +81,13 @@ class CudaClient(NamedFunctions):
             if len(self._numbers) >= NUMBERS:
                 self._numbers.clear()
             found = self._numbers[key] = GpuArray.of(self.gpu, array)
-        return found
+            found.memory.common = True
+        return found.reshaped(array.shape)  # an array that is nobody else's
+
+    def from_dlpack(self, source: Any) -> tuple[GpuArray, Layout]:
+        """Another library's elements where they lie on this GPU: see `GpuArray.borrowed`."""
+        place = (dlpack.CUDA_KIND, self.gpu.number)
+        return GpuArray.borrowed(self.gpu, *dlpack.view_elsewhere(source, place, LEGACY_STREAM))
 
     def to_host(self, array: GpuArray) -> Array:
         """A copy on the host."""

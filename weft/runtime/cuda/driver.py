@@ -94,12 +94,23 @@ class GpuStats:
 class GpuMemory:
     """Bytes on a GPU, given back when nobody holds this."""
 
-    __slots__ = ("__weakref__", "_give_back", "address", "nbytes")
+    __slots__ = (
+        "__weakref__",
+        "_give_back",
+        "address",
+        "common",
+        "nbytes",
+        "read_only",
+        "shared",
+    )
 
     def __init__(self, address: int, nbytes: int, give_back: Callable[[int, int], None]) -> None:
         self.address = address
         self.nbytes = nbytes
         self._give_back = give_back
+        self.shared = False  # another library may write to it: readers run at the call
+        self.read_only = False  # whose it is does not want it to be written to
+        self.common = False  # others of weft count on its values: it is not handed out
 
     def __del__(self) -> None:
         self._give_back(self.address, self.nbytes)
@@ -213,6 +224,18 @@ class Gpu:
             self._library.cuMemFree_v2(ctypes.c_uint64(address))
         else:
             self._library.cuMemFreeAsync(ctypes.c_uint64(address), None)
+
+    def borrow(self, address: int, nbytes: int, owner: object) -> GpuMemory:
+        """Another library's memory; its `owner` is let go when what weft does with it is done."""
+
+        def let_go(*_: int) -> None:
+            nonlocal owner
+            if not sys.is_finalizing():
+                self._library.cuCtxSetCurrent(self._context)
+                self._library.cuStreamSynchronize(None)  # the owner may work on another stream
+            owner = None
+
+        return GpuMemory(address, nbytes, let_go)
 
     def trim(self) -> None:
         """Give the memory that the pool keeps back to the system."""
