@@ -146,8 +146,11 @@ class _Function:
         start = self.writer.let(f"and i64 {behind}, {WAY - LINE}")
         return self.writer.let(f"getelementptr inbounds i8, ptr {array}, i64 {start}")
 
-    def statements(self, body: tuple[Statement, ...]) -> None:
-        """Write statements one after the other; stores that follow each other, together."""
+    def statements(self, body: tuple[Statement, ...], again: bool = False) -> None:
+        """Write statements one after the other; stores that follow each other, together.
+
+        `again` where the first of them follow the last, so that threads wait at the end too.
+        """
         stores: list[Store] = []
         for statement in body:
             if isinstance(statement, Store) and not statement.combine:
@@ -158,7 +161,7 @@ class _Function:
                 stores = []
             self._statement(statement)
             shared_out = isinstance(statement, Loop) and statement.kind == "thread"
-            if shared_out and statement is not body[-1]:
+            if shared_out and (again or statement is not body[-1]):
                 self.dialect.barrier(self.writer)
         self._stores(stores)
 
@@ -323,7 +326,7 @@ class _Function:
             depth = self.scopes.top  # what follows from this number belongs to this turn
             number = Operand(str(i), INDEX, depth=depth, literal=True, natural=i >= 0)
             self.scopes.keep(loop.variable, number, depth)
-            self.statements(loop.body)
+            self.statements(loop.body, again=True)
             self.scopes.pop()
 
     def _hardware(self, loop: Loop) -> None:
@@ -367,7 +370,7 @@ class _Function:
         writer.lines.append(phi)
         name = writer.name()
         self._enter(loop, Operand(name, INDEX, depth=self.scopes.top, natural=start.natural))
-        self.statements(loop.body)
+        self.statements(loop.body, again=True)
         self._leave(loop)
         following = writer.let(f"add nsw i64 {name}, {loop.step}")
         if outer.inside and not certain:
@@ -392,7 +395,7 @@ class _Function:
             depth, reads, varies = self.scopes.top, start.reads, start.varies
             made = Operand(start.text, INDEX, 1, depth, reads, varies, True, start.natural)
             self._enter(loop, made)
-            self.statements(loop.body)
+            self.statements(loop.body, again=True)
             self._leave(loop)
             self.scopes.pop()
 

@@ -87,7 +87,7 @@ class _Shader:
 
     # -- statements ------------------------------------------------------------------------
 
-    def statements(self, body: tuple[Statement, ...], depth: int) -> None:
+    def statements(self, body: tuple[Statement, ...], depth: int, again: bool = False) -> None:
         for statement in body:
             if isinstance(statement, Store):
                 self.store(statement, depth)
@@ -100,14 +100,16 @@ class _Shader:
             elif not isinstance(statement, Ahead):
                 assert isinstance(statement, Loop), "a reduction that was not scheduled"
                 self.loop(statement, depth)
-                if statement.kind == "thread" and statement is not body[-1]:
+                if statement.kind == "thread" and (again or statement is not body[-1]):
                     self.write(depth, "workgroupBarrier();")
                     self.write(depth, "storageBarrier();")
 
-    def nested(self, head: str, body: tuple[Statement, ...], depth: int) -> None:
+    def nested(
+        self, head: str, body: tuple[Statement, ...], depth: int, again: bool = False
+    ) -> None:
         self.write(depth, f"{head} {{")
         self.known.append({})
-        self.statements(body, depth + 1)
+        self.statements(body, depth + 1, again)
         self.known.pop()
         self.write(depth, "}")
 
@@ -122,7 +124,8 @@ class _Shader:
             return
         start = self.value(loop.start, depth)
         self.forget(_written(loop.body))
-        self.nested(f"for (var {name} = {start}; {name} < {stop}; {name}++)", loop.body, depth)
+        head = f"for (var {name} = {start}; {name} < {stop}; {name}++)"
+        self.nested(head, loop.body, depth, again=True)
 
     def store(self, store: Store, depth: int) -> None:
         if store.combine:

@@ -32,7 +32,8 @@ only for processors that have the instruction.
 
 A `block` loop runs its turns on groups of threads, in any order; a `thread` loop inside it runs one
 turn on each thread, and everything it wrote is there for what follows the loop. What stands beside
-thread loops is done by every thread alike, so it only assigns registers.
+thread loops is done by every thread alike, so it only assigns registers. Thread loops may be inside
+a serial loop; registers that a thread assigns end with the thread loop, unless they are `kept`.
 """
 
 from __future__ import annotations
@@ -223,6 +224,7 @@ class Local:
     lanes: int = 1
     length: int = 0  # 0: a register
     shared: bool = False  # an array that all threads of a block see
+    kept: bool = False  # one for each thread, which has it still in the next thread loop
     beside: int | None = None  # the buffer an array is walked with: apart from it in caches
 
 

@@ -67,6 +67,7 @@ class _Machine:
         self.backward = backward
         self.variables: dict[Value, Any] = {}
         self.locals: list[dict[int, Any]] = [{} for _ in kernel.locals]
+        self.kept: dict[tuple[int, int], dict[int, Any]] = {}  # by local and thread
         self.lanes = 0  # of the vector loop around the statement; 0 outside
         self.orders: dict[Value, tuple[Value, ...]] = {}
 
@@ -92,25 +93,30 @@ class _Machine:
             assert self.lanes == 0, "a vector loop inside another"
             assert (stop - start) % loop.step == 0, f"{loop.variable}: a part of a step is left"
             self.lanes = loop.step
-        before = [dict(held) for held in self.locals]
+        apart = loop.kind in ("block", "thread")
+        before = [dict(held) for held in self.locals] if apart else []
         for at in reversed(steps) if self.backward and loop.kind in _APART else steps:
             if loop.kind == "parallel":
                 self.locals = [{} for _ in self.locals]
-            elif loop.kind in _APART:
-                self.part_ways(before)
+            elif apart:
+                if loop.kind == "block":
+                    self.kept = {}
+                self.part_ways(before, at if loop.kind == "thread" else None)
             lanes = np.arange(at, at + loop.step)
             self.variables[loop.variable] = lanes if loop.kind == "vector" else np.int64(at)
             self.run(loop.body)
         self.variables.pop(loop.variable, None)
-        if loop.kind in ("block", "thread"):
+        if apart:
             self.part_ways(before)
         if loop.kind == "vector":
             self.lanes = 0
 
-    def part_ways(self, before: list[dict[int, Any]]) -> None:
+    def part_ways(self, before: list[dict[int, Any]], thread: int | None = None) -> None:
         """Registers as they were before a loop whose turns have registers of their own."""
         for k, local in enumerate(self.kernel.locals):
-            if not local.shared:
+            if local.kept:
+                self.locals[k] = {} if thread is None else self.kept.setdefault((k, thread), {})
+            elif not local.shared:
                 self.locals[k] = dict(before[k])
 
     def when(self, statement: When) -> None:
