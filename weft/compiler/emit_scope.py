@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any, NamedTuple, TypeAlias
 
 from weft.compiler import affine
 from weft.compiler.emit_text import Writer, constant
 from weft.compiler.loops import INDEX, Value, leaves_of
+from weft.compiler.polynomial import polynomial
 from weft.core.common.types import DType
 
 Memory: TypeAlias = tuple[str, int]  # ("buffer", position) or ("local", position)
 NOTHING: frozenset[Memory] = frozenset()
+WIDEST = 16  # bytes that an instruction moves between memory and registers
 VECTOR = -1  # all lanes, where a lane's number is asked for
 _MEMORY = {"load": "buffer", "get": "local"}
 
@@ -161,6 +164,12 @@ class Scopes:
         for key, what in made:
             if known.get(key) is what:
                 del known[key]
+
+
+def alignment_of(place: Place, index: Value) -> int:
+    """The bytes that the address of an element divides by, if its array begins at many."""
+    size = place.dtype.itemsize * place.lanes
+    return size if size >= WIDEST else size * gcd(WIDEST // size, *polynomial(index).values())
 
 
 def reads_of(x: Value) -> frozenset[Memory]:

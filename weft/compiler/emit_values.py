@@ -35,6 +35,7 @@ from weft.compiler.emit_scope import (
     Place,
     Scope,
     Scopes,
+    alignment_of,
     folded,
     literal,
     needs_of,
@@ -488,6 +489,7 @@ class Values:
         if step == 0 or place.lanes > 1:
             pointer, depth, reads, varies = self.locate(place, index, lane)
             lanes = place.lanes
+            align = alignment_of(place, index) if self.aligned and lane == VECTOR else 0
         elif step == 1:
             pointer, depth, reads, _ = self.locate(place, index, 0)
             lanes, varies, align = self.lanes, True, self.alignment(place, index)
