@@ -56,10 +56,12 @@ class Ptx:
         parameters = tuple(f"%p{number}" for number in range(kernel.parameters))
         given = [f"{self.pointer} align {ALIGNED} {name}" for name in buffers]
         given += [f"i64 {name}" for name in parameters]
-        threads = kernel.notes["threads"]
+        threads, together = kernel.notes["threads"], kernel.notes.get("together")
+        asked = f'"nvvm.reqntid"="{threads}"'
+        if together is not None:  # blocks that a multiprocessor has registers for
+            asked += f' "nvvm.minctasm"="{together}"'
         writer.lines.append(
-            f"define ptx_kernel void @{kernel.name}({', '.join(given)}) "
-            f'nounwind "nvvm.reqntid"="{threads}" {{\nentry:'
+            f"define ptx_kernel void @{kernel.name}({', '.join(given)}) nounwind {asked} {{\nentry:"
         )
         return Frame(buffers, parameters, "0", "1")
 

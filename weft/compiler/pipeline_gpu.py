@@ -16,7 +16,7 @@ from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.simplify import simplify
 
 CUDA = Limits()
-WEBGPU = Limits(threads=256, shared=16 * 1024, lanes=1)
+WEBGPU = Limits(threads=256, shared=16 * 1024, lanes=1, tiles=())
 
 
 def stages_gpu(kernel: Kernel, limits: Limits = CUDA) -> Iterator[tuple[str, tuple[Kernel, ...]]]:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.emit_cpu import emit
-from weft.compiler.loops import Kernel, Loop, Statement
-from weft.compiler.rebuild import with_body
+from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, get
+from weft.compiler.rebuild import Statements, substitute, with_body
 from weft.core.common.types import Array
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.runtime import registry
@@ -152,18 +152,43 @@ class EmulatedGpu:
 
 
 def _serial(kernel: Kernel) -> Kernel:
-    """The kernel whose blocks and threads are plain loops, one turn after another."""
-    plain = tuple(replace(local, shared=False) for local in kernel.locals)
-    return replace(kernel, body=tuple(map(_plain, kernel.body)), locals=plain)
+    """The kernel whose blocks and threads are plain loops, one turn after another.
+
+    Registers that threads keep are arrays, with an element for each thread.
+    """
+    threads = kernel.notes["threads"]
+    kept = {number for number, local in enumerate(kernel.locals) if local.kept}
+    plain = tuple(
+        replace(local, shared=False, kept=False, length=threads if local.kept else local.length)
+        for local in kernel.locals
+    )
+    body = tuple(_plain(s, kernel, kept) for s in kernel.body)
+    return replace(kernel, body=body, locals=plain)
 
 
-def _plain(statement: Statement) -> Statement:
+def _plain(statement: Statement, kernel: Kernel, kept: set[int]) -> Statement:
     if not statement.body:
         return statement
-    made = with_body(statement, tuple(map(_plain, statement.body)))
+    made = with_body(statement, tuple(_plain(s, kernel, kept) for s in statement.body))
+    if isinstance(made, Loop) and made.kind == "thread" and kept:
+        made = with_body(made, _of_thread(made.body, made.variable, kernel, kept))
     if isinstance(made, Loop) and made.kind in ("block", "thread"):
         return replace(made, kind="serial")
     return made
+
+
+def _of_thread(body: Statements, thread: Value, kernel: Kernel, kept: set[int]) -> Statements:
+    """Statements that read and assign the elements of one thread."""
+    dtypes = {number: kernel.locals[number].dtype for number in kept}
+
+    def placed(statement: Statement) -> Statement:
+        if isinstance(statement, Assign) and statement.local in kept:
+            return Assign(statement.local, statement.value, thread)
+        inner = statement.body
+        return with_body(statement, tuple(map(placed, inner))) if inner else statement
+
+    own = {get(number, dtype): get(number, dtype, thread) for number, dtype in dtypes.items()}
+    return tuple(map(placed, substitute(body, own)))
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from weft.compiler.loops import (
     integer,
 )
 from weft.compiler.passes.accumulate import dtypes_of
+from weft.compiler.passes.blocks_product import tiled
 from weft.compiler.passes.blocks_turned import turned
 from weft.compiler.passes.blocks_updates import updates
 from weft.compiler.passes.cooperate import (
@@ -78,6 +79,9 @@ def blocks(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     if _is_column(nest, body):
         return (_columns(kernel, nest, body, limits),)
     if not _is_row(body):
+        made = tiled(kernel, limits) if isinstance(body[0], Reduce) else ()
+        if made:
+            return (made[0], *(k for rest in made[1:] for k in blocks(rest, limits)))
         squares = turned(kernel, nest, body, limits)
         return (squares or _Elements(kernel, nest, limits).kernel(),)
     rows = prod(extent for _, extent in nest)
@@ -186,7 +190,8 @@ class _Elements:
             body = (When(less(item, items), body),)
         inner = Loop(thread, integer(0), integer(threads), body, "thread")
         outer = Loop(block, integer(0), integer(count), (inner,), "block")
-        return self.scope.kernel_with((outer,), blocks=count, threads=threads, scratch=())
+        scratch = self.scope.kernel.notes.get("scratch", ())
+        return self.scope.kernel_with((outer,), blocks=count, threads=threads, scratch=scratch)
 
 
 class _Rows:

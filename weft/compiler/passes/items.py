@@ -6,7 +6,7 @@ elements too. Elements that fill no vector are items of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.compiler.lanes import Lanes, widen
@@ -18,12 +18,54 @@ WARP = 32
 
 
 @dataclass(frozen=True)
+class Tile:
+    """Results of a product that a block computes, for float32.
+
+    A thread has `high` by `wide` of them in registers; `depth` points of both factors at a time are
+    in shared memory.
+    """
+
+    rows: int
+    columns: int
+    high: int
+    wide: int
+    depth: int
+    rate: int = 100  # results in some time, measured where a GPU has many such tiles
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.rows // self.high * (self.columns // self.wide)
+
+    def fitted(self, itemsize: int) -> Tile:
+        """As many bytes of wider elements."""
+        by = max(itemsize // 4, 1)
+        return replace(
+            self, columns=self.columns // by, wide=self.wide // by, depth=self.depth // by
+        )
+
+
+TILES = (
+    Tile(128, 128, 8, 8, 16),
+    Tile(128, 64, 8, 4, 16, 95),
+    Tile(64, 64, 8, 4, 16, 78),
+    Tile(32, 32, 4, 4, 16, 58),
+    Tile(8, 128, 2, 4, 16, 45),
+    Tile(128, 8, 4, 2, 16, 45),
+)
+
+
+@dataclass(frozen=True)
 class Limits:
-    """What a block may use: threads, bytes of shared memory, and elements of a thread's vector."""
+    """What a block may use: threads, bytes of shared memory, and elements of a thread's vector.
+
+    `tiles` are those for products of matrices, the largest first.
+    """
 
     threads: int = 256
     shared: int = 48 * 1024
     lanes: int = 4
+    tiles: tuple[Tile, ...] = TILES
 
 
 def placed(nest: list[tuple[Value, int]], position: Value) -> dict[Value, Value]:

@@ -1,0 +1,161 @@
+"""A few points of the depth of one factor of a product, in the shared memory of a GPU's block.
+
+Threads read them by vectors where memory allows it, compute what the factor is made of, and hold it
+in registers until they write it: so one slab is on its way while another is multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.compiler.loops import (
+    Assign,
+    Local,
+    Loop,
+    Statement,
+    Value,
+    When,
+    get,
+    integer,
+    value,
+)
+from weft.compiler.passes.contract_match import Axis, runs_along
+from weft.compiler.passes.items import Tile, less
+from weft.compiler.polynomial import add, divide, known, multiply, remainder, smaller
+from weft.compiler.rebuild import Scope, Statements, substitute_value
+
+VECTOR = 16  # bytes that a thread moves at once
+ZERO = integer(0)
+
+
+def size_of(extent: Value) -> int:
+    """The number of points of an axis."""
+    found = known(extent)
+    assert found is not None, "sizes are known on a GPU"
+    return found
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A slab of one factor: how threads copy it, and where it lies in shared memory.
+
+    `lanes` elements are read at once, along the depth if it is `turned`. Past the last point of the
+    depth lies `filling`.
+    """
+
+    scope: Scope
+    factor: Value
+    axis: Axis
+    depth: Axis
+    start: Value  # the first of its points on the axis
+    points: int
+    slab: int  # points of the depth
+    threads: int
+    filling: Value
+    turned: bool
+    lanes: int
+    array: int
+    staged: tuple[int, ...]  # registers on the way from one memory to the other
+
+    @classmethod
+    def of(
+        cls,
+        scope: Scope,
+        tile: Tile,
+        most: int,
+        depth: Axis,
+        factor: Value,
+        axis: Axis,
+        start: Value,
+        points: int,
+        filling: Value,
+    ) -> Slab:
+        """A factor's: by vectors of `most` if it lies along its axis, or along the depth."""
+        along = runs_along(factor, axis[0])
+        turned = not along and runs_along(factor, depth[0])
+        fits = (along or turned) and points % most == tile.depth % most == 0
+        lanes = most if fits and size_of((depth if turned else axis)[1]) % most == 0 else 1
+        count = -(-points * tile.depth // (lanes * tile.threads))
+        staged = tuple(scope.local("staged", factor.dtype, lanes) for _ in range(count))
+        made = cls(
+            *(scope, factor, axis, depth, start, points, tile.depth, tile.threads),
+            *(filling, turned, lanes, len(scope.locals), staged),
+        )
+        length = 2 * tile.depth * made.pitch
+        scope.locals.append(Local("slab", factor.dtype, 1, length, shared=True))
+        return made
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one point of the depth to the next; apart in banks where it is turned."""
+        return self.points + (VECTOR // self.factor.dtype.itemsize if self.turned else 0)
+
+    def taken(self, thread: Value, slab: Value) -> Statements:
+        """Read a thread's elements of a slab into registers."""
+
+        def take(turn: int, place: Value, depth: Value, lane: Value) -> Statements:
+            return (Assign(self.staged[turn], self._element(place, depth, lane, slab)),)
+
+        return self._each(thread, take)
+
+    def put(self, thread: Value, side: Value) -> Statements:
+        """Write the registers to one of both sides of the array."""
+
+        def give(turn: int, place: Value, depth: Value, lane: Value) -> Statements:
+            here = (place, add(depth, lane)) if self.turned else (add(place, lane), depth)
+            held = get(self.staged[turn], self.factor.dtype)
+            return (Assign(self.array, held, self._position(*here, side)),)
+
+        return self._each(thread, give)
+
+    def at(self, place: Value, depth: Value, side: Value) -> Value:
+        """An element in shared memory."""
+        return get(self.array, self.factor.dtype, self._position(place, depth, side))
+
+    def _position(self, place: Value, depth: Value, side: Value) -> Value:
+        start = add(multiply(side, self.slab * self.pitch), multiply(depth, self.pitch))
+        return add(start, place)
+
+    def _each(
+        self, thread: Value, body: Callable[[int, Value, Value, Value], Statements]
+    ) -> Statements:
+        """`body(turn, place, depth, lane)` for what a thread copies, by vectors."""
+        made: list[Statement] = []
+        fast, count = self.slab if self.turned else self.points, self.points * self.slab
+        items, runs = count // self.lanes, fast // self.lanes
+        for turn in range(len(self.staged)):
+            item = add(thread, turn * self.threads)
+            first, other = multiply(remainder(item, runs), self.lanes), divide(item, runs)
+            place, depth = (other, first) if self.turned else (first, other)
+            lane, inner = ZERO, None
+            if self.lanes > 1:
+                inner = lane = self.scope.variable("lane")
+            done = body(turn, place, depth, lane)
+            if inner is not None:
+                done = (Loop(inner, ZERO, integer(self.lanes), done, "vector", self.lanes),)
+            inside = (turn + 1) * self.threads <= items
+            made += done if inside else (When(less(item, items), done),)
+        return tuple(made)
+
+    def _element(self, place: Value, depth: Value, lane: Value, slab: Value) -> Value:
+        """The factor at a point of a slab; indices past the end are held inside."""
+        place, depth = add(self.start, place), add(multiply(slab, self.slab), depth)
+        points, length = size_of(self.axis[1]), size_of(self.depth[1])
+        whole = length % self.slab == 0
+        along, across = (self.lanes, 1) if self.turned else (1, self.lanes)
+        held_depth = depth if whole else _held(depth, length, along)
+        held_place = place if points % self.points == 0 else _held(place, points, across)
+        if self.turned:
+            held_depth = add(held_depth, lane)
+        else:
+            held_place = add(held_place, lane)
+        found = substitute_value(self.factor, {self.axis[0]: held_place, self.depth[0]: held_depth})
+        if whole:
+            return found
+        return value("select", (less(depth, length), found, self.filling), found.dtype)
+
+
+def _held(first: Value, extent: int, lanes: int) -> Value:
+    """The first of `lanes` points, or that of the last ones if it is past the end."""
+    return multiply(smaller(divide(first, lanes), extent // lanes - 1), lanes)
