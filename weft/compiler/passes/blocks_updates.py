@@ -2,8 +2,7 @@
 
 Every thread looks at all updates in order and takes those of its own elements, so each element
 meets its updates in the order it always did, whatever the number of threads. What an update is for
-is computed once for each block, and left in shared memory: chunk by chunk, in two halves, so that
-one is written while the other is looked at.
+is computed once for each block, and left in shared memory, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class _Shared:
             self.parts *= 2
         self.team = Team(self.scope, rounded(self.points * self.parts, limits))
         self.chunk = min(CHUNK, -(-self.count // WRITTEN_OUT) * WRITTEN_OUT)
-        self.scope.locals.append(Local("places", INDEX, 1, 2 * self.chunk, shared=True))
+        self.scope.locals.append(Local("places", INDEX, 1, self.chunk, shared=True))
         self.places = len(self.scope.locals) - 1
 
     def kernel(self, found: list[_Update]) -> Kernel:
@@ -124,15 +123,14 @@ class _Shared:
         items = self.points * self.parts
         blocks = -(-items // threads)
         block, chunk, thread = (scope.variable(name) for name in ("block", "chunk", "thread"))
-        half = multiply(remainder(chunk, 2), self.chunk)
         item = add(multiply(block, threads), thread)
 
         def place(at: Value) -> Statements:
             number = smaller(add(multiply(chunk, self.chunk), at), self.count - 1)
-            put = Assign(self.places, self.far, add(half, at))
+            put = Assign(self.places, self.far, at)
             return substitute((put,), placed(self.inner, number))
 
-        look = self.look(found, chunk, half, item)
+        look = self.look(found, chunk, item)
         look = (When(less(item, items), look),) if items % threads else look
         looking = Loop(thread, integer(0), integer(threads), look, "thread")
         both = (self.team.each("item", self.chunk, place), looking)
@@ -141,13 +139,13 @@ class _Shared:
         outer = Loop(block, integer(0), integer(blocks), (loop,), "block")
         return scope.kernel_with((outer,), blocks=blocks, threads=threads, scratch=())
 
-    def look(self, found: list[_Update], chunk: Value, half: Value, item: Value) -> Statements:
+    def look(self, found: list[_Update], chunk: Value, item: Value) -> Statements:
         """What a thread does with a chunk: it takes the updates that are its own."""
         scope = self.scope
         turn, step = scope.variable("turn"), scope.variable("step")
         at = add(multiply(turn, WRITTEN_OUT), step)
         number = add(multiply(chunk, self.chunk), at)
-        here = get(self.places, INDEX, add(half, at))
+        here = get(self.places, INDEX, at)
         names = placed(self.inner, number) | placed(self.nest, remainder(item, self.points))
         stores: Statements = tuple(
             Store(
