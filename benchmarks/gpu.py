@@ -61,6 +61,7 @@ def beside(function: Function, given: tuple[Any, ...], torched: Function | None 
     """A function of arrays: compiled by weft, as it is by torch, or as `torched` has it."""
     tensors = wf.tree_map(lambda a: wf.tensor(a, device=DEVICE), given)
     compiled = wf.compile(function)
+    compiled(*tensors)
     made = {"weft": waits(lambda: compiled(*tensors))}
     if driver.is_available() and harness.available("torch"):
         made["torch"] = in_torch(torched or function, given)

@@ -85,8 +85,11 @@ def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
 
 
 def _fits(product: Product) -> bool:
-    """Whether sums are of plain products of wide elements, and long enough."""
-    if product.is_paired or any(mask is not None for mask in product.masks):
+    """Whether sums are of plain products of wide elements, and long enough.
+
+    Masks that factors were written under are not looked at: memory has what they show.
+    """
+    if product.is_paired:
         return False
     axes = (*product.batch, product.row, product.column)
     several = prod(known(extent) or 0 for _, extent in axes) > 1

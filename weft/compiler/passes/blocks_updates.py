@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from weft.compiler.loops import (
     BOOL,
     INDEX,
@@ -46,10 +48,13 @@ from weft.compiler.rebuild import (
     substitute_value,
     values_of,
 )
+from weft.core.common.types import DType
 
-THREADS = 1 << 14  # that keep a GPU busy
+THREADS = 1 << 16  # that keep a GPU busy
+EACH = 4  # updates of a thread that is worth its while
 CHUNK = 1024  # updates that a block looks at together
-WRITTEN_OUT = 8  # of them, one after another
+WRITTEN_OUT = 8  # of them, at once
+OWNER = np.dtype(np.int32)
 Nest = list[tuple[Value, int]]
 
 
@@ -110,12 +115,16 @@ class _Shared:
         self.points = prod(extent for _, extent in nest)
         self.count = prod(extent for _, extent in inner)
         self.parts = 1
-        while 2 * self.parts * self.points <= THREADS:
+        while 2 * self.parts * self.points <= THREADS and self.parts * EACH < self.count:
             self.parts *= 2
         self.team = Team(self.scope, rounded(self.points * self.parts, limits))
         self.chunk = min(CHUNK, -(-self.count // WRITTEN_OUT) * WRITTEN_OUT)
-        self.scope.locals.append(Local("places", INDEX, 1, self.chunk, shared=True))
-        self.places = len(self.scope.locals) - 1
+        self.places = self._shared("places", INDEX)
+        self.owners = self._shared("owners", OWNER)
+
+    def _shared(self, name: str, dtype: DType) -> int:
+        self.scope.locals.append(Local(name, dtype, 1, self.chunk, shared=True))
+        return len(self.scope.locals) - 1
 
     def kernel(self, found: list[_Update]) -> Kernel:
         """All of it."""
@@ -127,8 +136,9 @@ class _Shared:
 
         def place(at: Value) -> Statements:
             number = smaller(add(multiply(chunk, self.chunk), at), self.count - 1)
-            put = Assign(self.places, self.far, at)
-            return substitute((put,), placed(self.inner, number))
+            own = value("cast", (remainder(divide(self.far, self.step), self.parts),), OWNER)
+            put = Assign(self.places, self.far, at), Assign(self.owners, own, at)
+            return substitute(put, placed(self.inner, number))
 
         look = self.look(found, chunk, item)
         look = (When(less(item, items), look),) if items % threads else look
@@ -140,13 +150,30 @@ class _Shared:
         return scope.kernel_with((outer,), blocks=blocks, threads=threads, scratch=())
 
     def look(self, found: list[_Update], chunk: Value, item: Value) -> Statements:
-        """What a thread does with a chunk: it takes the updates that are its own."""
-        scope = self.scope
-        turn, step = scope.variable("turn"), scope.variable("step")
-        at = add(multiply(turn, WRITTEN_OUT), step)
-        number = add(multiply(chunk, self.chunk), at)
-        here = get(self.places, INDEX, at)
+        """What a thread does with a chunk: it takes the updates that are its own.
+
+        Most are not: several are looked at before it is asked which of them is.
+        """
+        turn = self.scope.variable("turn")
+        first = multiply(turn, WRITTEN_OUT)
+        part = value("cast", (divide(item, self.points),), OWNER)
+        taken: list[Statement] = []
+        some: Value | None = None
+        for step in range(WRITTEN_OUT):
+            at = add(first, step)
+            mine = value("equal", (get(self.owners, OWNER, at), part), BOOL)
+            some = mine if some is None else value("bit_or", (some, mine), BOOL)
+            taken.append(
+                When(mine, self.take(found, add(multiply(chunk, self.chunk), at), at, item))
+            )
+        assert some is not None
+        turns = integer(self.chunk // WRITTEN_OUT)
+        return (Loop(turn, integer(0), turns, (When(some, tuple(taken)),)),)
+
+    def take(self, found: list[_Update], number: Value, at: Value, item: Value) -> Statements:
+        """One update of the point that a thread is for, if there are so many."""
         names = placed(self.inner, number) | placed(self.nest, remainder(item, self.points))
+        here = get(self.places, INDEX, at)
         stores: Statements = tuple(
             Store(
                 x.store.buffer,
@@ -156,14 +183,7 @@ class _Shared:
             )
             for x in found
         )
-        if self.count % self.chunk:
-            stores = (When(less(number, self.count), stores),)
-        own: Statement | None = None
-        if self.parts > 1:
-            mine = remainder(divide(here, self.step), self.parts)
-            own = When(value("equal", (mine, divide(item, self.points)), BOOL), stores)
-        inner = Loop(step, integer(0), integer(WRITTEN_OUT), (own,) if own else stores, "unroll")
-        return (Loop(turn, integer(0), integer(self.chunk // WRITTEN_OUT), (inner,)),)
+        return (When(less(number, self.count), stores),) if self.count % self.chunk else stores
 
     @property
     def step(self) -> int:
