@@ -80,7 +80,17 @@ def attended(x):
     return wf.scaled_dot_product_attention(x, x, x, is_causal=True)
 
 
+def passed(x):
+    x = x[:4] / 9
+    same = wf.cond(wf.sum(x) > -100, lambda v: v, lambda v: -v, x * 2)
+    a = wf.sin(x)
+    b = a @ a
+    c = b @ b
+    return same + wf.exp(c @ b), wf.sum(c)
+
+
 PROGRAMS = {
+    "operands that branches hand on": (passed, ROWS),
     "scan": (scanned, ROWS),
     "gradient of scan": (wf.grad(lambda x: wf.sum(scanned(x)[1] ** 2)), ROWS),
     "reversed scan": (lambda x: wf.scan(lambda c, r: (c * r, c), x[0], x, reverse=True), ROWS),

@@ -86,14 +86,13 @@ class GpuExecutable(Executable):
                 given |= {slots[b] for b in step.makes}
             steps.append(memory.Step(reads, writes))
         sizes = {slot: block.nbytes for block, slot in slots.items()}
-        outputs = {slots[b] for b in self.program.outputs}
+        lasting = dict.fromkeys((*self.program.outputs, *self.program.passed()))
+        outputs = {slots[b] for b in lasting}
         found = memory.plan(steps, sizes, inputs=given, outputs=outputs)
         self._arena = found.arena_bytes
         self._offsets = {slot: found.offsets[slot] for slot in found.offsets}
-        self._own = [  # results that kernels write
-            (slots[block], block)
-            for block in dict.fromkeys(self.program.outputs)
-            if slots[block] not in given
+        self._own = [  # what kernels write that may outlive the run
+            (slots[block], block) for block in lasting if slots[block] not in given
         ]
         self._homes = dict(found.buffers)
 

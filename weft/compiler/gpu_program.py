@@ -109,6 +109,11 @@ class GpuProgram:
         )
         return list(dict.fromkeys((*self.inputs, *self.outputs, *used)))
 
+    def passed(self) -> list[Block]:
+        """What loops and branches read: their results may be the same memory."""
+        calls = [s for s in self.steps if isinstance(s, Call) and not s.node.op.leaf]
+        return [block for call in calls for block in call.reads]
+
     def check(self, arrays: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous arrays, if they are what the trace was made for."""
         kinds = self.trace.input_types[: len(self.inputs)]
