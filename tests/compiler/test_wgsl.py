@@ -9,14 +9,14 @@ import weft as wf
 from tests.compiler.gpu_results import different, on_cpu
 from tools import accuracy, golden
 from weft.compiler.emit_wgsl import emit_wgsl
-from weft.compiler.gpu_program import plan
+from weft.compiler.gpu_program import Launch, plan
 from weft.compiler.loops import Buffer, Kernel, Loop, Store, integer, load, value, variable
 from weft.compiler.pipeline_gpu import WEBGPU, schedule_gpu
-from weft.compiler.run_wgpu import compile_for_webgpu
 from weft.core.common.slots import OPS
 from weft.core.tensor.tracing import trace
 from weft.errors import BackendError, UnsupportedDTypeError, UnsupportedError
-from weft.runtime.wgpu import device
+from weft.runtime.registry import client
+from weft.runtime.webgpu import driver
 from weft.testing.gpu_programs import PROGRAMS
 
 FUNCTIONS = [name for name, oracle in accuracy.ORACLES.items() if oracle.operands == 1]
@@ -28,13 +28,20 @@ HERE = [name for name in PROGRAMS if name not in WIDE]
 def missing() -> str:
     """Why no shader can run here; empty where one can."""
     try:
-        device.webgpu()
+        driver.gpu()
     except BackendError as error:
         return str(error)
     return ""
 
 
 runs = pytest.mark.skipif(bool(missing()), reason=missing() or "an adapter is here")
+
+
+def on_webgpu(made, arrays) -> list:
+    """The results of a trace, all of which shaders compute."""
+    ready = client("webgpu").executable(made)
+    assert all(isinstance(step, Launch) for step in ready.program.steps)
+    return [result.to_host() for result in ready.run(arrays)]
 
 
 def shaders(function, *arrays) -> list[str]:
@@ -91,12 +98,10 @@ def test_bools_are_words_in_memory():
 @pytest.mark.parametrize("name", HERE)
 def test_a_shader_gives_the_bits_of_the_cpu_where_nothing_is_fused(name):
     program = PROGRAMS[name]
-    if program.dtype == np.float16 and "shader-f16" not in device.webgpu().features:
+    if program.dtype == np.float16 and "shader-f16" not in driver.gpu().features:
         pytest.skip("this adapter has no float16")
     arrays, made = program.arrays(special=name != "matmul"), program.trace()
-    for found, expected in zip(
-        compile_for_webgpu(made)(*arrays), on_cpu(made, arrays), strict=True
-    ):
+    for found, expected in zip(on_webgpu(made, arrays), on_cpu(made, arrays), strict=True):
         if name == "matmul":  # an adapter may round `fma` twice
             scale = np.abs(arrays[0]) @ np.abs(arrays[1])
             assert np.all(np.abs(found - expected) <= 2**-22 * scale)
@@ -113,7 +118,7 @@ def test_a_function_is_as_accurate_as_promised(name):
     x = accuracy.samples(np.dtype(np.float32), 2000, np.random.default_rng(1))
     x = x[np.isfinite(x)] if name == "lgamma" else x
     function = getattr(wf, name, None) or OPS[name]
-    found = compile_for_webgpu(trace(function, wf.asarray(x)))(x)[0]
+    found = on_webgpu(trace(function, wf.asarray(x)), [x])[0]
     with np.errstate(all="ignore"):
         errors = accuracy.narrow_errors(name, x.dtype, [x], found)
     worst = int(np.argmax(errors))
@@ -129,6 +134,6 @@ def test_bools_and_integers_go_there_and_back():
         return (x // 4 > -2) & y, wf.where(y, x << 3, x % 7)
 
     made = trace(function, wf.asarray(x), wf.asarray(y))
-    found = compile_for_webgpu(made)(x, y)
+    found = on_webgpu(made, [x, y])
     np.testing.assert_array_equal(found[0], (x // 4 > -2) & y)
     np.testing.assert_array_equal(found[1], np.where(y, x << 3, x % 7))

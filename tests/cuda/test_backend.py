@@ -17,7 +17,7 @@ from weft.errors import (
     IndexingError,
     OutOfMemoryError,
 )
-from weft.runtime.cuda.array import GpuArray
+from weft.runtime.gpu.array import GpuArray
 from weft.runtime.interface import Runtime, RuntimeClient
 
 

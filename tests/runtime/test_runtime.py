@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -28,10 +29,12 @@ from weft.runtime import (
     Runtime,
     RuntimeClient,
     client,
+    registry,
 )
 from weft.runtime.cpu.client import quietly
 from weft.runtime.cuda import driver
 from weft.runtime.registry import runtime
+from weft.runtime.webgpu import driver as webgpu
 
 
 @pytest.mark.promise("S4.3")
@@ -159,7 +162,12 @@ def test_moving_between_logical_devices_copies():
 
 @pytest.mark.promise("S4.2")
 @pytest.mark.parametrize("kind", ["webgpu", "quantum:3"])
-def test_an_absent_backend_says_what_to_install(kind):
+def test_an_absent_backend_says_what_to_install(kind, monkeypatch):
+    if kind == "webgpu":
+        monkeypatch.setitem(sys.modules, "wgpu", None)  # it may be installed here
+        monkeypatch.setattr(webgpu, "gpu", lambda number=0: webgpu.WebGpu())
+        monkeypatch.delitem(registry._runtimes, kind, raising=False)
+        monkeypatch.delitem(registry._clients, as_device(kind), raising=False)
     with pytest.raises(BackendError, match="not installed") as caught:
         wf.zeros(3, device=kind)
     assert f"weft[{kind.split(':')[0]}]" in str(caught.value)

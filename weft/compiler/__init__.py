@@ -81,8 +81,9 @@
 | `emit_text` | names, types and constants as LLVM writes them |
 | `pipeline_gpu` | `schedule_gpu`: the passes for blocks and threads |
 | `gpu_program` | `plan`: a trace as launches on a GPU |
-| `emit_ptx`, `gpu_code` | kernels in PTX; functions that a GPU has loaded |
+| `emit_ptx`, `gpu_code` | kernels in PTX; functions that a GPU has loaded, in its language |
+| `gpu_memory` | `places`: where the memory of a program for a GPU lies |
 | `gpu_executable`, `gpu_calls` | a trace ready to run on a GPU; calls without kernels |
 | `gpu_engine` | what a GPU's client runs: single calls, whole traces |
-| `emit_wgsl`, `wgsl_scalars`, `run_wgpu` | kernels as shaders; `compile_for_webgpu` |
+| `emit_wgsl`, `wgsl_scalars` | kernels as shaders in WGSL |
 """

@@ -1,6 +1,6 @@
 """Kernels as compute shaders in WGSL.
 
-    @group(0) @binding(k)       buffer k; a bool is a u32 there
+    @group(0) @binding(k)       buffer k; a bool is a u32 there, and the status an i32
     main                        one workgroup for each block, 65 535 to a row of the grid
 
 Indices are i32. Each value is a `let`, written once for as long as the memory it reads stays the
@@ -25,6 +25,7 @@ from weft.compiler.loops import (
     literal,
     walk,
 )
+from weft.compiler.reports import STATUS
 from weft.compiler.wgsl_scalars import HELPERS, Scalars, stored_type, type_of
 from weft.errors import UnsupportedError
 
@@ -51,7 +52,7 @@ class _Shader:
         self.lines: list[str] = []
         self.known: list[dict[Value, tuple[str, frozenset[Memory]]]] = [{}]
         self.count = 0
-        self.buffers = [stored_type(b.dtype) for b in kernel.buffers]
+        self.buffers = ["i32" if b == STATUS else stored_type(b.dtype) for b in kernel.buffers]
 
     # -- the module ------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
 from weft.ops.control.subgraphs import grouped
 from weft.ops.view.reshape import Reshape
-from weft.runtime.cuda.array import GpuArray
+from weft.runtime.gpu.array import GpuArray
 from weft.runtime.registry import client as client_of
 
 Arrays = tuple[GpuArray, ...]
@@ -37,6 +37,12 @@ def run_call(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
             return tuple(x.copied() if x.is_shared else x for x in results)
     made = run_on_host(node, tuple(array.to_host() for array in arrays))
     return tuple(map(client.to_device, made))
+
+
+def run_alone(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
+    """The results of a call that is a kernel, but not together with its neighbours."""
+    results: Arrays = client.execute(node.op, arrays, node.params, node.types)
+    return results
 
 
 def run_on_host(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -9,13 +9,14 @@ from typing import Any
 
 from weft.compiler.gpu_calls import run_call
 from weft.compiler.gpu_executable import GpuExecutable
+from weft.compiler.gpu_program import call_of, single
 from weft.core.common.frozen import freeze
 from weft.core.common.locks import lock_for
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.ops.view.reshape import Reshape
-from weft.runtime.cuda.array import GpuArray
+from weft.runtime.gpu.array import GpuArray
 
 MOST_CALLS = 4096  # kinds of calls that stay prepared
 
@@ -39,12 +40,7 @@ def run(
     with _lock:
         found = _prepared.get(key)
         if found is None:
-            node = _node(client, op, arrays, params, types)
-            trace = Trace(
-                tuple(source for source, _ in node.inputs),
-                tuple((node, slot) for slot in range(len(types))),
-                name=str(op),
-            )
+            trace = single(_node(client, op, arrays, params, types))
             found = _prepared[key] = GpuExecutable(trace, client)
             if len(_prepared) > MOST_CALLS:
                 _prepared.popitem(last=False)
@@ -63,5 +59,5 @@ def _node(
     params: Mapping[str, Any],
     types: tuple[TensorType, ...],
 ) -> OutputRefs:
-    inputs = [OutputRefs.leaf(None, TensorType(a.shape, a.dtype), client.device) for a in arrays]
-    return OutputRefs(op, tuple((x, 0) for x in inputs), dict(params), types, client.device)
+    kinds = [TensorType(a.shape, a.dtype) for a in arrays]
+    return call_of(op, kinds, params, types, client.device)

@@ -8,17 +8,17 @@ the driver. Calls without kernels get whole arrays, see `gpu_calls`.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.compiler import memory
 from weft.compiler.executable import Executable
-from weft.compiler.gpu_calls import run_call, run_on_host
-from weft.compiler.gpu_code import functions_of
+from weft.compiler.gpu_calls import run_alone, run_call, run_on_host
+from weft.compiler.gpu_code import functions_of, language_of
+from weft.compiler.gpu_memory import places
 from weft.compiler.gpu_program import Block, Call, GpuProgram, Launch, plan_all
-from weft.compiler.pipeline_gpu import CUDA
 from weft.compiler.statistics import BuildCounts, Clock
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
@@ -27,7 +27,7 @@ from weft.core.graph.graph import Located
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.errors import DeviceError
-from weft.runtime.cuda.array import GpuArray
+from weft.runtime.gpu.array import GpuArray
 
 
 class GpuExecutable(Executable):
@@ -37,11 +37,13 @@ class GpuExecutable(Executable):
         self._trace, self._client, self._gpu = trace, client, client.gpu
         clock = Clock()
         with clock("lower"):
-            self.program: GpuProgram = plan_all(trace, CUDA)
+            language = language_of(self._gpu)
+            admit = functools.partial(language.admit, self._gpu)
+            self.program: GpuProgram = plan_all(trace, language.limits, admit)
             self._slots = {block: k for k, block in enumerate(self.program.memory())}
             if self.program.status is not None:
                 self._slots.setdefault(self.program.status, len(self._slots))
-            self._place()
+            self._places = places(self.program, self._slots, self._gpu)
         with clock("compile"):
             functions = functions_of(self._gpu, self.program.kernels)
         self._table = (ctypes.c_uint64 * max(len(self._slots), 1))()
@@ -59,42 +61,10 @@ class GpuExecutable(Executable):
         self.counts = BuildCounts(
             kernels=len(functions),
             regions=len(self.program.steps),
-            bytes_planned=self._arena,
+            bytes_planned=sum(self._places.pieces),
             native_compilations=1,
             milliseconds=clock.milliseconds,
         )
-
-    def _place(self) -> None:
-        """Find where blocks lie that are written by kernels and are no results."""
-        slots, steps = self._slots, list[memory.Step]()
-        given = {slots[b] for b in self.program.inputs} | {
-            slot for block, slot in slots.items() if block.data is not None
-        }
-        if self.program.status is not None:
-            given.add(slots[self.program.status])
-        for step in self.program.steps:
-            if isinstance(step, Launch):
-                modes = [buffer.mode for buffer in step.kernel.buffers]
-                modes += ["write"] * (len(step.memory) - len(modes))
-                pairs = list(zip(step.memory, modes, strict=True))
-                reads = tuple(slots[b] for b, mode in pairs if mode != "write")
-                writes = tuple(slots[b] for b, mode in pairs if mode != "read")
-                reads = tuple(x for x in reads if x in given or x not in writes)
-            else:
-                reads = tuple(slots[b] for b in step.reads)
-                writes = ()
-                given |= {slots[b] for b in step.makes}
-            steps.append(memory.Step(reads, writes))
-        sizes = {slot: block.nbytes for block, slot in slots.items()}
-        lasting = dict.fromkeys((*self.program.outputs, *self.program.passed()))
-        outputs = {slots[b] for b in lasting}
-        found = memory.plan(steps, sizes, inputs=given, outputs=outputs)
-        self._arena = found.arena_bytes
-        self._offsets = {slot: found.offsets[slot] for slot in found.offsets}
-        self._own = [  # what kernels write that may outlive the run
-            (slots[block], block) for block in lasting if slots[block] not in given
-        ]
-        self._homes = dict(found.buffers)
 
     def _launch(self, step: Launch, function: Any) -> Callable[[_Run], None]:
         notes = step.kernel.notes
@@ -127,11 +97,12 @@ class GpuExecutable(Executable):
             for b, ref in zip(step.reads, step.node.inputs, strict=True)
         ]
         makes = [self._slots[block] for block in step.makes]
+        performed = run_alone if step.alone else run_call
 
         def run(state: _Run) -> None:
             arrays = tuple(state.array(*each) for each in reads)
             with Located(step.node):
-                results = run_call(self._client, step.node, arrays)
+                results = performed(self._client, step.node, arrays)
             self._gpu.enter()
             for slot, result in zip(makes, results, strict=True):
                 state.hold(slot, result)
@@ -182,7 +153,8 @@ class GpuExecutable(Executable):
         return tuple(map(_on_host, made))
 
     def explain(self, *, loops: bool = False) -> str:
-        lines = [f"{len(self._steps)} steps on {self._gpu.name}, {self._arena} bytes between them"]
+        between = sum(self._places.pieces)
+        lines = [f"{len(self._steps)} steps on {self._gpu.name}, {between} bytes between them"]
         for step in self.program.steps:
             if isinstance(step, Launch):
                 notes = step.kernel.notes
@@ -196,7 +168,7 @@ class GpuExecutable(Executable):
 class _Run:
     """The memory of one run."""
 
-    __slots__ = ("_arena", "_arrays", "_owner", "_table")
+    __slots__ = ("_arrays", "_owner", "_pieces", "_table")
 
     def __init__(self, owner: GpuExecutable, given: list[GpuArray]) -> None:
         self._owner, self._table = owner, owner._table
@@ -205,7 +177,7 @@ class _Run:
         slots = owner._slots
         for block, array in zip(owner.program.inputs, given, strict=True):
             self._arrays[slots[block]] = array
-        for slot, block in owner._own:
+        for slot, block in owner._places.own:
             self._arrays[slot] = GpuArray.empty(gpu, (block.size,), block.dtype)
         status = owner.program.status
         if status is not None:
@@ -213,13 +185,9 @@ class _Run:
             gpu.clear(made.address, made.nbytes)
         for slot, array in self._arrays.items():
             table[slot] = array.address
-        self._arena = gpu.allocate(owner._arena) if owner._arena else None
-        if self._arena is not None:
-            first = self._arena.address
-            for slot, offset in owner._offsets.items():
-                table[slot] = first + offset
-        for slot, home in owner._homes.items():
-            table[slot] = table[home]
+        self._pieces = [gpu.allocate(nbytes) for nbytes in owner._places.pieces]
+        for slot, (piece, offset) in owner._places.inside.items():
+            table[slot] = self._pieces[piece].address + offset
 
     def hold(self, slot: int, array: GpuArray) -> None:
         """A call's result, for what comes later."""
@@ -228,12 +196,11 @@ class _Run:
 
     def array(self, slot: int, shape: Any, dtype: Any) -> GpuArray:
         """What a slot holds, as an array of this kind."""
-        slot = self._owner._homes.get(slot, slot)
         found = self._arrays.get(slot)
         if found is not None:
             return GpuArray(found.gpu, found.memory, shape, dtype, found.offset)
-        offset = self._owner._offsets[slot]
-        return GpuArray(self._owner._gpu, self._arena, shape, dtype, offset)
+        piece, offset = self._owner._places.inside[slot]
+        return GpuArray(self._owner._gpu, self._pieces[piece], shape, dtype, offset)
 
 
 def _kind(ref: Any) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ and gives whole arrays, or is refused, by name, where only launches are wanted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,11 +23,18 @@ from weft.compiler.point import kind_of
 from weft.compiler.rebuild import Statements, changer, revise, with_body
 from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower
+from weft.core.common.device import Device
 from weft.core.common.source import describe
-from weft.core.common.types import Array, DType
+from weft.core.common.types import Array, DType, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
-from weft.errors import ArgumentError, UnsupportedError
+from weft.errors import UnsupportedDTypeError, UnsupportedError
+
+Admit = Callable[[Kernel], Kernel]
+
+
+def _as_it_is(kernel: Kernel) -> Kernel:
+    return kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +85,7 @@ class Call:
     node: OutputRefs
     reads: tuple[Block, ...]
     makes: tuple[Block, ...]
+    alone: bool = False  # whether it runs on the GPU, by itself
 
 
 @dataclass
@@ -114,55 +122,84 @@ class GpuProgram:
         calls = [s for s in self.steps if isinstance(s, Call) and not s.node.op.leaf]
         return [block for call in calls for block in call.reads]
 
-    def check(self, arrays: Sequence[Any]) -> list[Array]:
-        """The inputs as contiguous arrays, if they are what the trace was made for."""
-        kinds = self.trace.input_types[: len(self.inputs)]
-        if len(arrays) != len(kinds):
-            raise ArgumentError(
-                f"{self.trace.name}: expected {len(kinds)} arrays, got {len(arrays)}"
-            )
-        found = [np.ascontiguousarray(a) for a in arrays]
-        for position, (array, kind) in enumerate(zip(found, kinds, strict=True)):
-            if array.dtype != kind.dtype or np.shape(arrays[position]) != kind.shape:
-                raise ArgumentError(
-                    f"{self.trace.name}: input {position}: expected {kind}, "
-                    f"got {array.dtype} of shape {np.shape(arrays[position])}"
-                )
-        return found
-
 
 def plan(trace: Trace, limits: Limits) -> GpuProgram:
     """The launches that compute a trace, simplified; its captures are constants."""
-    return _Planner(rewrite(trace)[0], limits, frozenset(), calls=False).program()
+    return _Planner(rewrite(trace)[0], limits, {}, calls=False, admit=_as_it_is).program()
 
 
-def plan_all(trace: Trace, limits: Limits) -> GpuProgram:
-    """The launches that compute a trace as it is, and calls where there is no kernel."""
-    others: frozenset[OutputRefs] = frozenset()
+def call_of(
+    op: Any,
+    kinds: Sequence[TensorType],
+    params: Mapping[str, Any],
+    types: tuple[TensorType, ...],
+    device: Device,
+) -> OutputRefs:
+    """A call on operands of these kinds, which nobody has computed."""
+    inputs = tuple((OutputRefs.leaf(None, kind, device), 0) for kind in kinds)
+    return OutputRefs(op, inputs, dict(params), types, device)
+
+
+def single(call: OutputRefs) -> Trace:
+    """The graph of such a call."""
+    inputs = tuple(source for source, _ in call.inputs)
+    outputs = tuple((call, slot) for slot in range(len(call.types)))
+    return Trace(inputs, outputs, name=call.name)
+
+
+def plan_all(trace: Trace, limits: Limits, admit: Admit = _as_it_is) -> GpuProgram:
+    """The launches that compute a trace as it is, and calls where there is no kernel.
+
+    `admit` gives a kernel that the GPU can have, or raises what the GPU lacks.
+    """
+    others: dict[OutputRefs, bool] = {}
     while True:
         try:
-            return _Planner(trace, limits, others, calls=True).program()
-        except _NoKernel as refused:
-            others |= refused.nodes
+            return _Planner(trace, limits, others, calls=True, admit=admit).program()
+        except _NoKernels as refused:
+            for group in refused.groups:
+                hosted = [node for node in group if not _is_kernel(node, limits, admit)]
+                others |= dict.fromkeys(hosted or group, not hosted)
 
 
-class _NoKernel(Exception):
-    """Some calls cannot be kernels together."""
+def _is_kernel(node: OutputRefs, limits: Limits, admit: Admit) -> bool:
+    """Whether a call is a kernel, or some, if nothing is fused with it."""
+    kinds = [source.types[slot] for source, slot in node.inputs]
+    trace = single(call_of(node.op, kinds, node.params, node.types, node.device))
+    try:
+        made = _Planner(trace, limits, {}, calls=True, admit=admit).program()
+    except _NoKernels:
+        return False
+    return all(isinstance(step, Launch) for step in made.steps)
 
-    def __init__(self, nodes: frozenset[OutputRefs]) -> None:
-        super().__init__(nodes)
-        self.nodes = nodes
+
+class _NoKernels(Exception):
+    """Calls of some groups cannot be kernels together."""
+
+    def __init__(self, groups: list[tuple[OutputRefs, ...]]) -> None:
+        super().__init__(groups)
+        self.groups = groups
 
 
 class _Planner:
-    """Writes the program of a trace, of which the calls `others` are no kernels."""
+    """Writes the program of a trace, of which the calls `others` are no kernels.
+
+    They are told whether they run alone on the GPU, or on the host.
+    """
 
     def __init__(
-        self, trace: Trace, limits: Limits, others: frozenset[OutputRefs], calls: bool
+        self,
+        trace: Trace,
+        limits: Limits,
+        others: Mapping[OutputRefs, bool],
+        calls: bool,
+        admit: Admit,
     ) -> None:
         self.trace, self.limits, self.calls = trace, limits, calls
+        self.others, self.admit = others, admit
         self.made = GpuProgram(trace)
         self.blocks: dict[Ref, Block] = {}
+        self.refused: list[tuple[OutputRefs, ...]] = []
         kinds = {node: kind_of(node) for node in trace.nodes}
         kinds |= dict.fromkeys(others, "host")
         self.fusion = Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
@@ -182,6 +219,8 @@ class _Planner:
         _constants(trace, blocks)
         for group in self.fusion.groups:
             self.step(group)
+        if self.refused:
+            raise _NoKernels(self.refused)
         made.outputs = [blocks[ref] for ref in trace.outputs]
         return made
 
@@ -196,17 +235,17 @@ class _Planner:
                     first,
                     tuple(self.block(ref) for ref in first.inputs),
                     tuple(self.block((first, slot)) for slot in range(len(first.types))),
+                    alone=self.others.get(first, False),
                 )
             )
             return
         try:
             for lowered in lower(self.fusion, group, {}, one_nest=True):
                 self.launches(group, lowered)
-        except UnsupportedError as error:
+        except (UnsupportedError, UnsupportedDTypeError):
             if not self.calls:
                 raise
-            nodes = frozenset((*group.members, *self.fusion.pulled(group)))
-            raise _NoKernel(nodes) from error
+            self.refused.append((*group.members, *self.fusion.pulled(group)))
 
     def launches(self, group: Group, lowered: Lowered) -> None:
         """The launches of one lowered kernel."""
@@ -220,7 +259,23 @@ class _Planner:
             self.made.status = self.made.status or Block(INDEX, 1)
             memory.append(self.made.status)
         calls = () if lowered.reports else tuple(group.members)
-        _launch(self.made, lowered.kernel, memory, self.limits, calls)
+        kernel, memory = _with_numbers(lowered.kernel, memory)
+        self.launch(kernel, memory, calls)
+
+    def launch(self, kernel: Kernel, memory: list[Block], calls: tuple[OutputRefs, ...]) -> None:
+        """The launches of one kernel that has no constants any more."""
+        scratch: list[Block] = []
+        if any(block.size == 0 for block in memory):
+            kinds = ", ".join(str(block.size) for block in memory)
+            raise UnsupportedError(f"kernel {kernel.name}: memory of no element ({kinds}) on a GPU")
+        steps = self.made.steps
+        for made in schedule_gpu(kernel, self.limits):
+            wanted = made.notes["scratch"]
+            scratch += [Block(dtype, size) for dtype, size in wanted[len(scratch) :]]
+            named = replace(made, name=f"k{len(steps)}_{made.name}")
+            given = (*memory, *scratch[: len(wanted)])
+            steps.append(Launch(self.admit(named), given, calls))
+            calls = ()
 
     def block(self, ref: Ref) -> Block:
         """The memory of a result."""
@@ -243,27 +298,6 @@ def _constants(trace: Trace, blocks: dict[Ref, Block]) -> None:
 def _packed(data: Any) -> Any:
     """A constant as memory is read: row by row."""
     return np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data
-
-
-def _launch(
-    program: GpuProgram,
-    kernel: Kernel,
-    memory: list[Block],
-    limits: Limits,
-    calls: tuple[OutputRefs, ...],
-) -> None:
-    scratch: list[Block] = []
-    if any(block.size == 0 for block in memory):
-        kinds = ", ".join(str(block.size) for block in memory)
-        raise UnsupportedError(f"kernel {kernel.name}: memory of no element ({kinds}) on a GPU")
-    kernel, memory = _with_numbers(kernel, memory)
-    for made in schedule_gpu(kernel, limits):
-        wanted = made.notes["scratch"]
-        scratch += [Block(dtype, size) for dtype, size in wanted[len(scratch) :]]
-        name = f"k{len(program.steps)}_{made.name}"
-        given = (*memory, *scratch[: len(wanted)])
-        program.steps.append(Launch(replace(made, name=name), given, calls))
-        calls = ()
 
 
 def _with_numbers(kernel: Kernel, memory: list[Block]) -> tuple[Kernel, list[Block]]:

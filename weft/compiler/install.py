@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.core.common.lazy import LazyModule
 from weft.core.graph.graph import install_runner
 from weft.runtime.cpu.client import install_kernels
-from weft.runtime.cuda.client import install_engine
+from weft.runtime.gpu.client import install_engine
 
 install_kernels(LazyModule("weft.compiler.eager"))
 install_engine(LazyModule("weft.compiler.gpu_engine"))

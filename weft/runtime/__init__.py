@@ -8,8 +8,9 @@
 | `report` | `memory_report`: what is alive and who made it |
 | `cpu/` | the built-in backend |
 | `communicator/` | collectives of arrays between processes |
+| `gpu/` | arrays and clients of any GPU, and what its driver provides |
 | `cuda/` | NVIDIA GPUs, through their driver |
-| `wgpu/` | WebGPU devices |
+| `webgpu/` | WebGPU devices, through the `wgpu` package |
 """
 
 from weft.runtime.cpu.client import CpuClient, CpuRuntime, DefaultRuntime, ParallelismConfig

@@ -15,8 +15,10 @@ from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
 metadata = LazyModule("importlib.metadata")
-_cuda = LazyModule("weft.runtime.cuda.client")
-_driver = LazyModule("weft.runtime.cuda.driver")
+_BUILT_IN = {  # beside the processor's: modules, and the classes of their backends
+    "cuda": (LazyModule("weft.runtime.cuda.client"), "CudaRuntime"),
+    "webgpu": (LazyModule("weft.runtime.webgpu.client"), "WebGpuRuntime"),
+}
 _GROUP = "weft.backends"
 _runtimes: dict[str, Runtime] = {}
 _clients: dict[Device, RuntimeClient] = {}
@@ -32,8 +34,8 @@ def runtime(kind: str) -> Runtime:
     found = _runtimes.get(kind)
     if found is not None:
         return found
-    if kind == "cuda":
-        register_runtime(_cuda.CudaRuntime())  # raises where there is no driver
+    if kind in _BUILT_IN:
+        register_runtime(_built_in(kind)())  # raises where what it needs is missing
         return _runtimes[kind]
     matching = metadata.entry_points(group=_GROUP, name=kind)
     if not matching:
@@ -52,6 +54,11 @@ def runtime(kind: str) -> Runtime:
     return made
 
 
+def _built_in(kind: str) -> Any:
+    module, name = _BUILT_IN[kind]
+    return getattr(module, name)
+
+
 def registered_runtimes() -> tuple[Runtime, ...]:
     """The backends that are loaded."""
     return tuple(_runtimes.values())
@@ -64,7 +71,7 @@ def place_on(array: Array, device: Device) -> Any:
 
 def available_backends() -> tuple[str, ...]:
     """Names of the backends that can be used here."""
-    built_in = ["cuda"] if _driver.is_available() else []
+    built_in = [kind for kind in _BUILT_IN if _built_in(kind).is_available()]
     installed = [e.name for e in metadata.entry_points(group=_GROUP)]
     return tuple(dict.fromkeys([*_runtimes, *built_in, *installed]))
 

@@ -22,7 +22,7 @@ from weft.runtime import registry
 from weft.runtime.cpu import jit
 from weft.runtime.cpu.code_cache import cached
 from weft.runtime.cuda import driver
-from weft.runtime.cuda.driver import GpuMemory, GpuStats
+from weft.runtime.gpu.interface import Driver, GpuMemory
 
 _SIGNATURE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
@@ -30,19 +30,22 @@ _SIGNATURE = ctypes.CFUNCTYPE(
 _ALIGNED = 256
 
 
-class EmulatedGpu:
+class EmulatedGpu(Driver):
     """What `driver.Gpu` is, in memory of the host."""
 
+    kind = "cuda"
     name = "emulated"
+    dlpack = 2
+    lends = True
     capability = (9, 0)
 
     def __init__(self, number: int, nbytes: int = 1 << 32) -> None:
-        self.number, self.nbytes = number, nbytes
+        super().__init__(number)
+        self.nbytes = nbytes
         self.launches = 0
         self.synchronized = 0
         self._held: dict[int, Array] = {}
         self._lent: dict[object, tuple[int, int]] = {}  # by others: addresses and lengths
-        self._live = self._peak = self._allocations = self._frees = 0
         self._code: list[Any] = []
 
     def enter(self) -> None:
@@ -55,15 +58,12 @@ class EmulatedGpu:
         held = np.full(nbytes + _ALIGNED, 0xA5, np.uint8)
         address = -(-held.ctypes.data // _ALIGNED) * _ALIGNED
         self._held[address] = held
-        self._allocations += 1
-        self._live += nbytes
-        self._peak = max(self._peak, self._live)
+        self.counted(nbytes)
         return GpuMemory(address, nbytes, self._free)
 
     def _free(self, address: int, nbytes: int) -> None:
         self._held.pop(address).fill(0xA5)
-        self._frees += 1
-        self._live -= nbytes
+        self.discounted(nbytes)
 
     def borrow(self, address: int, nbytes: int, owner: object) -> GpuMemory:
         """Memory of others, that may be read and written while weft holds it."""
@@ -77,10 +77,6 @@ class EmulatedGpu:
             owner = None
 
         return GpuMemory(address, nbytes, let_go)
-
-    def stats(self) -> GpuStats:
-        """What is held."""
-        return GpuStats(self._live, self._peak, self._allocations, self._frees)
 
     def write(self, address: int, array: Array) -> None:
         """Copy a contiguous array to an address."""

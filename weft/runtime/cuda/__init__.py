@@ -2,7 +2,6 @@
 
 | file | what lives in it |
 |---|---|
-| `driver` | `Gpu`, `GpuMemory`, `GpuModule`: libcuda through ctypes |
-| `array` | `GpuArray`: what stands for an array there |
+| `driver` | `Gpu`, `GpuModule`: libcuda through ctypes |
 | `client` | `CudaRuntime`, `CudaClient`: the devices `cuda:0 …` |
 """

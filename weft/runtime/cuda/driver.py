@@ -15,13 +15,12 @@ import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from weft.core.common.locks import lock_for
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError, OutOfMemoryError
 from weft.runtime.cpu.code_cache import code_cache
+from weft.runtime.gpu.interface import Driver, GpuMemory
 
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2
@@ -81,41 +80,6 @@ def gpu(number: int = 0) -> Gpu:
     return Gpu(number)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuStats:
-    """What is held of a GPU's memory, and what was asked for."""
-
-    live_bytes: int
-    peak_bytes: int
-    allocations: int
-    frees: int
-
-
-class GpuMemory:
-    """Bytes on a GPU, given back when nobody holds this."""
-
-    __slots__ = (
-        "__weakref__",
-        "_give_back",
-        "address",
-        "common",
-        "nbytes",
-        "read_only",
-        "shared",
-    )
-
-    def __init__(self, address: int, nbytes: int, give_back: Callable[[int, int], None]) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        self._give_back = give_back
-        self.shared = False  # another library may write to it: readers run at the call
-        self.read_only = False  # whose it is does not want it to be written to
-        self.common = False  # others of weft count on its values: it is not handed out
-
-    def __del__(self) -> None:
-        self._give_back(self.address, self.nbytes)
-
-
 class GpuModule:
     """Loaded kernels."""
 
@@ -132,14 +96,16 @@ class GpuModule:
         return found
 
 
-class Gpu:
+class Gpu(Driver):
     """One GPU; its work is done in the order it is asked for."""
 
+    kind = "cuda"
+    dlpack = 2
+    lends = True
+
     def __init__(self, number: int) -> None:
-        self.number = number
+        super().__init__(number)
         self._library = _library()
-        self._lock = lock_for(self, "_lock")
-        self._live = self._peak = self._allocations = self._frees = 0
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._check("cuDeviceGet", self._library.cuDeviceGet(ctypes.byref(device), number))
         retained = self._library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
@@ -199,10 +165,7 @@ class Gpu:
                     f" this process holds {self._live}"
                     "\nhint: drop tensors that are no longer needed; wf.memory_report() lists them"
                 ) from error
-        with self._lock:
-            self._allocations += 1
-            self._live += nbytes
-            self._peak = max(self._peak, self._live)
+        self.counted(nbytes)
         return GpuMemory(address, nbytes, self._free)
 
     def _reserve(self, nbytes: int) -> int:
@@ -216,9 +179,7 @@ class Gpu:
     def _free(self, address: int, nbytes: int) -> None:
         if sys.is_finalizing():
             return  # the driver may be gone
-        with self._lock:
-            self._frees += 1
-            self._live -= nbytes
+        self.discounted(nbytes)
         self._library.cuCtxSetCurrent(self._context)
         if self._pool is None:
             self._library.cuMemFree_v2(ctypes.c_uint64(address))
@@ -242,10 +203,6 @@ class Gpu:
         if self._pool is not None:
             self.synchronize()
             self.call("cuMemPoolTrimTo", self._pool, ctypes.c_size_t(0))
-
-    def stats(self) -> GpuStats:
-        """What is held."""
-        return GpuStats(self._live, self._peak, self._allocations, self._frees)
 
     def write(self, address: int, array: Array) -> None:
         """Copy a contiguous array to an address."""

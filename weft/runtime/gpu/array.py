@@ -12,8 +12,8 @@ from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor import dlpack, sharing
 from weft.core.tensor.layout import Layout
 from weft.errors import InteropError
+from weft.runtime.gpu.interface import Driver, GpuMemory
 
-ALIGNED = 16  # bytes that the address of an operand divides by, so that vectors can be read
 LEGACY_STREAM = 1  # weft's work is done on CUDA's legacy default stream, as DLPack counts them
 _NO_STREAM = -1  # the consumer does not want anything to be waited for
 
@@ -27,23 +27,25 @@ class GpuArray:
 
     __slots__ = ("__weakref__", "dtype", "gpu", "memory", "offset", "shape")
 
-    def __init__(self, gpu: Any, memory: Any, shape: Shape, dtype: DType, offset: int = 0) -> None:
+    def __init__(
+        self, gpu: Driver, memory: GpuMemory, shape: Shape, dtype: DType, offset: int = 0
+    ) -> None:
         self.gpu, self.memory, self.shape, self.dtype = gpu, memory, shape, dtype
         self.offset = offset  # bytes
 
     @classmethod
-    def of(cls, gpu: Any, array: Array) -> GpuArray:
+    def of(cls, gpu: Driver, array: Array) -> GpuArray:
         """A copy of a host array."""
-        plain = np.ascontiguousarray(array)
+        plain = np.ascontiguousarray(array, gpu.stored(array.dtype))
         made = cls.empty(gpu, array.shape, array.dtype)
         if plain.nbytes:
             gpu.write(made.address, plain)
         return made
 
     @classmethod
-    def empty(cls, gpu: Any, shape: Shape, dtype: DType) -> GpuArray:
+    def empty(cls, gpu: Driver, shape: Shape, dtype: DType) -> GpuArray:
         """An array that is yet to be written."""
-        return cls(gpu, gpu.allocate(prod(shape) * dtype.itemsize), shape, dtype)
+        return cls(gpu, gpu.allocate(prod(shape) * gpu.stored(dtype).itemsize), shape, dtype)
 
     @property
     def size(self) -> int:
@@ -53,23 +55,22 @@ class GpuArray:
     @property
     def nbytes(self) -> int:
         """How many bytes they take."""
-        return prod(self.shape) * self.dtype.itemsize
+        return prod(self.shape) * self.gpu.stored(self.dtype).itemsize
 
     @property
     def address(self) -> int:
         """Where the first element lies."""
-        address: int = self.memory.address + self.offset
-        return address
+        return self.memory.address + self.offset
 
     def __repr__(self) -> str:
         return f"GpuArray({self.dtype}{list(self.shape)} at {self.address:#x})"
 
     def to_host(self) -> Array:
         """A copy as a NumPy array; waits for what computes it."""
-        made = np.empty(self.shape, self.dtype)
+        made = np.empty(self.shape, self.gpu.stored(self.dtype))
         if made.nbytes:
             self.gpu.read(self.address, made)
-        return made
+        return made.astype(self.dtype, copy=False)
 
     def reshaped(self, shape: Shape) -> GpuArray:
         """The same elements in another shape."""
@@ -78,20 +79,20 @@ class GpuArray:
     def row(self, number: int) -> GpuArray:
         """One slice along the leading axis: where it lies, if kernels can read it there."""
         shape = self.shape[1:]
-        size = prod(shape) * self.dtype.itemsize
+        size = prod(shape) * self.gpu.stored(self.dtype).itemsize
         there = GpuArray(self.gpu, self.memory, shape, self.dtype, self.offset + number * size)
-        if there.offset % ALIGNED == 0:
+        if there.offset % self.gpu.aligned == 0:
             return there
         made = GpuArray.empty(self.gpu, shape, self.dtype)
         made.put(there)
         return made
 
     @classmethod
-    def borrowed(cls, gpu: Any, view: Array, shared: bool) -> tuple[GpuArray, Layout]:
+    def borrowed(cls, gpu: Driver, view: Array, shared: bool) -> tuple[GpuArray, Layout]:
         """Another library's elements, from the lowest address to the highest, and their layout.
 
         `view` has the addresses and keeps the memory alive. It is copied, on the GPU, only where
-        kernels cannot read it because its address does not divide by `ALIGNED`.
+        kernels cannot read it because of its address.
         """
         if not view.size:
             return cls.empty(gpu, (0,), view.dtype), Layout.contiguous_of(view.shape)
@@ -99,13 +100,12 @@ class GpuArray:
         memory = gpu.borrow(low, high - low, view)
         memory.shared, memory.read_only = shared, not view.flags.writeable
         array = cls(gpu, memory, ((high - low) // view.itemsize,), view.dtype)
-        return array if low % ALIGNED == 0 else array.copied(), Layout.of_array(view, low)
+        return array if low % gpu.aligned == 0 else array.copied(), Layout.of_array(view, low)
 
     @property
     def is_shared(self) -> bool:
         """Whether another library may write to the elements."""
-        found: bool = self.memory.shared
-        return found
+        return self.memory.shared
 
     def share(self) -> None:
         """Let others write to the elements from now on."""
@@ -130,8 +130,8 @@ class GpuArray:
             self.gpu.copy(self.address + number * array.nbytes, array.address, array.nbytes)
 
     def dlpack_device(self) -> tuple[int, int]:
-        """DLPack's number of CUDA devices, and which one it is."""
-        return (2, self.gpu.number)
+        """DLPack's number of such devices, and which one it is."""
+        return (self.gpu.dlpack, self.gpu.number)
 
     def to_dlpack(
         self,
@@ -155,6 +155,11 @@ class GpuArray:
             host, place = self.to_host(), dlpack.CPU_DEVICE
             return dlpack.to_capsule_elsewhere(
                 host.ctypes.data, kind, place, host, max_version=max_version, copied=True
+            )
+        if not self.gpu.lends:
+            raise InteropError(
+                f"dlpack: memory of {dlpack.device_name(here)} is not shared with other libraries"
+                "\nhint: x.to_device('cpu') gives a tensor that can be"
             )
         known = _check_stream(stream)
         source = self.copied() if copy else self
@@ -195,7 +200,7 @@ class _Waits:
 
     __slots__ = ("_gpu", "_memory")
 
-    def __init__(self, gpu: Any, memory: Any) -> None:
+    def __init__(self, gpu: Driver, memory: GpuMemory) -> None:
         self._gpu, self._memory = gpu, memory
 
     def __del__(self) -> None:
