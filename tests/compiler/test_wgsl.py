@@ -20,7 +20,7 @@ from weft.runtime.webgpu import driver
 from weft.testing.gpu_programs import PROGRAMS
 
 FUNCTIONS = [name for name, oracle in accuracy.ORACLES.items() if oracle.operands == 1]
-WIDE = ("counts", "argmax")  # sums of int32, and places, are int64
+WIDE = ("counts",)  # sums of int32 are int64
 FUSED = ("chain", "chain_tail", "gelu", "softmax", "softmax_odd")  # functions use `fma`
 HERE = [name for name in PROGRAMS if name not in WIDE]
 

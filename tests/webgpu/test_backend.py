@@ -179,6 +179,46 @@ def test_a_position_out_of_range_raises_as_on_the_cpu(x, compiled, dtype):
     assert function(x, good).tolist() == [[9.0, 11.0, 13.0], [3.0, 5.0, 7.0]]
 
 
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("function", "places", "on_device"),
+    [
+        (lambda x, i: wf.take(x, i, axis=0), [1, 0, -1], True),
+        (lambda x, i: x[i, i + 1], [1, 0, -2], True),
+        (
+            lambda x, i: wf.take(x, i, axis=0, mode="clip"),
+            [HUGE, -HUGE, HUGE + 1, 1 << 31, 0],
+            True,
+        ),
+        (
+            lambda x, i: wf.take(x, i - 5, axis=0, mode="clip"),
+            [HUGE, -HUGE, 6, (1 << 31) + 5],
+            True,
+        ),
+        (lambda x, i: wf.take(x, i, axis=0, mode="wrap"), [HUGE + 1, 3, -HUGE], False),
+        (lambda x, i: wf.take(x, i * 2, axis=0, mode="clip"), [1 << 31, 1 << 63 - 1, 0], False),
+        (lambda x, i: wf.take(x, i + i[::-1], axis=0), [HUGE, 0, -HUGE], False),
+        (lambda x, i: i == 3, [3, HUGE + 3, (1 << 32) + 3, 2], True),
+        (lambda x, i: wf.astype(i, "float32"), [HUGE, 3], False),
+        (lambda x, i: i + 1, [HUGE, 3, (1 << 31) - 1], False),
+        (lambda x, i: wf.arange(0, HUGE, HUGE >> 3, device=i.device), [0], False),
+        (lambda x, i: wf.arange(5, 500, 7, device=i.device), [0], True),
+        (lambda x, i: wf.sum(wf.arange(100_000, device=i.device)), [0], False),
+        (lambda x, i: wf.argmax(x, axis=1), [0], True),
+        (lambda x, i: wf.sum(wf.astype(x, "int32") << 28), [0], False),
+    ],
+)
+def test_shaders_follow_positions_and_compute_no_other_int64(x, function, places, on_device):
+    i = wf.tensor(np.array(places, np.int64), device="webgpu")
+    compiled = wf.compile(function)
+    home = function(x.to_device("cpu"), i.to_device("cpu")).host()
+    assert np.array_equal(compiled(x, i).host(), home)
+    assert np.array_equal(function(x, i).host(), home)
+    assert (set(steps(compiled, x, i)) == {"kernel"}) == on_device
+
+
 def test_what_has_no_kernel_runs_on_the_host_and_a_profile_says_so(x):
     ordered = wf.compile(lambda x: wf.linalg.qr(x * 2)[1] + 1)
     ordered(x)

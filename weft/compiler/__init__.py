@@ -86,4 +86,5 @@
 | `gpu_executable`, `gpu_calls` | a trace ready to run on a GPU; calls without kernels |
 | `gpu_engine` | what a GPU's client runs: single calls, whole traces |
 | `emit_wgsl`, `wgsl_scalars` | kernels as shaders in WGSL |
+| `wgsl_positions` | which int64 a shader can have |
 """

@@ -1,6 +1,6 @@
 """Kernels as compute shaders in WGSL.
 
-    @group(0) @binding(k)       buffer k; a bool is a u32 there, and the status an i32
+    @group(0) @binding(k)       buffer k; a bool is a u32 there, an int64 two i32, the status one
     main                        one workgroup for each block, 65 535 to a row of the grid
 
 Indices are i32. Each value is a `let`, written once for as long as the memory it reads stays the
@@ -23,13 +23,17 @@ from weft.compiler.loops import (
     When,
     every,
     literal,
+    load,
+    value,
     walk,
 )
 from weft.compiler.reports import STATUS
-from weft.compiler.wgsl_scalars import HELPERS, Scalars, stored_type, type_of
+from weft.compiler.wgsl_positions import check_positions
+from weft.compiler.wgsl_scalars import HELPERS, PAIR, Scalars, stored_type, type_of
 from weft.errors import UnsupportedError
 
 GRID_WIDTH = 65_535  # workgroups in one dimension of a grid
+_COMBINED = {"and": "bit_and", "or": "bit_or"}
 _MANTISSA = 52  # a shift by this takes the exponent of a float64
 
 
@@ -52,6 +56,7 @@ class _Shader:
         self.lines: list[str] = []
         self.known: list[dict[Value, tuple[str, frozenset[Memory]]]] = [{}]
         self.count = 0
+        check_positions(kernel)
         self.buffers = ["i32" if b == STATUS else stored_type(b.dtype) for b in kernel.buffers]
 
     # -- the module ------------------------------------------------------------------------
@@ -129,10 +134,15 @@ class _Shader:
         self.nested(head, loop.body, depth, again=True)
 
     def store(self, store: Store, depth: int) -> None:
-        if store.combine:
-            raise UnsupportedError(f"kernel {self.kernel.name}: updates that meet, in a shader")
-        index, x = self.value(store.index, depth), self.value(store.value, depth)
-        word = f"u32({x})" if store.value.dtype == BOOL else x
+        stored = store.value
+        if store.combine not in ("", "last"):
+            old = load(store.buffer, store.index, stored.dtype)
+            how = _COMBINED.get(store.combine, store.combine)
+            stored = value(how, (old, stored), stored.dtype)
+        index, x = self.value(store.index, depth), self.value(stored, depth)
+        word = f"u32({x})" if stored.dtype == BOOL else x
+        if self.buffers[store.buffer] == PAIR:
+            word = f"{PAIR}({x}, {x} >> 31u)"
         self.write(depth, f"b{store.buffer}[{index}] = {word};")
         self.forget({("buffer", store.buffer)})
 
@@ -197,6 +207,8 @@ class _Shader:
     def expression(self, x: Value, args: list[str]) -> str:
         if x.op == "load":
             text = f"b{x.data}[{args[0]}]"
+            if x.dtype == INDEX:
+                return self.scalars.call("held", text)
             return f"{text} != 0u" if x.dtype == BOOL else text
         if x.op == "get":
             local = self.kernel.locals[x.data]

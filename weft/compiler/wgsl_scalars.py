@@ -21,13 +21,14 @@ TYPES = {
     "uint32": "u32",
     "float32": "f32",
     "float16": "f16",
-    "int64": "i32",  # indices alone: int64 as data is refused
+    "int64": "i32",  # indices and positions alone, see `wgsl_positions`
 }
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _COMPARED = {"less": "<", "less_equal": "<=", "equal": "==", "not_equal": "!="}
 _CALLED = ("sqrt", "floor", "ceil", "trunc", "round", "abs")
 _FEWEST = -(1 << 31)
+PAIR = "vec2<i32>"  # an int64 in memory
 
 HELPERS = {
     "exact": "fn exact(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }",
@@ -79,6 +80,10 @@ HELPERS = {
     "shift_right_u32": """fn shift_right_u32(x: u32, y: u32) -> u32 {
   return select(0u, x >> (y & 31u), y < 32u);
 }""",
+    "held": """fn held(x: vec2<i32>) -> i32 {
+  if (x.y != (x.x >> 31u)) { return select(-1073741824, 1073741824, x.y >= 0); }
+  return clamp(x.x, -1073741824, 1073741824);
+}""",
     "lost": """fn lost(x: f32, y: f32) -> f32 {
   let a = bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
   let b = bitcast<f32>(bitcast<u32>(y) & 0xfffff000u);
@@ -112,9 +117,9 @@ def type_of(dtype: DType) -> str:
 
 
 def stored_type(dtype: DType) -> str:
-    """The type of an element in memory: a bool is a word there, and int64 has no place."""
+    """The type of an element in memory: a bool is a word there, and an int64 two."""
     if dtype == INDEX:
-        raise UnsupportedDTypeError("webgpu: int64: shaders have no such type")
+        return PAIR
     return "u32" if dtype == BOOL else type_of(dtype)
 
 
@@ -226,8 +231,6 @@ class Scalars:
         return f"!{args[0]}" if op == "bit_not" else args[0]
 
     def _cast(self, x: str, source: DType, target: DType) -> str:
-        if target.name in ("int64", "uint64") and source != INDEX:
-            raise UnsupportedDTypeError(f"webgpu: {target}: shaders have no such type")
         have, want = type_of(source), type_of(target)
         if have == want:
             return x

@@ -315,11 +315,15 @@ class WebGpu(Driver):
     def submit(self) -> None:
         """Let the device begin with all that was asked for."""
         with self._lock:
-            if self._encoder is not None:
-                commands, self._encoder = self._commands().finish(), None
-                self._used.clear()
-                self._gathered = 0
-                self._queue.submit([commands])
+            if self._encoder is None:
+                return
+            encoder, self._encoder = self._commands(), None
+            self._used.clear()
+            self._gathered = 0
+            try:
+                self._queue.submit([encoder.finish()])
+            except _wgpu.GPUError as error:
+                raise DeviceError(f"webgpu: {self.name}: a submission failed\n{error}") from error
 
     def synchronize(self) -> None:
         """Wait until all work is done."""
