@@ -50,8 +50,13 @@ def test_words_that_make_no_sense_end_with_2(
     ),
 )
 def test_what_cannot_be_done_is_told_in_a_line_and_ends_with_1(
-    words: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: str,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(wf, "available_backends", lambda: ("cpu",))
     assert main(["demo", "--out", str(tmp_path / "out"), *words.split()]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("weft: ") and told in said.err and not said.out

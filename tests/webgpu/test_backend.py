@@ -200,6 +200,8 @@ HUGE = 1 << 40
         (lambda x, i: wf.take(x, i, axis=0, mode="wrap"), [HUGE + 1, 3, -HUGE], False),
         (lambda x, i: wf.take(x, i * 2, axis=0, mode="clip"), [1 << 31, 1 << 63 - 1, 0], False),
         (lambda x, i: wf.take(x, i + i[::-1], axis=0), [HUGE, 0, -HUGE], False),
+        (wf.grad(lambda x, i: wf.sum(wf.take(x, i, axis=0) ** 2)), [1, 0, 1, -1, 1], True),
+        (lambda x, i: wf.put_along_axis(x, i[:, None], 9.0, axis=1), [1, -1], True),
         (lambda x, i: i == 3, [3, HUGE + 3, (1 << 32) + 3, 2], True),
         (lambda x, i: wf.astype(i, "float32"), [HUGE, 3], False),
         (lambda x, i: i + 1, [HUGE, 3, (1 << 31) - 1], False),

@@ -68,7 +68,10 @@ def check_positions(kernel: Kernel) -> None:
     if any(kernel.buffers[k].mode == "update" for k in stored):
         raise _refusal()
     if stored or any(_enters(x) for s in every(kernel.body) for x in walk(*expressions(s))):
-        _Check(stored).statements(kernel.body)
+        check = _Check(stored)
+        check.collect(kernel.body)
+        check.forget()
+        check.statements(kernel.body)
 
 
 def _refusal() -> UnsupportedDTypeError:
@@ -84,20 +87,50 @@ class _Check:
         self.stored = stored
         self.spans: dict[Value, Span] = {}  # of values of the dtype of an index
         self.known: set[Value] = set()
+        self.locals: dict[int, Span] = {}
+
+    def forget(self) -> None:
+        """Know nothing of values any more."""
+        self.spans.clear()
+        self.known.clear()
+
+    def collect(self, body: tuple[Statement, ...]) -> None:
+        """Find the spans of locals, which are those of all that is assigned to them.
+
+        What is made of locals again may grow with every turn of a loop: of that nothing is known.
+        """
+        for statement in body:
+            if isinstance(statement, Assign) and statement.value.dtype == INDEX:
+                grows = any(x.op == "get" and x.dtype == INDEX for x in walk(statement.value))
+                self.visit(statement.value)
+                found = _ANY if grows else self.exact(statement.value)
+                before = self.locals.get(statement.local, found)
+                self.locals[statement.local] = _either(before, found)
+            elif isinstance(statement, Loop):
+                self.visit(statement.start, statement.stop)
+                self.enter(statement)
+            self.collect(statement.body)
+
+    def visit(self, *roots: Value) -> None:
+        """Look at values, and at all that they are made of."""
+        for x in walk(*roots):
+            if x not in self.known:
+                self.known.add(x)
+                self.look(x)
 
     def statements(self, body: tuple[Statement, ...]) -> None:
+        """See that every statement is right."""
         for statement in body:
-            for x in walk(*expressions(statement)):
-                if x not in self.known:
-                    self.known.add(x)
-                    self.look(x)
+            self.visit(*expressions(statement))
             if isinstance(statement, Store):
                 self.exact(statement.index)
                 if statement.buffer in self.stored and not self.exact(statement.value).small:
                     raise _refusal()
             elif isinstance(statement, Assign):
-                if statement.value.dtype == INDEX and self.spans[statement.value].data:
-                    raise _refusal()
+                if statement.value.dtype == INDEX:
+                    made, kept = self.exact(statement.value), self.locals[statement.local]
+                    if made.data and not kept.small:
+                        raise _refusal()
             elif isinstance(statement, Loop):
                 self.enter(statement)
             self.statements(statement.body)
@@ -108,8 +141,7 @@ class _Check:
         small = start.small and stop.small
         found = Span(start.low, max(start.low, stop.high - 1), small=small)
         if self.spans.get(loop.variable, found) != found:
-            self.spans.clear()
-            self.known.clear()
+            self.forget()
         self.spans[loop.variable] = found
         self.known.add(loop.variable)
 
@@ -140,6 +172,10 @@ class _Check:
         if x.op == "load":
             self.exact(x.args[0])
             return Span(-HELD, HELD, HELD, data=True)
+        if x.op == "get":
+            for place in x.args:
+                self.exact(place)
+            return self.locals.get(x.data, _ANY)
         if _enters(x):
             source = x.args[0].dtype.name
             if source not in _EXACT:
@@ -151,6 +187,11 @@ class _Check:
         if corners is None and any(span.data for span in given):
             raise _refusal()
         return _ANY if corners is None else _made(corners, given)
+
+
+def _either(x: Span, y: Span) -> Span:
+    low, high = min(x.low, y.low), max(x.high, y.high)
+    return Span(low, high, data=x.data or y.data, small=x.small and y.small)
 
 
 def _made(bounds: tuple[int, int], given: list[Span]) -> Span:

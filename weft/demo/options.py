@@ -96,7 +96,8 @@ def _check_device(device: str) -> None:
     if device not in there:
         raise BackendError(
             f"--device {device}: no backend here keeps tensors there (there are"
-            f" {', '.join(there)})\nhint: --device cpu; cuda needs an NVIDIA GPU and its driver"
+            f" {', '.join(there)})\nhint: --device cpu; cuda needs an NVIDIA GPU and its driver,"
+            " webgpu pip install 'weft[webgpu]'"
         )
 
 
