@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import Device, as_device
 from weft.core.common.types import DType
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, BackendError
 from weft.runtime.registry import available_backends, runtime
 
 ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
@@ -56,8 +57,12 @@ class NamespaceInfo:
         }
 
     def devices(self) -> list[Device]:
-        """Every device of the backends that are loaded."""
-        return [d for kind in available_backends() for d in runtime(kind).devices()]
+        """Every device of the backends that can be used here."""
+        found: list[Device] = []
+        for kind in available_backends():
+            with suppress(BackendError):  # its package is here, but no device
+                found += runtime(kind).devices()
+        return found
 
     def dtypes(
         self, *, device: Any = None, kind: str | tuple[str, ...] | None = None

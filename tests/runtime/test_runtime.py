@@ -176,6 +176,18 @@ def test_an_absent_backend_says_what_to_install(kind, monkeypatch):
     assert wf.zeros(3).tolist() == [0.0] * 3
 
 
+def test_a_package_without_an_adapter_is_no_device(monkeypatch):
+    def none_offered(number=0):
+        raise BackendError("webgpu: no adapter")
+
+    monkeypatch.setattr(webgpu, "is_available", lambda: True)
+    monkeypatch.setattr(webgpu, "gpu", none_offered)
+    monkeypatch.delitem(registry._runtimes, "webgpu", raising=False)
+    assert "webgpu" in wf.available_backends()
+    kinds = {device.kind for device in wf.__array_namespace_info__().devices()}
+    assert "cpu" in kinds and "webgpu" not in kinds
+
+
 @pytest.mark.skipif(driver.is_available(), reason="a GPU is here")
 def test_a_gpu_needs_its_driver_and_nothing_else():
     for _ in range(2):
