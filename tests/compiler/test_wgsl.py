@@ -75,6 +75,42 @@ def test_int64_inside_a_kernel_is_refused_too():
         shaders(lambda x: wf.astype(wf.astype(x, wf.int64) * 5, wf.int32), x)
 
 
+POSITIONS = {
+    "clipped": lambda x, i: wf.take(x, i, mode="clip"),
+    "a little added": lambda x, i: wf.take(x, i + 5, mode="clip"),
+    "compared": lambda x, i: wf.where(i == 3, x, 0.0),
+    "made": lambda x, i: wf.argmax(x),
+    "counted": lambda x, i: wf.arange(3, 900, 4),
+}
+OTHERS = {
+    "wrapped": lambda x, i: wf.take(x, i, mode="wrap"),
+    "doubled": lambda x, i: wf.take(x, i * 2, mode="clip"),
+    "too much added": lambda x, i: wf.take(x, i + (1 << 30), mode="clip"),
+    "added": lambda x, i: wf.take(x, i + i[::-1], mode="clip"),
+    "compared with another": lambda x, i: wf.where(i == i[::-1], x, 0.0),
+    "compared with much": lambda x, i: wf.where(i < 1 << 30, x, 0.0),
+    "copied": lambda x, i: i[::-1],
+    "cast": lambda x, i: wf.astype(i, wf.float32),
+    "summed": lambda x, i: wf.sum(i),
+    "too large": lambda x, i: wf.arange(0, 1 << 40, 1 << 30),
+    "grown": lambda x, i: wf.sum(wf.arange(100_000)),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_positions_of_64_bits_are_held_in_32(name):
+    texts = shaders(POSITIONS[name], np.ones(8, np.float32), np.ones(8, np.int64))
+    assert any("vec2<i32>" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_int64_is_refused(name):
+    with pytest.raises(
+        (UnsupportedDTypeError, UnsupportedError), match=r"webgpu: .*(int64|32 bits)"
+    ):
+        shaders(OTHERS[name], np.ones(8, np.float32), np.ones(8, np.int64))
+
+
 def test_an_exact_remainder_of_floats_is_refused():
     i, dtype = variable("i"), np.dtype(np.float32)
     x = value("rem", (load(1, i, dtype), load(1, i, dtype)), dtype)
