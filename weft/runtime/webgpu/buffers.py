@@ -62,9 +62,9 @@ class Buffers:
 
     def trim(self) -> None:
         """Give what nobody uses back to the system."""
-        for free in self._free.values():
-            for number in free:
-                del self._all[number]
-            free.clear()
+        before, self._free = self._free, defaultdict(list)  # more may come back meanwhile
         self.kept = 0
         self.dropped += 1
+        for free in before.values():
+            for number in free:
+                del self._all[number]
