@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import pickle
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.compiler.gpu_chains import LEAST, Chains
 from weft.core.graph import GRAPH
 from weft.errors import (
     DeviceError,
@@ -172,3 +174,57 @@ def test_too_much_memory_is_refused_and_the_device_stays_usable(x):
     with pytest.raises(OutOfMemoryError, match="cuda"):
         (wf.zeros((1 << 21, 1), device="cuda") + wf.zeros((1, 1 << 17), device="cuda")).host()
     assert (x + 1)[0, 0].item() == 2.0
+
+
+class Recorder:
+    """A driver that says what it was asked to start, and where."""
+
+    chains = True
+
+    def __init__(self):
+        self.started = []
+
+    def prepare(self, number, table):
+        def start():
+            self.started.append((number, list(table)))
+            return 0
+
+        return start
+
+    def chain(self, starts):
+        self.started.append("chain")
+        return lambda: max(start() for start in starts)
+
+
+def test_launches_are_one_call_where_memory_lies_as_before():
+    gpu, table = Recorder(), (ctypes.c_uint64 * 2)()
+    chains = Chains(gpu, [gpu.prepare(number, table) for number in range(LEAST)], table)
+    made = 0
+    for address in (1, 2, 1, 2, 1, 3):
+        table[0] = address
+        gpu.started.clear()
+        chains.run()
+        made += gpu.started.count("chain")
+        assert [x for x in gpu.started if x != "chain"] == [(n, [address, 0]) for n in range(LEAST)]
+    assert made == 2  # for what came again
+    few = Chains(gpu, [gpu.prepare(0, table)], table)
+    few.run(), few.run(), few.run()
+    assert made == 2
+
+
+def test_a_program_may_be_called_by_a_callback_inside_of_it(x):
+    depth = []
+
+    def again(value):
+        if not depth:
+            depth.append(1)
+            assert step(wf.tensor(10 * np.ones((2, 3), np.float32), device="cuda")).sum() == 240.0
+        return value
+
+    @wf.compile
+    def step(x):
+        y = x * 2
+        z = wf.callback(again, ((2, 3), "float32"), y)
+        return y + z
+
+    assert step(x).tolist() == [[4.0, 8.0, 12.0], [16.0, 20.0, 24.0]]

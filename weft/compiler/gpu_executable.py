@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.compiler.executable import Executable
 from weft.compiler.gpu_calls import run_alone, run_call, run_on_host
+from weft.compiler.gpu_chains import Chains
 from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
 from weft.compiler.gpu_program import Block, Call, GpuProgram, Launch, plan_all
@@ -52,11 +53,12 @@ class GpuExecutable(Executable):
             for block, slot in self._slots.items()
             if block.data is not None
         }
-        made = iter(functions)
-        self._steps = [
-            self._launch(step, next(made)) if isinstance(step, Launch) else self._call(step)
-            for step in self.program.steps
+        self._starts = [
+            self._prepared(launch, function)
+            for launch, function in zip(self.program.launches, functions, strict=True)
         ]
+        self._stages = self._staged()
+        self._written: object = None  # the mark of the run whose addresses are in the table
         self._lock = lock_for(self, "_lock")
         self.counts = BuildCounts(
             kernels=len(functions),
@@ -66,19 +68,39 @@ class GpuExecutable(Executable):
             milliseconds=clock.milliseconds,
         )
 
-    def _launch(self, step: Launch, function: Any) -> Callable[[_Run], None]:
+    def _prepared(self, step: Launch, function: Any) -> Callable[[], int]:
         notes = step.kernel.notes
         slots = [self._slots[block] for block in step.memory]
+        start: Callable[[], int]
         start = self._gpu.prepare(function, notes["blocks"], notes["threads"], self._table, slots)
-        refuse = self._gpu.refuse
+        return start
+
+    def _staged(self) -> list[Callable[[_Run], None]]:
+        """What a run does: launches that follow each other together, and calls."""
+        stages: list[Callable[[_Run], None]] = []
+        launches: list[tuple[Launch, Callable[[], int]]] = []
+        starts = iter(self._starts)
+        for step in self.program.steps:
+            if isinstance(step, Launch):
+                launches.append((step, next(starts)))
+                continue
+            if launches:
+                stages.append(self._launches(launches))
+                launches = []
+            stages.append(self._call(step))
+        return [*stages, self._launches(launches)] if launches else stages
+
+    def _launches(self, launches: list[tuple[Launch, Callable[[], int]]]) -> Callable[[_Run], None]:
+        chains = Chains(self._gpu, [start for _, start in launches], self._table)
 
         def run(state: _Run) -> None:
-            if watchers:
-                self._watched(step, start)
+            if self._written is not state.mark:  # a call has run this program in between
+                state.write()
+            if not watchers:
+                chains.run()
                 return
-            code = start()
-            if code:
-                refuse(code)
+            for step, start in launches:
+                self._watched(step, start)
 
         return run
 
@@ -104,6 +126,8 @@ class GpuExecutable(Executable):
             with Located(step.node):
                 results = performed(self._client, step.node, arrays)
             self._gpu.enter()
+            if self._written is not state.mark:
+                state.write()
             for slot, result in zip(makes, results, strict=True):
                 state.hold(slot, result)
 
@@ -123,8 +147,8 @@ class GpuExecutable(Executable):
     def _run(self, given: list[GpuArray]) -> tuple[Any, ...]:
         state = _Run(self, given)
         self._gpu.enter()
-        for step in self._steps:
-            step(state)
+        for stage in self._stages:
+            stage(state)
         if self.program.status is not None:
             self._look(state, given)
         return tuple(
@@ -136,7 +160,7 @@ class GpuExecutable(Executable):
         """Raise what is wrong, if a kernel has met a position that is out of range."""
         status = np.zeros(1, np.int64)
         slot = self._slots[self.program.status]  # type: ignore[index]
-        self._gpu.read(self._table[slot], status)
+        self._gpu.read(state.array(slot, (1,), status.dtype).address, status)
         if status[0]:
             values = [*given, *(x.data() for x in self._trace.captures)]
             self._trace.walk([_on_host(x) for x in values], self._retell)
@@ -154,7 +178,8 @@ class GpuExecutable(Executable):
 
     def explain(self, *, loops: bool = False) -> str:
         between = sum(self._places.pieces)
-        lines = [f"{len(self._steps)} steps on {self._gpu.name}, {between} bytes between them"]
+        count = len(self.program.steps)
+        lines = [f"{count} steps on {self._gpu.name}, {between} bytes between them"]
         for step in self.program.steps:
             if isinstance(step, Launch):
                 notes = step.kernel.notes
@@ -168,11 +193,11 @@ class GpuExecutable(Executable):
 class _Run:
     """The memory of one run."""
 
-    __slots__ = ("_arrays", "_owner", "_pieces", "_table")
+    __slots__ = ("_arrays", "_owner", "_pieces", "_table", "mark")
 
     def __init__(self, owner: GpuExecutable, given: list[GpuArray]) -> None:
-        self._owner, self._table = owner, owner._table
-        gpu, table = owner._gpu, owner._table
+        self._owner, self._table, self.mark = owner, owner._table, object()
+        gpu = owner._gpu
         self._arrays: dict[int, GpuArray] = dict(owner._constants)
         slots = owner._slots
         for block, array in zip(owner.program.inputs, given, strict=True):
@@ -183,11 +208,18 @@ class _Run:
         if status is not None:
             made = self._arrays[slots[status]] = GpuArray.empty(gpu, (1,), status.dtype)
             gpu.clear(made.address, made.nbytes)
+        self._pieces = [gpu.allocate(nbytes) for nbytes in owner._places.pieces]
+        self.write()
+
+    def write(self) -> None:
+        """Put the addresses of this run into the table."""
+        table = self._table
         for slot, array in self._arrays.items():
             table[slot] = array.address
-        self._pieces = [gpu.allocate(nbytes) for nbytes in owner._places.pieces]
-        for slot, (piece, offset) in owner._places.inside.items():
-            table[slot] = self._pieces[piece].address + offset
+        firsts = [piece.address for piece in self._pieces]
+        for slot, (piece, offset) in self._owner._places.inside.items():
+            table[slot] = firsts[piece] + offset
+        self._owner._written = self.mark
 
     def hold(self, slot: int, array: GpuArray) -> None:
         """A call's result, for what comes later."""

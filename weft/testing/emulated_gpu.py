@@ -38,11 +38,12 @@ class EmulatedGpu(Driver):
     dlpack = 2
     lends = True
     capability = (9, 0)
+    chains = True
 
     def __init__(self, number: int, nbytes: int = 1 << 32) -> None:
         super().__init__(number)
         self.nbytes = nbytes
-        self.launches = 0
+        self.launches = self.chained = 0
         self.synchronized = 0
         self._held: dict[int, Array] = {}
         self._lent: dict[object, tuple[int, int]] = {}  # by others: addresses and lengths
@@ -129,6 +130,9 @@ class EmulatedGpu(Driver):
         places = np.array(slots, np.int32)
         nothing = np.zeros(1, np.int64)
 
+        def addresses() -> list[int]:
+            return [table[slot] for slot in slots]
+
         def start() -> int:
             self.launches += 1
             for slot in slots:
@@ -137,7 +141,19 @@ class EmulatedGpu(Driver):
             function(ctypes.addressof(table), places.ctypes.data, nothing.ctypes.data, 0, 1)
             return 0
 
+        start.addresses = addresses  # type: ignore[attr-defined]
         return start
+
+    def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
+        """What runs kernels one after another, on the addresses they have now and no others."""
+        before = [start.addresses() for start in starts]  # type: ignore[attr-defined]
+
+        def run() -> int:
+            assert before == [start.addresses() for start in starts]  # type: ignore[attr-defined]
+            self.chained += 1
+            return max(start() for start in starts)
+
+        return run
 
     def refuse(self, code: int) -> None:
         """Nothing fails."""

@@ -15,7 +15,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError, OutOfMemoryError
@@ -28,6 +28,7 @@ _MAJOR, _MINOR = 75, 76  # attributes: the compute capability
 _POOLS = 115  # whether the driver keeps memory that was given back
 _KEEP = 4  # an attribute of such a pool: bytes that it keeps
 _EVERYTHING = 2**64 - 1
+_IDLE = 1 << 31  # bytes of memory that are kept by their size: such comes back soon
 _LOG_BYTES = 8192
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options: where the driver's compiler complains
 _PTX = 1  # what it is given
@@ -96,19 +97,70 @@ class GpuModule:
         return found
 
 
+class _Node(ctypes.Structure):
+    """A kernel of a graph, as the driver is told of it."""
+
+    _fields_: ClassVar = [
+        ("function", ctypes.c_void_p),
+        *((f"{name}_{axis}", ctypes.c_uint) for name in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("parameters", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    ]
+
+
+class GpuChain:
+    """Kernels one after another, which the driver calls a graph; calling it starts them."""
+
+    def __init__(self, owner: Gpu, starts: Sequence[Any]) -> None:
+        self._start: Callable[[], int] = lambda: 0
+        self._handle: ctypes.c_void_p | None = None
+        self._destroy = owner.library.cuGraphExecDestroy
+        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        owner.call("cuGraphCreate", ctypes.byref(graph), 0)
+        try:
+            before: ctypes.c_void_p | None = None
+            for start in starts:
+                function, *grid, shared, _, places, _ = start.args  # of `prepare`
+                told = _Node(function, *grid, shared, ctypes.addressof(places), None, None, None)
+                node = ctypes.c_void_p()
+                after = (None, 0) if before is None else (ctypes.byref(before), 1)
+                where, given = ctypes.byref(node), ctypes.byref(told)
+                owner.call("cuGraphAddKernelNode_v2", where, graph, *after, given)
+                before = node
+            flags = ctypes.c_ulonglong(0)
+            owner.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, flags)
+        finally:
+            owner.call("cuGraphDestroy", graph)
+        self._handle = made
+        self._start = functools.partial(owner.library.cuGraphLaunch, made, None)
+
+    def __call__(self) -> int:
+        return self._start()
+
+    def __del__(self) -> None:
+        if self._handle is not None and not sys.is_finalizing():
+            self._destroy(self._handle)
+
+
 class Gpu(Driver):
     """One GPU; its work is done in the order it is asked for."""
 
     kind = "cuda"
     dlpack = 2
     lends = True
+    chains = True
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self._library = _library()
+        self.library = _library()
+        self._idle: dict[int, list[int]] = {}  # memory that came back, by size
+        self._idle_bytes = 0
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
-        self._check("cuDeviceGet", self._library.cuDeviceGet(ctypes.byref(device), number))
-        retained = self._library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
+        self._check("cuDeviceGet", self.library.cuDeviceGet(ctypes.byref(device), number))
+        retained = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
         self._check("cuDevicePrimaryCtxRetain", retained)
         text = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", text, len(text), device)
@@ -135,23 +187,29 @@ class Gpu(Driver):
 
     def _check(self, name: str, code: int) -> None:
         if code == _OUT_OF_MEMORY:
-            raise OutOfMemoryError(f"cuda: {name}: {_reason(self._library, code)}")
+            raise OutOfMemoryError(f"cuda: {name}: {_reason(self.library, code)}")
         if code:
-            raise DeviceError(f"cuda: {name}: {_reason(self._library, code)}")
+            raise DeviceError(f"cuda: {name}: {_reason(self.library, code)}")
 
     def call(self, name: str, *args: Any) -> None:
         """One call of the driver on this device, from any thread."""
         self.enter()
-        self._check(name, getattr(self._library, name)(*args))
+        self._check(name, getattr(self.library, name)(*args))
 
     def enter(self) -> None:
         """Let calls of this thread be about this device."""
-        self._check("cuCtxSetCurrent", self._library.cuCtxSetCurrent(self._context))
+        self._check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self._context))
 
     # -- memory ----------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> GpuMemory:
         """Memory whose address divides by 256."""
+        with self._lock:
+            idle = self._idle.get(nbytes)
+            if idle:
+                self._idle_bytes -= nbytes
+                self.counted(nbytes)
+                return GpuMemory(idle.pop(), nbytes, self._free)
         try:
             address = self._reserve(nbytes)
         except OutOfMemoryError:
@@ -180,11 +238,19 @@ class Gpu(Driver):
         if sys.is_finalizing():
             return  # the driver may be gone
         self.discounted(nbytes)
-        self._library.cuCtxSetCurrent(self._context)
+        with self._lock:
+            if self._idle_bytes + nbytes <= _IDLE:
+                self._idle_bytes += nbytes
+                self._idle.setdefault(nbytes, []).append(address)
+                return
+        self._give_back(address)
+
+    def _give_back(self, address: int) -> None:
+        self.library.cuCtxSetCurrent(self._context)
         if self._pool is None:
-            self._library.cuMemFree_v2(ctypes.c_uint64(address))
+            self.library.cuMemFree_v2(ctypes.c_uint64(address))
         else:
-            self._library.cuMemFreeAsync(ctypes.c_uint64(address), None)
+            self.library.cuMemFreeAsync(ctypes.c_uint64(address), None)
 
     def borrow(self, address: int, nbytes: int, owner: object) -> GpuMemory:
         """Another library's memory; its `owner` is let go when what weft does with it is done."""
@@ -192,14 +258,18 @@ class Gpu(Driver):
         def let_go(*_: int) -> None:
             nonlocal owner
             if not sys.is_finalizing():
-                self._library.cuCtxSetCurrent(self._context)
-                self._library.cuStreamSynchronize(None)  # the owner may work on another stream
+                self.library.cuCtxSetCurrent(self._context)
+                self.library.cuStreamSynchronize(None)  # the owner may work on another stream
             owner = None
 
         return GpuMemory(address, nbytes, let_go)
 
     def trim(self) -> None:
-        """Give the memory that the pool keeps back to the system."""
+        """Give the memory that is kept for later back to the system."""
+        with self._lock:
+            idle, self._idle, self._idle_bytes = self._idle, {}, 0
+        for address in (x for found in idle.values() for x in found):
+            self._give_back(address)
         if self._pool is not None:
             self.synchronize()
             self.call("cuMemPoolTrimTo", self._pool, ctypes.c_size_t(0))
@@ -274,7 +344,11 @@ class Gpu(Driver):
         first, size = ctypes.addressof(table), ctypes.sizeof(ctypes.c_uint64)
         places = (ctypes.c_void_p * len(slots))(*(first + size * slot for slot in slots))
         grid = (blocks, 1, 1, threads, 1, 1, 0)
-        return functools.partial(self._library.cuLaunchKernel, function, *grid, None, places, None)
+        return functools.partial(self.library.cuLaunchKernel, function, *grid, None, places, None)
+
+    def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
+        """What starts kernels one after another by one call, on the addresses they have now."""
+        return GpuChain(self, starts)
 
     def refuse(self, code: int) -> None:
         """Raise what a code of `prepare`'s function says."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.core.common.locks import lock_for
 from weft.core.common.types import Array, DType
-from weft.errors import InteropError
+from weft.errors import InteropError, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Driver(abc.ABC):
     apart = False  # whether a kernel must not write into a piece of memory that it reads from
     dlpack: int  # DLPack's number of its kind
     lends = False  # whether other libraries can use its addresses, and weft theirs
+    chains = False  # whether it has chains
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -127,6 +128,10 @@ class Driver(abc.ABC):
 
         It gives a code, 0 if all is well, and is to be called after `enter`.
         """
+
+    def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
+        """What starts kernels one after another by one call, on the addresses they have now."""
+        raise UnsupportedError(f"{self.kind}: there are no chains of kernels")
 
     @abc.abstractmethod
     def refuse(self, code: int) -> None:
