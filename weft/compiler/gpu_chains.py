@@ -13,8 +13,9 @@ from typing import Any
 from weft.runtime.gpu.interface import Driver
 
 LEAST = 8  # launches that are worth a chain
-MOST = 4  # chains of a program that are kept
+MOST = 8  # chains of a program that are kept
 SEEN = 64  # addresses of runs that are remembered
+USES = 4  # of each chain, on the average, without which there are no more of them
 
 
 class Chains:
@@ -25,6 +26,7 @@ class Chains:
         self._known: OrderedDict[bytes, Callable[[], int]] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._worth = gpu.chains and len(starts) >= LEAST
+        self._made = self._used = 0
 
     def run(self) -> None:
         """Start them all, in order."""
@@ -40,13 +42,17 @@ class Chains:
         found = self._known.get(key)
         if found is not None:
             self._known.move_to_end(key)
+            self._used += 1
             return found
         if key not in self._seen:
             self._seen[key] = None
             if len(self._seen) > SEEN:
                 self._seen.popitem(last=False)
             return None
+        if self._made >= MOST and self._used < USES * self._made:
+            return None  # memory lies elsewhere too often
         found = self._known[key] = self._gpu.chain(self._starts)
+        self._made += 1
         if len(self._known) > MOST:
             self._known.popitem(last=False)
         return found

@@ -14,7 +14,7 @@ import gc
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from heapq import heappop, heappush
 from typing import Any, ClassVar
 
 from weft.core.common.types import Array
@@ -31,7 +31,6 @@ _EVERYTHING = 2**64 - 1
 _IDLE = 1 << 31  # bytes of memory that are kept by their size: such comes back soon
 _LOG_BYTES = 8192
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options: where the driver's compiler complains
-_PTX = 1  # what it is given
 
 
 @functools.cache
@@ -82,12 +81,20 @@ def gpu(number: int = 0) -> Gpu:
 
 
 class GpuModule:
-    """Loaded kernels."""
+    """Loaded kernels, which the driver makes of PTX; it keeps what it has made on disk."""
 
-    def __init__(self, owner: Gpu, code: bytes) -> None:
+    def __init__(self, owner: Gpu, ptx: bytes) -> None:
         self._owner = owner
         self._handle = ctypes.c_void_p()
-        owner.call("cuModuleLoadData", ctypes.byref(self._handle), ctypes.c_char_p(code))
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        text = ctypes.c_char_p(ptx)
+        try:
+            owner.call("cuModuleLoadDataEx", ctypes.byref(self._handle), text, 2, options, values)
+        except DeviceError as error:
+            error.add_note(log.value.decode(errors="replace"))
+            raise
 
     def function(self, name: str) -> ctypes.c_void_p:
         """The kernel of this name."""
@@ -166,9 +173,7 @@ class Gpu(Driver):
         self.call("cuDeviceGetName", text, len(text), device)
         self.name = text.value.decode()
         self.capability = (self._attribute(_MAJOR, device), self._attribute(_MINOR, device))
-        version, whole = ctypes.c_int(), ctypes.c_size_t()
-        self.call("cuDriverGetVersion", ctypes.byref(version))
-        self._version = version.value
+        whole = ctypes.c_size_t()
         self.call("cuDeviceTotalMem_v2", ctypes.byref(whole), device)
         self.nbytes = whole.value
         self._pool = self._open_pool(device) if self._attribute(_POOLS, device) else None
@@ -209,7 +214,8 @@ class Gpu(Driver):
             if idle:
                 self._idle_bytes -= nbytes
                 self.counted(nbytes)
-                return GpuMemory(idle.pop(), nbytes, self._free)
+                # The lowest one, so that a program that runs again finds the same.
+                return GpuMemory(heappop(idle), nbytes, self._free)
         try:
             address = self._reserve(nbytes)
         except OutOfMemoryError:
@@ -241,7 +247,7 @@ class Gpu(Driver):
         with self._lock:
             if self._idle_bytes + nbytes <= _IDLE:
                 self._idle_bytes += nbytes
-                self._idle.setdefault(nbytes, []).append(address)
+                heappush(self._idle.setdefault(nbytes, []), address)
                 return
         self._give_back(address)
 
@@ -299,40 +305,14 @@ class Gpu(Driver):
     def compiled(
         self, kernels: Sequence[Any], key: str, emit: Callable[..., str]
     ) -> list[ctypes.c_void_p]:
-        """The functions of these kernels, which `emit` writes in PTX for a compute capability.
-
-        The driver's code for them is kept on disk under a name that `key` is part of.
-        """
-        parts = (key, self.capability, self._version)
-        store, name = code_cache(), hashlib.sha256(repr(parts).encode()).hexdigest()
-        code, module = store.get(name), None
-        if code is not None:
-            with suppress(DeviceError):  # of another driver, for all that is known
-                module = GpuModule(self, code)
-        if module is None:
-            code = self._assembled(emit(kernels, self.capability))
-            store.put(name, code)
-            module = GpuModule(self, code)
+        """The functions of these kernels, which `emit` writes in PTX for a compute capability."""
+        store, name = code_cache(), hashlib.sha256(f"{key} {self.capability}".encode()).hexdigest()
+        ptx = store.get(name)
+        if ptx is None:
+            ptx = emit(kernels, self.capability).encode()
+            store.put(name, ptx)
+        module = GpuModule(self, ptx)
         return [module.function(kernel.name) for kernel in kernels]
-
-    def _assembled(self, ptx: str) -> bytes:
-        """The driver's code for PTX."""
-        log = ctypes.create_string_buffer(_LOG_BYTES)
-        options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
-        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
-        state, text = ctypes.c_void_p(), ptx.encode() + b"\0"
-        code, size = ctypes.c_void_p(), ctypes.c_size_t()
-        self.call("cuLinkCreate_v2", 2, options, values, ctypes.byref(state))
-        try:
-            given = (ctypes.c_char_p(text), ctypes.c_size_t(len(text)), b"weft", 0, None, None)
-            self.call("cuLinkAddData_v2", state, _PTX, *given)
-            self.call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(size))
-            return ctypes.string_at(code.value or 0, size.value)
-        except DeviceError as error:
-            error.add_note(log.value.decode(errors="replace"))
-            raise
-        finally:
-            self.call("cuLinkDestroy", state)
 
     def prepare(
         self, function: Any, blocks: int, threads: int, table: Any, slots: Sequence[int]
