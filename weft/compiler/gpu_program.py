@@ -17,12 +17,14 @@ from weft.compiler.cost import operations
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.loops import INDEX, Kernel, Statement, Store, Value, const, load
 from weft.compiler.lower import Lowered
+from weft.compiler.order.gpu import lower_order_gpu
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
 from weft.compiler.point import kind_of
 from weft.compiler.rebuild import Statements, changer, revise, with_body
 from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower
+from weft.compiler.steps import Memory
 from weft.core.common.device import Device
 from weft.core.common.source import describe
 from weft.core.common.types import Array, DType, TensorType
@@ -227,6 +229,12 @@ class _Planner:
     def step(self, group: Group) -> None:
         """One group: kernels, or a call."""
         first = group.members[0]
+        if group.kind == "order" and self.calls and self.has_elements(first):
+            try:
+                self.order(first)
+            except (UnsupportedError, UnsupportedDTypeError):
+                self.refused.append((first,))
+            return
         if group.kind in ("host", "order", "few") or (group.kind == "scatter" and not self.calls):
             if not self.calls:
                 raise UnsupportedError(f"{first.name}: no kernel for a GPU")
@@ -246,6 +254,26 @@ class _Planner:
             if not self.calls:
                 raise
             self.refused.append((*group.members, *self.fusion.pulled(group)))
+
+    def has_elements(self, node: OutputRefs) -> bool:
+        """Whether no operand and no result of a call is empty."""
+        refs = (*node.inputs, *((node, slot) for slot in range(len(node.types))))
+        return all(self.block(ref).size for ref in refs)
+
+    def order(self, node: OutputRefs) -> None:
+        """The launches that order rows."""
+        (ref,) = node.inputs
+        source, target = Memory(ref[0].types[ref[1]]), Memory(node.types[0])
+        blocks = {source: self.block(ref), target: self.block((node, 0))}
+        calls: tuple[OutputRefs, ...] = (node,)
+        for made in lower_order_gpu(node, source, target, self.limits):
+            for each in made.memory:
+                if each not in blocks:
+                    blocks[each] = Block(each.kind.dtype, each.kind.size, each.data)
+            kernel = replace(made.kernel, name=f"k{len(self.made.steps)}_{made.kernel.name}")
+            memory = tuple(blocks[each] for each in made.memory)
+            self.made.steps.append(Launch(self.admit(kernel), memory, calls))
+            calls = ()
 
     def launches(self, group: Group, lowered: Lowered) -> None:
         """The launches of one lowered kernel."""

@@ -10,4 +10,7 @@
 | `parts` | such rows where vectors are wide: chunks are parted into buckets |
 | `split` | how records are parted at a pivot, and where they lie meanwhile |
 | `bucket` | a bucket of a row inside a task: parted, until networks sort the parts |
+| `gpu` | `lower_order_gpu`: which launches a call becomes on a GPU |
+| `blocks` | `Block`: how the threads of a block read, write and merge records |
+| `tiles`, `runs` | parts of rows that blocks sort; runs that they merge |
 """

@@ -114,6 +114,11 @@ class Code(Builder):
         self.locals.append(Local(f"t{len(self.locals)}", dtype, lanes, length))
         return Register(len(self.locals) - 1, dtype)
 
+    def shared(self, dtype: DType, length: int) -> Register:
+        """An array that the threads of a block share."""
+        self.locals.append(Local(f"t{len(self.locals)}", dtype, 1, length, shared=True))
+        return Register(len(self.locals) - 1, dtype)
+
     def loop(
         self,
         stop: Value | int,

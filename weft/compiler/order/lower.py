@@ -18,14 +18,7 @@ def lower_order(node: OutputRefs, source: Memory, target: Memory) -> list[Made]:
     """The kernels of a call that orders rows; none where there is nothing to order."""
     if not target.kind.size:
         return []
-    shape = source.kind.shape
-    order = Order(
-        source.kind.dtype,
-        source.kind.size // shape[-1],
-        shape[-1],
-        target.kind.shape[-1],
-        **node.op.asked(**node.params),
-    )
+    order = order_of(node, source, target)
     if fits_network(order):
         return [exchanged_rows(order, source, target)]
     if order.size <= SHORT:
@@ -33,3 +26,15 @@ def lower_order(node: OutputRefs, source: Memory, target: Memory) -> list[Made]:
     if shares(order):
         return ordered_together(order, source, target)
     return [sorted_rows(order, source, target)]
+
+
+def order_of(node: OutputRefs, source: Memory, target: Memory) -> Order:
+    """What a call asks for."""
+    shape = source.kind.shape
+    return Order(
+        source.kind.dtype,
+        source.kind.size // shape[-1],
+        shape[-1],
+        target.kind.shape[-1],
+        **node.op.asked(**node.params),
+    )
