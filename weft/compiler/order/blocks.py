@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -135,6 +135,8 @@ class Block:
     Shared arrays have two halves of a tile each: what is read, and what is written.
     """
 
+    together: ClassVar[int]  # blocks that a multiprocessor has registers for
+
     def __init__(self, order: Order, tile: Tile, size: int | None = None) -> None:
         self.order, self.tile = order, tile
         self.size = order.size if size is None else size
@@ -149,7 +151,7 @@ class Block:
         """The kernel whose blocks do this."""
         code = self.code
         loop = code.loop(blocks, body, kind="block")
-        notes = {"blocks": blocks, "threads": self.tile.threads, "scratch": (), "name": name}
+        notes = {"blocks": blocks, "threads": self.tile.threads, "together": self.together}
         buffers, locals_ = tuple(code.buffers), tuple(code.locals)
         return Launched(Kernel(name, buffers, locals_, (loop,), notes=notes), tuple(code.memory))
 

@@ -23,6 +23,8 @@ class RunMerge(Block):
     these come from the left run is found by some threads together: each looks at one place.
     """
 
+    together = 6
+
     def __init__(self, order: Order, tile: Tile) -> None:
         super().__init__(order, tile)
         s = self.code

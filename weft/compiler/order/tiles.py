@@ -13,6 +13,8 @@ from weft.compiler.order.code import COUNT, Body
 class TileSort(Block):
     """Each block sorts one part of its rows: whole rows have one."""
 
+    together = 4
+
     def sort(self, name: str, read: Read, output: Output, parts: int, kept: int) -> Launched:
         """Each block sorts tiles of one part of its rows, and writes the first `kept` records."""
         s, tile, rows = self.code, self.tile, self.order.rows
