@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from weft.compiler.lanes import Lanes, stores_fit
 from weft.compiler.loops import (
+    BOOL,
     LANES,
     LEAF,
     Assign,
@@ -25,6 +26,7 @@ from weft.compiler.loops import (
     Value,
     When,
     every,
+    get,
     integer,
 )
 from weft.compiler.passes.accumulate import dtypes_of
@@ -68,6 +70,8 @@ def blocks(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     `scratch` notes buffers that follow the kernel's own: (dtype, elements) each, in order.
     """
     nest, body = _nest(kernel)
+    if not nest and _is_report(body):
+        return (_report(kernel, body, limits),)
     if any(isinstance(s, Loop) for s in body) and not _is_row(body):
         shared = updates(kernel, nest, body, limits)
         if shared is not None:
@@ -106,6 +110,31 @@ def _nest(kernel: Kernel) -> tuple[list[tuple[Value, int]], Statements]:
         found.append((loop.variable, extent))
         body = loop.body
     return found, body
+
+
+def _is_report(body: Statements) -> bool:
+    """Whether statements look for something at all points, and say so once if it is there."""
+    if len(body) != 2:
+        return False
+    reduce, said = body
+    if not isinstance(reduce, Reduce) or not isinstance(said, When):
+        return False
+    parts, stores = reduce.parts, [s for s in said.body if isinstance(s, Store)]
+    plain = len(parts) == 1 and parts[0].combine == "or" and all(map(is_plain, reduce.body))
+    once = len(stores) == len(said.body) and all(
+        known(s.index) is not None and known(s.value) is not None and not s.combine for s in stores
+    )
+    return plain and once and said.condition == get(parts[0].targets[0], BOOL)
+
+
+def _report(kernel: Kernel, body: Statements, limits: Limits) -> Kernel:
+    """A kernel whose threads look at a point each; any that finds something says so."""
+    reduce, said = body
+    assert isinstance(reduce, Reduce) and isinstance(said, When)
+    nest = [(variable, known(extent) or 0) for variable, extent in reduce.axes]
+    at_point = (*reduce.body, When(reduce.parts[0].values[0], said.body))
+    scope = Scope(kernel)
+    return _of_items(scope, Space(scope, Lanes(kernel), nest, at_point, 1), limits)
 
 
 def _is_row(body: Statements) -> bool:
@@ -180,18 +209,23 @@ class _Elements:
 
     def kernel(self) -> Kernel:
         """One item for each thread."""
-        items = self.space.items
-        threads = rounded(items, self.limits)
-        count = -(-items // threads)
-        block, thread = self.scope.variable("block"), self.scope.variable("thread")
-        item = add(multiply(block, threads), thread)
-        body = self.space.item(item)
-        if items % threads:
-            body = (When(less(item, items), body),)
-        inner = Loop(thread, integer(0), integer(threads), body, "thread")
-        outer = Loop(block, integer(0), integer(count), (inner,), "block")
-        scratch = self.scope.kernel.notes.get("scratch", ())
-        return self.scope.kernel_with((outer,), blocks=count, threads=threads, scratch=scratch)
+        return _of_items(self.scope, self.space, self.limits)
+
+
+def _of_items(scope: Scope, space: Space, limits: Limits) -> Kernel:
+    """The kernel that gives each thread an item."""
+    items = space.items
+    threads = rounded(items, limits)
+    count = -(-items // threads)
+    block, thread = scope.variable("block"), scope.variable("thread")
+    item = add(multiply(block, threads), thread)
+    body = space.item(item)
+    if items % threads:
+        body = (When(less(item, items), body),)
+    inner = Loop(thread, integer(0), integer(threads), body, "thread")
+    outer = Loop(block, integer(0), integer(count), (inner,), "block")
+    scratch = scope.kernel.notes.get("scratch", ())
+    return scope.kernel_with((outer,), blocks=count, threads=threads, scratch=scratch)
 
 
 class _Rows:
