@@ -1,7 +1,7 @@
 """When recorded graphs are compiled: at the second run of a graph, or at once if it is large.
 
-A graph is known by its structure: ops, parameters, types, and which results somebody still holds.
-What nobody holds is not computed for its own sake.
+A graph is known by its structure: ops, parameters, types, which results somebody still holds, and
+the GPU it runs on. What nobody holds is not computed for its own sake.
 """
 
 from __future__ import annotations
@@ -107,15 +107,17 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
     """Run pending calls as one compiled graph; False where they should be interpreted."""
     if not all(node.op.pure for node in order):
         return False
-    make = None
+    make = device = None
     if any(node.device.kind != "cpu" for node in order):
-        make = getattr(client(order[0].device), "executable", None)
+        device = order[0].device
+        make = getattr(client(device), "executable", None)
         if make is None or len({node.device for node in order}) > 1:
             return False
     graph = Recorded(order, roots)
-    program = _compiled.get(graph.key)
+    key = (device, graph.key)
+    program = _compiled.get(key)
     if program is None:
-        times = _seen[graph.key] = _seen.get(graph.key, 0) + 1
+        times = _seen[key] = _seen.get(key, 0) + 1
         if len(_seen) > MOST_SEEN:
             _seen.popitem(last=False)
         large = graph.elements >= max(settings.compile_elements, EACH * len(order))
@@ -124,11 +126,11 @@ def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:
         trace, strides = graph.trace()
         program = _native(trace, strides) if make is None else make(rewrite(trace)[0])
         GRAPH.counters.compilations += 1
-        _compiled[graph.key] = program
+        _compiled[key] = program
         if len(_compiled) > MOST_GRAPHS:
             _compiled.popitem(last=False)
     else:
-        _compiled.move_to_end(graph.key)
+        _compiled.move_to_end(key)
     results: tuple[Any, ...] | None = None
     with suppress(Exception):
         results = program.run(graph.arrays)
