@@ -22,8 +22,8 @@ from weft.ops.view.join import concat
 _NEGLIGIBLE = 1e-8  # NumPy's limit for coefficients that count as 0
 
 
-def _coefficients(name: str, operand: str, p: Any) -> Tensor:
-    found: Tensor = FUNCTIONS["atleast_1d"](to_tensor(p, op=name))
+def _coefficients(name: str, operand: str, p: Any, *beside: Any) -> Tensor:
+    found: Tensor = FUNCTIONS["atleast_1d"](to_tensor(p, beside=beside, op=name))
     if found.ndim != 1:
         raise ShapeError(f"{name}: {operand}: coefficients lie along one axis, got {found.shape}")
     return found
@@ -31,7 +31,7 @@ def _coefficients(name: str, operand: str, p: Any) -> Tensor:
 
 def _pair(name: str, p: Any, q: Any) -> tuple[Tensor, Tensor]:
     """Both polynomials in one dtype."""
-    found = (_coefficients(name, "p", p), _coefficients(name, "q", q))
+    found = (_coefficients(name, "p", p, q), _coefficients(name, "q", q, p))
     dtype = dtypes.promote(found[0].dtype, found[1].dtype, op=name)
     return cast(found[0], dtype), cast(found[1], dtype)
 
@@ -48,7 +48,7 @@ def polyval(p: Any, x: Any, /) -> Tensor:
     >>> polyval([2.0, 0.0, 1.0], [0.0, 3.0]).tolist()
     [1.0, 19.0]
     """
-    coefficients, at = as_tensors("polyval", _coefficients("polyval", "p", p), x)
+    coefficients, at = as_tensors("polyval", _coefficients("polyval", "p", p, x), x)
     dtype = dtypes.promote(coefficients.dtype, at.dtype, op="polyval")
     coefficients, at = cast(coefficients, dtype), cast(at, dtype)
     found = zeros_like(at)
@@ -62,14 +62,19 @@ def polyadd(p: Any, q: Any, /) -> Tensor:
     """The sum of two polynomials."""
     a, b = _pair("polyadd", p, q)
     size = max(a.shape[0], b.shape[0])
-    a, b = (concat([zeros((size - c.shape[0],), dtype=c.dtype), c]) for c in (a, b))
+    a, b = (_padded(c, size) for c in (a, b))
     return a + b
+
+
+def _padded(p: Tensor, size: int) -> Tensor:
+    missing = size - p.shape[0]
+    return concat([zeros((missing,), dtype=p.dtype, device=p.device), p])
 
 
 @public
 def polysub(p: Any, q: Any, /) -> Tensor:
     """The polynomial `p` minus the polynomial `q`."""
-    return polyadd(p, -_coefficients("polysub", "q", q))
+    return polyadd(p, -_coefficients("polysub", "q", q, p))
 
 
 @public
@@ -118,7 +123,7 @@ def polyder(p: Any, /, m: int = 1) -> Tensor:
     """The `m`-th derivative of a polynomial."""
     found = _coefficients("polyder", "p", p)
     for _ in range(as_integer("polyder", "m", m, low=0)):
-        powers = arange(found.shape[0] - 1, 0, -1, dtype=found.dtype)
+        powers = arange(found.shape[0] - 1, 0, -1, dtype=found.dtype, device=found.device)
         found = found[:-1] * powers if found.shape[0] > 1 else found[:0]
     return found
 
@@ -126,15 +131,15 @@ def polyder(p: Any, /, m: int = 1) -> Tensor:
 @public
 def polyint(p: Any, /, m: int = 1, k: Any = 0) -> Tensor:
     """The `m`-th integral of a polynomial; `k` has its constants (one for all, or one a turn)."""
-    found = _inexact(_coefficients("polyint", "p", p))
+    found = _inexact(_coefficients("polyint", "p", p, k))
     times = as_integer("polyint", "m", m, low=0)
-    constants = cast(_coefficients("polyint", "k", k), found.dtype)
+    constants = cast(_coefficients("polyint", "k", k, found), found.dtype)
     if constants.shape[0] not in (1, times):
         raise ArgumentError(
             f"polyint: k: expected 1 or {times} constants, got {constants.shape[0]}"
         )
     for turn in range(times):
-        powers = arange(found.shape[0], 0, -1, dtype=found.dtype)
+        powers = arange(found.shape[0], 0, -1, dtype=found.dtype, device=found.device)
         place = turn if constants.shape[0] > 1 else 0
         found = concat([found / powers, constants[place : place + 1]])
     return found
@@ -146,7 +151,7 @@ def polyfit(x: Any, y: Any, deg: int, /, *, w: Any = None) -> Tensor:
 
     `y` may hold several curves in columns; `w` are weights of the points, not of their squares.
     """
-    places, values = (_inexact(t) for t in as_tensors("polyfit", x, y))
+    places, values = (_inexact(t) for t in as_tensors("polyfit", x, y, beside=(w,)))
     degree = as_integer("polyfit", "deg", deg, low=0)
     if places.ndim != 1 or values.ndim not in (1, 2) or values.shape[0] != places.shape[0]:
         raise ShapeError(
@@ -156,7 +161,7 @@ def polyfit(x: Any, y: Any, deg: int, /, *, w: Any = None) -> Tensor:
         raise ShapeError("polyfit: x: there is no point to fit")
     table = FUNCTIONS["vander"](places, degree + 1)
     if w is not None:
-        weights = cast(_coefficients("polyfit", "w", w), places.dtype)
+        weights = cast(_coefficients("polyfit", "w", w, places), places.dtype)
         table = table * weights[:, None]
         values = values * (weights if values.ndim == 1 else weights[:, None])
     scale = FUNCTIONS["sqrt"](FUNCTIONS["sum"](table * table, 0))
@@ -169,9 +174,10 @@ def polyfit(x: Any, y: Any, deg: int, /, *, w: Any = None) -> Tensor:
 def poly(roots: Any, /) -> Tensor:
     """The polynomial with the given roots, whose first coefficient is 1."""
     places = _inexact(_coefficients("poly", "roots", roots))
-    found = ones((1,), dtype=places.dtype)
+    one = ones((1,), dtype=places.dtype, device=places.device)
+    found = one
     for i in range(places.shape[0]):
-        factor = concat([ones((1,), dtype=places.dtype), -places[i : i + 1]])
+        factor = concat([one, -places[i : i + 1]])
         found = polymul(found, factor)
     return found
 
@@ -182,8 +188,8 @@ def roots(p: Any, /) -> Tensor:
     found = _inexact(_coefficients("roots", "p", p))
     degree = found.shape[0] - 1
     if degree < 1:
-        return zeros((0,), dtype=dtypes.complex_of(found.dtype))
-    below = FUNCTIONS["eye"](degree - 1, degree, dtype=found.dtype)
+        return zeros((0,), dtype=dtypes.complex_of(found.dtype), device=found.device)
+    below = FUNCTIONS["eye"](degree - 1, degree, dtype=found.dtype, device=found.device)
     companion = concat([(-found[1:] / found[0])[None], below])
     return eigvals(companion)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import current_device
-from weft.core.common.device import as_device
+from weft.core.common.device import CPU, as_device
 from weft.core.common.files import CHUNK, as_path, open_plain, reporting, write_atomically
 from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import LARGEST, shown
@@ -307,7 +307,7 @@ def as_array(op: str, name: str, value: Any) -> Array:
     """The values of a tensor or of anything that `wf.asarray` takes, as they are stored."""
     if not isinstance(value, Tensor | np.ndarray):
         raise ArgumentError(f"{op}: {name!r}: expected a tensor, got {shown(value)}")
-    return to_tensor(value, op=f"{op}: {name!r}").host()
+    return to_tensor(value, like=CPU, op=f"{op}: {name!r}").host()
 
 
 __all__ = ["load_safetensors", "save_safetensors"]

@@ -116,7 +116,7 @@ class Operation(metaclass=_OperationType):
             raise TypeError(f"op {self.name!r} is defined twice")
 
     def __call__(self, *args: Any, **params: Any) -> Any:
-        return call(self, tuple(to_tensor(x, op=self.name) for x in args), params)
+        return call(self, tuple(to_tensor(x, beside=args, op=self.name) for x in args), params)
 
     def __repr__(self) -> str:
         return self.name

@@ -31,6 +31,7 @@ from weft.core.tensor import dlpack
 from weft.core.tensor.convert import (
     PYTHON_SCALARS,
     checked,
+    device_of,
     to_array,
     to_tensor,
     wrap,
@@ -318,7 +319,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     home = gpu_of(x)
     if home is not None:
         return from_gpu(x, home, None if device is None else as_device(device), copy)
-    place = current_device() if device is None else as_device(device)
+    place = (device_of(x) or current_device()) if device is None else as_device(device)
     array, shared, _ = dlpack.from_capsule_or_object(x, device=None, copy=copy)
     return wrap_shared(array, place) if shared else _placed(array, place)
 
@@ -419,7 +420,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 def _full(op: str, shape: Any, fill_value: Any, dtype: Any, device: Any) -> Tensor:
     sizes = shape_tuple(op, shape)
-    place = current_device() if device is None else as_device(device)
+    place = (device_of(fill_value) or current_device()) if device is None else as_device(device)
     value = _fill(op, fill_value, dtype, place)
     check_memory(op, sizes, value.dtype)
     data = value._impl.data
@@ -482,7 +483,7 @@ def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
 
 def _like(op: str, x: Any, value: Any, dtype: Any, device: Any) -> Tensor:
     """Only shape, dtype, device and layout of `x` are used: nothing is differentiated or read."""
-    like = to_tensor(x, op=op)
+    like = to_tensor(x, beside=(value,), op=op)
     made = _full(
         op,
         like.shape,

@@ -14,9 +14,10 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.device import Device
 from weft.core.common.parameters import as_integer, as_real
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, device_of, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops import reduction
@@ -34,9 +35,9 @@ from weft.ops.view.slice import narrow
 from weft.ops.view.transpose import moveaxis
 
 
-def _floats(name: str, *args: Any) -> tuple[Tensor, ...]:
-    """Operands in one float (or complex) dtype."""
-    found = as_tensors(name, *args)
+def _floats(name: str, *args: Any, beside: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
+    """Operands in one float (or complex) dtype; they follow tensors `beside` them."""
+    found = as_tensors(name, *args, beside=beside)
     dtype = dtypes.promote_all(*(t.dtype for t in found), op=name)
     target = dtype if dtypes.is_inexact(dtype) else default_float()
     return tuple(cast(t, target) for t in found)
@@ -55,8 +56,8 @@ def interp(
     >>> interp([0.5, 3.0], [0.0, 1.0, 2.0], [0.0, 10.0, 20.0]).tolist()
     [5.0, 20.0]
     """
-    at, places = _floats("interp", x, xp)
-    (values,) = _floats("interp", fp)
+    at, places = _floats("interp", x, xp, beside=(fp,))
+    (values,) = _floats("interp", fp, beside=(at,))
     if places.ndim != 1 or places.shape != values.shape:
         raise ShapeError(
             f"interp: xp and fp must be one axis each of one length, got {places.shape} and"
@@ -108,7 +109,7 @@ def gradient(x: Any, /, *spacing: Any, axis: Any = None, edge_order: int = 1) ->
     >>> gradient([0.0, 1.0, 4.0, 9.0]).tolist()
     [1.0, 2.0, 4.0, 5.0]
     """
-    (tensor,) = _floats("gradient", x)
+    (tensor,) = _floats("gradient", x, beside=spacing)
     axes = tuple(range(tensor.ndim))
     if axis is not None:
         axes = normalize_axes("gradient", axis, tensor.ndim)
@@ -129,12 +130,12 @@ def _slope(x: Tensor, axis: int, spacing: Any, order: int) -> Tensor:
             f"gradient: axis {axis}: {order + 1} elements are needed, the shape is {x.shape}"
         )
     at = moveaxis(x, axis, -1)
-    (step,) = _floats("gradient", spacing)
+    (step,) = _floats("gradient", spacing, beside=(x,))
     if step.ndim > 1 or (step.ndim == 1 and step.shape[0] != size):
         raise ShapeError(
             f"gradient: axis {axis} of size {size} cannot have spacings of shape {step.shape}"
         )
-    gaps = diff(step) if step.ndim else step * ones((size - 1,), dtype=step.dtype)
+    gaps = diff(step) if step.ndim else FUNCTIONS["broadcast_to"](step, (size - 1,))
     before, behind = gaps[:-1], gaps[1:]
     rises = diff(at) / gaps
     middle = (rises[..., :-1] * behind + rises[..., 1:] * before) / (before + behind)
@@ -159,17 +160,19 @@ def trapezoid(y: Any, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> Tensor
     >>> trapezoid([1.0, 2.0, 3.0]).item()
     4.0
     """
-    (samples,) = _floats("trapezoid", y)
+    (samples,) = _floats("trapezoid", y, beside=(x, dx))
     i = normalize_axis("trapezoid", axis, samples.ndim)
     size = samples.shape[i]
     pairs = narrow(samples, i, min(1, size), max(size - 1, 0)) + narrow(
         samples, i, 0, max(size - 1, 0)
     )
     if x is None:
-        apart = dx if isinstance(dx, PYTHON_SCALARS) else to_tensor(dx, op="trapezoid")
+        apart: Any = dx
+        if not isinstance(dx, PYTHON_SCALARS):
+            apart = to_tensor(dx, like=samples.device, op="trapezoid")
         whole: Tensor = reduction.sum(pairs, i) * apart / 2
         return whole
-    (places,) = _floats("trapezoid", x)
+    (places,) = _floats("trapezoid", x, beside=(samples,))
     if places.ndim == 1:
         places = reshape(places, (-1, *(1,) * (samples.ndim - 1 - i)))
     return reduction.sum(pairs * diff(places, axis=i - samples.ndim), i) / 2
@@ -202,20 +205,25 @@ def unwrap(
 @public
 def ediff1d(x: Any, /, to_end: Any = None, to_begin: Any = None) -> Tensor:
     """Differences of neighbours of all elements, with others put before and behind them."""
-    flat = reshape(to_tensor(x, op="ediff1d"), (-1,))
-    ends = [None if e is None else reshape(to_tensor(e), (-1,)) for e in (to_begin, to_end)]
-    parts = (ends[0], diff(flat), ends[1])
+    beside = (x, to_begin, to_end)
+    before, flat, behind = (
+        None if v is None else reshape(to_tensor(v, beside=beside, op="ediff1d"), (-1,))
+        for v in (to_begin, x, to_end)
+    )
+    parts = (before, diff(flat), behind)
     return concat([part for part in parts if part is not None])
 
 
-def _window(name: str, size: int, dtype: Any, shape: Callable[[Tensor], Tensor]) -> Tensor:
+def _window(
+    name: str, size: int, dtype: Any, shape: Callable[[Tensor], Tensor], like: Device | None = None
+) -> Tensor:
     """A function of places from -1 to 1; a window of one sample is 1."""
     count = as_integer(name, "size", size, low=0)
     default = default_float()
     target = default if dtype is None else dtypes.as_dtype(dtype, op=name, default_float=default)
     if count == 1:
-        return ones((1,), dtype=target)
-    return cast(shape(linspace(-1.0, 1.0, count, dtype=target)), target)
+        return ones((1,), dtype=target, device=like)
+    return cast(shape(linspace(-1.0, 1.0, count, dtype=target, device=like)), target)
 
 
 def _cosines(*weights: float) -> Callable[[Tensor], Tensor]:
@@ -264,7 +272,7 @@ def kaiser(size: int, beta: Any, /, *, dtype: Any = None) -> Tensor:
         found: Tensor = bessel(width * root) / bessel(width)
         return found
 
-    return _window("kaiser", size, dtype, shape)
+    return _window("kaiser", size, dtype, shape, device_of(beta))
 
 
 __all__ = [

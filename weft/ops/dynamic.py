@@ -49,7 +49,7 @@ def dynamic_slice(x: Any, starts: Any, sizes: Any, /, *, mode: str = "raise") ->
     >>> dynamic_slice(to_tensor([1, 2, 3, 4]), [to_tensor(1)], (2,)).tolist()
     [2, 3]
     """
-    tensor = to_tensor(x, op="dynamic_slice")
+    tensor = to_tensor(x, beside=(starts,), op="dynamic_slice")
     lengths = _lengths("dynamic_slice", tensor.shape, as_sequence("dynamic_slice", "sizes", sizes))
     index = _index("dynamic_slice", tensor, starts, lengths, mode)
     part = getitem(tensor, index, mode="clip")
@@ -65,7 +65,7 @@ def dynamic_update_slice(x: Any, /, update: Any, starts: Any, *, mode: str = "ra
     >>> dynamic_update_slice(to_tensor([1, 2, 3, 4]), [9, 8], [to_tensor(2)]).tolist()
     [1, 2, 9, 8]
     """
-    tensor = to_tensor(x, op="dynamic_update_slice")
+    tensor = to_tensor(x, beside=(update, starts), op="dynamic_update_slice")
     value = to_tensor(update, like=tensor.device, op="dynamic_update_slice")
     lengths = _lengths("dynamic_update_slice", tensor.shape, value.shape)
     index = _index("dynamic_update_slice", tensor, starts, lengths, mode)

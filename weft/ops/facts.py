@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.device import CPU
 from weft.core.common.slots import public
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
@@ -21,7 +22,7 @@ from weft.ops.axes import normalize_axes
 @public
 def ndim(x: Any, /) -> int:
     """The number of axes."""
-    return to_tensor(x, op="ndim").ndim
+    return to_tensor(x, like=CPU, op="ndim").ndim
 
 
 @public
@@ -31,13 +32,13 @@ def shape(x: Any, /) -> Shape:
     >>> shape([[1, 2, 3]])
     (1, 3)
     """
-    return to_tensor(x, op="shape").shape
+    return to_tensor(x, like=CPU, op="shape").shape
 
 
 @public
 def size(x: Any, /, axis: Any = None) -> int:
     """The number of elements, in all or along the given axes."""
-    sizes = to_tensor(x, op="size").shape
+    sizes = to_tensor(x, like=CPU, op="size").shape
     if axis is None:
         return prod(sizes)
     return prod(sizes[i] for i in normalize_axes("size", axis, len(sizes)))
@@ -52,13 +53,13 @@ def isscalar(x: Any, /) -> bool:
 @public
 def isrealobj(x: Any, /) -> bool:
     """Whether the dtype of `x` is not complex."""
-    return not dtypes.is_complex(to_tensor(x, op="isrealobj").dtype)
+    return not dtypes.is_complex(to_tensor(x, like=CPU, op="isrealobj").dtype)
 
 
 @public
 def iscomplexobj(x: Any, /) -> bool:
     """Whether the dtype of `x` is complex, whatever its values are."""
-    return dtypes.is_complex(to_tensor(x, op="iscomplexobj").dtype)
+    return dtypes.is_complex(to_tensor(x, like=CPU, op="iscomplexobj").dtype)
 
 
 __all__ = [

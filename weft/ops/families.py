@@ -20,7 +20,7 @@ from weft.core.common.frozen import freeze
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.types import Array, DType, Shape, TensorType
-from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, device_of, scalar, to_tensor
 from weft.core.tensor.number import Number, python_type, weak_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
@@ -299,8 +299,11 @@ def coerce(op: ElementwiseOperation, *args: Any) -> tuple[Tensor, ...]:
     return align(op.name, tuple(cast(t, dtype) for t in tensors))
 
 
-def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
-    """Operands as tensors; a Python number takes its dtype from the tensors beside it."""
+def as_tensors(op: str, *args: Any, beside: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
+    """Operands as tensors; a Python number takes its dtype from the tensors among them.
+
+    All are where the first tensor is, among them or else `beside` them.
+    """
     for x in args:
         if type(x) is not Tensor or x._impl.dtype is not args[0]._impl.dtype:
             break
@@ -308,13 +311,12 @@ def as_tensors(op: str, *args: Any) -> tuple[Tensor, ...]:
         return args
     if len(args) == 2 and type(args[0]) is Tensor and type(args[1]) in PYTHON_SCALARS:
         x, number = args
-        beside = dtypes.weak_dtype(type(number), x.dtype, default_float())
-        return x, scalar(number, beside, x.device, op)
+        dtype = dtypes.weak_dtype(type(number), x.dtype, default_float())
+        return x, scalar(number, dtype, x.device, op)
     strong = [x for x in args if type(x) not in _WEAK]
     if not strong:
-        return tuple(to_tensor(x, op=op) for x in args)
-    first = next((x for x in strong if isinstance(x, Tensor)), None)
-    device = current_device() if first is None else first.device
+        return tuple(to_tensor(x, beside=beside, op=op) for x in args)
+    device = device_of(*strong, *beside) or current_device()
     found = {id(x): to_tensor(x, like=device, op=op) for x in strong}
     dtype = dtypes.promote_all(*(t.dtype for t in found.values()), op=op)
     for x in args:

@@ -28,7 +28,7 @@ from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
 from weft.ops.base import call
-from weft.ops.creation import arange, asarray, check_memory, shape_tuple, zeros
+from weft.ops.creation import arange, check_memory, shape_tuple, zeros
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.gather import scatter_add_op
@@ -46,7 +46,7 @@ def bincount(
     `length` fixes the size of the result, so that the call can be traced: numbers outside are
     left out.
     """
-    tensor = to_tensor(x, op="bincount")
+    tensor = to_tensor(x, beside=(weights,), op="bincount")
     if tensor.ndim != 1:
         raise ShapeError(f"bincount: expected one axis, got shape {tensor.shape}")
     if not dtypes.is_integer(tensor.dtype) and not dtypes.is_bool(tensor.dtype):
@@ -58,13 +58,18 @@ def bincount(
         least = as_integer("bincount", "minlength", minlength, low=0)
         length = max(int(known.max()) + 1 if known.size else 0, least)
     length = as_integer("bincount", "length", length, low=0)
-    counted = to_tensor(1) if weights is None else to_tensor(weights, op="bincount")
+    counted = _weights("bincount", weights, tensor)
     if weights is not None and counted.shape != tensor.shape:
         raise ShapeError(
             f"bincount: weights of shape {counted.shape} for numbers of shape {tensor.shape}"
         )
     target = dtypes.accumulation_dtype(counted.dtype)
     return _tally(tensor, cast(counted, target), length)
+
+
+def _weights(op: str, weights: Any, points: Tensor) -> Tensor:
+    """What each point counts: 1 if nothing is given."""
+    return to_tensor(1 if weights is None else weights, like=points.device, op=op)
 
 
 @often
@@ -82,11 +87,11 @@ def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
 @public
 def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
     """The edges of equal bins over `range` (from the smallest to the largest element if None)."""
-    tensor = reshape(to_tensor(x, op="histogram"), (-1,))
+    tensor = reshape(to_tensor(x, beside=(bins, range), op="histogram"), (-1,))
     if isinstance(bins, str):
         raise ArgumentError(f"histogram: bins must be a number or edges, got {bins!r}")
     if not isinstance(bins, int | np.integer):
-        edges = to_tensor(bins, op="histogram")
+        edges = to_tensor(bins, like=tensor.device, op="histogram")
         if edges.ndim != 1:
             raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
         return alias(edges)
@@ -114,7 +119,7 @@ def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
         low, high = 0.0, 1.0
     else:
         low, high = reduction.minmax(x)
-    first, last = (cast(asarray(v, device=x.device), dtype) for v in (low, high))
+    first, last = (cast(to_tensor(v, like=x.device), dtype) for v in (low, high))
     return first, last
 
 
@@ -128,9 +133,9 @@ def histogram(
     The last bin contains both its edges, the others only the lower one; what lies outside, and NaN,
     is not counted. `weights` are summed instead of counting; `density` makes the integral 1.
     """
-    tensor = reshape(to_tensor(x, op="histogram"), (-1,))
+    tensor = reshape(to_tensor(x, beside=(bins, range, weights), op="histogram"), (-1,))
     edges = histogram_bin_edges(tensor, bins, range)
-    weight = to_tensor(1 if weights is None else weights, op="histogram")
+    weight = _weights("histogram", weights, tensor)
     if weights is not None:
         weight = reshape(weight, (-1,))
         if weight.shape != tensor.shape:
@@ -154,7 +159,8 @@ def histogram2d(
     x: Any, y: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """How many points (x, y) fall in each cell, and the edges along x and y."""
-    first, second = (reshape(to_tensor(v, op="histogram2d"), (-1,)) for v in (x, y))
+    beside = (x, y, bins, range, weights)
+    first, second = (reshape(to_tensor(v, beside=beside, op="histogram2d"), (-1,)) for v in (x, y))
     if first.shape != second.shape:
         raise ShapeError(f"histogram2d: x has {first.shape[0]} elements, y {second.shape[0]}")
     pair = bins if isinstance(bins, tuple | list) and len(bins) == 2 else (bins, bins)
@@ -171,7 +177,7 @@ def histogramdd(
     `sample` has a point in each row, or is a list with the coordinates along each axis. `bins` is a
     number for all axes, or for each axis a number or its edges; `range` has a (low, high) for each.
     """
-    columns = _columns(sample)
+    columns = _columns(sample, bins, range, weights)
     each = as_sequence("histogramdd", "bins", bins) if is_sequence(bins) else None
     if each is not None and len(each) != len(columns):
         raise ArgumentError(f"histogramdd: bins for {len(each)} axes, points have {len(columns)}")
@@ -179,9 +185,9 @@ def histogramdd(
     return _cells("histogramdd", columns, given, range, density, weights)
 
 
-def _columns(sample: Any) -> tuple[Tensor, ...]:
+def _columns(sample: Any, *beside: Any) -> tuple[Tensor, ...]:
     """The coordinates along each axis: columns of a matrix, or the entries of a list."""
-    points = to_tensor(sample, op="histogramdd")
+    points = to_tensor(sample, beside=beside, op="histogramdd")
     if points.ndim not in (1, 2):
         raise ShapeError(f"histogramdd: a row for each point is expected, got {points.shape}")
     if points.ndim == 1:
@@ -202,7 +208,7 @@ def _cells(
     edges = [histogram_bin_edges(*each) for each in zip(columns, bins, ranges, strict=True)]
     shape = shape_tuple(name, tuple(max(e.shape[0] - 1, 0) for e in edges))
     check_memory(name, shape, dtypes.int64)
-    weight = to_tensor(1 if weights is None else weights, op=name)
+    weight = _weights(name, weights, columns[0])
     if weights is not None and weight.shape != columns[0].shape:
         raise ShapeError(f"{name}: weights {weight.shape} for {columns[0].shape[0]} points")
     cell: Any = 0

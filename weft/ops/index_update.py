@@ -61,7 +61,7 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     """
     as_choice("index_update", "combine", combine, SCATTERS)
     checked_mode("setitem", mode, _MODES)
-    tensor = to_tensor(x, op="setitem")
+    tensor = to_tensor(x, beside=(index, value), op="setitem")
     update = value_like("setitem", tensor, value)
     _check_combine(tensor.dtype, combine)
     mask = _lone_mask(index, tensor)

@@ -229,7 +229,7 @@ def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = Non
     `mode` says what positions out of range mean: `raise`, `clip`, `wrap`, or `fill`, which gives
     `fill_value` (NaN for floats, else 0, when none is given).
     """
-    tensor = x if type(x) is Tensor else to_tensor(x, op="getitem")
+    tensor = x if type(x) is Tensor else to_tensor(x, beside=(index,), op="getitem")
     if type(mode) is not str or mode != "raise":
         checked_mode("getitem", mode, _READS)
     if type(tensor._impl) is Unread and current() is None and mode == "raise":
@@ -375,7 +375,7 @@ def value_like(op: str, tensor: Tensor, value: Any) -> Tensor:
 
 def _sequence(op: str, value: Any, tensor: Tensor) -> Tensor:
     """A list of Python numbers takes the tensor's dtype where its kind allows, as numbers do."""
-    found: Tensor = FUNCTIONS["asarray"](value, device=tensor.device)
+    found = to_tensor(value, like=tensor.device, op=op)
     weak = all(type(v) in PYTHON_SCALARS for v in _leaves(value))
     if weak and _kind_rank(found.dtype) <= _kind_rank(tensor.dtype):
         return wrap(to_array(value, tensor.dtype, op), tensor.device)

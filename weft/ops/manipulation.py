@@ -17,7 +17,7 @@ from weft.core.common.parameters import as_choice, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.core.common.types import Array, Shape
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, ShapeError
@@ -196,8 +196,7 @@ def _at_least(op: str, x: Any, rank: int) -> Tensor:
 
 def _each(op: str, arrays: tuple[Any, ...], shape: Any) -> Any:
     """One function of shapes applied to every argument; one argument gives one tensor."""
-    tensors = (to_tensor(x, op=op) for x in arrays)
-    made = tuple(reshape(t, shape(t.shape)) for t in tensors)
+    made = tuple(reshape(t, shape(t.shape)) for t in to_tensors(op, *arrays))
     return made[0] if len(made) == 1 else made
 
 
@@ -338,7 +337,7 @@ def trim_zeros(filt: Any, /, trim: str = "fb", axis: Any = None) -> Tensor:
 @public
 def insert(x: Any, /, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     """`x` with `values` put before the positions `obj` of an axis."""
-    tensor, new = as_tensors("insert", to_tensor(x, op="insert"), _listed(values))
+    tensor, new = as_tensors("insert", to_tensor(x, beside=(values,), op="insert"), values)
     new = cast(new, tensor.dtype)
     if axis is None:
         tensor, axis = ravel(tensor), 0
@@ -365,10 +364,6 @@ def _places(where: Any, size: int) -> Array:
     if found.size and found.dtype.kind not in "biu":
         raise TypeError(f"positions must be integers, got {found.dtype}")
     return found
-
-
-def _listed(values: Any) -> Any:
-    return asarray(values) if isinstance(values, list | tuple) else values
 
 
 def _static(obj: Any) -> Any:
@@ -432,7 +427,7 @@ def tree_ravel(tree: Any, /) -> tuple[Tensor, Callable[[Any], Any]]:
     ([1.0, 2.0, 3.0], 6.0)
     """
     leaves, structure = tree_flatten(tree)
-    tensors = [to_tensor(leaf, op="tree_ravel") for leaf in leaves]
+    tensors = to_tensors("tree_ravel", *leaves)
     kinds = [x.dtype for x in tensors]
     whole = dtypes.promote_all(*kinds, op="tree_ravel") if kinds else default_float()
     parts = [cast(reshape(x, (-1,)), whole) for x in tensors]
@@ -440,7 +435,7 @@ def tree_ravel(tree: Any, /) -> tuple[Tensor, Callable[[Any], Any]]:
     shapes = [x.shape for x in tensors]
 
     def restore(vector: Any) -> Any:
-        flat = to_tensor(vector, op="tree_ravel")
+        flat = to_tensor(vector, beside=tuple(tensors), op="tree_ravel")
         if flat.shape != (sum(map(prod, shapes)),):
             raise ShapeError(
                 f"tree_ravel: restore: expected a vector of {sum(map(prod, shapes))} elements,"

@@ -31,9 +31,9 @@ from weft.ops.view.transpose import moveaxis
 _INFINITY = float("inf")
 
 
-def inexact(name: str, x: Any) -> Tensor:
+def inexact(name: str, x: Any, *beside: Any) -> Tensor:
     """`x` as a tensor of floats or complex numbers; integers become the default float."""
-    tensor = to_tensor(x, op=name)
+    tensor = to_tensor(x, beside=beside, op=name)
     if dtypes.is_bool(tensor.dtype):
         raise DTypeError(f"{name}: bool is not a number\nhint: cast with x.astype(…) first")
     return tensor if dtypes.is_inexact(tensor.dtype) else cast(tensor, default_float())

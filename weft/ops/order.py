@@ -17,7 +17,7 @@ from weft.core.common.factors import Factors
 from weft.core.common.parameters import as_choice, as_flag, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType, Shape, TensorType
-from weft.core.tensor.convert import scalar, to_tensor
+from weft.core.tensor.convert import scalar, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -452,7 +452,7 @@ def _end(x: Tensor, end: Any, axis: int) -> Tensor | None:
 @public
 def take_along_axis(x: Any, indices: Any, /, axis: int = -1, *, mode: str = "raise") -> Tensor:
     """Elements at given positions along one axis; the other axes broadcast."""
-    tensor, places = to_tensor(x, op="take_along_axis"), to_tensor(indices, op="take_along_axis")
+    tensor, places = to_tensors("take_along_axis", x, indices)
     if tensor.ndim != places.ndim:
         raise ShapeError(
             f"take_along_axis: indices have {places.ndim} axes, x has {tensor.ndim}"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.common import dtypes
+from weft.core.common.device import CPU
 from weft.core.common.parameters import LARGEST, as_choice, as_integer, is_sequence, shown
 from weft.core.common.slots import public
 from weft.core.common.types import Array
@@ -69,7 +70,7 @@ def _padded(x: Tensor, value: Any, widths: list[tuple[int, int]]) -> Tensor:
 
 def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     """Different values for different sides: one axis after the other, one side at a time."""
-    given = to_tensor(values, op="pad: constant_values").host()
+    given = to_tensor(values, like=CPU, op="pad: constant_values").host()
     table = _table("pad", "constant_values", given, x.ndim)
     for i, (before, after) in enumerate(widths):
         for side in (0, 1):
@@ -112,7 +113,7 @@ def _whole(op: str, widths: Any) -> Array:
     """Widths as an array of integers."""
     if not is_sequence(widths):
         return np.asarray(as_integer(op, "pad_width", widths, high=LARGEST))
-    found = to_tensor(widths, op=f"{op}: pad_width").host()
+    found = to_tensor(widths, like=CPU, op=f"{op}: pad_width").host()
     if found.dtype.kind not in "iu":
         raise DTypeError(f"{op}: pad_width must be integers, got {shown(widths)}")
     return found

@@ -13,7 +13,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_flag
 from weft.core.common.slots import public
-from weft.core.tensor.convert import to_array, to_tensor
+from weft.core.tensor.convert import holds_tensor, to_array, to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops import reduction
@@ -71,7 +71,9 @@ def nanpercentile(
 
 
 def _part_of_hundred(q: Any) -> Any:
-    return q / 100 if isinstance(q, Tensor) else to_array(q, dtypes.float64, "percentile") / 100
+    if isinstance(q, Tensor) or holds_tensor(q):
+        return to_tensor(q, op="percentile") / 100
+    return to_array(q, dtypes.float64, "percentile") / 100
 
 
 @public
@@ -92,13 +94,13 @@ def _quantile(
     name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str, skip: bool
 ) -> Tensor:
     as_choice(name, "method", method, _METHODS)
-    tensor, target = float_of(name, x)
+    tensor, target = float_of(name, to_tensor(x, beside=(q,), op=name))
     check_ordered(name, tensor)
     axes = reduced_axes(name, axis, tensor.ndim)
     size = prod(tensor.shape[i] for i in axes)
     if size == 0:
         raise ShapeError(f"{name}: nothing to choose from (axis {axis} of shape {tensor.shape})")
-    part = _fraction(name, q)
+    part = _fraction(name, q, tensor)
     moved = moveaxis(tensor, axes, tuple(range(-len(axes), 0))) if axes else tensor
     rest = moved.shape[: tensor.ndim - len(axes)]
     ordered = sort(reshape(moved, (*rest, size)))
@@ -113,15 +115,15 @@ def _quantile(
     return cast(reshape(moveaxis(found, -1, 0), (*part.shape, *kept)), target)
 
 
-def _fraction(name: str, q: Any) -> Tensor:
+def _fraction(name: str, q: Any, beside: Tensor) -> Tensor:
     """`q` in float64; known numbers outside 0 to 1 are refused, computed ones become NaN."""
-    if isinstance(q, Tensor):
-        given = cast(q, dtypes.float64)
+    if isinstance(q, Tensor) or holds_tensor(q):
+        given = cast(to_tensor(q, op=name), dtypes.float64)
         return where(given >= 0, where(given <= 1, given, np.nan), np.nan)
     known = to_array(q, dtypes.float64, name)
     if not ((known >= 0) & (known <= 1)).all():
         raise ArgumentError(f"{name}: q must lie between 0 and 1 (100 for percentiles), got {q!r}")
-    return to_tensor(known)
+    return wrap(known, beside.device)
 
 
 def _between(ordered: Tensor, place: Tensor, method: str) -> Tensor:

@@ -9,11 +9,11 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
-from weft.core.common.device import as_device
+from weft.core.common.device import CPU, as_device
 from weft.core.common.parameters import as_choice, as_flag, as_function, as_integer, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
-from weft.core.tensor.convert import converted, holds_tensor, to_tensor
+from weft.core.tensor.convert import converted, device_of, holds_tensor, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -69,7 +69,7 @@ def linspace(
 
 def _plain(name: str, value: Any) -> Array:
     """One end of a range as NumPy computes with it: Python's floats in float64."""
-    seen = to_tensor(value, op=f"linspace: {name}").host()
+    seen = to_tensor(value, like=CPU, op=f"linspace: {name}").host()
     if dtypes.is_narrow(seen.dtype):
         return seen.astype(np.float32)
     return seen if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
@@ -107,7 +107,9 @@ def logspace(
     device: Any = None,
 ) -> Tensor:
     """`base` to the power of evenly spaced exponents."""
-    exponents = linspace(start, stop, num, dtype=_wide(start, stop), endpoint=endpoint)
+    beside = None if device_of(start, stop) else device_of(base)
+    wide = _wide(start, stop)
+    exponents = linspace(start, stop, num, dtype=wide, endpoint=endpoint, device=beside)
     made = FUNCTIONS["pow"](base, exponents)
     target = dtypes.promote(default_float(), _inexact(start, stop)) if dtype is None else dtype
     return asarray(made, dtype=target, device=device)
@@ -141,7 +143,8 @@ def geomspace(
             raise ArgumentError(f"geomspace: start and stop differ in sign ({start}, {stop})")
     natural = dtypes.complex_of(default_float()) if is_complex else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
-    return asarray(converted(made, target, "geomspace"), device=device)
+    place = device_of(start, stop) if device is None else device
+    return asarray(converted(made, target, "geomspace"), device=place)
 
 
 def _value(op: str, value: Any) -> complex:
@@ -178,7 +181,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> tuple[
     With `sparse` each grid keeps size 1 along the axes of the others, for which it broadcasts.
     """
     as_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
-    vectors = [to_tensor(x, op="meshgrid") for x in arrays]
+    vectors = to_tensors("meshgrid", *arrays)
     for position, vector in enumerate(vectors):
         if vector.ndim > 1:
             raise ShapeError(
@@ -242,15 +245,15 @@ def ix_(*args: Any) -> tuple[Tensor, ...]:
     >>> [places.shape for places in ix_([0, 2], [1, 3, 4])]
     [(2, 1), (1, 3)]
     """
-    found = [_open_positions(place, each) for place, each in enumerate(args)]
+    found = [_open_positions(place, each, args) for place, each in enumerate(args)]
     rank = len(found)
     return tuple(reshape(t, (1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, t in enumerate(found))
 
 
-def _open_positions(place: int, given: Any) -> Tensor:
+def _open_positions(place: int, given: Any, beside: tuple[Any, ...]) -> Tensor:
     if isinstance(given, list | tuple | range) and not len(given):
         given = np.zeros(0, np.int64)
-    tensor = to_tensor(given, op="ix_")
+    tensor = to_tensor(given, beside=beside, op="ix_")
     if tensor.ndim != 1:
         raise ShapeError(f"ix_: operand {place}: needs one axis, got shape {tensor.shape}")
     if dtypes.is_bool(tensor.dtype):

@@ -271,7 +271,7 @@ def selected(name: str, x: Tensor, where: Any, fill: Any) -> Tensor:
     """`x` with `fill` outside a mask; all of `x` if there is none."""
     if where is None:
         return x
-    mask = to_tensor(where, op=f"{name}: where")
+    mask = to_tensor(where, like=x.device, op=f"{name}: where")
     if not dtypes.is_bool(mask.dtype):
         raise DTypeError(f"{name}: where: expected a mask of bools, got {mask.type}")
     if broadcast_shape(name, mask.shape, x.shape) != x.shape:

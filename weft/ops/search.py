@@ -23,7 +23,7 @@ from weft.core.common.parameters import (
 )
 from weft.core.common.slots import public
 from weft.core.common.types import Array, DType, Shape, TensorType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -123,7 +123,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     if dtypes.is_complex(dtype):
         raise DTypeError("searchsorted: complex numbers have no order")
     if sorter is not None:
-        row = take_along_axis(row, to_tensor(sorter, op="searchsorted"))
+        row = take_along_axis(row, to_tensor(sorter, like=row.device, op="searchsorted"))
     if row.ndim > 1 and row.shape[:-1] != values.shape[:-1]:
         raise ShapeError(
             f"searchsorted: rows of x1 and x2 differ (shapes {row.shape}, {values.shape})"
@@ -175,7 +175,7 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
 @public
 def lexsort(keys: Any, /, axis: int = -1) -> Tensor:
     """Positions that sort by the last key, then by the one before it, and so on; stable."""
-    rows = [to_tensor(key, op="lexsort") for key in as_sequence("lexsort", "keys", keys)]
+    rows = to_tensors("lexsort", *as_sequence("lexsort", "keys", keys))
     if not rows:
         raise ArgumentError("lexsort: needs at least one key")
     i = normalize_axis("lexsort", axis, rows[0].ndim)
@@ -341,7 +341,9 @@ def unique(
         )
     ]
     merged = as_flag("unique", "equal_nan", equal_nan)
-    fill = None if fill_value is None else to_tensor(fill_value, op="unique: fill_value")
+    fill = None
+    if fill_value is not None:
+        fill = to_tensor(fill_value, like=tensor.device, op="unique: fill_value")
     is_plain = i is None and tensor.size > 0 and not dtypes.is_complex(tensor.dtype)
     if size is not None and is_plain and (fill is None or fill.size == 1):
         size = as_integer("unique", "size", size, low=0)

@@ -11,7 +11,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_integer, as_sequence
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import device_of, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -54,7 +54,7 @@ def take(
     `mode` says what positions out of range mean: `raise`, `clip`, `wrap`, or `fill` (with
     `fill_value`).
     """
-    tensor = to_tensor(x, op="take")
+    tensor = to_tensor(x, beside=(indices,), op="take")
     places = _integers("take", indices, tensor.device)
     if axis is None:
         tensor, axis = ravel(tensor), 0
@@ -74,15 +74,17 @@ def embedding(table: Any, ids: Any, /) -> Tensor:
 
     No row has a negative number: such an id is an error, not a row counted from the end.
     """
-    tensor = to_tensor(table, op="embedding")
+    tensor = to_tensor(table, beside=(ids,), op="embedding")
     places = expand_dims(_integers("embedding", ids, tensor.device), -1)
     normalize_axis("embedding", 0, tensor.ndim)
     return gathered(tensor, places, 1, tensor.ndim - 1, "embedding: ids")
 
 
-def _fitting(op: str, x: Any, axis: int, index: Any) -> tuple[Tensor, Tensor, int]:
+def _fitting(
+    op: str, x: Any, axis: int, index: Any, values: Any = None
+) -> tuple[Tensor, Tensor, int]:
     """The tensor, the positions and the axis, where positions stay inside the other axes."""
-    tensor = to_tensor(x, op=op)
+    tensor = to_tensor(x, beside=(index, values), op=op)
     places = _integers(op, index, tensor.device)
     if places.ndim != tensor.ndim:
         raise ShapeError(
@@ -125,7 +127,7 @@ def scatter(
     `mul`, `min`, `max` combine.
     """
     as_choice("scatter", "reduce", reduce, (None, "add", "mul", "min", "max"))
-    tensor, places, i = _fitting("scatter", x, axis, index)
+    tensor, places, i = _fitting("scatter", x, axis, index, src)
     values = value_like("scatter", tensor, src)
     if values.ndim == tensor.ndim:  # a larger source is read from its beginning
         values = getitem(values, tuple(map(slice, places.shape)))
@@ -163,7 +165,7 @@ def put_along_axis(
 
     It gives the tensor that it changes, or, if not `inplace`, a changed copy.
     """
-    tensor = to_tensor(x, op="put_along_axis")
+    tensor = to_tensor(x, beside=(indices, values), op="put_along_axis")
     places = _integers("put_along_axis", indices, tensor.device)
     i = normalize_axis("put_along_axis", axis, tensor.ndim)
     if places.ndim != tensor.ndim:
@@ -188,7 +190,7 @@ def put(x: Any, ind: Any, v: Any, /, mode: str = "raise", *, inplace: bool = Tru
     >>> put(to_tensor([[1, 2], [3, 4]]), [0, -1], 9).tolist()
     [[9, 2], [3, 9]]
     """
-    tensor = to_tensor(x, op="put")
+    tensor = to_tensor(x, beside=(ind, v), op="put")
     places = ravel(_integers("put", ind, tensor.device))
     values = ravel(value_like("put", tensor, v))
     checked_mode("put", mode)
@@ -206,7 +208,7 @@ def putmask(x: Any, mask: Any, values: Any, /, *, inplace: bool = True) -> Tenso
     Each element takes the value at its own flat position; too few values begin again. It gives the
     tensor that it changes, or, if not `inplace`, a changed copy.
     """
-    tensor, chosen = _under_mask("putmask", x, mask)
+    tensor, chosen = _under_mask("putmask", x, mask, values)
     new = ravel(value_like("putmask", tensor, values))
     made = copy_of(tensor)
     if new.size:
@@ -224,7 +226,7 @@ def place(x: Any, mask: Any, vals: Any, /, *, inplace: bool = True) -> Tensor:
     >>> place(to_tensor([1, 2, 3, 4]), [True, False, True, True], [7, 8]).tolist()
     [7, 2, 8, 7]
     """
-    tensor, chosen = _under_mask("place", x, mask)
+    tensor, chosen = _under_mask("place", x, mask, vals)
     values = ravel(value_like("place", tensor, vals))
     made = copy_of(tensor)
     if tensor.size:
@@ -235,9 +237,9 @@ def place(x: Any, mask: Any, vals: Any, /, *, inplace: bool = True) -> Tensor:
     return changed("place", x, made, inplace)
 
 
-def _under_mask(op: str, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
+def _under_mask(op: str, x: Any, mask: Any, values: Any) -> tuple[Tensor, Tensor]:
     """A tensor, and a mask of as many elements in its shape."""
-    tensor = to_tensor(x, op=op)
+    tensor = to_tensor(x, beside=(mask, values), op=op)
     chosen = to_tensor(mask, like=tensor.device, op=op)
     if chosen.size != tensor.size:
         raise ShapeError(f"{op}: a mask of shape {chosen.shape} for a tensor of {tensor.shape}")
@@ -247,7 +249,7 @@ def _under_mask(op: str, x: Any, mask: Any) -> tuple[Tensor, Tensor]:
 def _segments(
     name: str, combine: str, data: Any, segment_ids: Any, num_segments: int | None, start: Any
 ) -> Tensor:
-    values = to_tensor(data, op=name)
+    values = to_tensor(data, beside=(segment_ids,), op=name)
     ids = _integers(name, segment_ids, values.device)
     if values.shape[: ids.ndim] != ids.shape:
         raise ShapeError(f"{name}: ids {ids.shape} do not lead the data's shape {values.shape}")
@@ -299,7 +301,7 @@ def segment_min(data: Any, /, segment_ids: Any, num_segments: int | None = None)
 @public
 def masked_fill(x: Any, /, mask: Any, value: Any) -> Tensor:
     """`x` with `value` where the mask holds."""
-    tensor = to_tensor(x, op="masked_fill")
+    tensor = to_tensor(x, beside=(mask, value), op="masked_fill")
     chosen = to_tensor(mask, like=tensor.device, op="masked_fill")
     if not dtypes.is_bool(chosen.dtype):
         raise DTypeError(f"masked_fill: the mask must be bool, got {dtypes.name_of(chosen.dtype)}")
@@ -316,7 +318,7 @@ def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
             f"select: {len(conditions)} conditions for {len(values)} choices"
             "\nhint: one choice for each condition, and at least one"
         )
-    choices = as_tensors("select", *values, default)
+    choices = as_tensors("select", *values, default, beside=tuple(conditions))
     result = choices[-1]
     for condition, choice in zip(conditions[::-1], choices[-2::-1], strict=True):
         result = where(condition, choice, result)
@@ -333,7 +335,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, /, *args: Any, **keywords: A
     >>> piecewise(to_tensor([-2.0, 3.0]), [to_tensor([True, False])], [abs, 7.0]).tolist()
     [2.0, 7.0]
     """
-    tensor = to_tensor(x, op="piecewise")
+    tensor = to_tensor(x, beside=(condlist,), op="piecewise")
     conditions = as_sequence("piecewise", "condlist", condlist)
     choices = list(as_sequence("piecewise", "funclist", funclist))
     if len(choices) not in (len(conditions), len(conditions) + 1):
@@ -343,7 +345,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, /, *args: Any, **keywords: A
         )
     default = choices.pop() if len(choices) > len(conditions) else 0
     values = [f(tensor, *args, **keywords) if callable(f) else f for f in (*choices, default)]
-    result = cast(broadcast(to_tensor(values[-1]), tensor.shape), tensor.dtype)
+    result = cast(broadcast(to_tensor(values[-1], like=tensor.device), tensor.shape), tensor.dtype)
     for condition, value in zip(conditions, values[:-1], strict=True):
         result = where(condition, value_like("piecewise", result, value), result)
     return result
@@ -355,8 +357,8 @@ def choose(index: Any, choices: Any, /, *, mode: str = "raise") -> Tensor:
     listed = as_sequence("choose", "choices", choices)
     if not listed:
         raise ArgumentError("choose: needs at least one choice")
-    options = broadcast_arrays(*as_tensors("choose", *listed))
-    places = _integers("choose", index, options[0].device)
+    places = _integers("choose", index, device_of(*listed))
+    options = broadcast_arrays(*as_tensors("choose", *listed, beside=(places,)))
     shape = broadcast_shape("choose", places.shape, options[0].shape)
     table = stack([broadcast(option, shape) for option in options], axis=-1)
     at = expand_dims(broadcast(places, shape), -1)
@@ -367,8 +369,7 @@ def choose(index: Any, choices: Any, /, *, mode: str = "raise") -> Tensor:
 @public
 def compress(condition: Any, x: Any, /, axis: int | None = None) -> Tensor:
     """Slices along an axis for which the condition (one axis of bools) holds."""
-    tensor = to_tensor(x, op="compress")
-    mask = to_tensor(condition, op="compress")
+    mask, tensor = to_tensors("compress", condition, x)
     if mask.ndim != 1:
         raise ShapeError(f"compress: the condition must have one axis, got shape {mask.shape}")
     return take(tensor, np.flatnonzero(mask.host()), axis=axis)
@@ -377,7 +378,8 @@ def compress(condition: Any, x: Any, /, axis: int | None = None) -> Tensor:
 @public
 def extract(condition: Any, x: Any, /) -> Tensor:
     """The elements of `x`, flattened, for which the condition holds."""
-    return compress(ravel(condition), ravel(x), axis=0)
+    mask, tensor = to_tensors("extract", condition, x)
+    return compress(ravel(mask), ravel(tensor), axis=0)
 
 
 @public
@@ -398,7 +400,8 @@ def ravel_multi_index(multi_index: Any, dims: Any, /, mode: str = "raise") -> Te
     """Positions along each axis of `dims` as positions in the flattened tensor."""
     sizes = shape_tuple("ravel_multi_index", dims)
     listed = as_sequence("ravel_multi_index", "multi_index", multi_index)
-    parts = [_integers("ravel_multi_index", part, None) for part in listed]
+    device = device_of(*listed)
+    parts = [_integers("ravel_multi_index", part, device) for part in listed]
     if len(parts) != len(sizes):
         raise ShapeError(f"ravel_multi_index: {len(parts)} positions for {len(sizes)} axes {sizes}")
     checked_mode("ravel_multi_index", mode)

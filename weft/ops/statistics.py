@@ -16,7 +16,7 @@ from weft.core.common.context import default_float
 from weft.core.common.parameters import as_flag, as_real
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import as_number, to_tensor
+from weft.core.tensor.convert import as_number, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -157,8 +157,9 @@ def average(x: Any, /, axis: Any = None, weights: Any = None, *, keepdims: bool 
     """Mean over axes with weights; weights of one axis belong to the one axis given."""
     if weights is None:
         return mean(x, axis, keepdims)
-    tensor, target = float_of("average", x)
-    weight, wide = float_of("average", weights)
+    given, factors = to_tensors("average", x, weights)
+    tensor, target = float_of("average", given)
+    weight, wide = float_of("average", factors)
     if weight.shape != tensor.shape:
         axes = reduced_axes("average", axis, tensor.ndim)
         if weight.shape != tuple(tensor.shape[i] for i in axes):
@@ -202,7 +203,7 @@ def cov(
     weight = None
     for given in (fweights, aweights):
         if given is not None:
-            part = cast(to_tensor(given, op="cov"), dtypes.real_of(table.dtype))
+            part = cast(to_tensor(given, like=table.device, op="cov"), dtypes.real_of(table.dtype))
             if part.shape != table.shape[1:]:
                 raise ShapeError(
                     f"cov: weights of shape {part.shape} for {table.shape[1]} observations"
@@ -214,10 +215,11 @@ def cov(
     less = _correction("cov", correction, ddof)
     if less is None:
         less = 0 if as_flag("cov", "bias", bias) else 1
-    less = as_number("cov", "correction", less)
+    less = as_number("cov", "correction", less, beside=(table,))
     divisor = total - less
     if aweights is not None:
-        squares = reduction.sum(weight * cast(to_tensor(aweights), table.dtype))
+        counted = to_tensor(aweights, like=table.device, op="cov")
+        squares = reduction.sum(weight * cast(counted, table.dtype))
         divisor = total - less * squares / total
     right = centred if weight is None else centred * weight
     if dtypes.is_complex(table.dtype):
@@ -374,7 +376,8 @@ def nanvar(
     lost = is_missing(tensor)
     centred = where(lost, 0, tensor) - nanmean(tensor, axis, True)
     total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
-    less = as_number("nanvar", "correction", _correction("nanvar", correction, ddof))
+    less = _correction("nanvar", correction, ddof)
+    less = as_number("nanvar", "correction", less, beside=(tensor,))
     divisor = _present(tensor, axis, keepdims) - less
     found = where(divisor <= 0, np.nan, total / where(divisor <= 0, 1, divisor))
     return cast(found, dtypes.real_of(target))

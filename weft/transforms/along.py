@@ -37,7 +37,7 @@ def apply_along_axis(
     i = normalize_axis("apply_along_axis", axis, tensor.ndim)
 
     def function(row: Tensor) -> Tensor:
-        return _answer("apply_along_axis", func1d(row, *args, **keywords))
+        return _answer("apply_along_axis", func1d(row, *args, **keywords), tensor)
 
     mapped: Callable[[Tensor], Tensor] = function
     for _ in range(tensor.ndim - 1):
@@ -55,7 +55,7 @@ def apply_over_axes(func: Callable[..., Any], x: Any, /, axes: Any) -> Tensor:
     rank, found = tensor.ndim, tensor
     for axis in as_integers("apply_over_axes", "axes", axes):
         i = normalize_axis("apply_over_axes", axis, rank)
-        made = _answer("apply_over_axes", func(found, i))
+        made = _answer("apply_over_axes", func(found, i), tensor)
         found = expand_dims(made, i) if made.ndim == rank - 1 else made
         if found.ndim != rank:
             raise ShapeError(
@@ -86,7 +86,8 @@ def vectorize(
     @wraps(pyfunc)
     def vectorized(*args: Any, **keywords: Any) -> Any:
         places = [i for i in range(len(args)) if i not in kept]
-        tensors = [to_tensor(args[i], op=f"vectorize: argument {i}") for i in places]
+        beside = tuple(args[i] for i in places)
+        tensors = [to_tensor(args[i], beside=beside, op=f"vectorize: argument {i}") for i in places]
         kinds = wanted or _Signature(((),) * len(tensors), None)
         lead, sizes = kinds.lead(tensors)
 
@@ -94,7 +95,7 @@ def vectorize(
             full = list(args)
             for place, value in zip(places, values, strict=True):
                 full[place] = value
-            return kinds.checked(pyfunc(*full, **keywords), sizes)
+            return kinds.checked(pyfunc(*full, **keywords), sizes, tensors)
 
         parts = [
             x.shape[: x.ndim - len(axes)] for x, axes in zip(tensors, kinds.given, strict=True)
@@ -151,12 +152,12 @@ class _Signature(NamedTuple):
             lead = broadcast_shape("vectorize", lead, x.shape[: x.ndim - len(axes)])
         return lead, sizes
 
-    def checked(self, result: Any, sizes: dict[str, int]) -> Any:
+    def checked(self, result: Any, sizes: dict[str, int], beside: list[Tensor]) -> Any:
         """What the function gave for one set of values, if it has the axes it said."""
         if self.made is None:
             return result
         several = isinstance(result, tuple | list)
-        found = [_answer("vectorize", value) for value in (result if several else (result,))]
+        found = [_answer("vectorize", x, *beside) for x in (result if several else (result,))]
         if len(found) != len(self.made):
             raise ArgumentError(
                 f"vectorize: the signature has {len(self.made)} results, got {len(found)}"
@@ -183,11 +184,11 @@ def _match(
             raise ShapeError(f"{where}: axis {name!r} is {size} here but {known} before")
 
 
-def _answer(op: str, value: Any) -> Tensor:
+def _answer(op: str, value: Any, *beside: Any) -> Tensor:
     """What a function gave: one tensor, or what can become one."""
     if value is None or isinstance(value, dict | set | str):
         raise ArgumentError(f"{op}: the function must give a tensor, got {shown(value)}")
-    return to_tensor(value, op=op)
+    return to_tensor(value, beside=beside, op=op)
 
 
 __all__ = [

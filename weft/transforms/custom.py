@@ -363,7 +363,7 @@ def _alike(what: str, value: Any, model: Tensor) -> Tensor:
     """A derivative as a tensor of the type of what it belongs to."""
     if not dtypes.is_inexact(model.dtype):
         return zeros_like(model)  # integers and bools carry no derivative
-    tensor = to_tensor(value)
+    tensor = to_tensor(value, like=model.device)
     if tensor.shape != model.shape:
         raise ShapeError(f"{what} has shape {tensor.shape}, what it belongs to {model.shape}")
     if isinstance(value, Tensor) and tensor.dtype != model.dtype:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_function, as_integer, as_real
 from weft.core.common.trees import tree_flatten, tree_unflatten
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import device_of, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError, TreeError
 from weft.ops import reduction
@@ -230,7 +230,7 @@ def _minimized(
         x = tuple(u + v for u, v in zip(x, change, strict=True))
         return x, residual(x), count + 1
 
-    x, r, count = while_loop(proceeds, round_of_steps, (start, residual(start), to_tensor(0)))
+    x, r, count = while_loop(proceeds, round_of_steps, (start, residual(start), _no_steps(b)))
     return x, where(less_equal(_dot(r, r), enough), 0, maximum(count, 1))
 
 
@@ -281,7 +281,8 @@ def _in_scale(
     """Solve for numbers of about 1, over a power of two: no square overflows or vanishes."""
     r = tuple(u - v for u, v in zip(b, apply(start), strict=True))
     sizes = [cast(reduction.max(abs(x)), dtypes.float64) for x in (*b, *r) if x.size]
-    size = reduction.max(stack(sizes)) if sizes else zeros((), dtype=dtypes.float64)
+    none = zeros((), dtype=dtypes.float64, device=device_of(*b))
+    size = reduction.max(stack(sizes)) if sizes else none
     fits = logical_and(greater(size, 0), less(size, inf))
     _, exponent = frexp(where(fits, size, 1.0))
 
@@ -307,7 +308,9 @@ def _start(name: str, x0: Any, right: Vectors, structure: Any) -> Vectors:
     """Where a search begins: zeros if nothing is given; beside one tensor, lists are one too."""
     if x0 is None:
         return zeros_like_each(right)
-    return _like(name, to_tensor(x0, op=name) if structure.is_leaf() else x0, right, structure)
+    if structure.is_leaf():
+        x0 = to_tensor(x0, beside=right, op=name)
+    return _like(name, x0, right, structure)
 
 
 def _like(name: str, tree: Any, right: Vectors, structure: Any) -> Vectors:
@@ -315,7 +318,7 @@ def _like(name: str, tree: Any, right: Vectors, structure: Any) -> Vectors:
     leaves, found = tree_flatten(tree)
     if found != structure:
         raise TreeError(f"{name}: structure {found}, b has {structure}")
-    tensors = tuple(to_tensor(leaf, op=name) for leaf in leaves)
+    tensors = tuple(to_tensor(leaf, beside=right, op=name) for leaf in leaves)
     shapes = [x.shape for x in tensors], [x.shape for x in right]
     if shapes[0] != shapes[1]:
         raise ShapeError(f"{name}: shapes {shapes[0]}, b has {shapes[1]}")
@@ -331,7 +334,7 @@ def _linear(op: str, operand: str, given: Any, right: Vectors, structure: Any) -
     if given is None:
         return Map(lambda held, v: v, ())
     if not callable(given):
-        matrix = inexact(name, given)
+        matrix = inexact(name, given, *right)
         if len(right) != 1 or matrix.shape != (right[0].shape[:1] * 2 or None):
             shapes = ", ".join(str(x.shape) for x in right)
             raise ShapeError(
@@ -359,7 +362,13 @@ _ONE = tree_flatten([0])[1]
 
 def _dot(x: Vectors, y: Vectors) -> Any:
     """The real part of the scalar product, over all leaves."""
-    return sum((real(vdot(a, b)) for a, b in zip(x, y, strict=True)), zeros(()))
+    zero = zeros((), device=device_of(*x))
+    return sum((real(vdot(a, b)) for a, b in zip(x, y, strict=True)), zero)
+
+
+def _no_steps(beside: Vectors) -> Tensor:
+    """The number of steps before any was taken."""
+    return zeros((), dtype=dtypes.int64, device=device_of(*beside))
 
 
 def _along(x: Vectors, step: Any, y: Vectors) -> Vectors:
@@ -395,7 +404,7 @@ def _iterated(
 
     r = tuple(x - y for x, y in zip(b, apply(start), strict=True))
     z = nearly(r)
-    x, r, _, _, count = while_loop(proceeds, step, (start, r, z, _dot(r, z), to_tensor(0)))
+    x, r, _, _, count = while_loop(proceeds, step, (start, r, z, _dot(r, z), _no_steps(b)))
     return x, where(less_equal(_dot(r, r), enough), 0, maximum(count, 1))
 
 

@@ -86,7 +86,7 @@ def jvp(
                 "jvp: has_aux is set, so a pair (result, auxiliary) is needed"
             )
         result, aux = result if has_aux else (result, None)
-        outputs, shape = tree_flatten(tensor_tree(result, "jvp"))
+        outputs, shape = tree_flatten(tensor_tree(result, "jvp", *points))
     opened = [handler.open(x) for x in outputs]
     values = tree_unflatten(shape, [alias(p) for p, _ in opened])
     pushed = tree_unflatten(shape, [zeros_like(p) if t is None else alias(t) for p, t in opened])
@@ -100,7 +100,8 @@ def _outside(handler: Jvp, x: Any) -> Any:
 
 
 def _checked(position: int, primal: Any, tangent: Any) -> tuple[Tensor, Tensor]:
-    point, move = differentiable(primal, "jvp"), to_tensor(tangent, op="jvp")
+    point = differentiable(primal, "jvp")
+    move = to_tensor(tangent, like=point.device, op="jvp")
     if point.shape != move.shape:
         raise ShapeError(
             f"jvp: tangent {position} has shape {move.shape}, its primal {point.shape}"

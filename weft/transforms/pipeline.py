@@ -48,7 +48,7 @@ def gpipe(stage: Stage, params: Any, xs: Any, mesh: DeviceMesh, axis: str = "sta
     everywhere = vmap(work, (0, 0, 0, None), spmd_axis_name=axis)
 
     def tick(arrived: Tensor, new: Tensor) -> Any:
-        made = everywhere(params, arange(pipe.stages), arrived, new)
+        made = everywhere(params, arange(pipe.stages, device=pipe.xs.device), arrived, new)
         return pipe.onwards(made), made
 
     made = scan(tick, pipe.first(), _delayed(pipe.xs, 0, pipe.fill))[1]
@@ -94,14 +94,14 @@ def one_forward_one_backward(
     def tick(state: Any, row: Any) -> Any:
         arrived, cotangent, kept, gradients = state
         y, by_x, kept, more, value = everywhere(
-            params, arange(pipe.stages), arrived, cotangent, kept, row
+            params, arange(pipe.stages, device=pipe.xs.device), arrived, cotangent, kept, row
         )
         return (pipe.onwards(y), pipe.back(by_x), kept, tree_map(add, gradients, more)), value
 
     rows = (
         _delayed(pipe.xs, 0, 2 * fill),
-        tree_map(lambda t: _delayed(to_tensor(t), fill, fill), targets),
-        pad(ones(len(pipe.xs), dtype=pipe.xs.dtype), (fill, fill)),
+        tree_map(lambda t: _delayed(to_tensor(t, like=pipe.xs.device), fill, fill), targets),
+        pad(ones(len(pipe.xs), dtype=pipe.xs.dtype, device=pipe.xs.device), (fill, fill)),
     )
     none = zeros_like(pipe.first())
     start = (pipe.first(), none, pipe.first(2 * fill + 1), tree_map(zeros_like, params))

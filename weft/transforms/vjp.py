@@ -52,7 +52,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
         inputs = [tape.open(x) for x in watched]
         result = function(*tree_unflatten(structure, watched))
         result, aux = _split_aux(result, has_aux)
-        outputs, shape = tree_flatten(tensor_tree(result, "vjp"))
+        outputs, shape = tree_flatten(tensor_tree(result, "vjp", *leaves))
     roots = [tape.node(x) for x in outputs]
     values = [alias(tape.open(x)) for x in outputs]
 
@@ -83,9 +83,9 @@ def _split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
     return result
 
 
-def differentiable(x: Any, name: str) -> Tensor:
+def differentiable(x: Any, name: str, *beside: Any) -> Tensor:
     """`x` as a tensor that can carry a derivative, or an error with a hint."""
-    tensor = to_tensor(x, op=name)
+    tensor = to_tensor(x, beside=beside, op=name)
     if not dtypes.is_inexact(tensor.dtype):
         raise DifferentiationError(
             f"{name}: cannot differentiate with respect to {tensor.type}"
@@ -101,7 +101,7 @@ def differentiable_tree(tree: Any, name: str) -> Any:
     found = []
     for position, leaf in enumerate(leaves):
         try:
-            found.append(differentiable(leaf, name))
+            found.append(differentiable(leaf, name, *leaves))
         except (ConversionError, DifferentiationError) as error:
             if len(leaves) == 1:
                 raise
@@ -112,12 +112,12 @@ def differentiable_tree(tree: Any, name: str) -> Any:
     return tree_unflatten(structure, found)
 
 
-def tensor_tree(result: Any, name: str) -> Any:
-    """What a transformed function returned, with tensors for leaves."""
+def tensor_tree(result: Any, name: str, *beside: Any) -> Any:
+    """What a transformed function returned, with tensors for leaves; they follow its arguments."""
 
     def convert(leaf: Any) -> Tensor:
         try:
-            return to_tensor(leaf)
+            return to_tensor(leaf, beside=beside)
         except ConversionError:
             raise ConversionError(
                 f"{name}: the function returned {type(leaf).__name__}, not tensors"
@@ -128,7 +128,7 @@ def tensor_tree(result: Any, name: str) -> Any:
 
 
 def _fitted(cotangent: Any, value: Tensor) -> Tensor:
-    tensor = to_tensor(cotangent, op="vjp")
+    tensor = to_tensor(cotangent, like=value.device, op="vjp")
     if tensor.shape != value.shape:
         raise ShapeError(f"vjp: cotangent of shape {tensor.shape} for a result of {value.shape}")
     if isinstance(cotangent, Tensor) and tensor.dtype != value.dtype:
@@ -285,8 +285,9 @@ def linear_transpose(function: Callable[..., Any], *primals: Any) -> Callable[..
     """
 
     def origin(x: Any) -> Tensor:
-        kind = x if isinstance(x, TensorType) else to_tensor(x).type
-        return zeros(kind.shape, dtype=kind.dtype)
+        if isinstance(x, TensorType):
+            return zeros(x.shape, dtype=x.dtype)
+        return zeros_like(to_tensor(x))
 
     pullback: Callable[..., Any] = vjp(function, *tree_map(origin, primals, is_leaf=is_type))[1]
     return pullback

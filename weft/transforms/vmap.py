@@ -13,7 +13,7 @@ from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import prefix_leaves, tree_flatten, tree_map, tree_unflatten
 from weft.core.common.types import TensorType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
@@ -216,13 +216,13 @@ def vmap(
             *spread_axes(in_axes, args, "in_axes"),
             *spread_axes(0, keywords, "in_axes"),
         ]
-        tensors = [to_tensor(x, op="vmap") for x in leaves]
+        tensors = to_tensors("vmap", *leaves)
         size = _batch_size(tensors, axes, axis_size)
 
         def call_function(inputs: list[Tensor]) -> Any:
             positional, named = tree_unflatten(structure, inputs)
             result = function(*positional, **named)
-            return tree_map(lambda x: to_tensor(x, op="vmap"), result)
+            return tree_map(lambda x: to_tensor(x, beside=tuple(tensors), op="vmap"), result)
 
         level = Vmap(size, axis_name, spread_axis)
         return run(level, call_function, tensors, axes, out_axes)

@@ -49,29 +49,58 @@ def scalar(value: Any, dtype: DType, device: Device, op: str = "constant") -> Te
     return wrap(to_array(value, dtype, op), device)
 
 
-def to_tensor(value: Any, *, like: Device | None = None, op: str = "asarray") -> Tensor:
-    """`value` as a tensor of its natural dtype, sharing memory where it can."""
+def to_tensor(
+    value: Any, *, like: Device | None = None, beside: tuple[Any, ...] = (), op: str = "asarray"
+) -> Tensor:
+    """`value` as a tensor of its natural dtype, sharing memory where it can.
+
+    It is made on the device `like`, or on that of the first tensor `beside` it.
+    """
     if isinstance(value, Tensor):
         return value
-    device = current_device() if like is None else like
+    device = like or device_of(*beside) or current_device()
     if type(value) in PYTHON_SCALARS:
         return wrap(to_array(value, None, op), device)
     if isinstance(value, np.ndarray):
         return wrap_shared(checked(value, op).view(np.ndarray), device)
-    if not isinstance(value, np.generic) and (_is_foreign(value) or holds_tensor(value)):
+    if holds_tensor(value):  # it is where its tensors are
+        joined: Tensor = FUNCTIONS["asarray"](value)
+        return joined
+    if not isinstance(value, np.generic) and _is_foreign(value):
         # What lies on a GPU stays there: weft never moves data in silence.
         there = hasattr(value, "__dlpack__") and dlpack.device_of(value)[0] == dlpack.CUDA_KIND
-        made: Tensor = FUNCTIONS["asarray"](value, device=None if there else like)
+        made: Tensor = FUNCTIONS["asarray"](value, device=None if there else device)
         return made
     return wrap(to_array(value, None, op), device)
 
 
+def device_of(*values: Any) -> Device | None:
+    """The device of the first tensor among values, or in lists of them; None if there is none."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value.device
+        if isinstance(value, list | tuple) and (found := device_of(*value)) is not None:
+            return found
+    return None
+
+
+def to_tensors(op: str, *values: Any) -> list[Tensor]:
+    """Values as tensors of their natural dtypes; numbers and lists follow the tensors."""
+    return [to_tensor(value, beside=values, op=op) for value in values]
+
+
 def as_number(
-    op: str, name: str, value: Any, low: float | None = None, high: float | None = None
+    op: str,
+    name: str,
+    value: Any,
+    low: float | None = None,
+    high: float | None = None,
+    beside: tuple[Any, ...] = (),
 ) -> Any:
     """A real parameter that enters arithmetic: a Python number, or a tensor, which stays one.
 
-    The limits are for numbers: reading a tensor would cut it from its derivative.
+    The limits are for numbers: reading a tensor would cut it from its derivative. An array becomes
+    a tensor on the device of what is `beside` it.
     """
     if isinstance(value, Tensor):
         return value
@@ -79,7 +108,7 @@ def as_number(
         as_real(op, name, value, low, high)
         return value
     if isinstance(value, np.ndarray | np.generic) or _is_foreign(value):
-        return to_tensor(value, op=f"{op}: {name}")
+        return to_tensor(value, beside=beside, op=f"{op}: {name}")
     raise DTypeError(f"{op}: {name} must be a number or a tensor, got {shown(value)}")
 
 

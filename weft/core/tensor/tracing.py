@@ -183,13 +183,13 @@ def trace_tree(
         inputs = [abstract(recorder, leaf) for leaf in leaves]
         positional, named = tree_unflatten(structure, inputs)
         outputs, shape = tree_flatten(function(*positional, **named))
-        tensors = [_output(x) for x in outputs]
+        tensors = [_output(x, inputs) for x in outputs]
     return recorder.finish(tensors, getattr(function, "__name__", "trace")), shape
 
 
-def _output(x: Any) -> Tensor:
+def _output(x: Any, inputs: list[Tensor]) -> Tensor:
     if isinstance(x, Tensor) or type(x) in PYTHON_SCALARS:
-        return to_tensor(x)
+        return to_tensor(x, beside=tuple(inputs))
     raise ConversionError(f"trace: the function returned {type(x).__name__}, not tensors")
 
 

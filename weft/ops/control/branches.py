@@ -31,6 +31,7 @@ from weft.ops.control.subgraphs import (
     either,
     mismatch,
     owned_results,
+    place_alike,
     places,
     pulled,
     pushed,
@@ -228,7 +229,7 @@ def _branch(
     for function, label in zip(functions, labels, strict=True):
         as_function(op, label, function)
     leaves, structure = tree_flatten(operands)
-    tensors = as_operands(op, leaves)
+    tensors = as_operands(op, leaves, (index,) if given else ())
 
     def flat(function: Callable[..., Any]) -> Recording:
         def run(*values: Tensor) -> Any:
@@ -239,6 +240,7 @@ def _branch(
         return recording
 
     recordings = [flat(function) for function in functions]
+    place_alike(recordings)
     _agree(op, recordings, labels)
     captures, branches = close(*recordings)
     first = next(iter((*tensors, *captures)), index)

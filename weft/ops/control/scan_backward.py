@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from weft.core.common.slots import FUNCTIONS
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
@@ -82,8 +80,10 @@ class Transposed:
         while ref[0].op in (copy_op, broadcast_op):
             (ref,) = ref[0].inputs
         given = dict(zip(self.constants, self.captures, strict=False))
-        value = given[ref]._impl.data if ref in given else None
-        return type(value) is np.ndarray and value.size == 1 and not value.any()
+        value = given.get(ref)
+        if value is None or value.size != 1 or value.owner is not None or not value.is_realized:
+            return False
+        return not value.host().any()
 
 
 def _results(nodes: Iterable[OutputRefs]) -> list[Ref]:

@@ -23,7 +23,7 @@ from weft.core.common.trees import tree_flatten
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace, subgraphs
-from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, device_of, scalar, to_tensor
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
@@ -86,8 +86,9 @@ class Recording:
             inputs = [recorder.input(place.type, place.device) for place in places]
             result = function(*inputs)
         self.recorder = recorder
-        self.device = places[0].device if places else current_device()
         self.outputs, self.structure = tree_flatten(result)
+        known = places[0].device if places else device_of(*recorder.captured, *self.outputs)
+        self.device: Device | None = known
         for leaf in self.outputs:
             if not isinstance(leaf, (Tensor, np.ndarray, np.generic, *PYTHON_SCALARS)):
                 raise ConversionError(
@@ -105,7 +106,7 @@ class Recording:
         if not isinstance(leaf, Tensor):
             number = type(leaf) in PYTHON_SCALARS
             if number and dtype is not None and weak(leaf, dtype) == dtype:
-                leaf = scalar(leaf, dtype, self.device)
+                leaf = scalar(leaf, dtype, self.device or current_device())
             self.outputs[position] = leaf = to_tensor(leaf, like=self.device)
         return leaf.type
 
@@ -157,6 +158,13 @@ def interned(trace: Trace) -> Trace:
     outputs = tuple((numbers[node], slot) for node, slot in trace.outputs)
     effects = tuple(numbers[node] for node in trace.effects)
     return _interned.setdefault((inputs, calls, outputs, effects, trace.name), trace)
+
+
+def place_alike(recordings: Sequence[Recording]) -> None:
+    """Have numbers that a function returns be where another one, which uses tensors, has them."""
+    known = next((r.device for r in recordings if r.device is not None), None)
+    for recording in recordings:
+        recording.device = recording.device or known
 
 
 def places(tensors: Sequence[Tensor]) -> tuple[Place, ...]:

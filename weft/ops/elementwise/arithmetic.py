@@ -431,7 +431,7 @@ def where(
         c, a, b = condition._impl, x1._impl, x2._impl
         if c.dtype is dtypes.bool_ and a.dtype is b.dtype and c.shape == a.shape == b.shape:
             return call(where_op, (condition, x1, x2), {})
-    mask = to_tensor(condition, op="where")
+    mask = to_tensor(condition, beside=(x1, x2), op="where")
     if not dtypes.is_bool(mask.dtype):
         raise DTypeError(f"where: the condition must be bool, got {dtypes.name_of(mask.dtype)}")
     if not isinstance(x1, Tensor) and not isinstance(x2, Tensor):

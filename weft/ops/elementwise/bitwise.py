@@ -13,7 +13,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.slots import public
 from weft.core.common.types import DType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.ops.elementwise.comparison import equal, not_equal
 from weft.ops.families import BinaryOperation, UnaryOperation
@@ -153,8 +153,7 @@ popcount = bitwise_count
 
 def _truths(op: str, *args: Any) -> list[Tensor]:
     """Which elements are true; Python numbers go where the tensors beside them are."""
-    device = next((x.device for x in args if isinstance(x, Tensor)), None)
-    tensors = (to_tensor(x, like=device, op=op) for x in args)
+    tensors = to_tensors(op, *args)
     return [t if dtypes.is_bool(t.dtype) else not_equal(t, 0) for t in tensors]
 
 

@@ -170,7 +170,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
     >>> clip([-2.0, 0.5, 3.0], 0, 1).tolist()
     [0.0, 0.5, 1.0]
     """
-    held = to_tensor(x, op="clip")
+    held = to_tensor(x, beside=(min, max), op="clip")
     if min is not None:
         held = maximum(held, min)
     if max is not None:
@@ -183,8 +183,8 @@ def isclose(
     x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether |x1 - x2| <= atol + rtol·|x2|, elementwise; equal infinities are close."""
-    rtol = as_number("isclose", "rtol", rtol, low=0)
-    atol = as_number("isclose", "atol", atol, low=0)
+    rtol = as_number("isclose", "rtol", rtol, low=0, beside=(x1, x2))
+    atol = as_number("isclose", "atol", atol, low=0, beside=(x1, x2))
     x, y = as_tensors("isclose", x1, x2)
     dtype = dtypes.promote(x.dtype, y.dtype, op="isclose")
     if not dtypes.is_inexact(dtype):

@@ -14,7 +14,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError
@@ -253,7 +253,7 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
 @public
 def ldexp(x1: Any, x2: Any, /) -> Tensor:
     """x1 * 2**x2 for an integer x2, rounded once; a derivative flows to x1 alone."""
-    x, exponent = (to_tensor(v, op="ldexp") for v in (x1, x2))
+    x, exponent = to_tensors("ldexp", x1, x2)
     if not dtypes.is_integer(exponent.dtype):
         raise DTypeError(
             f"ldexp: operand 1: the exponent must be an integer, got"

@@ -27,17 +27,17 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
 
 
-def _real(op: str, x: Any) -> Tensor:
+def _real(op: str, x: Any, *beside: Any) -> Tensor:
     """A real tensor."""
-    tensor = to_tensor(x, op=op)
+    tensor = to_tensor(x, beside=beside, op=op)
     if dtypes.is_complex(tensor.dtype) or dtypes.is_bool(tensor.dtype):
         raise DTypeError(f"{op}: takes real numbers, got {dtypes.name_of(tensor.dtype)}")
     return tensor
 
 
-def _float(op: str, x: Any) -> Tensor:
+def _float(op: str, x: Any, *beside: Any) -> Tensor:
     """A real tensor of floats; integers become the default float."""
-    tensor = _real(op, x)
+    tensor = _real(op, x, *beside)
     return tensor if dtypes.is_floating(tensor.dtype) else cast(tensor, default_float())
 
 
@@ -78,15 +78,15 @@ def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Tensor:
 @public
 def leaky_relu(x: Any, /, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, `negative_slope` · x elsewhere."""
-    t = _float("leaky_relu", x)
-    slope = as_number("leaky_relu", "negative_slope", negative_slope)
+    t = _float("leaky_relu", x, negative_slope)
+    slope = as_number("leaky_relu", "negative_slope", negative_slope, beside=(t,))
     return where(t > 0, t, t * slope)
 
 
 @public
 def prelu(x: Any, weight: Any, /) -> Tensor:
     """`leaky_relu` with a learned slope: one number, or one for each feature (axis 1)."""
-    t, slope = _float("prelu", x), _float("prelu", weight)
+    t, slope = _float("prelu", x, weight), _float("prelu", weight, x)
     if slope.size != 1:
         features = t.shape[1] if t.ndim > 1 else t.size
         if slope.shape != (features,):
@@ -105,8 +105,8 @@ def _exponential_below(t: Any, alpha: float = 1.0) -> Any:
 @public
 def elu(x: Any, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha · (e^x − 1) elsewhere."""
-    t = _float("elu", x)
-    return where(t > 0, t, _exponential_below(t, as_number("elu", "alpha", alpha)))
+    t = _float("elu", x, alpha)
+    return where(t > 0, t, _exponential_below(t, as_number("elu", "alpha", alpha, beside=(t,))))
 
 
 @public
@@ -119,10 +119,10 @@ def selu(x: Any, /) -> Tensor:
 @public
 def celu(x: Any, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha · (e^(x/alpha) − 1) elsewhere."""
-    alpha = as_number("celu", "alpha", alpha)
+    alpha = as_number("celu", "alpha", alpha, beside=(x,))
     if alpha == 0:
         raise ArgumentError("celu: alpha must not be 0")
-    t = _float("celu", x)
+    t = _float("celu", x, alpha)
     return where(t > 0, t, _exponential_below(t / alpha, alpha))
 
 
@@ -151,10 +151,10 @@ def swish(x: Any, /) -> Tensor:
 @public
 def softplus(x: Any, /, beta: float = 1.0) -> Tensor:
     """log(1 + e^(beta·x)) / beta, without overflow."""
-    beta = as_number("softplus", "beta", beta)
+    beta = as_number("softplus", "beta", beta, beside=(x,))
     if beta == 0:
         raise ArgumentError("softplus: beta must not be 0")
-    t = _float("softplus", x) * beta
+    t = _float("softplus", x, beta) * beta
     above = where(t > 0, t, 0)
     return (above + log1p(exp(where(t > 0, -t, t)))) / beta
 
@@ -199,24 +199,25 @@ def tanhshrink(x: Any, /) -> Tensor:
 @public
 def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x moved toward 0 by `threshold`, stopping at 0."""
-    t = _float("softshrink", x)
-    threshold = as_number("softshrink", "threshold", threshold)
+    t = _float("softshrink", x, threshold)
+    threshold = as_number("softshrink", "threshold", threshold, beside=(t,))
     return where(t > threshold, t - threshold, where(t < -threshold, t + threshold, t * 0))
 
 
 @public
 def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x where |x| exceeds `threshold`, else 0."""
-    t = _float("hardshrink", x)
-    inside = absolute(t) <= as_number("hardshrink", "threshold", threshold)
+    t = _float("hardshrink", x, threshold)
+    inside = absolute(t) <= as_number("hardshrink", "threshold", threshold, beside=(t,))
     return where(inside, 0, t)
 
 
 @public
 def threshold(x: Any, /, level: float, value: float) -> Tensor:
     """x where it exceeds `level`, else `value`."""
-    t = _float("threshold", x)
-    level, value = as_number("threshold", "level", level), as_number("threshold", "value", value)
+    t = _float("threshold", x, level, value)
+    level = as_number("threshold", "level", level, beside=(t,))
+    value = as_number("threshold", "value", value, beside=(t,))
     return where(t <= level, value, t)
 
 

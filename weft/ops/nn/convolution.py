@@ -14,6 +14,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
+from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops.base import call
@@ -177,7 +178,7 @@ def padding_widths(
 def _finish(op: str, made: Tensor, bias: Any, rank: int, batched: bool) -> Tensor:
     """Add the bias and take the batch axis away again."""
     if bias is not None:
-        (offset,) = numbers(op, bias)
+        (offset,) = numbers(op, to_tensor(bias, like=made.device, op=op))
         features = made.shape[1]
         if offset.shape != (features,):
             raise ShapeError(f"{op}: bias: expected shape ({features},), got {offset.shape}")

@@ -112,7 +112,8 @@ def _shifted(paths: Tensor, by: int) -> Tensor:
 
 def _checked(log_probs: Any, targets: Any, ends: Any, counts: Any) -> Any:
     """Scores of at least 32 bits, labels, and how many steps and labels of each row count."""
-    scores, labels = inexact("ctc_loss", log_probs), to_tensor(targets, op="ctc_loss: targets")
+    scores = inexact("ctc_loss", log_probs, targets, ends, counts)
+    labels = to_tensor(targets, like=scores.device, op="ctc_loss: targets")
     if dtypes.is_complex(scores.dtype) or not dtypes.is_integer(labels.dtype):
         raise DTypeError(
             f"ctc_loss: expected real log_probs and integer targets, got {scores.dtype} and"
@@ -139,7 +140,7 @@ def _lengths(name: str, given: Any, rows: int, most: int, device: Device) -> Ten
     """One length for each row, from 0 to `most`; a longer one raises where it is read."""
     if given is None:
         return full((rows,), most, dtype=dtypes.int64, device=device)
-    found = to_tensor(given, op=f"ctc_loss: {name}")
+    found = to_tensor(given, like=device, op=f"ctc_loss: {name}")
     if found.shape != (rows,) or not dtypes.is_integer(found.dtype):
         raise ShapeError(
             f"ctc_loss: {name}: expected {rows} integers, got {found.dtype} of shape {found.shape}"

@@ -14,7 +14,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
-from weft.core.tensor.convert import as_number, to_tensor
+from weft.core.tensor.convert import as_number, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -48,9 +48,9 @@ def _wide(dtype: DType) -> DType:
     return dtypes.float32 if dtypes.is_narrow(dtype) else dtype
 
 
-def _pair(op: str, prediction: Any, target: Any) -> tuple[Any, Any]:
-    """Prediction and target as floats of one shape."""
-    x, y = as_tensors(op, prediction, target)
+def _pair(op: str, prediction: Any, target: Any, *beside: Any) -> tuple[Any, Any]:
+    """Prediction and target as floats of one shape; they follow tensors `beside` them."""
+    x, y = as_tensors(op, prediction, target, beside=beside)
     x, y = inexact(op, x), inexact(op, y)
     if x.shape != y.shape:
         raise ShapeError(
@@ -80,7 +80,7 @@ def smooth_l1_loss(
     prediction: Any, /, target: Any, *, beta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Squared differences over 2·beta below `beta`, absolute ones less beta/2 above."""
-    beta = as_number("smooth_l1_loss", "beta", beta, low=0)
+    beta = as_number("smooth_l1_loss", "beta", beta, low=0, beside=(prediction, target))
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
     x, y = _pair("smooth_l1_loss", prediction, target)
@@ -93,7 +93,7 @@ def huber_loss(
     prediction: Any, /, target: Any, *, delta: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Half the squared differences below `delta`, growing linearly above."""
-    delta = as_number("huber_loss", "delta", delta)
+    delta = as_number("huber_loss", "delta", delta, beside=(prediction, target))
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     x, y = _pair("huber_loss", prediction, target)
@@ -125,11 +125,11 @@ def cross_entropy(
     Classes are integers of the shape of `logits` without its class axis (`axis`, or the only one of
     a single example); probabilities are floats of its full shape.
     """
-    x, name = inexact("cross_entropy", logits), "cross_entropy"
+    x, name = inexact("cross_entropy", logits, target, weight), "cross_entropy"
     classes = normalize_axis(name, 0 if x.ndim == 1 else axis, x.ndim)
-    label_smoothing = as_number(name, "label_smoothing", label_smoothing, 0, 1)
+    label_smoothing = as_number(name, "label_smoothing", label_smoothing, 0, 1, (x,))
     scores: Any = moveaxis(FUNCTIONS["log_softmax"](x, classes), classes, -1)
-    y: Any = to_tensor(target, op=name)
+    y: Any = to_tensor(target, like=x.device, op=name)
     if dtypes.is_integer(y.dtype):
         in_rows = scores.size >= _MANY
         return _class_loss(
@@ -141,13 +141,13 @@ def cross_entropy(
     spread = moveaxis(inexact(name, y), classes, -1) * (1 - label_smoothing)
     terms = (spread + label_smoothing / max(count, 1)) * scores
     if weight is not None:
-        terms = terms * _class_weight(name, weight, count)
+        terms = terms * _class_weight(name, weight, count, x)
     losses: Any = -reduce(reduce_sum_op, terms, -1, False)
     return reduced(name, losses, reduction)
 
 
-def _class_weight(op: str, weight: Any, count: int) -> Any:
-    given = inexact(op, weight)
+def _class_weight(op: str, weight: Any, count: int, scores: Tensor) -> Any:
+    given = inexact(op, weight, scores)
     if given.shape != (count,):
         raise ShapeError(f"{op}: weight: expected shape ({count},), got {given.shape}")
     return given
@@ -177,7 +177,7 @@ def _class_loss(
     losses = -(_picked_in_rows if in_rows else _picked)(op, scores, safe)
     rows = None
     if weight is not None:
-        by_class = _class_weight(op, weight, scores.shape[-1])
+        by_class = _class_weight(op, weight, scores.shape[-1], scores)
         rows = _picked(op, by_class, safe, shared=True)
         losses = losses * rows
     if smoothing:
@@ -231,9 +231,9 @@ def nll_loss(
     axis: int = 1,
 ) -> Tensor:
     """Negative log-likelihood of integer classes, given log-probabilities along `axis`."""
-    x = inexact("nll_loss", log_probabilities)
+    x = inexact("nll_loss", log_probabilities, target, weight)
     classes = normalize_axis("nll_loss", 0 if x.ndim == 1 else axis, x.ndim)
-    scores, y = moveaxis(x, classes, -1), to_tensor(target, op="nll_loss")
+    scores, y = moveaxis(x, classes, -1), to_tensor(target, like=x.device, op="nll_loss")
     return _class_loss("nll_loss", scores, y, weight, ignore_index, 0.0, reduction)
 
 
@@ -256,7 +256,9 @@ def _bounded_log(p: Any) -> Any:
 
 
 def _weighted(op: str, losses: Any, weight: Any, name: str = "weight") -> Any:
-    return losses if weight is None else losses * to_tensor(weight, op=f"{op}: {name}")
+    if weight is None:
+        return losses
+    return losses * to_tensor(weight, like=losses.device, op=f"{op}: {name}")
 
 
 @public
@@ -301,7 +303,7 @@ def kl_div(
 @public
 def cosine_similarity(x1: Any, x2: Any, /, *, axis: int = 1, eps: float = 1e-8) -> Tensor:
     """Cosine of the angle between vectors along an axis; norms below `eps` count as `eps`."""
-    eps = as_number("cosine_similarity", "eps", eps)
+    eps = as_number("cosine_similarity", "eps", eps, beside=(x1, x2))
     a, b = (inexact("cosine_similarity", x) for x in as_tensors("cosine_similarity", x1, x2))
     left, right = (_at_least(vector_norm(t, axis=axis, keepdims=True), eps) for t in (a, b))
     product: Any = (a / left) * (b / right)
@@ -318,7 +320,7 @@ def pairwise_distance(
 ) -> Tensor:
     """The `p`-norm of x1 − x2 + eps along the last axis: the distance of each pair of vectors."""
     a, b = (inexact("pairwise_distance", x) for x in as_tensors("pairwise_distance", x1, x2))
-    eps = as_number("pairwise_distance", "eps", eps)
+    eps = as_number("pairwise_distance", "eps", eps, beside=(a,))
     return vector_norm(a - b + eps, axis=-1, ord=p, keepdims=keepdims)
 
 
@@ -327,9 +329,9 @@ def cosine_embedding_loss(
     x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """1 − cosine for target 1; what the cosine exceeds `margin` by for target −1."""
-    margin = as_number("cosine_embedding_loss", "margin", margin)
+    x1, x2, y = to_tensors("cosine_embedding_loss", x1, x2, target)
+    margin = as_number("cosine_embedding_loss", "margin", margin, beside=(x1,))
     cosine: Any = cosine_similarity(x1, x2, axis=-1)
-    y: Any = to_tensor(target, op="cosine_embedding_loss")
     losses = where(y == 1, 1 - cosine, FUNCTIONS["relu"](cosine - margin))
     return reduced("cosine_embedding_loss", losses, reduction)
 
@@ -347,7 +349,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """The distance itself for target 1, max(0, margin − distance) for target −1."""
     x, y = _pair("hinge_embedding_loss", prediction, target)
-    margin = as_number("hinge_embedding_loss", "margin", margin)
+    margin = as_number("hinge_embedding_loss", "margin", margin, beside=(x,))
     losses = where(y == 1, x, FUNCTIONS["relu"](margin - x))
     return reduced("hinge_embedding_loss", losses, reduction)
 
@@ -364,9 +366,10 @@ def margin_ranking_loss(
     x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """max(0, margin − target · (x1 − x2)): target 1 wants `x1` larger, −1 smaller."""
-    a, b = _pair("margin_ranking_loss", x1, x2)
-    margin = as_number("margin_ranking_loss", "margin", margin)
-    losses = FUNCTIONS["relu"](margin - to_tensor(target, op="margin_ranking_loss") * (a - b))
+    name = "margin_ranking_loss"
+    a, b = _pair(name, x1, x2, target)
+    margin = as_number(name, "margin", margin, beside=(a,))
+    losses = FUNCTIONS["relu"](margin - to_tensor(target, like=a.device, op=name) * (a - b))
     return reduced("margin_ranking_loss", losses, reduction)
 
 
@@ -383,19 +386,20 @@ def multi_margin_loss(
 ) -> Tensor:
     """The mean of max(0, margin − score of the class + other scores)^p over all classes (N, C)."""
     name = "multi_margin_loss"
-    x: Any = inexact(name, scores)
-    y: Any = to_tensor(target, op=name)
+    x: Any = inexact(name, scores, target, weight)
+    y: Any = to_tensor(target, like=x.device, op=name)
     if not dtypes.is_integer(y.dtype):
         raise DTypeError(f"{name}: target classes are integers, got {dtypes.name_of(y.dtype)}")
     if x.ndim not in (1, 2) or y.shape != x.shape[:-1]:
         raise ShapeError(f"{name}: scores (N, C), target (N): {x.shape}, {y.shape}")
-    margin, power = as_number(name, "margin", margin), as_choice(name, "p", p, (1, 2))
+    margin = as_number(name, "margin", margin, beside=(x,))
+    power = as_choice(name, "p", p, (1, 2))
     classes, count = cast(y, dtypes.int64), x.shape[-1]
     own = reshape(_picked(name, x, classes), (*y.shape, 1))
     over: Any = FUNCTIONS["relu"](margin - own + x)
     terms = over * over if power == 2 else over
     if weight is not None:
-        by_class = _class_weight(name, weight, count)
+        by_class = _class_weight(name, weight, count, x)
         terms = terms * reshape(_picked(name, by_class, classes, shared=True), (*y.shape, 1))
     others = FUNCTIONS["arange"](count, device=x.device) != reshape(classes, (*y.shape, 1))
     losses: Any = reduce(reduce_sum_op, where(others, terms, 0), -1, False)
@@ -432,10 +436,10 @@ def triplet_margin_loss(
 
     With `swap`, the negative is as far away as it is from the nearer of anchor and positive.
     """
-    margin = as_number("triplet_margin_loss", "margin", margin)
-    eps = as_number("triplet_margin_loss", "eps", eps)
-    a, close = _pair("triplet_margin_loss", anchor, positive)
-    _, far = _pair("triplet_margin_loss", anchor, negative)
+    a, close = _pair("triplet_margin_loss", anchor, positive, negative)
+    _, far = _pair("triplet_margin_loss", a, negative)
+    margin = as_number("triplet_margin_loss", "margin", margin, beside=(a,))
+    eps = as_number("triplet_margin_loss", "eps", eps, beside=(a,))
     near: Any = vector_norm(a - close + eps, axis=-1, ord=p)
     apart: Any = vector_norm(a - far + eps, axis=-1, ord=p)
     if as_flag("triplet_margin_loss", "swap", swap):
@@ -457,7 +461,7 @@ def poisson_nll_loss(
 ) -> Tensor:
     """Negative log-likelihood of counts; `full` adds Stirling's term for counts above 1."""
     x, y = _pair("poisson_nll_loss", prediction, target)
-    eps = as_number("poisson_nll_loss", "eps", eps)
+    eps = as_number("poisson_nll_loss", "eps", eps, beside=(x,))
     is_log = as_flag("poisson_nll_loss", "log_input", log_input)
     losses: Any = exp(x) - y * x if is_log else x - y * log(x + eps)
     if as_flag("poisson_nll_loss", "full", full):
@@ -482,9 +486,9 @@ def gaussian_nll_loss(
 
     There is one variance for each element, for each row of the last axis, or for all.
     """
-    x, y = _pair("gaussian_nll_loss", mean, target)
-    eps = as_number("gaussian_nll_loss", "eps", eps)
-    var = _at_least(_variance_of(x, inexact("gaussian_nll_loss", variance)), eps)
+    x, y = _pair("gaussian_nll_loss", mean, target, variance)
+    eps = as_number("gaussian_nll_loss", "eps", eps, beside=(x,))
+    var = _at_least(_variance_of(x, inexact("gaussian_nll_loss", variance, x)), eps)
     losses = 0.5 * (log(var) + (x - y) * (x - y) / var)
     if as_flag("gaussian_nll_loss", "full", full):
         losses = losses + 0.5 * log_of(2 * pi)

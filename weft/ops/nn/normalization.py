@@ -31,9 +31,9 @@ from weft.ops.reduction import reduce, reduce_max_op, reduce_sum_op
 from weft.ops.view.reshape import reshape
 
 
-def _wide(op: str, x: Any) -> tuple[Any, DType]:
+def _wide(op: str, x: Any, *beside: Any) -> tuple[Any, DType]:
     """A real tensor in the dtype its statistics are taken in, and the dtype of the result."""
-    tensor = inexact(op, x)
+    tensor = inexact(op, x, *beside)
     if dtypes.is_complex(tensor.dtype):
         raise DTypeError(f"{op}: takes real numbers, got {dtypes.name_of(tensor.dtype)}")
     wide = dtypes.float32 if dtypes.is_narrow(tensor.dtype) else tensor.dtype
@@ -53,7 +53,8 @@ def _inverse_root(variance: Any) -> Any:
 @public
 def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the `p`-norm along an axis, or by `eps` where the norm is smaller."""
-    t, eps = inexact("normalize", x), as_number("normalize", "eps", eps)
+    t = inexact("normalize", x, eps)
+    eps = as_number("normalize", "eps", eps, beside=(t,))
     size: Any = vector_norm(t, axis=axis, keepdims=True, ord=p)
     return t / where(size > eps, size, eps)
 
@@ -64,7 +65,7 @@ def layer_norm(
     x: Any, /, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
     """Mean 0 and variance 1 over the last axes, whose shape is given; then scale and shift."""
-    t, dtype = _wide("layer_norm", x)
+    t, dtype = _wide("layer_norm", x, weight, bias)
     axes = _last_axes("layer_norm", t.shape, normalized_shape)
     made = _standard("layer_norm", t, axes, eps)
     return _affine("layer_norm", made, weight, bias, t.shape[t.ndim - len(axes) :], dtype)
@@ -79,7 +80,7 @@ def _last_axes(op: str, shape: Shape, wanted: Any) -> Shape:
 
 def _standard(op: str, t: Any, axes: Shape, eps: float) -> Any:
     """Mean 0 and variance 1 over axes."""
-    eps = as_number(op, "eps", eps)
+    eps = as_number(op, "eps", eps, beside=(t,))
     centred = t - _mean(t, axes)
     return centred * _inverse_root(_mean(centred * centred, axes) + eps)
 
@@ -89,7 +90,7 @@ def _affine(op: str, t: Any, weight: Any, bias: Any, shape: Shape, dtype: DType)
     for what, value in (("weight", weight), ("bias", bias)):
         if value is None:
             continue
-        factor = inexact(op, value)
+        factor = inexact(op, value, t)
         if factor.size != prod(shape) or (factor.ndim > 1 and factor.shape != shape):
             raise ShapeError(f"{op}: {what}: expected shape {shape}, got {factor.shape}")
         factor = cast(reshape(factor, shape), t.dtype)
@@ -103,9 +104,11 @@ def rms_norm(
     x: Any, /, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> Tensor:
     """Divide by the root mean square over the last axes; `eps` is the dtype's own by default."""
-    t, dtype = _wide("rms_norm", x)
+    t, dtype = _wide("rms_norm", x, weight)
     axes = _last_axes("rms_norm", t.shape, normalized_shape)
-    small = dtypes.finfo(dtype).eps if eps is None else as_number("rms_norm", "eps", eps)
+    small: Any = dtypes.finfo(dtype).eps
+    if eps is not None:
+        small = as_number("rms_norm", "eps", eps, beside=(t,))
     made = t * _inverse_root(_mean(t * t, axes) + small)
     return _affine("rms_norm", made, weight, None, t.shape[t.ndim - len(axes) :], dtype)
 
@@ -123,7 +126,7 @@ def group_norm(
     x: Any, /, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
     """Normalise each group of features of `x` (N, C, …) on its own; then scale and shift."""
-    t, dtype = _wide("group_norm", x)
+    t, dtype = _wide("group_norm", x, weight, bias)
     features = _features("group_norm", t)
     groups = as_integer("group_norm", "groups", groups, low=1)
     if features % groups:
@@ -137,7 +140,7 @@ def group_norm(
 @public
 def instance_norm(x: Any, /, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
     """Normalise each feature of each example of `x` (N, C, …) over its space axes."""
-    t, dtype = _wide("instance_norm", x)
+    t, dtype = _wide("instance_norm", x, weight, bias)
     features = _features("instance_norm", t)
     if t.ndim < 3:
         raise ShapeError(f"instance_norm: expected (N, C, space…), got shape {t.shape}")
@@ -164,11 +167,11 @@ def batch_norm(
     In training the statistics are the batch's own, and the running ones move toward them by
     `momentum` (the variance without bias); otherwise the running ones are used and stay.
     """
-    t, dtype = _wide("batch_norm", x)
+    t, dtype = _wide("batch_norm", x, running_mean, running_var, weight, bias)
     features = _features("batch_norm", t)
     shape = (features, *(1,) * (t.ndim - 2))
     eps, momentum = (
-        as_number("batch_norm", what, value)
+        as_number("batch_norm", what, value, beside=(t,))
         for what, value in (("eps", eps), ("momentum", momentum))
     )
     if (running_mean is None) != (running_var is None):
@@ -177,7 +180,7 @@ def batch_norm(
         if running_mean is None:
             raise ArgumentError("batch_norm: running statistics are needed outside training")
         mean, var = (
-            cast(reshape(inexact("batch_norm", s), shape), t.dtype)
+            cast(reshape(inexact("batch_norm", s, t), shape), t.dtype)
             for s in (running_mean, running_var)
         )
         made = (t - mean) * _inverse_root(var + eps)
@@ -202,7 +205,7 @@ def batch_norm(
 
 def _moved(running: Any, found: Any, momentum: float) -> Tensor:
     """A running statistic moved toward the batch's; it carries no derivative."""
-    old = inexact("batch_norm", running)
+    old = inexact("batch_norm", running, found)
     new = cast(reshape(FUNCTIONS["stop_gradient"](found), old.shape), old.dtype)
     return old + momentum * (new - old)
 
@@ -218,7 +221,7 @@ def local_response_norm(
         raise ShapeError(f"local_response_norm: expected (N, C, space…), got shape {t.shape}")
     size = as_integer("local_response_norm", "size", size, low=1)
     alpha, beta, k = (
-        as_number("local_response_norm", what, value)
+        as_number("local_response_norm", what, value, beside=(t,))
         for what, value in (("alpha", alpha), ("beta", beta), ("k", k))
     )
     rows = reshape(t * t, (t.shape[0], 1, features, prod(t.shape[2:])))
@@ -239,8 +242,8 @@ def _padded_rows(rows: Any, size: int) -> Any:
 @public
 def dropout(x: Any, /, rate: float, key: Any) -> Tensor:
     """Set elements to 0 with probability `rate` and scale the others up, so that the mean stays."""
-    t = inexact("dropout", x)
-    rate = as_number("dropout", "rate", rate)
+    t = inexact("dropout", x, key)
+    rate = as_number("dropout", "rate", rate, beside=(t,))
     if not 0 <= rate < 1:
         raise ArgumentError(f"dropout: rate must be in [0, 1), got {rate}")
     if rate == 0:
@@ -257,7 +260,7 @@ def gumbel_softmax(
     The lower `tau`, the closer to a choice of one. `hard` gives the choice itself, 0 or 1, with the
     derivative of the soft one.
     """
-    scores: Any = inexact("gumbel_softmax", logits)
+    scores: Any = inexact("gumbel_softmax", logits, key)
     if dtypes.is_complex(scores.dtype):
         raise DTypeError("gumbel_softmax: complex logits have no order")
     i = normalize_axis("gumbel_softmax", axis, scores.ndim)
@@ -292,14 +295,15 @@ def scaled_dot_product_attention(
     (axis -3) serves several query heads. `dropout_rate` of the weights are dropped by a key.
     """
     name = "scaled_dot_product_attention"
-    (q, dtype), (k, _), (v, _) = (_wide(name, x) for x in (query, key, value))
+    (q, dtype), (k, _), (v, _) = (_wide(name, x, query, key, value) for x in (query, key, value))
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ShapeError(
             f"{name}: query … L E, key … S E, value … S V (shapes {q.shape}, {k.shape}, {v.shape})"
         )
     if as_flag(name, "enable_gqa", enable_gqa):
         k, v = (_shared_heads(name, q, x) for x in (k, v))
-    factor = (q.shape[-1] or 1) ** -0.5 if scale is None else as_number(name, "scale", scale)
+    factor = (q.shape[-1] or 1) ** -0.5 if scale is None else scale
+    factor = as_number(name, "scale", factor, beside=(q,))
     scores: Any = product_of(name, q * factor, swap(k))
     seen: Any = None
     if as_flag(name, "is_causal", is_causal):
@@ -310,7 +314,7 @@ def scaled_dot_product_attention(
     if type(dropout_rate) is not float or dropout_rate:
         if dropout_key is None:
             raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
-        rate = as_number(name, "dropout_rate", dropout_rate)
+        rate = as_number(name, "dropout_rate", dropout_rate, beside=(q,))
         if not 0 <= rate < 1:
             raise ArgumentError(f"{name}: dropout_rate must be in [0, 1), got {rate}")
         parts = where(bernoulli(dropout_key, 1 - rate, parts.shape), parts, 0)
@@ -339,7 +343,7 @@ def _shared_heads(op: str, q: Any, x: Any) -> Any:
 
 def _masked(op: str, scores: Any, seen: Any, mask: Any) -> tuple[Any, Any]:
     """Scores and what may be seen of them, with a mask."""
-    given: Any = to_tensor(mask, op=op)
+    given: Any = to_tensor(mask, like=scores.device, op=op)
     if broadcast_shape(op, scores.shape, given.shape) != scores.shape:
         raise ShapeError(f"{op}: mask of shape {given.shape} for scores {scores.shape}")
     if dtypes.is_bool(given.dtype):

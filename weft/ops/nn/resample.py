@@ -24,7 +24,7 @@ from weft.core.common.parameters import (
 )
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, Shape
-from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.tensor.convert import to_tensor, to_tensors, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
@@ -232,8 +232,9 @@ def grid_sample(
 
     Outside, `padding_mode` reads zeros, the border, or the reflection. Differentiable in both.
     """
-    image: Any = to_tensor(x, op="grid_sample")
-    places: Any = to_tensor(grid, op="grid_sample")
+    image: Any
+    places: Any
+    image, places = to_tensors("grid_sample", x, grid)
     if image.ndim != 4 or places.ndim != 4 or places.shape[-1] != 2 or 0 in image.shape[2:]:
         raise ShapeError(f"grid_sample: (N, C, H, W), (N, H, W, 2): {image.shape}, {places.shape}")
     if image.shape[0] != places.shape[0]:

@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.types import Array, DType, Shape
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import holds_tensor, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
@@ -83,7 +83,7 @@ def parameter(op: str, key: Tensor, dtype: DType, value: Any) -> Tensor:
     tensor = to_tensor(value, like=key.device, op=op)
     if dtypes.is_complex(tensor.dtype) or dtypes.is_bool(tensor.dtype):
         raise DTypeError(f"{op}: parameters are real, got {dtypes.name_of(tensor.dtype)}")
-    if isinstance(value, Tensor | np.ndarray):
+    if isinstance(value, Tensor | np.ndarray) or holds_tensor(value):
         return cast(tensor, dtype)
     return asarray(value, dtype=dtype, device=key.device)
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.types import Array, DType, Shape
-from weft.core.tensor.convert import to_tensor, wrap
+from weft.core.tensor.convert import wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
-from weft.ops.creation import arange, to_device, zeros
+from weft.ops.creation import arange, zeros
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.comparison import maximum, minimum
 from weft.ops.elementwise.complex_parts import abs as magnitude
@@ -105,7 +105,7 @@ def _deviance(x: Tensor, mean: Tensor) -> Tensor:
 def _stirling(n: Tensor) -> Tensor:
     """ln(n!) less ln √(2πn) (n/e)^n, for n from 1 on."""
     values = [lgamma(k + 1) - (k + 0.5) * ln(k) + k - 0.5 * ln(2 * pi) for k in range(1, _TABLE)]
-    table = to_device(wrap(np.array([0.0, *values]), to_tensor(0.0).device), n.device)
+    table = wrap(np.array([0.0, *values]), n.device)
     place = minimum(maximum(n, 0), _TABLE - 1)
     square = 1 / (n * n)
     series = (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680))) / n

@@ -7,6 +7,7 @@ no loop depends on values, so draws are the same alone, mapped or compiled.
 
 from __future__ import annotations
 
+import math
 from math import inf
 from typing import Any
 
@@ -217,7 +218,7 @@ def wishart(key: Any, df: Any, scale: Any, shape: Any = None, dtype: Any = None)
     below, diagonal = streams(found, 2)
     places = arange(n, dtype=wide, device=found.device)
     half = (broadcast(expand_dims(degrees, -1), (*batch, 1)) - places) / 2
-    root = sqrt(2) * exp(0.5 * _log_gamma(diagonal, half))
+    root = math.sqrt(2) * exp(0.5 * _log_gamma(diagonal, half))
     row, column = expand_dims(places, -1), expand_dims(places, 0)
     normals = standard_normal(below, (*batch, n, n), wide)
     strict = where(row > column, normals, 0)

@@ -27,7 +27,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MutationError, ShapeError
 from weft.ops import families
 from weft.ops.base import call
-from weft.ops.creation import arange, shape_tuple, to_device
+from weft.ops.creation import arange, shape_tuple
 from weft.ops.random.bits import fold_in_op
 from weft.ops.view.join import concat, stack
 
@@ -49,8 +49,7 @@ def key(seed: Any, *, device: Any = None) -> Tensor:
         raise DTypeError(f"key: the seed must be an integer, got {seed!r:.60}") from None
     if not -(1 << 63) <= number < 1 << 64:
         raise ArgumentError(f"key: the seed must fit 64 bits, got {number}")
-    words = wrap(np.array(divmod(number % (1 << 64), _WORD), np.uint32), current_device())
-    return to_device(words, place)
+    return wrap(np.array(divmod(number % (1 << 64), _WORD), np.uint32), place)
 
 
 def _key_of_tensor(seed: Tensor) -> Tensor:
@@ -234,8 +233,7 @@ class Generator:
             return threads.state(self)
         with self._lock:
             base, count = self._key, self._count
-        word = wrap(np.array([count], np.uint32), current_device())
-        return concat([base, to_device(word, base.device)])
+        return concat([base, wrap(np.array([count], np.uint32), base.device)])
 
     def set_state(self, state: Any) -> None:
         """Go on from where `get_state` was called."""

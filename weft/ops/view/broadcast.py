@@ -10,7 +10,7 @@ from weft.core.common.factors import Factors
 from weft.core.common.parameters import check_elements
 from weft.core.common.slots import OPS, public
 from weft.core.common.types import Array, Shape, TensorType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ShapeError
@@ -102,7 +102,7 @@ def broadcast_to(x: Any, /, shape: Any) -> Tensor:
 @public
 def broadcast_arrays(*arrays: Any) -> tuple[Tensor, ...]:
     """All arrays stretched to their common shape."""
-    tensors = [to_tensor(x, op="broadcast_arrays") for x in arrays]
+    tensors = to_tensors("broadcast_arrays", *arrays)
     full = broadcast_shape("broadcast_arrays", *(t.shape for t in tensors)) if tensors else ()
     return tuple(broadcast_to(t, full) for t in tensors)
 
