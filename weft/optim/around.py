@@ -16,6 +16,7 @@ from weft.optim.transform import (
     as_transform,
     by_dtype,
     first_count,
+    place_of,
     remade,
     widened,
     with_state,
@@ -38,7 +39,7 @@ def accumulate(transform: Transform, every: int) -> Transform:
     number = as_integer("accumulate", "every", every, low=1)
 
     def init(params: Any) -> AccumulateState:
-        return AccumulateState(first_count(), zeros_for(params), transform.init(params))
+        return AccumulateState(first_count(params), zeros_for(params), transform.init(params))
 
     @with_state("accumulate", AccumulateState, "total")
     def update(gradients: Any, state: AccumulateState, params: Any = None) -> tuple[Any, Any]:
@@ -104,8 +105,10 @@ def loss_scaled(
     wanted = as_integer("loss_scaled", "interval", interval, low=1)
 
     def init(params: Any) -> LossScaleState:
-        start = wf.full((), first, dtype=wf.float32)
-        return LossScaleState(start, first_count(), first_count(), transform.init(params))
+        start = wf.full((), first, dtype=wf.float32, device=place_of(params))
+        return LossScaleState(
+            start, first_count(params), first_count(params), transform.init(params)
+        )
 
     @with_state("loss_scaled", LossScaleState)
     def update(gradients: Any, state: LossScaleState, params: Any = None) -> tuple[Any, Any]:
@@ -144,7 +147,7 @@ class Ema:
 
     def init(self, params: Any) -> EmaState:
         """The state that starts from these parameters."""
-        return EmaState(first_count(), tree_map(lambda p: copy(widened(p)), params))
+        return EmaState(first_count(params), tree_map(lambda p: copy(widened(p)), params))
 
     def update(self, params: Any, state: EmaState) -> EmaState:
         """The state after a step: moved toward the parameters by 1 − decay."""

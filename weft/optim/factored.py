@@ -89,7 +89,7 @@ def adafactor(
             made = -size / _at_least(_rms(moved) / bound, 1.0) * moved
             if not decay:
                 return made
-            factor = now if isinstance(now, float) else wf.astype(wf.asarray(now), made.dtype)
+            factor = now if isinstance(now, float) else wf.astype(now, made.dtype)
             return made - factor * decay * wide_p
 
         moved = tree_map(step, params, wide, row, column, full)
@@ -97,7 +97,7 @@ def adafactor(
 
     def init(params: Any) -> AdafactorState:
         return AdafactorState(
-            first_count(), _part(params, -1), _part(params, -2), _part(params, None)
+            first_count(params), _part(params, -1), _part(params, -2), _part(params, None)
         )
 
     return Transform(init, update)

@@ -73,7 +73,7 @@ def scale_by_lbfgs(memory: int = 10) -> Transform:
     def init(params: Any) -> LbfgsState:
         flat, _ = wf.tree_ravel(tree_map(widened, params))
         zero = wf.zeros_like(flat)
-        return LbfgsState(first_count(), zero, zero, _nothing(flat, rows))
+        return LbfgsState(first_count(params), zero, zero, _nothing(flat, rows))
 
     @with_state("scale_by_lbfgs", LbfgsState)
     def update(gradients: Any, state: LbfgsState, params: Any = None) -> tuple[Any, Any]:
@@ -92,15 +92,15 @@ def scale_by_lbfgs(memory: int = 10) -> Transform:
 def _nothing(flat: Any, rows: int) -> Curvature:
     shape = (rows, flat.shape[0])
     empty = wf.zeros(shape, dtype=flat.dtype, device=flat.device)
-    return Curvature(
-        empty, empty, empty[:, 0] if shape[1] else wf.zeros(rows), wf.ones_like(flat.sum())
-    )
+    weights = empty[:, 0] if shape[1] else wf.zeros(rows, device=flat.device)
+    return Curvature(empty, empty, weights, wf.ones_like(flat.sum()))
 
 
 def _learned(known: Curvature, move: Any, change: Any, is_first: Any = False) -> Curvature:
     """With one more pair, unless it shows no positive curvature."""
     product = wf.vecdot(move, change)
-    bends = wf.logical_and(product > 1e-10 * wf.vecdot(change, change), wf.logical_not(is_first))
+    bends = product > 1e-10 * wf.vecdot(change, change)
+    bends = wf.where(is_first, False, bends)
     safe = wf.where(bends, product, 1)
 
     def pushed(rows: Any, row: Any) -> Any:
@@ -152,7 +152,7 @@ def minimize(
     """
     as_function("minimize", "function", function)
     tol = as_real("minimize", "tol", tol, 0)
-    start, restore = wf.tree_ravel(tree_map(wf.asarray, x0))
+    start, restore = wf.tree_ravel(x0)
     if not wf.isdtype(start.dtype, "real floating"):
         raise DTypeError(f"minimize: x0: expected real floats, got {start.dtype}")
     most = 200 * start.size if maxiter is None else as_integer("minimize", "maxiter", maxiter, 0)
@@ -184,7 +184,8 @@ def minimize(
         return new, found, at, _learned(known, move, at - gradient), count + 1, ~lower
 
     height, gradient = slope(start)
-    state = (start, height, gradient, _nothing(start, rows), wf.tensor(0), wf.tensor(False))
+    count, stuck = (wf.tensor(first, device=start.device) for first in (0, False))
+    state = (start, height, gradient, _nothing(start, rows), count, stuck)
     x, height, gradient, _, count, _ = wf.while_loop(proceeds, step, state)
     success = wf.all(wf.abs(gradient) <= tol)
     return MinimizeResult(restore(x), height, restore(gradient), count, success)
@@ -214,7 +215,8 @@ def _search(slope: Any, x: Any, way: Any, height: Any, gradient: Any) -> Any:
         return low, high, wf.where(done, length, following), value, at, done, count + 1
 
     zero = wf.zeros_like(height)
-    state = (zero, zero + wf.inf, zero + 1, height, gradient, wf.tensor(False), wf.tensor(0))
+    done, count = (wf.tensor(first, device=x.device) for first in (False, 0))
+    state = (zero, zero + wf.inf, zero + 1, height, gradient, done, count)
     _, _, length, value, at, done, _ = wf.while_loop(proceeds, step, state)
     downhill = wf.logical_and(done, incline < 0)
     return (

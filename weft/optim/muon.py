@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import weft as wf
+from weft.core.common.context import current_device
 from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
 from weft.errors import ShapeError
@@ -16,6 +17,7 @@ from weft.optim.transform import (
     as_transform,
     chain,
     mask_for,
+    place_of,
     remade,
     widened,
     with_state,
@@ -110,7 +112,8 @@ def split(mask: Any, chosen: Transform, others: Transform) -> Transform:
 
     def init(params: Any) -> SplitState:
         first, second = parts(params, params)
-        return SplitState(chosen.init(first), others.init(second))
+        with wf.default_device(place_of(params) or current_device()):  # one may have no parameter
+            return SplitState(chosen.init(first), others.init(second))
 
     @with_state("split", SplitState)
     def update(gradients: Any, state: SplitState, params: Any = None) -> tuple[Any, Any]:

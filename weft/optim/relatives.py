@@ -16,6 +16,7 @@ from weft.optim.transform import (
     by_dtype,
     first_count,
     needed,
+    place_of,
     remade,
     stateless,
     widened,
@@ -130,8 +131,8 @@ def scale_by_nadam(
         return tree_map(direction, wide, mean, square), NadamState(count, mean, square, product)
 
     def init(params: Any) -> NadamState:
-        one = wf.ones((), dtype=wf.float32)
-        return NadamState(first_count(), zeros_for(params), zeros_for(params), one)
+        one = wf.ones((), dtype=wf.float32, device=place_of(params))
+        return NadamState(first_count(params), zeros_for(params), zeros_for(params), one)
 
     return Transform(init, update)
 
@@ -162,7 +163,8 @@ def _rectification(b2: float, count: Any, dtype: Any) -> tuple[Any, Any]:
     """Whether squares of enough steps are known, and what Adam's step is multiplied by then."""
     longest = 2 / (1 - b2) - 1
     steps = np.arange(1, _EXACT + 1)
-    table = wf.tensor(longest - 2 * steps * b2**steps / (1 - b2**steps), dtype=dtype)
+    lengths = longest - 2 * steps * b2**steps / (1 - b2**steps)
+    table = wf.tensor(lengths, dtype=dtype, device=count.device)
     known, number = correction(b2, count, dtype), wf.astype(count, dtype)
     computed = longest - 2 * number * (1 - known) / known
     length = wf.where(count <= _EXACT, table[wf.minimum(count, _EXACT) - 1], computed)
@@ -190,7 +192,7 @@ def scale_by_trust_ratio() -> Transform:
 
 
 def _first_state(params: Any) -> AdamState:
-    return AdamState(first_count(), zeros_for(params), zeros_for(params))
+    return AdamState(first_count(params), zeros_for(params), zeros_for(params))
 
 
 def _mean(decay: float, old: Any, gradients: Any) -> tuple[Any, Any]:

@@ -87,7 +87,7 @@ def scale_by_rate(rate: Rate) -> Transform:
         moved = tree_map(lambda g: g * wf.astype(factor, g.dtype), wide)
         return moved, RateState(state.steps + 1)
 
-    return Transform(lambda params: RateState(first_count()), update)
+    return Transform(lambda params: RateState(first_count(params)), update)
 
 
 @remade
@@ -152,7 +152,7 @@ def add_momentum(decay: float, nesterov: bool = False) -> Transform:
 def correction(decay: float, count: Any, dtype: Any) -> Any:
     """1 − decay^count, with all its digits when the decay is close to 1."""
     if decay == 0:
-        return wf.ones((), dtype=dtype)
+        return wf.ones((), dtype=dtype, device=count.device)
     return -wf.expm1(wf.astype(count, dtype) * log(decay))
 
 
@@ -193,7 +193,7 @@ def scale_by_adam(
 
     def init(params: Any) -> AdamState:
         largest = zeros_for(params) if keeps_largest else None
-        return AdamState(first_count(), zeros_for(params), zeros_for(params), largest)
+        return AdamState(first_count(params), zeros_for(params), zeros_for(params), largest)
 
     return Transform(init, update)
 

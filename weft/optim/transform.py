@@ -17,6 +17,7 @@ import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.parameters import shown
 from weft.core.common.trees import tree_leaves, tree_map, tree_structure, tree_unflatten
+from weft.core.tensor.convert import device_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from weft.nn.names import buffer_places
 
@@ -176,9 +177,14 @@ def by_dtype(tree: Any, function: Callable[[Any], T]) -> dict[Any, T]:
     return {kind: function(kind) for kind in dict.fromkeys(x.dtype for x in tree_leaves(tree))}
 
 
-def first_count() -> wf.Tensor:
-    """The count of steps before any was taken."""
-    return wf.zeros((), dtype=wf.int32)
+def first_count(params: Any) -> wf.Tensor:
+    """The count of steps before any was taken, where the parameters are."""
+    return wf.zeros((), dtype=wf.int32, device=place_of(params))
+
+
+def place_of(tree: Any) -> Any:
+    """The device of the first tensor of a tree; None, which is the default one, without any."""
+    return device_of(*tree_leaves(tree))
 
 
 def needed(op: str, params: Any) -> Any:
