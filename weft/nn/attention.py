@@ -29,7 +29,7 @@ def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> wf.Tensor:
     Feature i is paired with i + size/2 and turned by position · base^(−2i/size). `positions` are
     0, 1, 2 … unless given, of shape (length,) or (…, length).
     """
-    tensor = inexact("rotary", x)
+    tensor = inexact("rotary", x, positions)
     if tensor.ndim < 2 or tensor.shape[-1] % 2:
         raise ShapeError(f"rotary: x: expected (…, length, an even size), got {tensor.shape}")
     base = _as_base("rotary", "base", base)
@@ -38,7 +38,7 @@ def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> wf.Tensor:
         positions = wf.arange(tensor.shape[-2], device=tensor.device)
     wide = wf.float32 if dtypes.is_narrow(tensor.dtype) else dtypes.real_of(tensor.dtype)
     speeds: Any = base ** (wf.arange(half, dtype=wide, device=tensor.device) * (-1 / half))
-    angles = wf.expand_dims(wf.astype(to_tensor(positions), wide), -1) * speeds
+    angles = wf.expand_dims(wf.astype(to_tensor(positions, like=tensor.device), wide), -1) * speeds
     cos, sin = (wf.astype(f(angles), tensor.dtype) for f in (wf.cos, wf.sin))
     first: Any = tensor[..., :half]
     second: Any = tensor[..., half:]
@@ -186,7 +186,7 @@ class MultiHeadAttention(Module):
         columns = wf.arange(cache.capacity, dtype=cache.length.dtype, device=x.device)
         seen: Any = columns <= wf.expand_dims(places, -1)
         if mask is not None:
-            given = to_tensor(mask, op="MultiHeadAttention: mask")
+            given = to_tensor(mask, like=x.device, op="MultiHeadAttention: mask")
             is_bool = wf.isdtype(given.dtype, "bool")
             seen = seen & given if is_bool else wf.where(seen, given, -wf.inf)
         keys, values = (wf.astype(t, q.dtype) for t in (cache.keys, cache.values))
@@ -197,9 +197,10 @@ class MultiHeadAttention(Module):
         lead = as_integers("cache", "batch", batch, 0)
         room = as_integer("cache", "capacity", capacity, 0)
         shape = (*lead, self.num_kv_heads, room, self.head_dim)
-        kind = self.out_proj.weight.dtype if dtype is None else dtype
-        empty = wf.zeros(shape, dtype=kind)
-        return KVCache(empty, empty, wf.zeros((), dtype=wf.int32))
+        weight = self.out_proj.weight
+        kind = weight.dtype if dtype is None else dtype
+        empty = wf.zeros(shape, dtype=kind, device=weight.device)
+        return KVCache(empty, empty, wf.zeros((), dtype=wf.int32, device=weight.device))
 
     def _positions(self, positions: Any, lead: tuple[int, ...]) -> wf.Tensor:
         """Positions (L), or (…, 1, L): the same for all heads."""
@@ -208,7 +209,9 @@ class MultiHeadAttention(Module):
                 "MultiHeadAttention: positions were given to a layer without rope"
                 "\nhint: MultiHeadAttention(..., rope=10_000.0) turns queries and keys by them"
             )
-        given = to_tensor(positions, op="MultiHeadAttention: positions")
+        given = to_tensor(
+            positions, like=self.out_proj.weight.device, op="MultiHeadAttention: positions"
+        )
         if given.shape == lead[-1:]:
             return given
         if given.shape != lead:
@@ -245,7 +248,8 @@ class MultiHeadAttention(Module):
     def _mixed(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool, key: Any) -> wf.Tensor:
         active = self.dropout.active
         if mask is not None:
-            mask = _fitting(mask, (*q.shape[:-1], k.shape[-2]))
+            given = to_tensor(mask, like=q.device, op="MultiHeadAttention: mask")
+            mask = _fitting(given, (*q.shape[:-1], k.shape[-2]))
         made: Any = wf.scaled_dot_product_attention(
             q,
             k,
@@ -265,9 +269,8 @@ class MultiHeadAttention(Module):
         return plain.get(name, name)
 
 
-def _fitting(mask: Any, scores: tuple[int, ...]) -> wf.Tensor:
+def _fitting(given: wf.Tensor, scores: tuple[int, ...]) -> wf.Tensor:
     """A mask that broadcasts with scores (…, heads, L, S)."""
-    given = to_tensor(mask, op="MultiHeadAttention: mask")
     pairs = zip(reversed(given.shape), reversed(scores), strict=False)
     if given.ndim > len(scores) or any(n not in (1, size) for n, size in pairs):
         raise ShapeError(

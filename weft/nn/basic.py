@@ -19,7 +19,7 @@ from weft.core.common.parameters import (
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.nn.init import Initializer, constant, normal
-from weft.nn.inputs import features_last, keys_of, sizes, uniform_within
+from weft.nn.inputs import features_last, given_to, keys_of, sizes, uniform_within
 from weft.nn.module import Module, static
 
 
@@ -100,7 +100,7 @@ class Embedding(Module):
 
     def __call__(self, ids: Any) -> wf.Tensor:
         """The rows that `ids` name: shape (*ids.shape, embedding_dim)."""
-        places = to_tensor(ids, op="Embedding")
+        places = given_to(self, ids)
         if not wf.isdtype(places.dtype, "integral"):
             raise DTypeError(
                 f"Embedding: ids: expected integers, got {places.dtype} of shape {places.shape}"
@@ -194,7 +194,7 @@ class Dropout(Module):
 
     def __call__(self, x: Any, *, key: Any = None) -> wf.Tensor:
         """`x` with elements dropped by `key`."""
-        tensor = to_tensor(x, op="Dropout")
+        tensor = to_tensor(x, beside=(key,), op="Dropout")
         if self.whole_features and tensor.ndim < 2:
             raise ShapeError(f"Dropout: x: expected shape (N, C, …), got {tensor.shape}")
         if not self.active:

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import weft as wf
 from weft.core.common.parameters import as_choice, as_flag, as_integers
-from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.nn.init import Initializer
-from weft.nn.inputs import divided, keys_of, sizes, uniform_within
+from weft.nn.inputs import divided, given_to, keys_of, sizes, uniform_within
 from weft.nn.module import Module, static
 from weft.ops.nn.convolution import padding_widths
 
@@ -71,7 +70,7 @@ class _Convolution(Module):
 
     def _checked(self, x: Any) -> wf.Tensor:
         kind = type(self).__name__
-        tensor = to_tensor(x, op=kind)
+        tensor = given_to(self, x)
         channels, rank = self.in_channels, self.rank
         fits = tensor.ndim in (rank + 1, rank + 2) and tensor.shape[-rank - 1] == channels
         if not fits:

@@ -14,6 +14,7 @@ import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice
+from weft.core.tensor.convert import device_of
 from weft.errors import ShapeError
 
 Initializer: TypeAlias = Callable[..., wf.Tensor]
@@ -35,7 +36,7 @@ def constant(value: float) -> Initializer:
     """The same number everywhere."""
 
     def make(key: Any, shape: Any, dtype: Any = None) -> wf.Tensor:
-        return wf.full(shape, value, dtype=dtype or default_float())
+        return wf.full(shape, value, dtype=dtype or default_float(), device=device_of(key))
 
     return make
 

@@ -6,15 +6,23 @@ from typing import Any
 
 import weft as wf
 from weft.core.common.parameters import as_integer
+from weft.core.common.trees import tree_leaves
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.nn.init import Initializer
 
 
+def given_to(layer: Any, x: Any) -> wf.Tensor:
+    """`x` as a tensor; what is none yet becomes one where the layer is."""
+    if isinstance(x, wf.Tensor):
+        return x
+    return to_tensor(x, beside=tuple(tree_leaves(layer)), op=type(layer).__name__)
+
+
 def features_last(layer: Any, name: str, x: Any, size: int) -> wf.Tensor:
     """`x` as a tensor (…, size)."""
     kind = type(layer).__name__
-    tensor = to_tensor(x, op=kind)
+    tensor = given_to(layer, x)
     if tensor.ndim < 1 or tensor.shape[-1] != size:
         turned = tensor.ndim > 1 and tensor.shape[-2] == size
         hint = "swap its last two axes" if turned else f"its last axis must have {size} features"
@@ -27,7 +35,7 @@ def features_last(layer: Any, name: str, x: Any, size: int) -> wf.Tensor:
 def features_second(layer: Any, x: Any, features: int, least: int = 2) -> wf.Tensor:
     """`x` as a tensor (N, features, …) with at least `least` axes."""
     kind = type(layer).__name__
-    tensor = to_tensor(x, op=kind)
+    tensor = given_to(layer, x)
     if tensor.ndim < least or tensor.shape[1] != features:
         last = tensor.ndim >= least and tensor.shape[-1] == features
         hint = "move the features from the last axis" if last else "features are axis 1"

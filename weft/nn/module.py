@@ -18,10 +18,12 @@ from typing import Any, ClassVar, Self, dataclass_transform
 import numpy as np
 import optree
 
+from weft.core.common.context import current_device, default_device
 from weft.core.common.frozen import Exact
 from weft.core.common.parameters import shown
 from weft.core.common.trees import NAMESPACE, tree_leaves, tree_map
 from weft.core.common.types import TensorType
+from weft.core.tensor.convert import device_of
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, MutationError, TreeError
 from weft.nn.show import module_text
@@ -111,10 +113,14 @@ class ModuleType(ABCMeta):
         return found.replace(parameters=list(found.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
-        """Make a module: fields may be assigned until `__init__` returns."""
+        """Make a module: fields may be assigned until `__init__` returns.
+
+        All it makes is where its key is.
+        """
         blank: Any = object.__new__
         made = blank(cls)
-        made.__init__(*args, **keywords)
+        with default_device(device_of(keywords.get("key")) or current_device()):
+            made.__init__(*args, **keywords)
         declared: dict[str, Any] = cls._declared  # type: ignore[attr-defined]
         absent = [name for name in declared if not hasattr(made, name)]
         if absent:

@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 
 import weft as wf
 from weft.core.common.parameters import as_flag, as_integers, as_real
-from weft.core.tensor.convert import to_tensor
 from weft.errors import ShapeError
-from weft.nn.inputs import divided, features_second, sizes
+from weft.nn.inputs import divided, features_second, given_to, sizes
 from weft.nn.module import Module, buffer, static
 
 
 def _ends_with(layer: Any, x: Any, shape: tuple[int, ...]) -> wf.Tensor:
     kind = type(layer).__name__
-    tensor = to_tensor(x, op=kind)
+    tensor = given_to(layer, x)
     if tensor.shape[tensor.ndim - len(shape) :] != shape or tensor.ndim < len(shape):
         wanted = ", ".join(map(str, shape))
         raise ShapeError(

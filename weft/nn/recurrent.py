@@ -16,7 +16,7 @@ from weft.core.common.trees import tree_leaves, tree_map, tree_structure
 from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, ShapeError, TreeError
 from weft.nn.basic import Dropout, affine
-from weft.nn.inputs import features_last, keys_of, sizes, uniform_within
+from weft.nn.inputs import features_last, given_to, keys_of, sizes, uniform_within
 from weft.nn.module import Module, static
 
 
@@ -252,7 +252,7 @@ class _Recurrent(Module):
             raise TreeError(f"{type(self).__name__}: state: expected {wanted}, got {shown(state)}")
 
     def _row(self, given: Any, number: int, batch: tuple[int, ...]) -> Any:
-        state = to_tensor(given, op=type(self).__name__)
+        state = given_to(self, given)
         expected = (len(self.cells), *batch, self.cells[0].hidden_size)
         if state.shape != expected:
             raise ShapeError(
