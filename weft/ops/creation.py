@@ -420,7 +420,9 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 def _full(op: str, shape: Any, fill_value: Any, dtype: Any, device: Any) -> Tensor:
     sizes = shape_tuple(op, shape)
-    place = (device_of(fill_value) or current_device()) if device is None else as_device(device)
+    if device is None and type(fill_value) not in PYTHON_SCALARS:
+        device = device_of(fill_value)
+    place = current_device() if device is None else as_device(device)
     value = _fill(op, fill_value, dtype, place)
     check_memory(op, sizes, value.dtype)
     data = value._impl.data
