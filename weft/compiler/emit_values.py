@@ -487,8 +487,7 @@ class Values:
         step = self.slope(index) if lane == VECTOR and self.variable is not None else 0
         align = 0
         if step == 0 or place.lanes > 1:
-            pointer, depth, reads, varies = self.locate(place, index, lane)
-            lanes = place.lanes
+            (pointer, depth, reads, varies), lanes = self.locate(place, index, lane), place.lanes
             align = alignment_of(place, index) if self.aligned and lane == VECTOR else 0
         elif step == 1:
             pointer, depth, reads, _ = self.locate(place, index, 0)
