@@ -228,3 +228,10 @@ def test_a_program_may_be_called_by_a_callback_inside_of_it(x):
         return y + z
 
     assert step(x).tolist() == [[4.0, 8.0, 12.0], [16.0, 20.0, 24.0]]
+
+
+def test_what_a_gpu_can_hold_is_not_refused_for_the_hosts_sake(gpu, monkeypatch):
+    monkeypatch.setattr("weft.ops.creation._PHYSICAL", 1000)
+    assert wf.zeros((20, 20), device="cuda").sum().item() == 0.0
+    with pytest.raises(OutOfMemoryError):
+        wf.zeros((gpu.nbytes, 2), device="cuda")

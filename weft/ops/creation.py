@@ -55,7 +55,7 @@ from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.families import broadcast, cast
 from weft.ops.foreign import from_gpu, gpu_of
 from weft.ops.view.join import stack
-from weft.runtime.registry import client
+from weft.runtime.registry import client, memory_elsewhere
 
 
 def _physical_memory() -> int:
@@ -379,7 +379,7 @@ def shape_tuple(op: str, shape: Any) -> Shape:
 def check_memory(op: str, shape: Shape, dtype: DType) -> None:
     """Refuse at once what this machine could never hold; where only shapes count, any will do."""
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes > _PHYSICAL and current() is None:
+    if nbytes > _PHYSICAL and nbytes > memory_elsewhere() and current() is None:
         raise OutOfMemoryError(
             f"{op}: shape {shape} of {dtypes.name_of(dtype)} takes {nbytes} bytes;"
             f" this machine has {_PHYSICAL}"

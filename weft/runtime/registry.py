@@ -64,6 +64,12 @@ def registered_runtimes() -> tuple[Runtime, ...]:
     return tuple(_runtimes.values())
 
 
+def memory_elsewhere() -> int:
+    """Bytes of the largest device in use that has memory of its own."""
+    gpus = (getattr(each, "gpu", None) for each in tuple(_clients.values()))
+    return max((getattr(gpu, "nbytes", 0) for gpu in gpus), default=0)
+
+
 def place_on(array: Array, device: Device) -> Any:
     """A host array as data of `device`."""
     return client(device).to_device(array)
