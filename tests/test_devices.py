@@ -34,7 +34,7 @@ NOT_OF_TENSORS = frozenset(
     "all_gather all_reduce all_to_all axis_index axis_size backward breakpoint broadcast"
     " broadcast_shapes call_custom_kernel callback checkpoint compile custom_jvp custom_vjp debug"
     " debug_nans eval_shape gpipe is_basic_index iscomplexobj isrealobj isscalar jit laid_out_like"
-    " load_compiled ndim no_grad one_forward_one_backward pmax pmean pmin ppermute print psum"
+    " load_compiled ndim no_grad one_forward_one_backward plan pmax pmean pmin ppermute print psum"
     " realize reduce_scatter register_dataclass register_hook register_tree renew_leaf"
     " requires_grad reshard result_layouts shape shard shard_map size spread_over to to_device"
     " trace traced tree_flatten tree_leaves tree_map tree_paths tree_structure tree_unflatten"
