@@ -2,7 +2,8 @@
 
 Memory is planned once: what lives inside a run shares one piece of memory, results have their own.
 The addresses of a run are written into a table that all launches read, so a launch is one call of
-the driver. Calls without kernels get whole arrays, see `gpu_calls`.
+the driver. Calls without kernels get whole arrays, see `gpu_calls`. Runs of several threads, and
+those that a call begins, take turns at the table; nobody waits while a call runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
 from weft.compiler.gpu_program import Block, Call, GpuProgram, Launch, plan_all
 from weft.compiler.statistics import BuildCounts, Clock
+from weft.core.common.device import Device
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
 from weft.core.common.source import describe, user_position
@@ -53,6 +56,9 @@ class GpuExecutable(Executable):
             for block, slot in self._slots.items()
             if block.data is not None
         }
+        for constant in self._constants.values():
+            constant.memory.common = True  # a result may lie there, and every run reads it
+        self._outside = _outside(trace, client.device)
         self._starts = [
             self._prepared(launch, function)
             for launch, function in zip(self.program.launches, functions, strict=True)
@@ -76,31 +82,35 @@ class GpuExecutable(Executable):
         return start
 
     def _staged(self) -> list[Callable[[_Run], None]]:
-        """What a run does: launches that follow each other together, and calls."""
+        """What a run does: launches that follow each other together, and calls.
+
+        Before a call, and at the end, positions are looked at that may be out of range.
+        """
         stages: list[Callable[[_Run], None]] = []
-        launches: list[tuple[Launch, Callable[[], int]]] = []
         starts = iter(self._starts)
-        for step in self.program.steps:
-            if isinstance(step, Launch):
-                launches.append((step, next(starts)))
+        for is_call, steps in groupby(self.program.steps, lambda step: isinstance(step, Call)):
+            if is_call:
+                stages += [self._call(step) for step in steps if isinstance(step, Call)]
                 continue
-            if launches:
-                stages.append(self._launches(launches))
-                launches = []
-            stages.append(self._call(step))
-        return [*stages, self._launches(launches)] if launches else stages
+            launches = [(step, next(starts)) for step in steps if isinstance(step, Launch)]
+            stages.append(self._launches(launches))
+            if any(self.program.status in step.memory for step, _ in launches):
+                stages.append(self._look)
+        return stages
 
     def _launches(self, launches: list[tuple[Launch, Callable[[], int]]]) -> Callable[[_Run], None]:
         chains = Chains(self._gpu, [start for _, start in launches], self._table)
 
         def run(state: _Run) -> None:
-            if self._written is not state.mark:  # a call has run this program in between
-                state.write()
-            if not watchers:
-                chains.run()
-                return
-            for step, start in launches:
-                self._watched(step, start)
+            self._gpu.enter()
+            with self._lock:
+                if self._written is not state.mark:  # another run was here in between
+                    state.write()
+                if not watchers:
+                    chains.run()
+                    return
+                for step, start in launches:
+                    self._watched(step, start)
 
         return run
 
@@ -125,9 +135,6 @@ class GpuExecutable(Executable):
             arrays = tuple(state.array(*each) for each in reads)
             with Located(step.node):
                 results = performed(self._client, step.node, arrays)
-            self._gpu.enter()
-            if self._written is not state.mark:
-                state.write()
             for slot, result in zip(makes, results, strict=True):
                 state.hold(slot, result)
 
@@ -135,34 +142,33 @@ class GpuExecutable(Executable):
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs for these inputs; arrays of the host are copied to the GPU."""
+        if not watchers:
+            return self._run(arrays)
+        line = describe(user_position(3))
+        with told("run", self._trace.name, lambda: {"lost": 0, "line": line}):
+            return self._run(arrays)
+
+    def _run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         to_device = self._client.to_device
         given = [to_device(a) if isinstance(a, np.ndarray) else a for a in arrays]
-        with self._lock:
-            if not watchers:
-                return self._run(given)
-            line = describe(user_position(3))
-            with told("run", self._trace.name, lambda: {"lost": 0, "line": line}):
-                return self._run(given)
-
-    def _run(self, given: list[GpuArray]) -> tuple[Any, ...]:
         state = _Run(self, given)
-        self._gpu.enter()
         for stage in self._stages:
             stage(state)
-        if self.program.status is not None:
-            self._look(state, given)
-        return tuple(
+        results = [
             state.array(self._slots[block], kind.shape, kind.dtype)
             for block, kind in zip(self.program.outputs, self._trace.output_types, strict=True)
-        )
+        ]
+        for number, source in self._outside.items():
+            results[number] = arrays[source] if isinstance(source, int) else source
+        return tuple(results)
 
-    def _look(self, state: _Run, given: list[GpuArray]) -> None:
+    def _look(self, state: _Run) -> None:
         """Raise what is wrong, if a kernel has met a position that is out of range."""
         status = np.zeros(1, np.int64)
         slot = self._slots[self.program.status]  # type: ignore[index]
         self._gpu.read(state.array(slot, (1,), status.dtype).address, status)
         if status[0]:
-            values = [*given, *(x.data() for x in self._trace.captures)]
+            values = [*state.given, *(x.data() for x in self._trace.captures)]
             self._trace.walk([_on_host(x) for x in values], self._retell)
             raise DeviceError("a kernel met a position out of range that the reference does not")
 
@@ -193,10 +199,10 @@ class GpuExecutable(Executable):
 class _Run:
     """The memory of one run."""
 
-    __slots__ = ("_arrays", "_owner", "_pieces", "_table", "mark")
+    __slots__ = ("_arrays", "_owner", "_pieces", "given", "mark")
 
     def __init__(self, owner: GpuExecutable, given: list[GpuArray]) -> None:
-        self._owner, self._table, self.mark = owner, owner._table, object()
+        self._owner, self.given, self.mark = owner, given, object()
         gpu = owner._gpu
         self._arrays: dict[int, GpuArray] = dict(owner._constants)
         slots = owner._slots
@@ -209,11 +215,10 @@ class _Run:
             made = self._arrays[slots[status]] = GpuArray.empty(gpu, (1,), status.dtype)
             gpu.clear(made.address, made.nbytes)
         self._pieces = [gpu.allocate(nbytes) for nbytes in owner._places.pieces]
-        self.write()
 
     def write(self) -> None:
-        """Put the addresses of this run into the table."""
-        table = self._table
+        """Put the addresses of this run into the table, by whoever holds its lock."""
+        table = self._owner._table
         for slot, array in self._arrays.items():
             table[slot] = array.address
         firsts = [piece.address for piece in self._pieces]
@@ -224,7 +229,10 @@ class _Run:
     def hold(self, slot: int, array: GpuArray) -> None:
         """A call's result, for what comes later."""
         self._arrays[slot] = array
-        self._table[slot] = array.address
+        owner = self._owner
+        with owner._lock:
+            if owner._written is self.mark:
+                owner._table[slot] = array.address
 
     def array(self, slot: int, shape: Any, dtype: Any) -> GpuArray:
         """What a slot holds, as an array of this kind."""
@@ -233,6 +241,21 @@ class _Run:
             return GpuArray(found.gpu, found.memory, shape, dtype, found.offset)
         piece, offset = self._owner._places.inside[slot]
         return GpuArray(self._owner._gpu, self._pieces[piece], shape, dtype, offset)
+
+
+def _outside(trace: Trace, device: Device) -> dict[int, Any]:
+    """Results that lie elsewhere, which are handed on: the number of the input, or the data."""
+    inputs = {node: number for number, node in enumerate(trace.inputs)}
+    count = len(trace.inputs) - len(trace.captures)
+    found: dict[int, Any] = {}
+    for number, (node, _) in enumerate(trace.outputs):
+        if node.op is None and node.device is not device:
+            source = inputs.get(node)
+            if source is None:
+                found[number] = node.results[0]  # type: ignore[index]
+            else:
+                found[number] = source if source < count else trace.captures[source - count].data()
+    return found
 
 
 def _kind(ref: Any) -> tuple[Any, Any]:

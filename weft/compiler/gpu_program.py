@@ -31,6 +31,7 @@ from weft.core.common.types import Array, DType, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.errors import UnsupportedDTypeError, UnsupportedError
+from weft.ops.view.reshape import Reshape
 
 Admit = Callable[[Kernel], Kernel]
 
@@ -120,9 +121,10 @@ class GpuProgram:
         return list(dict.fromkeys((*self.inputs, *self.outputs, *used)))
 
     def passed(self) -> list[Block]:
-        """What loops and branches read: their results may be the same memory."""
-        calls = [s for s in self.steps if isinstance(s, Call) and not s.node.op.leaf]
-        return [block for call in calls for block in call.reads]
+        """What calls read whose results may be the same memory: loops, branches, reshapes."""
+        calls = [s for s in self.steps if isinstance(s, Call)]
+        passing = [s for s in calls if not s.node.op.leaf or isinstance(s.node.op, Reshape)]
+        return [block for call in passing for block in call.reads]
 
 
 def plan(trace: Trace, limits: Limits) -> GpuProgram:

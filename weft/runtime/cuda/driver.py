@@ -205,6 +205,17 @@ class Gpu(Driver):
         """Let calls of this thread be about this device."""
         self._check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self._context))
 
+    def _aside(self, name: str, *args: Any) -> int:
+        """The code of one call that a finaliser may make amid this thread's work elsewhere."""
+        code: int = self.library.cuCtxPushCurrent_v2(self._context)
+        if code:
+            return code
+        try:
+            code = getattr(self.library, name)(*args)
+        finally:
+            self.library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        return code
+
     # -- memory ----------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> GpuMemory:
@@ -252,11 +263,10 @@ class Gpu(Driver):
         self._give_back(address)
 
     def _give_back(self, address: int) -> None:
-        self.library.cuCtxSetCurrent(self._context)
         if self._pool is None:
-            self.library.cuMemFree_v2(ctypes.c_uint64(address))
+            self._aside("cuMemFree_v2", ctypes.c_uint64(address))
         else:
-            self.library.cuMemFreeAsync(ctypes.c_uint64(address), None)
+            self._aside("cuMemFreeAsync", ctypes.c_uint64(address), None)
 
     def borrow(self, address: int, nbytes: int, owner: object) -> GpuMemory:
         """Another library's memory; its `owner` is let go when what weft does with it is done."""
@@ -264,8 +274,7 @@ class Gpu(Driver):
         def let_go(*_: int) -> None:
             nonlocal owner
             if not sys.is_finalizing():
-                self.library.cuCtxSetCurrent(self._context)
-                self.library.cuStreamSynchronize(None)  # the owner may work on another stream
+                self._aside("cuStreamSynchronize", None)  # the owner may work on another stream
             owner = None
 
         return GpuMemory(address, nbytes, let_go)
@@ -336,7 +345,7 @@ class Gpu(Driver):
 
     def synchronize(self) -> None:
         """Wait until all work is done; a kernel that failed raises here."""
-        self.call("cuCtxSynchronize")
+        self._check("cuCtxSynchronize", self._aside("cuCtxSynchronize"))
 
     def milliseconds(self, work: Callable[[], object]) -> float:
         """How long the GPU is busy with what `work` starts."""

@@ -77,8 +77,9 @@ class GpuClient(NamedFunctions):
         if found is None:
             if len(self._numbers) >= NUMBERS:
                 self._numbers.clear()
-            found = self._numbers[key] = GpuArray.of(self.gpu, array)
+            found = GpuArray.of(self.gpu, array)
             found.memory.common = True
+            self._numbers[key] = found
         return found.reshaped(array.shape)  # an array that is nobody else's
 
     def to_host(self, array: GpuArray) -> Array:
