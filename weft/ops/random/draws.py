@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.core.common.context import defaults
+from weft.core.common.context import default_device, defaults
 from weft.core.common.slots import public
 from weft.core.tensor.tensor import Tensor
 from weft.ops.creation import to_device
@@ -13,8 +13,9 @@ from weft.ops.random.state import next_key
 
 
 def _fresh(device: Any) -> Tensor:
-    fresh = next_key()
     place = defaults(device=device)[1]
+    with default_device(place):  # where a traced state is to be
+        fresh = next_key(place)
     return fresh if fresh.device is place else to_device(fresh, place)
 
 

@@ -27,7 +27,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MutationError, ShapeError
 from weft.ops import families
 from weft.ops.base import call
-from weft.ops.creation import arange, shape_tuple
+from weft.ops.creation import arange, shape_tuple, to_device
 from weft.ops.random.bits import fold_in_op
 from weft.ops.view.join import concat, stack
 
@@ -188,8 +188,8 @@ class Generator:
         with self._lock:
             self._key, self._count = start, 0
 
-    def next_key(self) -> Tensor:
-        """A key that this generator has not given before."""
+    def next_key(self, device: Device | None = None) -> Tensor:
+        """A key that this generator has not given before, where its state is or on a device."""
         threads = self.keeper()
         if threads is not None:
             return threads.draw(self)
@@ -198,7 +198,8 @@ class Generator:
                 self._key, self._count = fold_in(self._key, _WORD - 1), 0
             base, count = self._key, self._count
             self._count += 1
-        return own_key(fold_in(base, count))
+        moved = base if device is None else to_device(base, device)  # before maps and traces see it
+        return own_key(fold_in(moved, count))
 
     def get_device(self) -> Device:
         """Where this generator's keys are."""
@@ -304,9 +305,9 @@ def seed(seed: Any) -> None:
     generator().seed(seed)
 
 
-def next_key() -> Tensor:
-    """A fresh key from the global generator."""
-    return generator().next_key()
+def next_key(device: Device | None = None) -> Tensor:
+    """A fresh key from the global generator, where its state is or on a device."""
+    return generator().next_key(device)
 
 
 def get_state() -> Tensor:
