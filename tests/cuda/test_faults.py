@@ -26,13 +26,27 @@ def x():
 
 def test_what_lies_elsewhere_is_handed_on_as_it_is(x):
     given, captured = wf.tensor(A + 1), wf.tensor(A + 2)
-    step = wf.compile(lambda x, y: (x * 2, y, captured, wf.tensor([1.0, 2.0], device="cpu")))
+    step = wf.compile(
+        lambda x, y, s: (x * s, y, captured, wf.tensor([1.0, 2.0], device="cpu"), x + 1)
+    )
     for _ in range(2):
-        doubled, *others = step(x, given)
+        doubled, *others, more = step(x, given, 2)
+        assert doubled.tolist() == (A * 2).tolist() and more.tolist() == (A + 1).tolist()
         assert isinstance(doubled.data(), GpuArray)
         assert [o.device.name for o in others] == ["cpu:0"] * 3
         for other, expected in zip(others, (A + 1, A + 2, [1.0, 2.0]), strict=True):
             assert (other + 1).tolist() == (np.asarray(expected) + 1).tolist()
+
+
+def test_what_the_processor_computes_leaves_a_gpu_alone(x, gpu):
+    constant = wf.tensor([7.0], device="cuda")
+    step = wf.compile(lambda y, x, unused, s: (x, y * s, s, constant, y + 1), donate_argnums=0)
+    for _ in range(3):
+        there, here, number, held, more = step(wf.tensor(A), x, constant, 2.0)
+        assert there.device is held.device is x.device and here.device.name == "cpu:0"
+        assert there.tolist() == A.tolist() and held.tolist() == [7.0]
+        assert here.tolist() == (A * 2).tolist() and more.tolist() == (A + 1).tolist()
+        assert number.item() == 2.0
 
 
 def test_a_constant_of_a_program_is_not_handed_out(x, gpu):
@@ -107,6 +121,26 @@ def test_a_reshape_by_itself_keeps_the_memory_it_shares():
     given, made = (Block(kind.dtype, kind.size) for kind in kinds)
     program = GpuProgram(single(node), [], [made], [Call(node, (given,), (made,))])
     assert program.passed() == [given]  # so that no other result is written there
+
+
+def draws(place, explicit):
+    device = place if explicit else None
+    wf.random.seed(3)
+    x = wf.tensor(A, device=place)
+    noise = lambda shape: wf.normal(shape, device=device)  # noqa: E731
+    with wf.default_device("cpu" if explicit else place):
+        mapped = wf.vmap(lambda row: row + noise((4,)))(x)
+        _, scanned = wf.scan(lambda c, row: (c + noise((4,)), c + row), x[0], x)
+        compiled = wf.compile(lambda x: x + noise(x.shape))
+        sloped = wf.grad(lambda x: (x * noise((3, 4))).sum())(x)
+        return [mapped, scanned, sloped, compiled(x), compiled(x)]
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["device=", "default_device"])
+def test_draws_inside_transforms_are_where_they_are_wanted(explicit):
+    for there, here in zip(draws("cuda", explicit), draws("cpu", explicit), strict=True):
+        assert there.device.name == "cuda:0"
+        np.testing.assert_allclose(there.host(), here.host(), rtol=1e-5, atol=1e-6)
 
 
 class Library:

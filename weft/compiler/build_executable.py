@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from typing import Any
 
-from weft.compiler.executable import Executable, Interpreted
+from weft.compiler.executable import Executable, Handing, Interpreted
 from weft.compiler.flatten import passed_through
 from weft.compiler.statistics import Clock
 from weft.core.common.device import Device
@@ -49,6 +50,15 @@ def build(
     `lasting` are the same arrays in most runs, so what is packed of them is kept.
     """
     places = {node.device for node in trace.nodes or trace.inputs}
+    beside = _without_others(trace, places)
+    if beside is not None:
+        inner, given, handed = beside
+        flags = [tuple(flag[i] for i in given) if flag else () for flag in (donated, lasting)]
+        made = build(inner, flags[0], general, clock, own=own, recalls=recalls, lasting=flags[1])
+        passed = {given[i] for i in made.passed_through if i < len(given)}
+        passed |= {source for source in handed.values() if isinstance(source, int)}
+        executable = Handing(made.executable, given, handed)
+        return replace(made, executable=executable, passed_through=frozenset(passed))
     native = all(place.kind == "cpu" for place in places) and jit.available()
     origin = None
 
@@ -83,6 +93,35 @@ def build(
     else:
         made.settle()
     return Built(made, lambda: lowered, kept, rewritten)
+
+
+def _without_others(
+    trace: Trace, places: set[Device]
+) -> tuple[Trace, list[int], dict[int, Any]] | None:
+    """The trace without inputs from where no call is: those that nobody reads, or are results.
+
+    With it come the inputs that are left, and what some results are: an input, by its number, or a
+    constant. None where there is no such input.
+    """
+    kinds = {place.kind for place in places}
+    used = {source for node in trace.nodes for source, _ in node.inputs}
+    count = len(trace.inputs) - len(trace.captures)
+    others = {
+        node: i if i < count else trace.captures[i - count]
+        for i, node in enumerate(trace.inputs)
+        if node.device not in places and not (node.device.kind == "cpu" and "cpu" in kinds)
+    }
+    handed = {k: others[node] for k, (node, _) in enumerate(trace.outputs) if node in others}
+    kept = [i for i, node in enumerate(trace.inputs) if node not in others or node in used]
+    if len(kept) == len(trace.inputs) and not handed:
+        return None
+    inner = replace(
+        trace,
+        inputs=tuple(trace.inputs[i] for i in kept),
+        outputs=tuple(ref for k, ref in enumerate(trace.outputs) if k not in handed),
+        captures=tuple(trace.captures[i - count] for i in kept if i >= count),
+    )
+    return inner, [i for i in kept if i < count], handed
 
 
 def _elsewhere(trace: Trace, places: set[Device]) -> Executable | None:

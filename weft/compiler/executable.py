@@ -7,7 +7,7 @@ inputs and gives one for each output. A result may be one of the arrays given, o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,27 @@ class Interpreted(Executable):
 
     def explain(self, *, loops: bool = False) -> str:
         return f"{len(self._trace.nodes)} calls, each on its reference kernel\n{self._trace}"
+
+
+class Handing(Executable):
+    """Runs what one device computes, and hands on results that are inputs from elsewhere.
+
+    `given` says which inputs the inner executable takes; `handed`, of some results, which input
+    each is, or which constant.
+    """
+
+    def __init__(self, inner: Executable, given: Sequence[int], handed: Mapping[int, Any]) -> None:
+        self._inner, self._given, self._handed = inner, given, handed
+        self.counts = inner.counts
+
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        results = list(self._inner.run([arrays[i] for i in self._given]))
+        for number, source in self._handed.items():  # in rising order
+            results.insert(number, arrays[source] if isinstance(source, int) else source.data())
+        return tuple(results)
+
+    def explain(self, *, loops: bool = False) -> str:
+        return self._inner.explain(loops=loops)
 
 
 def _placed(node: OutputRefs, array: Any) -> Any:

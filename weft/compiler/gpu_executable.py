@@ -23,7 +23,6 @@ from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
 from weft.compiler.gpu_program import Block, Call, GpuProgram, Launch, plan_all
 from weft.compiler.statistics import BuildCounts, Clock
-from weft.core.common.device import Device
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
 from weft.core.common.source import describe, user_position
@@ -58,7 +57,6 @@ class GpuExecutable(Executable):
         }
         for constant in self._constants.values():
             constant.memory.common = True  # a result may lie there, and every run reads it
-        self._outside = _outside(trace, client.device)
         self._starts = [
             self._prepared(launch, function)
             for launch, function in zip(self.program.launches, functions, strict=True)
@@ -154,13 +152,10 @@ class GpuExecutable(Executable):
         state = _Run(self, given)
         for stage in self._stages:
             stage(state)
-        results = [
+        return tuple(
             state.array(self._slots[block], kind.shape, kind.dtype)
             for block, kind in zip(self.program.outputs, self._trace.output_types, strict=True)
-        ]
-        for number, source in self._outside.items():
-            results[number] = arrays[source] if isinstance(source, int) else source
-        return tuple(results)
+        )
 
     def _look(self, state: _Run) -> None:
         """Raise what is wrong, if a kernel has met a position that is out of range."""
@@ -241,21 +236,6 @@ class _Run:
             return GpuArray(found.gpu, found.memory, shape, dtype, found.offset)
         piece, offset = self._owner._places.inside[slot]
         return GpuArray(self._owner._gpu, self._pieces[piece], shape, dtype, offset)
-
-
-def _outside(trace: Trace, device: Device) -> dict[int, Any]:
-    """Results that lie elsewhere, which are handed on: the number of the input, or the data."""
-    inputs = {node: number for number, node in enumerate(trace.inputs)}
-    count = len(trace.inputs) - len(trace.captures)
-    found: dict[int, Any] = {}
-    for number, (node, _) in enumerate(trace.outputs):
-        if node.op is None and node.device is not device:
-            source = inputs.get(node)
-            if source is None:
-                found[number] = node.results[0]  # type: ignore[index]
-            else:
-                found[number] = source if source < count else trace.captures[source - count].data()
-    return found
 
 
 def _kind(ref: Any) -> tuple[Any, Any]:
