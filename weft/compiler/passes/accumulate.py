@@ -48,6 +48,13 @@ def joined(combine: str, first: Value, second: Value) -> Value:
     return value(_INSTRUCTION.get(combine, combine), (first, second), first.dtype)
 
 
+def multiplied(x: Value, y: Value, total: Value) -> Value:
+    """total + x · y: rounded once for floats, wrapped for integers."""
+    if x.dtype.kind == "f":
+        return value("fma", (x, y, total), x.dtype)
+    return value("add", (value("mul", (x, y), x.dtype), total), x.dtype)
+
+
 def is_better(combine: str, x: Value, y: Value) -> Value:
     """Whether `y` replaces the earlier `x` under argmax or argmin: ties stay, NaN is extreme."""
     low, high = (x, y) if combine == "argmax" else (y, x)
@@ -107,7 +114,8 @@ class Accumulators:
         """The running values of a part, met by those of one point."""
         part, held, now = self.parts[k], self.held[k], self.now(k)
         if part.combine in PRODUCTS:
-            return (Assign(held[0], value("fma", (*values, now[0]), now[0].dtype)),)
+            x, y = values
+            return (Assign(held[0], multiplied(x, y, now[0])),)
         return self.joined(k, now, values)
 
     def joined(

@@ -32,8 +32,8 @@ from weft.compiler.loops import (
     load,
     value,
 )
+from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
-from weft.compiler.passes.contract_frame import multiplied
 from weft.compiler.passes.contract_match import Axis, Product, match
 from weft.compiler.passes.cooperate import Team
 from weft.compiler.passes.items import Limits, Tile, less, placed

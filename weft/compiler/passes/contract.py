@@ -25,6 +25,7 @@ from weft.compiler.loops import (
     integer,
     walk,
 )
+from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.chains import in_chains
 from weft.compiler.passes.contract_blocks import (
     by_lanes,
@@ -33,7 +34,7 @@ from weft.compiler.passes.contract_blocks import (
     forced_path,
     orient,
 )
-from weft.compiler.passes.contract_frame import Frame, multiplied
+from weft.compiler.passes.contract_frame import Frame
 from weft.compiler.passes.contract_hidden import FINE, masks
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_pairs import paired

@@ -26,6 +26,7 @@ from weft.compiler.loops import (
     value,
     walk,
 )
+from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_blocks import UNROLL, Block
 from weft.compiler.passes.contract_match import Product, runs_along
 from weft.compiler.passes.contract_quads import dot4
@@ -111,13 +112,6 @@ def either(x: Value | bool, y: Value | bool) -> Value | bool:
     if isinstance(y, bool):
         return True if y else x
     return value("bit_or", (x, y), BOOL)
-
-
-def multiplied(x: Value, y: Value, total: Value) -> Value:
-    """total + x · y: rounded once for floats, wrapped for integers."""
-    if x.dtype.kind == "f":
-        return value("fma", (x, y, total), x.dtype)
-    return value("add", (value("mul", (x, y), x.dtype), total), x.dtype)
 
 
 def folded(x: Value) -> Value:

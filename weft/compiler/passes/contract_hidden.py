@@ -26,7 +26,8 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either, multiplied
+from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either
 from weft.compiler.passes.contract_match import Axis, Product, runs_along
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (

@@ -27,8 +27,9 @@ from weft.compiler.loops import (
     value,
     walk,
 )
+from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_blocks import choose, forced_path
-from weft.compiler.passes.contract_frame import Frame, multiplied
+from weft.compiler.passes.contract_frame import Frame
 from weft.compiler.passes.contract_hidden import mask_of_sums, masks
 from weft.compiler.passes.contract_match import Product, depth_of, match, runs_along
 from weft.compiler.passes.contract_tasks import tasks

@@ -31,7 +31,8 @@ from weft.compiler.loops import (
     integer,
     load,
 )
-from weft.compiler.passes.contract_frame import ZERO, less, multiplied, when
+from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.passes.contract_frame import ZERO, less, when
 from weft.compiler.passes.convolve_blocks import Cut
 from weft.compiler.passes.convolve_frame import Frame, fill
 from weft.compiler.polynomial import (

@@ -19,7 +19,8 @@ from math import ceil, prod
 
 from weft.compiler.convolution import Axis, Convolution
 from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, const, get, integer, turned
-from weft.compiler.passes.contract_frame import ZERO, less, multiplied, when
+from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.passes.contract_frame import ZERO, less, when
 from weft.compiler.passes.contract_match import runs_along
 from weft.compiler.passes.convolve_blocks import PANEL, even, registers_of
 from weft.compiler.passes.convolve_frame import Frame, Layout, fill

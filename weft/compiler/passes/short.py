@@ -25,8 +25,7 @@ from weft.compiler.loops import (
     get,
     integer,
 )
-from weft.compiler.passes.accumulate import is_better, select
-from weft.compiler.passes.contract_frame import multiplied
+from weft.compiler.passes.accumulate import is_better, multiplied, select
 from weft.compiler.passes.contract_match import SHALLOW, match, shallow_sizes
 from weft.compiler.passes.points import at, moved, points
 from weft.compiler.passes.simplify import fold
