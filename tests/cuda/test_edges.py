@@ -27,3 +27,8 @@ def test_products_of_integers_have_any_size(shape, dtype):
     m, k, n = shape
     x, y = (rng.integers(0, 127, s).astype(dtype) for s in ((m, k), (k, n)))
     prove(wf.matmul, x, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_joining_empty_arrays_gives_an_empty_one(dtype):
+    prove(lambda x: wf.concat([x, x], axis=1), np.zeros((2, 0), dtype))

@@ -295,7 +295,7 @@ class _Planner:
     def launch(self, kernel: Kernel, memory: list[Block], calls: tuple[OutputRefs, ...]) -> None:
         """The launches of one kernel that has no constants any more."""
         scratch: list[Block] = []
-        if any(block.size == 0 for block in memory):
+        if not memory or any(block.size == 0 for block in memory):
             kinds = ", ".join(str(block.size) for block in memory)
             raise UnsupportedError(f"kernel {kernel.name}: memory of no element ({kinds}) on a GPU")
         steps = self.made.steps
