@@ -32,3 +32,9 @@ def test_products_of_integers_have_any_size(shape, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_joining_empty_arrays_gives_an_empty_one(dtype):
     prove(lambda x: wf.concat([x, x], axis=1), np.zeros((2, 0), dtype))
+
+
+def test_small_matrices_are_read_where_they_were_written():
+    x = np.eye(4) + 0.1
+    prove(lambda x: wf.linalg.cholesky(x * 2), x)
+    prove(lambda x: wf.linalg.solve(x + 1, wf.permute_dims(x, (1, 0))), x)

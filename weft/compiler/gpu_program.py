@@ -205,7 +205,8 @@ class _Planner:
         self.blocks: dict[Ref, Block] = {}
         self.refused: list[tuple[OutputRefs, ...]] = []
         kinds = {node: kind_of(node) for node in trace.nodes}
-        kinds |= dict.fromkeys(others, "host")
+        few = [node for node, kind in kinds.items() if kind == "few"]
+        kinds |= dict.fromkeys((*few, *others), "host")
         self.fusion = Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
 
     def program(self) -> GpuProgram:
@@ -237,7 +238,7 @@ class _Planner:
             except (UnsupportedError, UnsupportedDTypeError):
                 self.refused.append((first,))
             return
-        if group.kind in ("host", "order", "few") or (group.kind == "scatter" and not self.calls):
+        if group.kind in ("host", "order") or (group.kind == "scatter" and not self.calls):
             if not self.calls:
                 raise UnsupportedError(f"{first.name}: no kernel for a GPU")
             self.made.steps.append(
