@@ -7,6 +7,7 @@ import pytest
 
 import weft as wf
 from tests.cuda.test_same_bits import same
+from weft.compiler import gpu_executable
 
 
 def prove(function, *arrays) -> None:
@@ -38,3 +39,39 @@ def test_small_matrices_are_read_where_they_were_written():
     x = np.eye(4) + 0.1
     prove(lambda x: wf.linalg.cholesky(x * 2), x)
     prove(lambda x: wf.linalg.solve(x + 1, wf.permute_dims(x, (1, 0))), x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_position_out_of_range_is_told_before_what_follows_from_it(device):
+    seen = []
+
+    def shown(x, i):
+        y = x[i] * 2
+        wf.callback(lambda v: seen.append(v) or (), (), y)
+        return y
+
+    i = np.array([0, 1, 9, 9])  # if 9 stood for 3, the matrix would be singular
+    for function in (lambda x, i: wf.linalg.inv(x[i]), shown):
+        with pytest.raises(wf.errors.IndexingError, match="index 9 is out of range"):
+            wf.compile(function)(wf.tensor(np.eye(4), device=device), wf.tensor(i, device=device))
+    assert not seen
+
+
+def test_a_loop_does_not_begin_after_a_position_out_of_range(monkeypatch):
+    begun, run = [], gpu_executable.run_call
+
+    def noted(client, node, arrays):
+        begun.append(node.name)
+        return run(client, node, arrays)
+
+    def climbed(x, i):
+        step = wf.take(x, i) * 2  # if 9 stood for 1, it would never arrive
+        return wf.while_loop(lambda s: (s < 10) & (s > -9), lambda s: s + step, wf.zeros_like(step))
+
+    monkeypatch.setattr(gpu_executable, "run_call", noted)
+    compiled = wf.compile(climbed)
+    x = wf.tensor([1.0, -1.0], device="cuda")
+    with pytest.raises(wf.errors.IndexingError, match="index 9 is out of range"):
+        compiled(x, wf.tensor(9, device="cuda"))
+    assert not begun
+    assert compiled(x, wf.tensor(0, device="cuda")).item() == 10 and begun
