@@ -11,6 +11,8 @@ from weft.compiler.gpu_program import Call
 from weft.core.tensor.tracing import trace
 from weft.runtime.registry import client
 
+pytestmark = pytest.mark.slow  # long sorts take long to compile
+
 SHAPES = [(1,), (2,), (4, 3), (3, 31), (2, 32), (300, 7), (3, 1000)]
 
 

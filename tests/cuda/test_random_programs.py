@@ -8,6 +8,8 @@ import pytest
 import weft as wf
 from tests.random_programs import make_program
 
+pytestmark = pytest.mark.slow  # every program has kernels of its own
+
 FIXED, FRESH = range(1000, 1024), 4
 DEVICES = ("cpu", "cuda")
 
