@@ -44,6 +44,8 @@ def run(
             found = _prepared[key] = GpuExecutable(trace, client)
             if len(_prepared) > MOST_CALLS:
                 _prepared.popitem(last=False)
+        else:
+            _prepared.move_to_end(key)
     return found.run(arrays)
 
 

@@ -21,7 +21,7 @@ from weft.compiler.gpu_calls import run_alone, run_call, run_on_host
 from weft.compiler.gpu_chains import Chains
 from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
-from weft.compiler.gpu_program import Block, Call, GpuProgram, Launch, plan_all
+from weft.compiler.gpu_program import Call, GpuProgram, Launch, plan_all
 from weft.compiler.statistics import BuildCounts, Clock
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
@@ -245,6 +245,3 @@ def _kind(ref: Any) -> tuple[Any, Any]:
 
 def _on_host(x: Any) -> Any:
     return x.to_host() if isinstance(x, GpuArray) else x
-
-
-__all__ = ["Block", "GpuExecutable"]

@@ -88,14 +88,14 @@ class GpuClient(NamedFunctions):
 
 
 class GpuAllocator:
-    """Memory of all GPUs of a kind together, as reports tell it."""
+    """Memory of all GPUs of a kind that are in use, as reports tell it."""
 
-    def __init__(self, gpus: Any) -> None:
-        self._gpus = gpus
+    def __init__(self) -> None:
+        self.gpus: dict[int, Driver] = {}
 
     def stats(self) -> GpuStats:
         """The sums over all of them."""
-        found = [self._gpus.gpu(number).stats() for number in range(self._gpus.device_count())]
+        found = [gpu.stats() for gpu in tuple(self.gpus.values())]
         return GpuStats(
             sum(x.live_bytes for x in found),
             sum(x.peak_bytes for x in found),
@@ -105,15 +105,15 @@ class GpuAllocator:
 
 
 class GpuRuntime:
-    """A backend of GPUs: a subclass says its name, its client and the module of its driver."""
+    """A backend of GPUs: a subclass says its name and the module of its driver."""
 
     name: str
-    client: type[GpuClient]
+    client = GpuClient
     gpus: Any  # `gpu(number)` opens one, `device_count()` says how many there are
 
     def __init__(self) -> None:
         self._devices = tuple(as_device(f"{self.name}:{i}") for i in range(self._count()))
-        self.allocator = GpuAllocator(self.gpus)
+        self.allocator = GpuAllocator()
 
     @classmethod
     def is_available(cls) -> bool:
@@ -165,6 +165,7 @@ class GpuRuntime:
 
     def _gpu(self, device: Device) -> Driver:
         gpu: Driver = self.gpus.gpu(device.id)
+        self.allocator.gpus[device.id] = gpu
         return gpu
 
 

@@ -4,5 +4,5 @@
 |---|---|
 | `driver` | `WebGpu`: an adapter, its memory, and shaders that are submitted together |
 | `buffers` | `Buffers`: memory that was given back is used again |
-| `client` | `WebGpuRuntime`, `WebGpuClient`: the device `webgpu:0` |
+| `client` | `WebGpuRuntime`: the device `webgpu:0` |
 """
