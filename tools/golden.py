@@ -18,10 +18,9 @@ import llvmlite.binding as llvm
 
 from weft.compiler.emit_ptx import emit_ptx, gpu_target
 from weft.compiler.emit_wgsl import emit_wgsl
-from weft.compiler.gpu_program import plan
 from weft.compiler.pipeline_gpu import CUDA, WEBGPU
 from weft.testing import loop_programs
-from weft.testing.gpu_programs import PROGRAMS
+from weft.testing.gpu_programs import PROGRAMS, planned
 
 ROOT = Path(__file__).parent.parent / "tests" / "compiler" / "golden"
 GPU = ("chain", "gelu", "softmax", "layer_norm", "sum", "transpose")
@@ -31,14 +30,14 @@ LLVM = llvm.llvm_version_info[0]  # another version may write other PTX, and be 
 def ptx() -> Iterator[tuple[str, str]]:
     """Kernels for compute capability 9.0."""
     for name in GPU:
-        kernels = plan(PROGRAMS[name].trace(), CUDA).kernels
+        kernels = planned(PROGRAMS[name].trace(), CUDA).kernels
         yield f"{name}.ptx", f"// LLVM {LLVM}\n{emit_ptx(kernels, gpu_target((9, 0)))}"
 
 
 def wgsl() -> Iterator[tuple[str, str]]:
     """Shaders; a program of several kernels has several files."""
     for name in GPU:
-        for number, kernel in enumerate(plan(PROGRAMS[name].trace(), WEBGPU).kernels):
+        for number, kernel in enumerate(planned(PROGRAMS[name].trace(), WEBGPU).kernels):
             yield f"{name}{number or ''}.wgsl", emit_wgsl(kernel)
 
 

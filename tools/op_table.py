@@ -9,7 +9,6 @@ kernels of the op's own examples in float32 and int32; reasons are those the op 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ import weft as wf
 from weft.compiler.emit_ptx import emit, gpu_target
 from weft.compiler.emit_wgsl import emit_wgsl
 from weft.compiler.fuse import Fusion
-from weft.compiler.gpu_program import plan
+from weft.compiler.gpu_program import Call, plan
+from weft.compiler.loops import Kernel
 from weft.compiler.pipeline_gpu import CUDA, WEBGPU
+from weft.compiler.rewrite import rewrite
 from weft.core.common.slots import OPS
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tracing import trace
-from weft.errors import WeftError
 from weft.ops.base import Linear, Operation, call
 from weft.testing.samples import calls, operands
 
@@ -50,7 +50,8 @@ primitives; the functions of the API reference are made of them.
 - *splits*: the factors that may be split over a mesh; what is not listed stays whole on a device.
 - *cpu*: every op runs interpreted. `kernel` means that compiled programs have it in a fused kernel,
   `host` that they call its reference, `inside` that they run the calls it holds.
-- *ptx*, *wgsl*: whether float32 and int32 examples become kernels for NVIDIA GPUs and for WebGPU.
+- *ptx*, *wgsl*: whether float32 and int32 examples become kernels for NVIDIA GPUs and for WebGPU;
+  others run on the host, or step by step where they hold calls.
 
 """
 
@@ -122,26 +123,25 @@ def cpu(op: Operation, found: Trace | None) -> str:
     return "host" if "host" in kinds else "kernel"
 
 
-def attempt(make: Callable[[], object]) -> str:
-    """`yes`, or why not."""
-    try:
-        make()
-    except WeftError as error:
-        return str(error).splitlines()[0]
-    return "yes"
+def gpu(found: Trace) -> tuple[str, ...]:
+    """`yes`, or what keeps an example from being a kernel in PTX and in WGSL."""
+    simple, _ = rewrite(found)
+    return tuple(
+        next((step.why for step in program.steps if isinstance(step, Call)), "yes")
+        for program in (plan(simple, CUDA, in_ptx), plan(simple, WEBGPU, in_wgsl))
+    )
 
 
-def gpu(found: Trace) -> tuple[str, str]:
-    """Whether PTX and WGSL can be made of an example."""
+def in_ptx(kernel: Kernel) -> Kernel:
+    """The kernel, if it can be written in PTX."""
+    emit([kernel], gpu_target())
+    return kernel
 
-    def ptx() -> None:
-        emit(plan(found, CUDA).kernels, gpu_target())
 
-    def wgsl() -> None:
-        for kernel in plan(found, WEBGPU).kernels:
-            emit_wgsl(kernel)
-
-    return attempt(ptx), attempt(wgsl)
+def in_wgsl(kernel: Kernel) -> Kernel:
+    """The kernel, if it can be written in WGSL."""
+    emit_wgsl(kernel)
+    return kernel
 
 
 def row(op: Operation) -> tuple[list[str], str]:

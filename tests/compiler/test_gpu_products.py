@@ -8,13 +8,13 @@ import pytest
 import weft as wf
 from tests.compiler.gpu_results import different, on_cpu
 from weft.compiler.emit_ptx import emit_ptx, gpu_target
-from weft.compiler.gpu_program import plan
 from weft.compiler.passes import blocks_product
 from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.pipeline_gpu import CUDA
 from weft.compiler.verify import verify
 from weft.core.tensor.tracing import trace
 from weft.testing.emulated_gpu import use_emulated_gpu
+from weft.testing.gpu_programs import planned
 from weft.testing.ir import run_kernel
 
 pytestmark = pytest.mark.slow  # the interpreter runs every thread of every block
@@ -47,7 +47,7 @@ def run(program, arrays, backward: bool) -> list:
 
 def prove(function, arrays, limits=SMALL, launches: int = 1) -> list:
     graph = trace(function, *map(wf.asarray, arrays))
-    program = plan(graph, limits)
+    program = planned(graph, limits)
     assert len(program.kernels) == launches
     assert any(local.shared for local in program.kernels[0].locals), "no tile"
     for kernel in program.kernels:
@@ -164,7 +164,7 @@ def test_tiles_as_a_gpu_has_them_keep_every_bit(shape):
 
 def test_sums_of_few_products_are_left_as_they_were():
     a, b = operands((64, 4), (4, 64))
-    (kernel,) = plan(trace(wf.matmul, wf.asarray(a), wf.asarray(b)), CUDA).kernels
+    (kernel,) = planned(trace(wf.matmul, wf.asarray(a), wf.asarray(b)), CUDA).kernels
     assert not any(local.shared for local in kernel.locals)
 
 
@@ -176,12 +176,12 @@ def test_sums_of_few_products_are_left_as_they_were():
 def test_tiles_are_as_large_as_keeps_a_gpu_busy(shape, rows, columns):
     m, k, n = shape
     a, b = wf.zeros((m, k), dtype="float32"), wf.zeros((k, n), dtype="float32")
-    (kernel,) = plan(trace(wf.matmul, a, b), CUDA).kernels
+    (kernel,) = planned(trace(wf.matmul, a, b), CUDA).kernels
     assert kernel.notes["blocks"] == m // rows * (n // columns)
 
 
 def ptx_of(function, *arrays) -> str:
-    kernels = plan(trace(function, *map(wf.asarray, arrays)), CUDA).kernels
+    kernels = planned(trace(function, *map(wf.asarray, arrays)), CUDA).kernels
     return emit_ptx(kernels, gpu_target((9, 0)))
 
 

@@ -9,7 +9,7 @@ import weft as wf
 from tests.compiler.gpu_results import different, on_cpu
 from tools import accuracy, golden
 from weft.compiler.emit_wgsl import emit_wgsl
-from weft.compiler.gpu_program import Launch, plan
+from weft.compiler.gpu_program import Launch
 from weft.compiler.loops import Buffer, Kernel, Loop, Store, integer, load, value, variable
 from weft.compiler.pipeline_gpu import WEBGPU, schedule_gpu
 from weft.core.common.slots import OPS
@@ -17,7 +17,7 @@ from weft.core.tensor.tracing import trace
 from weft.errors import BackendError, UnsupportedDTypeError, UnsupportedError
 from weft.runtime.registry import client
 from weft.runtime.webgpu import driver
-from weft.testing.gpu_programs import PROGRAMS
+from weft.testing.gpu_programs import PROGRAMS, planned
 
 FUNCTIONS = [name for name, oracle in accuracy.ORACLES.items() if oracle.operands == 1]
 WIDE = ("counts",)  # sums of int32 are int64
@@ -45,7 +45,7 @@ def on_webgpu(made, arrays) -> list:
 
 
 def shaders(function, *arrays) -> list[str]:
-    program = plan(trace(function, *map(wf.asarray, arrays)), WEBGPU)
+    program = planned(trace(function, *map(wf.asarray, arrays)), WEBGPU)
     return [emit_wgsl(kernel) for kernel in program.kernels]
 
 
@@ -57,14 +57,14 @@ def test_shaders_are_what_the_golden_files_say():
 @pytest.mark.parametrize("name", ["int64", "float64", "bfloat16", "int8", "uint16"])
 def test_dtypes_that_shaders_lack_are_refused_by_name(name):
     x = wf.zeros((8,), dtype=getattr(wf, name))
-    program = plan(trace(lambda x: x + x, x), WEBGPU)
+    program = planned(trace(lambda x: x + x, x), WEBGPU)
     with pytest.raises(UnsupportedDTypeError, match=f"webgpu: {name}: shaders have no such type"):
         emit_wgsl(program.kernels[0])
 
 
 @pytest.mark.parametrize("name", WIDE)
 def test_programs_with_int64_results_are_refused(name):
-    program = plan(PROGRAMS[name].trace(), WEBGPU)
+    program = planned(PROGRAMS[name].trace(), WEBGPU)
     with pytest.raises(UnsupportedDTypeError, match="webgpu: int64"):
         emit_wgsl(program.kernels[0])
 

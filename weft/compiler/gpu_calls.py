@@ -39,6 +39,11 @@ def run_call(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
     return tuple(map(client.to_device, made))
 
 
+def is_on_host(node: OutputRefs) -> bool:
+    """Whether `run_call` has no way of its own for a call."""
+    return not isinstance(node.op, tuple(_WAYS))
+
+
 def run_alone(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
     """The results of a call that is a kernel, but not together with its neighbours."""
     results: Arrays = client.execute(node.op, arrays, node.params, node.types)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.executable import Executable
-from weft.compiler.gpu_calls import run_alone, run_call, run_on_host
+from weft.compiler.gpu_calls import is_on_host, run_alone, run_call, run_on_host
 from weft.compiler.gpu_chains import Chains
 from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
-from weft.compiler.gpu_program import Call, GpuProgram, Launch, plan_all
+from weft.compiler.gpu_program import Call, GpuProgram, Launch, plan
 from weft.compiler.statistics import BuildCounts, Clock
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
@@ -42,7 +42,7 @@ class GpuExecutable(Executable):
         with clock("lower"):
             language = language_of(self._gpu)
             admit = functools.partial(language.admit, self._gpu)
-            self.program: GpuProgram = plan_all(trace, language.limits, admit)
+            self.program: GpuProgram = plan(trace, language.limits, admit)
             self._slots = {block: k for k, block in enumerate(self.program.memory())}
             if self.program.status is not None:
                 self._slots.setdefault(self.program.status, len(self._slots))
@@ -186,6 +186,8 @@ class GpuExecutable(Executable):
                 notes = step.kernel.notes
                 where = f"{notes['blocks']} blocks of {notes['threads']} threads"
                 lines.append(f"  kernel {step.kernel.name}: {where}")
+            elif step.why and is_on_host(step.node):
+                lines.append(f"  call {step.node.name} on the host: {step.why}")
             else:
                 lines.append(f"  call {step.node.name}")
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 Graphs of elementwise ops, views, reductions, products of matrices and updates become kernels; every
 kernel is one launch (two for a reduction of few long rows). Anything else is a `Call`, which reads
-and gives whole arrays, or is refused, by name, where only launches are wanted.
+and gives whole arrays and says why it is no kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
 from weft.compiler.point import kind_of
 from weft.compiler.rebuild import Statements, changer, revise, with_body
-from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower
 from weft.compiler.steps import Memory
 from weft.core.common.device import Device
@@ -88,7 +87,8 @@ class Call:
     node: OutputRefs
     reads: tuple[Block, ...]
     makes: tuple[Block, ...]
-    alone: bool = False  # whether it runs on the GPU, by itself
+    why: str = ""  # what keeps it from the GPU
+    alone: bool = False  # whether it runs there, by itself
 
 
 @dataclass
@@ -127,11 +127,6 @@ class GpuProgram:
         return [block for call in passing for block in call.reads]
 
 
-def plan(trace: Trace, limits: Limits) -> GpuProgram:
-    """The launches that compute a trace, simplified; its captures are constants."""
-    return _Planner(rewrite(trace)[0], limits, {}, calls=False, admit=_as_it_is).program()
-
-
 def call_of(
     op: Any,
     kinds: Sequence[TensorType],
@@ -151,59 +146,55 @@ def single(call: OutputRefs) -> Trace:
     return Trace(inputs, outputs, name=call.name)
 
 
-def plan_all(trace: Trace, limits: Limits, admit: Admit = _as_it_is) -> GpuProgram:
+def plan(trace: Trace, limits: Limits, admit: Admit = _as_it_is) -> GpuProgram:
     """The launches that compute a trace as it is, and calls where there is no kernel.
 
-    `admit` gives a kernel that the GPU can have, or raises what the GPU lacks.
+    Captures are constants. `admit` gives a kernel that the GPU can have, or raises what it lacks.
     """
-    others: dict[OutputRefs, bool] = {}
+    others: dict[OutputRefs, str] = {}
     while True:
         try:
-            return _Planner(trace, limits, others, calls=True, admit=admit).program()
+            return _Planner(trace, limits, others, admit).program()
         except _NoKernels as refused:
             for group in refused.groups:
-                hosted = [node for node in group if not _is_kernel(node, limits, admit)]
-                others |= dict.fromkeys(hosted or group, not hosted)
+                reasons = {node: _why_not(node, limits, admit) for node in group}
+                hosted = {node: why for node, why in reasons.items() if why}
+                others |= hosted or reasons
 
 
-def _is_kernel(node: OutputRefs, limits: Limits, admit: Admit) -> bool:
-    """Whether a call is a kernel, or some, if nothing is fused with it."""
+def _why_not(node: OutputRefs, limits: Limits, admit: Admit) -> str:
+    """What keeps a call from being a kernel, or some, if nothing is fused with it."""
     kinds = [source.types[slot] for source, slot in node.inputs]
     trace = single(call_of(node.op, kinds, node.params, node.types, node.device))
     try:
-        made = _Planner(trace, limits, {}, calls=True, admit=admit).program()
-    except _NoKernels:
-        return False
-    return all(isinstance(step, Launch) for step in made.steps)
+        made = _Planner(trace, limits, {}, admit).program()
+    except _NoKernels as refused:
+        return refused.reasons[0]
+    return next((step.why for step in made.steps if isinstance(step, Call)), "")
 
 
 class _NoKernels(Exception):
-    """Calls of some groups cannot be kernels together."""
+    """Calls of some groups cannot be kernels together, and why."""
 
-    def __init__(self, groups: list[tuple[OutputRefs, ...]]) -> None:
-        super().__init__(groups)
-        self.groups = groups
+    def __init__(self, groups: list[tuple[OutputRefs, ...]], reasons: list[str]) -> None:
+        super().__init__(groups, reasons)
+        self.groups, self.reasons = groups, reasons
 
 
 class _Planner:
     """Writes the program of a trace, of which the calls `others` are no kernels.
 
-    They are told whether they run alone on the GPU, or on the host.
+    With each comes the reason why it runs on the host, or none, where it runs alone on the GPU.
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        limits: Limits,
-        others: Mapping[OutputRefs, bool],
-        calls: bool,
-        admit: Admit,
+        self, trace: Trace, limits: Limits, others: Mapping[OutputRefs, str], admit: Admit
     ) -> None:
-        self.trace, self.limits, self.calls = trace, limits, calls
-        self.others, self.admit = others, admit
+        self.trace, self.limits, self.others, self.admit = trace, limits, others, admit
         self.made = GpuProgram(trace)
         self.blocks: dict[Ref, Block] = {}
         self.refused: list[tuple[OutputRefs, ...]] = []
+        self.reasons: list[str] = []
         kinds = {node: kind_of(node) for node in trace.nodes}
         few = [node for node, kind in kinds.items() if kind == "few"]
         kinds |= dict.fromkeys((*few, *others), "host")
@@ -225,38 +216,39 @@ class _Planner:
         for group in self.fusion.groups:
             self.step(group)
         if self.refused:
-            raise _NoKernels(self.refused)
+            raise _NoKernels(self.refused, self.reasons)
         made.outputs = [blocks[ref] for ref in trace.outputs]
         return made
 
     def step(self, group: Group) -> None:
         """One group: kernels, or a call."""
         first = group.members[0]
-        if group.kind == "order" and self.calls and self.has_elements(first):
-            try:
-                self.order(first)
-            except (UnsupportedError, UnsupportedDTypeError):
-                self.refused.append((first,))
-            return
-        if group.kind in ("host", "order") or (group.kind == "scatter" and not self.calls):
-            if not self.calls:
-                raise UnsupportedError(f"{first.name}: no kernel for a GPU")
-            self.made.steps.append(
-                Call(
-                    first,
-                    tuple(self.block(ref) for ref in first.inputs),
-                    tuple(self.block((first, slot)) for slot in range(len(first.types))),
-                    alone=self.others.get(first, False),
-                )
-            )
+        is_order = group.kind == "order" and self.has_elements(first)
+        if group.kind in ("host", "order") and not is_order:
+            self.call(first)
             return
         try:
+            if is_order:
+                self.order(first)
+                return
             for lowered in lower(self.fusion, group, {}, one_nest=True):
                 self.launches(group, lowered)
-        except (UnsupportedError, UnsupportedDTypeError):
-            if not self.calls:
-                raise
+        except (UnsupportedError, UnsupportedDTypeError) as error:
             self.refused.append((*group.members, *self.fusion.pulled(group)))
+            self.reasons.append(str(error).partition("\n")[0])
+
+    def call(self, node: OutputRefs) -> None:
+        """A call that is no kernel."""
+        why = self.others.get(node, f"{node.name}: no kernel for a GPU")
+        self.made.steps.append(
+            Call(
+                node,
+                tuple(self.block(ref) for ref in node.inputs),
+                tuple(self.block((node, slot)) for slot in range(len(node.types))),
+                why,
+                alone=not why,
+            )
+        )
 
     def has_elements(self, node: OutputRefs) -> bool:
         """Whether no operand and no result of a call is empty."""
@@ -282,11 +274,6 @@ class _Planner:
         """The launches of one lowered kernel."""
         memory = [self.block(ref) for ref in lowered.refs]
         if lowered.reports:
-            if not self.calls:
-                raise UnsupportedError(
-                    f"{group.members[0].name}: no kernel for a GPU that checks positions\n"
-                    "hint: mode='clip' or mode='wrap' needs no check"
-                )
             self.made.status = self.made.status or Block(INDEX, 1)
             memory.append(self.made.status)
         calls = () if lowered.reports else tuple(group.members)

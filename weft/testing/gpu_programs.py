@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 import weft as wf
+from weft.compiler.gpu_program import GpuProgram, plan
+from weft.compiler.passes.items import Limits
+from weft.compiler.rewrite import rewrite
 from weft.core.common.types import Array
 from weft.core.graph.trace import Trace
 from weft.core.tensor.tracing import trace
@@ -37,6 +40,11 @@ class Program:
     def trace(self) -> Trace:
         """The function as a graph."""
         return trace(self.function, *(wf.asarray(a) for a in self.arrays(special=False)))
+
+
+def planned(trace: Trace, limits: Limits) -> GpuProgram:
+    """The program of a graph, simplified as a compiled function's is."""
+    return plan(rewrite(trace)[0], limits)
 
 
 def softmax(x: Any) -> Any:
