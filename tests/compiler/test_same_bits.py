@@ -482,10 +482,6 @@ def main() -> int:
     return 1 if bad else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def test_turns_of_an_unrolled_loop_read_their_own_elements() -> None:
     """An address that an earlier stage knows under the same number stays this turn's alone."""
 
@@ -508,3 +504,17 @@ def test_addresses_begin_at_those_that_are_known_where_they_are_written() -> Non
     for count, rows in ((5, 20), (5, 99), (4, 20), (9, 33)):
         arrays = [np.ones((count, count)), np.arange(float(rows * count)).reshape(rows, count)]
         check([Case(f"products of neighbours {count} {rows}", function, arrays)])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+@pytest.mark.parametrize("name", ["gather", "dynamic_start", "scatter_add", "scatter_set"])
+def test_positions_may_be_narrow(name: str, dtype: str) -> None:
+    op = OPS[name]
+    example = calls(op)[0]
+    wide = operands(op, example, np.random.default_rng(0))
+    arrays = [a.astype(dtype) if a.dtype == np.int64 else a for a in wide]
+    check([Case(f"{name} {dtype}", performer(op, dict(example.params)), arrays)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

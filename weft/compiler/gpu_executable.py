@@ -187,7 +187,8 @@ class GpuExecutable(Executable):
                 where = f"{notes['blocks']} blocks of {notes['threads']} threads"
                 lines.append(f"  kernel {step.kernel.name}: {where}")
             elif step.why and is_on_host(step.node):
-                lines.append(f"  call {step.node.name} on the host: {step.why}")
+                why = step.why.removeprefix(f"{step.node.name}: ")
+                lines.append(f"  call {step.node.name} on the host: {why}")
             else:
                 lines.append(f"  call {step.node.name}")
         return "\n".join(lines)

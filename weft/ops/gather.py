@@ -157,6 +157,7 @@ def checks_positions(params: Mapping[str, Any], sizes: Shape) -> bool:
 
 def bounded(s: Any, i: Any, size: int, mode: str) -> Any:
     """A position made legal, in scalar instructions."""
+    i = s.cast(i, np.int64)
     if mode == "wrap":
         return s.rem(s.add(s.rem(i, size), size), size)
     if mode == "clip":

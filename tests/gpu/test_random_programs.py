@@ -1,4 +1,4 @@
-"""Random programs give the bits of the CPU on a GPU: values and gradients, eager and compiled."""
+"""Random programs give on a GPU what the CPU gives: values and gradients, eager and compiled."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.gpu.comparison import agree
 from tests.random_programs import make_program
 
 pytestmark = pytest.mark.slow  # every program has kernels of its own
 
-FIXED, FRESH = range(1000, 1024), 4
-DEVICES = ("cpu", "cuda")
+FIXED, FRESH = range(1000, 1020), 4
 
 
 def results(function, arrays, device):
     with wf.default_device(device):
         leaves = wf.tree_leaves(function(*(wf.tensor(a, device=device) for a in arrays)))
         return [np.asarray(leaf.host()) for leaf in leaves]
-
-
-def same(found, expected) -> None:
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        assert np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
 def total(program):
@@ -34,22 +28,22 @@ def total(program):
     return function
 
 
-def check(seed: int) -> None:
+def check(seed: int, device: str) -> None:
     program = make_program(np.random.default_rng(seed))
     try:
         for function in (program, wf.grad(total(program)), wf.compile(wf.grad(total(program)))):
-            expected, found = (results(function, program.inputs, device) for device in DEVICES)
-            same(found, expected)
+            found, expected = (results(function, program.inputs, d) for d in (device, "cpu"))
+            assert agree(found, expected, device)
     except Exception as error:
         error.add_note(f"seed {seed}, program:\n{program}")
         raise
 
 
 @pytest.mark.parametrize("seed", FIXED)
-def test_random_programs_give_the_bits_of_the_cpu(seed) -> None:
-    check(seed)
+def test_random_programs_give_the_results_of_the_cpu(seed, device) -> None:
+    check(seed, device)
 
 
 def test_fresh_random_programs_give_the_bits_of_the_cpu(fresh_seed) -> None:
     for seed in range(fresh_seed, fresh_seed + FRESH):
-        check(seed)
+        check(seed, "cuda")  # how far a shader's roundings carry depends on the program

@@ -1,4 +1,4 @@
-"""The same code on a GPU gives the bits of the CPU: every op, and programs of every kind."""
+"""The same code on a GPU gives the results of the CPU: every op, and programs of every kind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.gpu.comparison import agree
 from weft.core.common.slots import OPS
 from weft.ops.base import call
 from weft.runtime import registry
@@ -15,16 +16,8 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(5, 4)).astype(np.float32)
 LARGE = RNG.normal(size=(300, 200)).astype(np.float32)
 PLACES = RNG.integers(0, 5, 7)
-
-
-def same(found, expected) -> bool:
-    """Equal bit for bit; any NaN equals any NaN."""
-    assert found.shape == expected.shape and found.dtype == expected.dtype
-    if found.dtype.kind in "biu" or not found.size:
-        return np.array_equal(found, expected)
-    a, b = (np.ascontiguousarray(x).view(np.uint8).reshape(-1) for x in (found, expected))
-    equal = (a == b).reshape(found.size, -1).all(axis=1).reshape(found.shape)
-    return bool(np.all(equal | ((found != found) & (expected != expected))))
+SHORT = ("softmax of a product", "einsum")  # which take long where a processor plays the shaders
+NARROW = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
 
 
 def every_example():
@@ -43,16 +36,13 @@ def on(kind, op, example, arrays):
 
 
 @pytest.mark.parametrize(("op", "example"), every_example())
-def test_every_op_gives_the_bits_of_the_cpu(op, example):
-    arrays = operands(op, example, np.random.default_rng(5))
-    for narrow in (False, True):
-        if narrow:
-            arrays = [a.astype(np.float32) if a.dtype == np.float64 else a for a in arrays]
-        for found, expected in zip(
-            on("cuda", op, example, arrays), on("cpu", op, example, arrays), strict=True
-        ):
-            assert found.device.name == "cuda:0"
-            assert same(found.host(), expected.host())
+def test_every_op_gives_the_results_of_the_cpu(op, example, device):
+    given = operands(op, example, np.random.default_rng(5))
+    narrow = [a.astype(NARROW.get(a.dtype.name, a.dtype)) for a in given]
+    for arrays in [given, narrow] if device == "cuda" else [narrow]:
+        found, expected = (on(kind, op, example, arrays) for kind in (device, "cpu"))
+        assert {x.device.name for x in found} <= {f"{device}:0"}
+        assert agree([x.host() for x in found], [x.host() for x in expected], device)
 
 
 def scanned(x):
@@ -141,23 +131,22 @@ def results(function, array, device):
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_give_the_bits_of_the_cpu(name, compiled):
+def test_programs_give_the_results_of_the_cpu(name, compiled, device):
     function, array = PROGRAMS[name]
+    array = array[:60] if device == "webgpu" and name in SHORT else array
     function = wf.compile(function) if compiled else function
     expected = results(function, array, "cpu")
     for _ in range(2):
-        found = results(function, array, "cuda")
-        assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+        assert agree(results(function, array, device), expected, device)
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_shapes_may_depend_on_values(name):
+def test_shapes_may_depend_on_values(name, device):
     function, array = VALUES[name]
-    found, expected = (results(function, array, device) for device in ("cuda", "cpu"))
-    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+    assert agree(results(function, array, device), results(function, array, "cpu"), device)
 
 
-def test_a_training_step_gives_the_bits_of_the_cpu():
+def test_a_training_step_gives_the_results_of_the_cpu(device):
     def step(weights, x, y):
         def loss(w):
             hidden = wf.relu(x @ w["in"] + w["bias"])
@@ -170,13 +159,13 @@ def test_a_training_step_gives_the_bits_of_the_cpu():
     shapes = {"in": (20, 30), "bias": (30,), "out": (30, 3)}
     weights = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
     x, y = (rng.normal(size=(64, n)).astype(np.float32) for n in (20, 3))
-    made = {}
-    for device in ("cpu", "cuda"):
+    made = []
+    for kind in (device, "cpu"):
         run = wf.compile(step)
-        w, a, b = wf.tree_map(lambda v, d=device: wf.tensor(v, device=d), (weights, x, y))
+        w, a, b = wf.tree_map(lambda v, d=kind: wf.tensor(v, device=d), (weights, x, y))
         losses = []
         for _ in range(3):
             value, w = run(w, a, b)
-            losses.append(value.item())
-        made[device] = [*losses, *(leaf.host() for leaf in wf.tree_leaves(w))]
-    assert all(np.array_equal(a, b) for a, b in zip(made["cpu"], made["cuda"], strict=True))
+            losses.append(value.host())
+        made.append([*losses, *(leaf.host() for leaf in wf.tree_leaves(w))])
+    assert agree(*made, device)
