@@ -191,6 +191,44 @@ def test_what_was_asked_of_exported_memory_does_not_change_with_it(export):
     assert base.numpy()[20, 0] == 50
 
 
+def _constants(x):
+    made = wf.tensor([1.0, 2.0, 3.0])
+    return x * 2, made, made[1:], made * 1, wf.tensor(3.0)
+
+
+def _replayed(path):
+    function = wf.compile(_constants)
+    return lambda x: wf.vjp(function, x)[0]
+
+
+def _loaded(path):
+    wf.compile(_constants).export(path / "f", wf.ones(3))
+    return wf.load_compiled(path / "f")
+
+
+@pytest.mark.parametrize(
+    "ready",
+    [
+        lambda path: wf.compile(_constants),
+        _loaded,
+        _replayed,
+        lambda path: wf.compile(lambda x: wf.grad(lambda x: (x * _constants(x)[1]).sum())(x)[None]),
+    ],
+    ids=["compiled", "loaded", "replayed", "gradient"],
+)
+def test_constants_of_a_compiled_function_are_not_handed_out(ready, tmp_path):
+    function, x = ready(tmp_path), wf.ones(3)
+    before = [y.tolist() for y in function(x)]
+    for number in range(len(before)):
+        for _ in range(2):
+            result = function(x)[number]
+            array = np.from_dlpack(result)
+            array[...] = 50
+            assert result.tolist() == array.tolist()
+            assert np.shares_memory(np.from_dlpack(result), array)
+        assert [y.tolist() for y in function(x)] == before
+
+
 def test_reading_through_numpy_shares_nothing_that_could_change():
     x = wf.realize(wf.tensor(np.ones(LARGE, np.float32)) * 1)
     x.numpy()

@@ -18,6 +18,7 @@ from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import execute
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.tensor.impl import TensorImpl
+from weft.core.tensor.sharing import count_on
 from weft.core.tensor.tensor import Tensor
 
 SMALL_BYTES = 64 * 1024  # constants up to this size are compared, and made without asking
@@ -78,6 +79,7 @@ class Calls:
             return found, 0
         if not self.makes_constants:
             return None
+        count_on(data)
         leaf = OutputRefs.leaf(None, kind, device)
         self.tensors[leaf] = Tensor(TensorImpl.realized(data, kind, device))
         return self.know(leaf, data)

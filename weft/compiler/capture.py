@@ -28,7 +28,7 @@ from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.number import WIDE, Number
-from weft.core.tensor.sharing import is_shared, own
+from weft.core.tensor.sharing import count_on, is_shared, own
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder, without_reading
 from weft.core.tensor.views import origin_of
@@ -104,7 +104,9 @@ def _frozen(x: Tensor) -> Tensor:
     """A constant that stays: nobody else can change its memory, nor assign to its handle."""
     data = x.data()
     if x._impl.shared or is_shared(data):
-        return Tensor(TensorImpl.realized(own(data), x.type, x.device))
+        data = own(data)
+        x = Tensor(TensorImpl.realized(data, x.type, x.device))
+    count_on(data)
     return Tensor(x._impl)
 
 

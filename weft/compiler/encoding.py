@@ -21,6 +21,7 @@ from weft.core.common.types import DType, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.core.tensor.convert import wrap
+from weft.core.tensor.sharing import count_on
 from weft.errors import DifferentiationError, FormatError, UnsupportedError
 
 _LENGTH = struct.Struct("<Q")
@@ -192,11 +193,13 @@ class Decoder:
         return dtypes.as_dtype(text(name), op="load_compiled")
 
     def array(self, data: Any) -> Any:
-        """An array with memory of its own."""
+        """An array with memory of its own, which stays as it is."""
         kind = self.type(data[:2])
         blob = self.blobs[number(data[2], len(self.blobs))]
         require(len(blob) == kind.nbytes, "the size of a constant")
-        return np.frombuffer(bytearray(blob), kind.dtype).reshape(kind.shape)
+        array = np.frombuffer(bytearray(blob), kind.dtype).reshape(kind.shape)
+        count_on(array)
+        return array
 
     def value(self, data: Any) -> Any:
         """A parameter."""

@@ -137,6 +137,7 @@ class Exchange:
         if copy is None and min(array.strides, default=0) < 0:
             copy = True  # torch ends the process where strides are negative
         if not copy:
+            array = _writable(self, array)
             sharing.share(array)
         return dlpack.to_capsule(
             array, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
@@ -242,6 +243,15 @@ class Exchange:
 def _another(tensor: Any) -> Any:
     """A second handle on the same value."""
     return type(tensor)(tensor._impl)
+
+
+def _writable(tensor: Any, array: Array) -> Array:
+    """A tensor's memory, which becomes another one where weft counts on the values of this one."""
+    if sharing.is_common(array):
+        array = sharing.own(array)
+        if tensor._impl.owner is None:
+            tensor._impl = TensorImpl.realized(array, tensor.type, tensor.device)
+    return array
 
 
 def _python(scalar: Any) -> Any:

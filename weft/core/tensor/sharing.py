@@ -2,7 +2,8 @@
 
 Sharing belongs to the allocation, not to a tensor: every view of it, older or younger, is shared
 from then on. Readers of shared memory run at the call, so that later writes do not reach their
-results.
+results. What weft itself counts on, the constants of compiled functions, is not handed out: who
+asks for such a tensor's memory gets a copy, and the tensor with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from weft.core.tensor.lasting import forget_all_of
 from weft.core.tensor.storage import Lease
 
 _shared: dict[int, weakref.ref[Array]] = {}  # id of the array at the root of an allocation
+_common: dict[int, weakref.ref[Array]] = {}  # the same, of memory that weft counts on
 _kept: dict[int, tuple[weakref.ref[Any], dict[int, Any]]] = {}  # by id of the handle
 
 
@@ -41,6 +43,23 @@ def is_shared(data: Any) -> bool:
     if isinstance(data, np.ndarray):
         return bool(_shared) and id(root_of(data)) in _shared
     return getattr(data, "is_shared", False)
+
+
+def count_on(data: Any) -> None:
+    """Have the values under `data` stay: their memory will not be handed out."""
+    if not isinstance(data, np.ndarray):
+        if hasattr(data, "memory"):  # others are never handed out
+            data.memory.common = True
+    elif not is_shared(data):
+        root = root_of(data)
+        key = id(root)
+        if key not in _common:
+            _common[key] = weakref.ref(root, lambda _: _common.pop(key, None))
+
+
+def is_common(data: Array) -> bool:
+    """Whether weft counts on the values of the memory that this array lies in."""
+    return bool(_common) and id(root_of(data)) in _common
 
 
 def own(data: Any) -> Any:
