@@ -12,6 +12,7 @@ from tests.device_calls import CALLS, Call, legal_calls
 from weft.config import settings
 from weft.core.common.slots import FUNCTIONS
 from weft.core.graph import GRAPH
+from weft.errors import DeviceMismatchError
 
 V = np.array([0.2, 0.5, 0.9, 0.4], np.float32)
 M = np.linspace(0.1, 0.9, 12, dtype=np.float32).reshape(4, 3)
@@ -128,6 +129,27 @@ def test_batches_are_on_the_default_device() -> None:
         batches = list(wf.data.Loader({"x": M}, 2, shuffle=True, key=0))
     want = list(wf.data.Loader({"x": M}, 2, shuffle=True, key=0))
     check(batches, want)
+
+
+def test_batches_of_tensors_are_where_the_tensors_are() -> None:
+    def options(**more: Any) -> dict[str, Any]:
+        return {"batch_size": 2, "key": 0, **more}
+
+    here = [(row, i) for i, row in enumerate(M)]
+    there = [(on_gpu(row), i) for row, i in here]
+    for more in ({}, {"prefetch": 0}, {"transform": lambda x: x * 2}):
+        want = list(wf.data.Loader(M, **options(**more)))
+        check(list(wf.data.Loader(on_gpu(M), **options(**more))), want)
+    for x, n in wf.data.Loader(there, **options()):
+        assert (x.device.kind, n.device.kind) == ("cuda", "cpu")
+    for x, n in wf.data.Loader((on_gpu(M), np.arange(len(M))), **options()):
+        assert (x.device.kind, n.device.kind) == ("cuda", "cpu")
+        assert x.tolist() == M[n.numpy()].tolist()
+    with wf.default_device("cuda"):
+        found = next(iter(wf.data.Loader(wf.tensor(M, device="cpu"), **options())))
+        assert found.device.kind == "cpu"
+    with pytest.raises(DeviceMismatchError, match="one batch are on cuda:0 and cpu:0"):
+        list(wf.data.Loader([on_gpu(M), wf.tensor(M)], 2, shuffle=False))
 
 
 def test_one_graph_runs_on_each_device_it_comes_from(monkeypatch: Any) -> None:

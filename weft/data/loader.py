@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.core.common.context import current_device
 from weft.core.common.parameters import as_flag, as_function, as_integer, shown
-from weft.core.common.trees import tree_map
+from weft.core.common.trees import tree_leaves, tree_map
 from weft.core.common.types import Array
 from weft.core.tensor.convert import checked, wrap
 from weft.core.tensor.tensor import Tensor
@@ -36,8 +36,10 @@ class Loader:
     """Batches of `data`: arrays, tuples or dicts of arrays, or anything with length and items.
 
     `for batch in loader` goes through the rest of an epoch and then stops; the next loop is the
-    next epoch. Batches are tensors in the structure of the data. `transform` is called with each
-    batch as NumPy arrays, in the thread that prepares `prefetch` batches ahead (0: no thread).
+    next epoch. Batches are tensors in the structure of the data: those of tensors are on the device
+    of these, others on the default device. `transform` is called with each batch as NumPy arrays,
+    in the thread that prepares `prefetch` batches ahead (0: no thread); what it returns is where
+    the batch was, or on the default device if that was on several.
 
     With `shard=(index, count)` every process makes the same loader and gets its part of each batch:
     `batch_size` counts the rows of all parts. `state()` is the position, `restore(state)` goes
@@ -190,7 +192,11 @@ def _made(
     rows = source.rows(positions)
     if transform is None:
         return tree_map(lambda x: wrap(x, device) if isinstance(x, np.ndarray) else x, rows)
-    return tree_map(lambda x: _taken(x, device), transform(rows))
+    held = [x for x in tree_leaves(rows) if isinstance(x, Tensor | np.ndarray)]
+    places = {x.device if isinstance(x, Tensor) else device for x in held}
+    there = places.pop() if len(places) == 1 else device
+    arrays = tree_map(lambda x: x.host() if isinstance(x, Tensor) else x, rows)
+    return tree_map(lambda x: _taken(x, there), transform(arrays))
 
 
 def _taken(leaf: Any, device: Any) -> Any:

@@ -1,6 +1,7 @@
 """Where rows come from: arrays that are indexed all at once, or items that are fetched one by one.
 
-A source gives the rows of a batch as a tree of NumPy arrays.
+A source gives the rows of a batch as a tree: of tensors, on their device, what is cut from tensors,
+of NumPy arrays the rest.
 """
 
 from __future__ import annotations
@@ -10,12 +11,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from weft.core.common.device import Device
+from weft.core.common.handler import installed
 from weft.core.common.parameters import shown
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
 from weft.core.common.types import Array
-from weft.core.tensor.convert import PYTHON_SCALARS, checked, to_array
+from weft.core.tensor.convert import PYTHON_SCALARS, checked, to_array, wrap
+from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError, WeftError
+from weft.errors import (
+    ArgumentError,
+    DeviceMismatchError,
+    DTypeError,
+    ShapeError,
+    TreeError,
+    WeftError,
+)
+from weft.ops.selection import take
 
 
 class Dataset(Protocol):
@@ -35,7 +47,7 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, positions: Array) -> Any:
-        """The rows at these positions as a tree of arrays."""
+        """The rows at these positions as a tree of arrays and tensors that are nobody else's."""
 
 
 def as_source(data: Any) -> Source:
@@ -58,7 +70,8 @@ class Arrays(Source):
     def __init__(self, data: Any) -> None:
         leaves, self._structure = tree_flatten(data)
         paths = tree_paths(data)
-        self._arrays: list[Array] = []
+        self._arrays: list[Array | Tensor] = []
+        self._devices = [_device_of(leaf) for leaf in leaves]
         for path, leaf in zip(paths, leaves):
             if not isinstance(leaf, Tensor | np.ndarray):
                 raise DTypeError(
@@ -67,7 +80,7 @@ class Arrays(Source):
                 )
             if not leaf.shape:
                 raise ShapeError(f"Loader: data{path}: an array without axes has no rows")
-            self._arrays.append(_plain(leaf, f"Loader: data{path}"))
+            self._arrays.append(_kept(leaf, f"Loader: data{path}"))
         lengths = {len(array) for array in self._arrays}
         if len(lengths) != 1:
             counts = ", ".join(f"{p or 'data'} {len(a)}" for p, a in zip(paths, self._arrays))
@@ -76,7 +89,8 @@ class Arrays(Source):
 
     def rows(self, positions: Array) -> Any:
         """The rows at these positions, chosen from each array."""
-        return tree_unflatten(self._structure, [array[positions] for array in self._arrays])
+        pairs = zip(self._arrays, self._devices, strict=True)
+        return tree_unflatten(self._structure, [_cut(x, positions, device) for x, device in pairs])
 
 
 class Items(Source):
@@ -123,7 +137,7 @@ def _column(path: str, leaves: list[Any]) -> Any:
                 f" ({' and '.join(f'{dtype}{list(shape)}' for shape, dtype in list(kinds)[:2])})"
                 "\nhint: pad the items to one shape"
             )
-        return np.stack(arrays)
+        return _placed(np.stack(arrays), _common_device(path, leaves))
     if isinstance(first, PYTHON_SCALARS):
         try:
             return to_array(leaves, None, f"Loader: items{path}")
@@ -131,6 +145,40 @@ def _column(path: str, leaves: list[Any]) -> Any:
             error.add_note("while a batch was put together")
             raise
     raise DTypeError(f"Loader: items{path}: {shown(first)} cannot be put into a batch")
+
+
+def _device_of(leaf: Any) -> Device | None:
+    """Where batches of a tensor are; None of others, and of tensors over a mesh."""
+    return leaf.device if isinstance(leaf, Tensor) and leaf._impl.spec is None else None
+
+
+def _common_device(path: str, leaves: list[Any]) -> Device | None:
+    found = list(dict.fromkeys(d for d in map(_device_of, leaves) if d is not None))
+    if len(found) > 1:
+        raise DeviceMismatchError(
+            f"Loader: items{path}: tensors of one batch are on {found[0]} and {found[1]}"
+        )
+    return found[0] if found else None
+
+
+def _placed(rows: Array, device: Device | None) -> Any:
+    return rows if device is None else wrap(rows, device)
+
+
+def _cut(array: Array | Tensor, positions: Array, device: Device | None) -> Any:
+    if not isinstance(array, Tensor):
+        return _placed(array[positions], device)
+    with installed(None):  # a transform around the loop sees batches, not how they were cut
+        rows = take(array, positions, axis=0)
+        rows.data()
+        return rows
+
+
+def _kept(leaf: Any, where: str) -> Array | Tensor:
+    """What batches are cut from: an array of the host, or the elements on another device."""
+    if _device_of(leaf) is not None and not isinstance(data := leaf.data(), np.ndarray):
+        return Tensor(TensorImpl.realized(data, leaf.type, leaf.device))
+    return _plain(leaf, where)
 
 
 def _plain(leaf: Any, where: str) -> Array:
