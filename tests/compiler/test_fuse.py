@@ -9,6 +9,7 @@ import weft as wf
 from tests.compiler.bits import arrays_of, assert_same, compiled, interpreted
 from weft.compiler.native import Native
 from weft.compiler.rebuild import values_of
+from weft.errors import IndexingError
 
 
 def steps_of(function, *arrays):
@@ -73,6 +74,33 @@ def test_what_multiplies_matrices_reads_a_normalized_factor_from_memory():
     *_, last = steps_of(lambda x, y: (x - wf.mean(x, axis=0)) @ y, x, y)
     kernels = last.request.compiled.kernels
     assert not any(v.op == "sub" and v.dtype == x.dtype for k in kernels for v in values_of(k.body))
+
+
+PLACES = np.random.default_rng(0).standard_normal((30, 70)).astype(np.float32)
+PLACES[:, 0] = -9.0  # never the greatest
+
+
+def _after_the_greatest(x, step):
+    return wf.take_along_axis(x, wf.argmax(x, axis=-1, keepdims=True) + step, axis=-1)
+
+
+@pytest.mark.parametrize("repeated", [1, 70])
+def test_positions_that_a_reduction_makes_are_checked(repeated):
+    def compiled_with(step):
+        return wf.compile(lambda x: x[:, :repeated] * 2 + _after_the_greatest(x, step))(x)
+
+    x = wf.tensor(PLACES)
+    with pytest.raises(IndexingError, match="out of range for an axis of size 70"):
+        compiled_with(69).numpy()
+    want = PLACES[np.arange(30), PLACES.argmax(-1) - 71][:, None] + PLACES[:, :repeated] * 2
+    assert compiled_with(-71).tolist() == want.tolist()
+
+
+def test_a_check_of_positions_is_no_longer_where_rows_are():
+    steps = steps_of(lambda x: wf.nanmedian(x, axis=-1), np.ones((8, 2015), np.float32))
+    checks = [s for s in steps if "check" in s.request.compiled.kernels[0].notes["name"]]
+    kernels = [kernel for step in checks for kernel in step.request.compiled.kernels]
+    assert kernels and all(len(list(values_of(kernel.body))) < 200 for kernel in kernels)
 
 
 def test_interpolation_searches_each_place_once():

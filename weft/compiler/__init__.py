@@ -35,6 +35,7 @@
 | `search` | `search`: candidates measured in turns, within a time |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
 | `fuse`, `updates` | `Fusion`: what runs together; what changes a few elements |
+| `positions` | which positions are checked, and where |
 | `lower`, `scatter`, `few`, `small`, `reports` | groups of calls become kernels |
 | `joins` | joins of many pieces: a kernel for each of them |
 | `alike` | groups that are lowered once: equal layers |

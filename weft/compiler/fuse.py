@@ -28,6 +28,7 @@ from weft.compiler.point import (
     reduced_size,
     weight,
 )
+from weft.compiler.positions import are_late, is_checked
 from weft.compiler.updates import Changes, put_into_copies
 from weft.core.common import dtypes
 from weft.core.common.types import Shape
@@ -106,6 +107,7 @@ class Fusion:
         self.kinds.update(dict.fromkeys(folded(nodes, self.kinds, self.kept), "view"))
         few = put_into_copies(nodes, self.kinds, self.kept) if merges else ()
         self.kinds.update(dict.fromkeys(few, "scatter"))
+        self._checked = {node for node in nodes if is_checked(node)}
         self._changes = Changes(nodes, self.kinds, self.roots)
         self.order = {node: position for position, node in enumerate(nodes)}
         self.group: dict[OutputRefs, Group] = {}
@@ -245,9 +247,15 @@ class Fusion:
         for group in sorted(near, key=lambda g: -g.position):
             takes = group.kind == "loops" or group.kind in PRODUCTS
             fits = takes and self._fits(node, reads, group) and not self._meets(reads, group)
+            fits = fits and not self._checks_late([*group.members, node])
             if fits and not depend(near - {group}, {group}):
                 return group
         return None
+
+    def _checks_late(self, members: list[OutputRefs]) -> bool:
+        """Whether one kernel of these calls would have to check positions that it makes itself."""
+        members.sort(key=self.order.__getitem__)
+        return are_late(members, self._checked, self.kinds, self.roots)
 
     def _meets(self, reads: Sequence[Read], group: Group) -> bool:
         """Whether a call and a group would read something before and after it is changed."""
@@ -326,7 +334,8 @@ class Fusion:
                 if mine and not (ok and self._reads_across(mine, theirs, inner)):
                     return False
         both = {group, other}
-        return not depend((group.needs | other.needs) - both, both)
+        late = self._checks_late([*group.members, *other.members])
+        return not late and not depend((group.needs | other.needs) - both, both)
 
     @staticmethod
     def _reads_across(mine: list[Read], theirs: Group, inner: int) -> bool:

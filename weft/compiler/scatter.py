@@ -19,9 +19,9 @@ from weft.compiler.joins import lower_join
 from weft.compiler.loops import INDEX, Statement, Store, Value, integer
 from weft.compiler.lower import Frame, Lowered, lower_group, nest
 from weft.compiler.point import Point, Pull, inside
+from weft.compiler.positions import indexed_sizes, is_checked
 from weft.compiler.reports import reporting
 from weft.core.graph.node import OutputRefs, Ref
-from weft.ops.gather import Gather, Scatter, checks_positions
 from weft.ops.view.slice import SliceUpdate
 
 
@@ -33,8 +33,7 @@ def lower(
     found = [
         checks(Frame(fusion, group, strides), node, 1 + number)
         for number, node in enumerate((*group.members, *fusion.pulled(group)))
-        if isinstance(node.op, Gather | Scatter)
-        and checks_positions(node.params, indexed_sizes(node))
+        if is_checked(node)
     ]
     if group.kind == "scatter":
         return (*found, *lower_scatter(frame, group.members[0]))
@@ -45,14 +44,6 @@ def lower(
     if group.kind == "few":
         return (*found, lower_few(frame, group.members[0]))
     return (*found, lower_group(frame))
-
-
-def indexed_sizes(node: OutputRefs) -> tuple[int, ...]:
-    """The sizes of the axes that positions refer to."""
-    source, slot = node.inputs[0]
-    shape = source.types[slot].shape
-    end = len(shape) - node.params["rest"]
-    return shape[end - node.params["indexed"] : end]
 
 
 def lower_scatter(frame: Frame, node: OutputRefs) -> tuple[Lowered, Lowered]:
