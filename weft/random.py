@@ -6,6 +6,8 @@
 
 The same key gives the same numbers on every backend, in any layout, alone or under `vmap`; so use a
 key once. Without keys: `wf.random.seed(7)` and `wf.uniform`, `wf.randn`…, or your own `Generator`.
+Parameters that no distribution has are refused where their values are known. Those that are
+computed on the way, in a compiled or mapped function, are not looked at.
 """
 
 from __future__ import annotations

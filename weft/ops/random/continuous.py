@@ -156,6 +156,9 @@ def uniform(
 ) -> Tensor:
     """Uniform floats in [minval, maxval); differentiable in both ends.
 
+    An empty interval is refused where its ends are known; where they are computed in a compiled or
+    mapped function, every number of it is minval.
+
     >>> from weft.ops.random.state import key
     >>> uniform(key(0), (2, 3)).shape
     (2, 3)

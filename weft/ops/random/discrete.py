@@ -63,6 +63,9 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
 
     The number of values times a random fraction of 64 bits (128 for 64-bit dtypes), rounded down:
     no probability is off by more than 2⁻³² (2⁻⁶⁴) of itself, and nothing is ever rejected.
+
+    Ends without a value between them are refused where they are known. Where they are computed in
+    a compiled or mapped function, the integers of such a range may be any.
     """
     found, sizes = as_key("randint", key), shape_tuple("randint", shape)
     target = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype, op="randint")
