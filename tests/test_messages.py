@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import weft as wf
 from weft import errors
 from weft.core.common.peers import ATTRIBUTES, NAMES
+from weft.ops.naming import named
 
 CASES = {
     "matmul": (
@@ -193,3 +196,41 @@ def test_mistakes_are_reported_at_the_call_not_at_the_read() -> None:
     assert (big + wf.ones(1000)).shape == (1000, 1000)
     with pytest.raises(TypeError):
         np.sin(big)  # NumPy may not lose a gradient in silence
+
+
+X, Y = wf.ones((3, 4)), wf.ones((2, 5))
+CALLED: dict[str, Callable[[], Any]] = {
+    "put": lambda: wf.put(wf.ones(3), [9], 1.0),
+    "index_update": lambda: wf.index_update(X, 9, 1.0, "add"),
+    "segment_sum": lambda: wf.segment_sum(wf.ones(3), [0, 1, 9], 3),
+    "take": lambda: wf.take(X, [99]).numpy(),
+    "index_select": lambda: wf.index_select(X, 0, [99]).numpy(),
+    "mean": lambda: wf.mean(X, axis=9),
+    "std": lambda: wf.std(X, axis=9),
+    "var": lambda: wf.var(X, axis=9),
+    "nansum": lambda: wf.nansum(X, axis=9),
+    "nanmax": lambda: wf.nanmax(X, axis=9),
+    "percentile": lambda: wf.percentile(X, 50, axis=9),
+    "clip": lambda: wf.clip(X, Y),
+    "isclose": lambda: wf.isclose(X, Y),
+    "allclose": lambda: wf.allclose(X, Y),
+    "vstack": lambda: wf.vstack([X, Y]),
+    "hstack": lambda: wf.hstack([X, Y]),
+    "append": lambda: wf.append(X, Y, axis=0),
+    "trapezoid": lambda: wf.trapezoid(X, Y),
+    "cov": lambda: wf.cov(X, Y),
+    "cosine_similarity": lambda: wf.cosine_similarity(X, Y),
+    "lerp": lambda: wf.lerp(X, Y, 0.5),
+    "ptp": lambda: wf.ptp(X, axis=9),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_an_error_names_the_function_that_was_called(name: str) -> None:
+    with pytest.raises(errors.WeftError, match=rf"^{name}: "):
+        CALLED[name]()
+
+
+def test_an_error_of_a_transform_names_the_transform() -> None:
+    with pytest.raises(errors.ConcretizationError, match=r"^compile: "):
+        wf.compile(named(lambda x: float(wf.mean(x))))(X)

@@ -5,7 +5,7 @@
 | `base`, `families`, `axes` | what an op is, what kinds of ops share, axis parameters |
 | `dispatch` | the bottom of the handler stack: run or record; `realize` |
 | `ready` | small calls that come again: how each runs |
-| `often` | composed functions that come often, compiled |
+| `often`, `naming` | composed functions that come often, compiled; whom errors speak of |
 | `scalars`, `exact` | the scalar instructions of kernels; whose results have no choice |
 | `functions/` | exp, sin, erf… in scalar instructions, for every backend |
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |

@@ -25,6 +25,7 @@ from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.creation import copy_of, ones
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, cast
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.order import cumsum, diff
 from weft.ops.ranges import linspace
@@ -203,6 +204,7 @@ def unwrap(
 
 
 @public
+@named
 def ediff1d(x: Any, /, to_end: Any = None, to_begin: Any = None) -> Tensor:
     """Differences of neighbours of all elements, with others put before and behind them."""
     beside = (x, to_begin, to_end)

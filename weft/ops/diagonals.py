@@ -26,8 +26,9 @@ from weft.ops.creation import arange, asarray, check_memory, copy_of, shape_tupl
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
-from weft.ops.index_update import changed, index_update
+from weft.ops.index_update import changed, updated
 from weft.ops.indexing import value_like
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.view.join import concat, pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape
@@ -157,12 +158,14 @@ def diag(x: Any, /, k: int = 0) -> Tensor:
 
 
 @public
+@named
 def diagflat(x: Any, /, k: int = 0) -> Tensor:
     """A matrix with all elements of `x` on its k-th diagonal."""
     return diag(ravel(x), k)
 
 
 @public
+@named
 def matrix_trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum of a diagonal."""
     result: Tensor = FUNCTIONS["sum"](diagonal(x, offset, axis1, axis2), axis=-1)
@@ -329,7 +332,7 @@ def fill_diagonal(x: Any, val: Any, /, wrap: bool = False, *, inplace: bool = Tr
     made = copy_of(tensor)
     if values.size and count:
         filling = FUNCTIONS["resize"](values, (count,))
-        filled = index_update(ravel(tensor), slice(0, end, step), filling, "set")
+        filled = updated("fill_diagonal", ravel(tensor), slice(0, end, step), filling, "set")
         made = reshape(filled, tensor.shape)
     return changed("fill_diagonal", x, made, inplace)
 

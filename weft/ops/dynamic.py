@@ -22,7 +22,7 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.comparison import clip
 from weft.ops.families import cast
 from weft.ops.gather import Gather
-from weft.ops.index_update import index_update
+from weft.ops.index_update import updated
 from weft.ops.indexing import getitem
 from weft.ops.view.reshape import reshape
 
@@ -69,7 +69,7 @@ def dynamic_update_slice(x: Any, /, update: Any, starts: Any, *, mode: str = "ra
     value = to_tensor(update, like=tensor.device, op="dynamic_update_slice")
     lengths = _lengths("dynamic_update_slice", tensor.shape, value.shape)
     index = _index("dynamic_update_slice", tensor, starts, lengths, mode)
-    return index_update(tensor, index, update, "set", mode="clip")
+    return updated("dynamic_update_slice", tensor, index, update, "set", mode="clip")
 
 
 def _lengths(op: str, shape: Shape, sizes: tuple[Any, ...]) -> Shape:

@@ -32,6 +32,7 @@ from weft.ops.creation import arange, check_memory, shape_tuple, zeros
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.gather import scatter_add_op
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.search import searchsorted
 from weft.ops.view.reshape import expand_dims, reshape
@@ -85,6 +86,7 @@ def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
 
 
 @public
+@named
 def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
     """The edges of equal bins over `range` (from the smallest to the largest element if None)."""
     tensor = reshape(to_tensor(x, beside=(bins, range), op="histogram"), (-1,))
@@ -155,6 +157,7 @@ def _bins(x: Tensor, edges: Tensor) -> Tensor:
 
 
 @public
+@named
 def histogram2d(
     x: Any, y: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,6 +172,7 @@ def histogram2d(
 
 
 @public
+@named
 def histogramdd(
     sample: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Tensor, list[Tensor]]:

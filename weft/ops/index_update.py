@@ -60,20 +60,25 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     for positions out of range: `raise`, `clip`, `wrap` or `drop`.
     """
     as_choice("index_update", "combine", combine, SCATTERS)
-    checked_mode("setitem", mode, _MODES)
-    tensor = to_tensor(x, beside=(index, value), op="setitem")
-    update = value_like("setitem", tensor, value)
-    _check_combine(tensor.dtype, combine)
-    mask = _lone_mask(index, tensor)
+    return updated("index_update", x, index, value, combine, mode)
+
+
+def updated(op: str, x: Any, index: Any, value: Any, combine: str, mode: str = "raise") -> Tensor:
+    """What `index_update` gives; `op` is the function that errors speak of."""
+    checked_mode(op, mode, _MODES)
+    tensor = to_tensor(x, beside=(index, value), op=op)
+    update = value_like(op, tensor, value)
+    _check_combine(op, tensor.dtype, combine)
+    mask = _lone_mask(op, index, tensor)
     if mask is not None and _fits_rest(update, tensor.shape[mask.ndim :]):
         return _masked(tensor, mask, update, combine)
-    plan = plan_index("setitem", tensor, index)
+    plan = plan_index(op, tensor, index)
     base = basic_view(tensor, plan)
-    values = _fitted(update, _result_shape(plan))
+    values = _fitted(op, update, _result_shape(op, plan))
     if mode == "raise" and current() is None:
-        _check_positions(plan)
+        _check_positions(op, plan)
     if plan.arrays:
-        values = _scattered(base, plan, values, combine, mode)
+        values = _scattered(op, base, plan, values, combine, mode)
     elif combine != "set":
         values = FUNCTIONS[_ELEMENTWISE[combine]](base, values)
     if base is tensor:
@@ -83,7 +88,7 @@ def index_update(x: Any, index: Any, value: Any, combine: str, mode: str = "rais
     return call(slice_update_op, (tensor, window), params)
 
 
-def _check_positions(plan: Plan) -> None:
+def _check_positions(op: str, plan: Plan) -> None:
     """Refuse positions out of range where they are known: what is assigned to stays as it was.
 
     Not while a function is traced, which may be a branch that is never taken.
@@ -95,7 +100,7 @@ def _check_positions(plan: Plan) -> None:
             found, size = places.host(), plan.shape[axis]
             if found.min() < -size or found.max() >= size:
                 bad = int(found[(found < -size) | (found >= size)].flat[0])
-                raise IndexingError(f"setitem: {OUT_OF_RANGE.format(index=bad, size=size)}")
+                raise IndexingError(f"{op}: {OUT_OF_RANGE.format(index=bad, size=size)}")
 
 
 def changed(op: str, x: Any, made: Tensor, inplace: bool) -> Tensor:
@@ -118,31 +123,31 @@ def _lasting(value: Tensor) -> Tensor:
     return alias(value)
 
 
-def _check_combine(dtype: DType, combine: str) -> None:
+def _check_combine(op: str, dtype: DType, combine: str) -> None:
     if (combine in ("add", "mul") and dtypes.is_bool(dtype)) or (
         combine in ("min", "max") and dtypes.is_complex(dtype)
     ):
-        raise DTypeError(f"index_update: {combine} has no meaning for {dtypes.name_of(dtype)}")
+        raise DTypeError(f"{op}: {combine} has no meaning for {dtypes.name_of(dtype)}")
 
 
-def _fitted(update: Tensor, target: Shape) -> Tensor:
+def _fitted(op: str, update: Tensor, target: Shape) -> Tensor:
     """`update` broadcast to the place it goes to; extra leading axes of size 1 are dropped."""
     extra = update.ndim - len(target)
     if extra > 0 and update.shape[:extra] == (1,) * extra:
         update = reshape(update, update.shape[extra:])
-    if broadcast_shape("setitem", update.shape, target) != target:
+    if broadcast_shape(op, update.shape, target) != target:
         raise ShapeError(
-            f"setitem: a value of shape {update.shape} does not fit the shape {target} of its place"
+            f"{op}: a value of shape {update.shape} does not fit the shape {target} of its place"
         )
     return broadcast(update, target)
 
 
-def _lone_mask(index: Any, x: Tensor) -> Tensor | None:
+def _lone_mask(op: str, index: Any, x: Tensor) -> Tensor | None:
     """The mask, if the index is one mask over leading axes and nothing else."""
     entry = index[0] if type(index) is tuple and len(index) == 1 else index
     if not isinstance(entry, Tensor | np.ndarray | bool | np.bool_):
         return None
-    mask = to_tensor(entry, like=x.device, op="setitem")
+    mask = to_tensor(entry, like=x.device, op=op)
     fits = dtypes.is_bool(mask.dtype) and mask.shape == x.shape[: mask.ndim]
     return mask if fits else None
 
@@ -162,9 +167,11 @@ def _masked(x: Tensor, mask: Tensor, update: Tensor, combine: str) -> Tensor:
     return where(chosen, new, x)
 
 
-def _scattered(base: Tensor, plan: Plan, values: Tensor, combine: str, mode: str) -> Tensor:
+def _scattered(
+    op: str, base: Tensor, plan: Plan, values: Tensor, combine: str, mode: str
+) -> Tensor:
     """Scatter into the sliced tensor, with the indexed axes together, and back again."""
-    indices, picks = stacked_positions("setitem", plan)
+    indices, picks = stacked_positions(op, plan)
     moved, rest = arranged(base, plan)
     indexed = len(plan.axes)
     params = {"indexed": indexed, "rest": rest, "picks": len(picks), "mode": mode}
@@ -192,10 +199,10 @@ def _dropping(x: Tensor, indices: Tensor, values: Tensor, params: Any, combine: 
     return slice_axes(made, none, core, ones)
 
 
-def _result_shape(plan: Plan) -> Shape:
+def _result_shape(op: str, plan: Plan) -> Shape:
     if not plan.arrays:
         return plan.shape
-    _, full = stacked_positions("setitem", plan)
+    _, full = stacked_positions(op, plan)
     rest = [i for i in range(len(plan.shape)) if i not in plan.axes]
     before = 0 if plan.front else plan.axes[0]
     sizes = [plan.shape[i] for i in rest]
@@ -209,7 +216,7 @@ def index_set(x: Any, index: Any, value: Any) -> Tensor:
         found = _set_direct(x._impl, index, value)
         if found is not None:
             return found
-    return index_update(x, index, value, "set")
+    return updated("setitem", x, index, value, "set")
 
 
 def _set_direct(impl: TensorImpl, index: Any, value: Any) -> Tensor | None:
@@ -317,15 +324,15 @@ class Place:
 
     def set(self, value: Any, *, mode: str = "raise") -> Tensor:
         """Replace the elements there."""
-        return index_update(self._tensor, self._index, value, "set", mode)
+        return updated("setitem", self._tensor, self._index, value, "set", mode)
 
     def add(self, value: Any, *, mode: str = "raise") -> Tensor:
         """Add to the elements there; repeated positions add up."""
-        return index_update(self._tensor, self._index, value, "add", mode)
+        return updated("setitem", self._tensor, self._index, value, "add", mode)
 
     def mul(self, value: Any, *, mode: str = "raise") -> Tensor:
         """Multiply the elements there; repeated positions multiply up."""
-        return index_update(self._tensor, self._index, value, "mul", mode)
+        return updated("setitem", self._tensor, self._index, value, "mul", mode)
 
     multiply = mul
 
@@ -345,15 +352,15 @@ class Place:
     def _product(self, value: Any, mode: str) -> Tensor:
         """The values there, multiplied where they meet, and 1 elsewhere."""
         ones = FUNCTIONS["ones_like"](self._tensor)
-        return index_update(ones, self._index, value, "mul", mode)
+        return updated("setitem", ones, self._index, value, "mul", mode)
 
     def min(self, value: Any, *, mode: str = "raise") -> Tensor:
         """The smaller of the elements there and the values."""
-        return index_update(self._tensor, self._index, value, "min", mode)
+        return updated("setitem", self._tensor, self._index, value, "min", mode)
 
     def max(self, value: Any, *, mode: str = "raise") -> Tensor:
         """The larger of the elements there and the values."""
-        return index_update(self._tensor, self._index, value, "max", mode)
+        return updated("setitem", self._tensor, self._index, value, "max", mode)
 
     def apply(self, function: Any) -> Tensor:
         """Replace the elements there by `function` of them."""

@@ -24,6 +24,7 @@ from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, Sha
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.families import as_tensors, broadcast, cast
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.selection import take
 from weft.ops.view.broadcast import broadcast_to
@@ -235,6 +236,7 @@ def concatenate(arrays: Any, /, axis: int | None = 0) -> Tensor:
 
 
 @public
+@named
 def hstack(arrays: Any, /) -> Tensor:
     """Join along the second axis; vectors along their only one."""
     parts = [reshape(t, t.shape or (1,)) for t in joined_tensors("hstack", arrays)]
@@ -242,18 +244,21 @@ def hstack(arrays: Any, /) -> Tensor:
 
 
 @public
+@named
 def vstack(arrays: Any, /) -> Tensor:
     """Join along the first axis; vectors become rows."""
     return concat([reshape(t, _two(t.shape)) for t in joined_tensors("vstack", arrays)], axis=0)
 
 
 @public
+@named
 def dstack(arrays: Any, /) -> Tensor:
     """Join along the third axis."""
     return concat([reshape(t, _three(t.shape)) for t in joined_tensors("dstack", arrays)], axis=2)
 
 
 @public
+@named
 def column_stack(arrays: Any, /) -> Tensor:
     """Join along the second axis; vectors become columns."""
     tensors = joined_tensors("column_stack", arrays)
@@ -261,6 +266,7 @@ def column_stack(arrays: Any, /) -> Tensor:
 
 
 @public
+@named
 def block(blocks: Any, /) -> Tensor:
     """Assemble a tensor from nested lists of blocks: innermost lists join along the last axis."""
     depth = _depth(blocks)
@@ -296,6 +302,7 @@ def _assembled(blocks: Any, depth: int, leaves: Any) -> Tensor:
 
 
 @public
+@named
 def append(x: Any, /, values: Any, axis: int | None = None) -> Tensor:
     """`x` with `values` behind it along an axis; both flattened when none is given."""
     return concat(as_tensors("append", x, values), axis=axis)
@@ -335,6 +342,7 @@ def trim_zeros(filt: Any, /, trim: str = "fb", axis: Any = None) -> Tensor:
 
 
 @public
+@named
 def insert(x: Any, /, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     """`x` with `values` put before the positions `obj` of an axis."""
     tensor, new = as_tensors("insert", to_tensor(x, beside=(values,), op="insert"), values)

@@ -13,6 +13,7 @@ from weft.core.tensor.views import alias
 from weft.errors import AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.indexing import getitem
+from weft.ops.naming import named
 from weft.ops.view.slice import narrow
 
 _MOST_PARTS = 2**20  # each part is a tensor of its own
@@ -88,6 +89,7 @@ def unbind(x: Any, /, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 @public
+@named
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without that axis: undoes `stack`."""
     return unbind(x, axis)
@@ -101,6 +103,7 @@ def _along(op: str, x: Any, sections: Any, axis: int, rank: int) -> tuple[Tensor
 
 
 @public
+@named
 def hsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
     """Split the second axis (the only one where there is one)."""
     tensor = to_tensor(x, op="hsplit")
@@ -108,12 +111,14 @@ def hsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
 
 
 @public
+@named
 def vsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
     """Split the first of at least two axes."""
     return _along("vsplit", x, indices_or_sections, 0, 2)
 
 
 @public
+@named
 def dsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
     """Split the third axis."""
     return _along("dsplit", x, indices_or_sections, 2, 3)

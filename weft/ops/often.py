@@ -24,6 +24,7 @@ from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS
 from weft.core.tensor.tensor import Tensor
 from weft.errors import WeftError
+from weft.ops.naming import named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,13 +49,14 @@ def often(function: F) -> F:
     It must be pure, and its results new tensors whose shapes follow from those it is given.
     """
     kinds: dict[Hashable, _Kind] = {}
+    plain = named(function)
 
     @wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
         tensors: list[Tensor] = []
         key = None if watchers or current() is not None else _key(args, keywords, tensors)
         if key is None:
-            return function(*args, **keywords)
+            return plain(*args, **keywords)
         kind = kinds.get(key)
         if kind is None:
             if len(kinds) >= MOST:
@@ -63,7 +65,7 @@ def often(function: F) -> F:
         if kind.run is not None:
             return kind.run(*tensors)
         start = perf_counter()
-        made = function(*args, **keywords)
+        made = plain(*args, **keywords)
         kind.spent += perf_counter() - start
         if 1000 * kind.spent > settings.often_ms > 0 and not kind.fails:
             _compile(kind, function, args, keywords, tensors)

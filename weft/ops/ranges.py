@@ -20,6 +20,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack
@@ -28,6 +29,7 @@ from weft.ops.view.transpose import moveaxis
 
 
 @public
+@named
 def linspace(
     start: Any,
     stop: Any,
@@ -95,6 +97,7 @@ def _between(start: Any, stop: Any, count: int, endpoint: bool) -> Tensor:
 
 
 @public
+@named
 def logspace(
     start: Any,
     stop: Any,

@@ -25,6 +25,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis, reduced_axes
 from weft.ops.base import Example, Linear, Tangents, call
 from weft.ops.families import ReduceOperation, broadcast_shape, cast
+from weft.ops.naming import named
 from weft.ops.order import cumprod_op, delayed
 from weft.ops.view.broadcast import broadcast_op
 from weft.ops.view.reshape import reshape_op
@@ -358,6 +359,7 @@ def min(
 
 
 @public
+@named
 def minmax(x: Any, /, axis: Any = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element over axes, in this order.
 

@@ -33,6 +33,7 @@ from weft.ops.creation import arange, asarray, check_memory, full, zeros
 from weft.ops.distinct import distinct
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast_shape, cast
+from weft.ops.naming import named
 from weft.ops.order import argsort, sort, take_along_axis
 from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
@@ -173,6 +174,7 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
 
 
 @public
+@named
 def lexsort(keys: Any, /, axis: int = -1) -> Tensor:
     """Positions that sort by the last key, then by the one before it, and so on; stable."""
     rows = to_tensors("lexsort", *as_sequence("lexsort", "keys", keys))
@@ -413,6 +415,7 @@ def setdiff1d(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@named
 def setxor1d(x1: Any, x2: Any, /) -> Tensor:
     """Distinct elements that exactly one of the tensors has, in order."""
     return union1d(setdiff1d(x1, x2), setdiff1d(x2, x1))

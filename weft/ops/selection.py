@@ -20,8 +20,9 @@ from weft.ops.creation import asarray, copy_of, full, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.gather import SCATTERS, checked_mode, gathered
-from weft.ops.index_update import changed, index_update
+from weft.ops.index_update import changed, updated
 from weft.ops.indexing import getitem, value_like
+from weft.ops.naming import named
 from weft.ops.order import take_along_axis
 from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack
@@ -40,6 +41,7 @@ def _integers(op: str, indices: Any, device: Any) -> Tensor:
 
 
 @public
+@named
 def take(
     x: Any,
     indices: Any,
@@ -63,6 +65,7 @@ def take(
 
 
 @public
+@named
 def index_select(x: Any, /, axis: int, index: Any) -> Tensor:
     """Slices at positions along an axis."""
     return take(x, index, axis=axis)
@@ -141,7 +144,7 @@ def scatter(
     params = {"indexed": 1, "rest": 0, "picks": 1, "mode": checked_mode("scatter", mode)}
     op = SCATTERS[reduce or "set"]
     made = moveaxis(call(op, (moved, expand_dims(at, -1), updates), params), -1, i)
-    return made if part.shape == tensor.shape else index_update(tensor, window, made, "set")
+    return made if part.shape == tensor.shape else updated("scatter", tensor, window, made, "set")
 
 
 @public
@@ -197,7 +200,7 @@ def put(x: Any, ind: Any, v: Any, /, mode: str = "raise", *, inplace: bool = Tru
     made = copy_of(tensor)
     if places.size and values.size:
         filling = FUNCTIONS["resize"](values, places.shape)
-        made = reshape(index_update(ravel(tensor), places, filling, "set", mode), tensor.shape)
+        made = reshape(updated("put", ravel(tensor), places, filling, "set", mode), tensor.shape)
     return changed("put", x, made, inplace)
 
 
@@ -259,7 +262,7 @@ def _segments(
     base = full((count, *values.shape[ids.ndim :]), start, dtype=values.dtype, device=values.device)
     # A negative id is a mistake here, not a position counted from the end.
     legal = where(ids < 0, count, ids)
-    return index_update(base, legal, values, combine)
+    return updated(name, base, legal, values, combine)
 
 
 def _limits(data: Any, op: str) -> tuple[Any, Any]:
@@ -309,6 +312,7 @@ def masked_fill(x: Any, /, mask: Any, value: Any) -> Tensor:
 
 
 @public
+@named
 def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
     """For each element the choice of the first condition that holds, else `default`."""
     conditions = as_sequence("select", "condlist", condlist)
@@ -376,6 +380,7 @@ def compress(condition: Any, x: Any, /, axis: int | None = None) -> Tensor:
 
 
 @public
+@named
 def extract(condition: Any, x: Any, /) -> Tensor:
     """The elements of `x`, flattened, for which the condition holds."""
     mask, tensor = to_tensors("extract", condition, x)
@@ -384,7 +389,11 @@ def extract(condition: Any, x: Any, /) -> Tensor:
 
 @public
 def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
-    """Positions in a flattened tensor as positions along each axis of `shape`."""
+    """Positions in a flattened tensor as positions along each axis of `shape`.
+
+    Those out of range are refused, but not in a compiled or mapped function, where values are not
+    there to be looked at: each is a position inside of `shape` then.
+    """
     flat = _integers("unravel_index", indices, None)
     sizes = shape_tuple("unravel_index", shape)
     _check_range("unravel_index", flat, prod(sizes))
@@ -397,7 +406,11 @@ def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
 
 @public
 def ravel_multi_index(multi_index: Any, dims: Any, /, mode: str = "raise") -> Tensor:
-    """Positions along each axis of `dims` as positions in the flattened tensor."""
+    """Positions along each axis of `dims` as positions in the flattened tensor.
+
+    `mode` is for those out of range: `raise`, `clip` or `wrap`. A compiled or mapped function has no
+    values to look at: what `raise` would refuse there becomes a number that means nothing.
+    """
     sizes = shape_tuple("ravel_multi_index", dims)
     listed = as_sequence("ravel_multi_index", "multi_index", multi_index)
     device = device_of(*listed)

@@ -25,6 +25,7 @@ from weft.ops.contraction import matmul
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.order import cumprod, cumsum, take_along_axis
 from weft.ops.reduction import check_ordered, with_axes
@@ -50,6 +51,7 @@ def _count(name: str, x: Tensor, axis: Any) -> int:
 
 
 @public
+@named
 def mean(
     x: Any,
     /,
@@ -145,6 +147,7 @@ def _squares(x: Tensor) -> Tensor:
 
 
 @public
+@named
 def ptp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest minus the smallest element over axes."""
     low, high = reduction.minmax(x, axis, keepdims)
@@ -284,30 +287,35 @@ def nansum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = 
 
 
 @public
+@named
 def nanprod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Product over axes; NaN counts as 1."""
     return reduction.prod(_filled("nanprod", x, 1), axis, keepdims, dtype=dtype)
 
 
 @public
+@named
 def nancumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running sums along an axis; NaN counts as 0."""
     return cumsum(_filled("nancumsum", x, 0), axis, dtype=dtype)
 
 
 @public
+@named
 def nancumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running products along an axis; NaN counts as 1."""
     return cumprod(_filled("nancumprod", x, 1), axis, dtype=dtype)
 
 
 @public
+@named
 def nanargmax(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Where the largest element that is not NaN lies; -1 where all are NaN."""
     return _nan_place("nanargmax", x, axis, keepdims)
 
 
 @public
+@named
 def nanargmin(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Where the smallest element that is not NaN lies; -1 where all are NaN."""
     return _nan_place("nanargmin", x, axis, keepdims)
@@ -322,12 +330,14 @@ def _nan_place(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
 
 
 @public
+@named
 def nanmax(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest element over axes that is not NaN; NaN where all are."""
     return _nan_extremum("nanmax", x, axis, keepdims)
 
 
 @public
+@named
 def nanmin(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The smallest element over axes that is not NaN; NaN where all are."""
     return _nan_extremum("nanmin", x, axis, keepdims)

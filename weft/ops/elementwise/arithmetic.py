@@ -26,6 +26,7 @@ from weft.ops.families import (
     as_tensors,
     cast,
 )
+from weft.ops.naming import named
 
 _INTEGERS = "bBhHiIlLqQ"
 _NUMBERS = _INTEGERS + "fdFD"
@@ -467,12 +468,14 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> T
 
 
 @public
+@named
 def divmod(x1: Any, x2: Any, /) -> tuple[Tensor, Tensor]:
     """`(x1 // x2, x1 % x2)`."""
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
 @public
+@named
 def float_power(x1: Any, x2: Any, /) -> Tensor:
     """`pow`, but integers become floats first: `float_power(2, -1)` is 0.5."""
     base, exponent = as_tensors("float_power", x1, x2)
@@ -483,6 +486,7 @@ def float_power(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@named
 def lerp(start: Any, /, end: Any, weight: Any) -> Tensor:
     """The point that lies `weight` of the way from `start` to `end`; both ends are met exactly."""
     first, last, share = as_tensors("lerp", start, end, weight)

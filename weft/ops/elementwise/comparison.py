@@ -20,6 +20,7 @@ from weft.errors import ShapeError
 from weft.ops.base import Tangents
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import BinaryOperation, as_tensors, broadcast_shape, cast
+from weft.ops.naming import named
 
 _REAL = "bBhHiIlLqQfd"
 
@@ -161,6 +162,7 @@ maximum, minimum, fmax, fmin = Maximum(), Minimum(), Fmax(), Fmin()
 
 
 @public
+@named
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
     """Hold every element between `min` and `max`; None is no bound, and NaN stays NaN.
 
@@ -179,6 +181,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
 
 
 @public
+@named
 def isclose(
     x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
@@ -199,6 +202,7 @@ def isclose(
 
 
 @public
+@named
 def allclose(
     x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:

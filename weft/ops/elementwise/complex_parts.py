@@ -24,6 +24,7 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import atan2
 from weft.ops.elementwise.rounding import sign
 from weft.ops.families import BinaryOperation, UnaryOperation, broadcast_shape, cast
+from weft.ops.naming import named
 
 
 class Abs(UnaryOperation):
@@ -197,6 +198,7 @@ def angle(x: Any, /, deg: bool = False) -> Tensor:
 
 
 @public
+@named
 def isposinf(x: Any, /) -> Tensor:
     """Whether x is +inf; x must be real."""
     result: Tensor = FUNCTIONS["bitwise_and"](isinf(x), FUNCTIONS["greater"](x, 0))
@@ -204,6 +206,7 @@ def isposinf(x: Any, /) -> Tensor:
 
 
 @public
+@named
 def isneginf(x: Any, /) -> Tensor:
     """Whether x is -inf; x must be real."""
     result: Tensor = FUNCTIONS["bitwise_and"](isinf(x), FUNCTIONS["less"](x, 0))

@@ -18,6 +18,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example
 from weft.ops.elementwise.arithmetic import multiply, negative, where
 from weft.ops.families import BinaryOperation, UnaryOperation
+from weft.ops.naming import named
 
 special = LazyModule("scipy.special")
 
@@ -365,12 +366,14 @@ arcsinh, arccosh, arctanh = asinh, acosh, atanh
 
 
 @public
+@named
 def deg2rad(x: Any, /) -> Tensor:
     """Degrees as radians."""
     return multiply(x, math.pi / 180)
 
 
 @public
+@named
 def rad2deg(x: Any, /) -> Tensor:
     """Radians as degrees."""
     return multiply(x, 180 / math.pi)

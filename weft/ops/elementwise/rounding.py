@@ -21,6 +21,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.elementwise.arithmetic import fmod, where
 from weft.ops.families import BinaryOperation, UnaryOperation, align, as_tensors, cast
+from weft.ops.naming import named
 
 
 class StepFunction(UnaryOperation):
@@ -265,6 +266,7 @@ def ldexp(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@named
 def frexp(x: Any, /) -> tuple[Tensor, Tensor]:
     """Split into (mantissa, exponent): x = mantissa * 2**exponent with 0.5 <= |mantissa| < 1.
 
@@ -277,6 +279,7 @@ def frexp(x: Any, /) -> tuple[Tensor, Tensor]:
 
 
 @public
+@named
 def modf(x: Any, /) -> tuple[Tensor, Tensor]:
     """Split into (fraction, whole part), both with the sign of x.
 
@@ -289,6 +292,7 @@ def modf(x: Any, /) -> tuple[Tensor, Tensor]:
 
 
 @public
+@named
 def heaviside(x1: Any, x2: Any, /) -> Tensor:
     """0 where x1 is negative, 1 where it is positive, x2 where it is zero, NaN where it is NaN."""
     x, at_zero = as_tensors("heaviside", x1, x2)

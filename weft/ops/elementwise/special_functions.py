@@ -27,6 +27,7 @@ from weft.ops.families import (
     as_tensors,
     cast,
 )
+from weft.ops.naming import named
 
 special = LazyModule("scipy.special")
 
@@ -304,6 +305,7 @@ expit = sigmoid
 
 
 @public
+@named
 def entr(x: Any, /) -> Tensor:
     """-x log(x), 0 at 0 and -inf below."""
     amount = to_tensor(x, op="entr")
@@ -358,6 +360,7 @@ def i1e(x: Any, /) -> Tensor:
 
 
 @public
+@named
 def sinc(x: Any, /) -> Tensor:
     """sin(πx) / (πx): 1 at 0, 0 at other whole numbers; derivatives of every order are right at 0.
 

@@ -23,6 +23,7 @@ from weft.ops.elementwise.complex_parts import abs as absolute
 from weft.ops.elementwise.elementary import exp, expm1, log1p, sigmoid, tanh
 from weft.ops.elementwise.special_functions import normal_share, tanh_share
 from weft.ops.families import UnaryOperation, cast
+from weft.ops.naming import named
 from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import narrow
 
@@ -60,6 +61,7 @@ relu = Relu()
 
 
 @public
+@named
 def relu6(x: Any, /) -> Tensor:
     """x between 0 and 6, clipped beyond."""
     return hardtanh(x, 0, 6)
@@ -76,6 +78,7 @@ def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Tensor:
 
 
 @public
+@named
 def leaky_relu(x: Any, /, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, `negative_slope` · x elsewhere."""
     t = _float("leaky_relu", x, negative_slope)
@@ -103,6 +106,7 @@ def _exponential_below(t: Any, alpha: float = 1.0) -> Any:
 
 
 @public
+@named
 def elu(x: Any, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha · (e^x − 1) elsewhere."""
     t = _float("elu", x, alpha)
@@ -110,6 +114,7 @@ def elu(x: Any, /, alpha: float = 1.0) -> Tensor:
 
 
 @public
+@named
 def selu(x: Any, /) -> Tensor:
     """Scaled `elu` that keeps mean 0 and variance 1 of its input."""
     alpha, scale = 1.6732632423543772, 1.0507009873554805
@@ -197,6 +202,7 @@ def tanhshrink(x: Any, /) -> Tensor:
 
 
 @public
+@named
 def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x moved toward 0 by `threshold`, stopping at 0."""
     t = _float("softshrink", x, threshold)
@@ -205,6 +211,7 @@ def softshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
 
 
 @public
+@named
 def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
     """x where |x| exceeds `threshold`, else 0."""
     t = _float("hardshrink", x, threshold)
@@ -213,6 +220,7 @@ def hardshrink(x: Any, /, threshold: float = 0.5) -> Tensor:
 
 
 @public
+@named
 def threshold(x: Any, /, level: float, value: float) -> Tensor:
     """x where it exceeds `level`, else `value`."""
     t = _float("threshold", x, level, value)

@@ -23,6 +23,7 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
 from weft.ops.gather import gather_op
+from weft.ops.naming import named
 from weft.ops.norms import inexact, vector_norm
 from weft.ops.often import often
 from weft.ops.reduction import reduce, reduce_sum_op
@@ -301,6 +302,7 @@ def kl_div(
 
 
 @public
+@named
 def cosine_similarity(x1: Any, x2: Any, /, *, axis: int = 1, eps: float = 1e-8) -> Tensor:
     """Cosine of the angle between vectors along an axis; norms below `eps` count as `eps`."""
     eps = as_number("cosine_similarity", "eps", eps, beside=(x1, x2))
@@ -315,6 +317,7 @@ def _at_least(x: Any, low: float) -> Any:
 
 
 @public
+@named
 def pairwise_distance(
     x1: Any, x2: Any, /, *, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
 ) -> Tensor:
@@ -325,6 +328,7 @@ def pairwise_distance(
 
 
 @public
+@named
 def cosine_embedding_loss(
     x1: Any, x2: Any, target: Any, /, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:

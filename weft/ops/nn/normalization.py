@@ -23,6 +23,7 @@ from weft.ops.contraction import product_of, swap
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp
 from weft.ops.families import broadcast_shape, cast
+from weft.ops.naming import named
 from weft.ops.norms import inexact, vector_norm
 from weft.ops.often import often
 from weft.ops.random.continuous import gumbel
@@ -51,6 +52,7 @@ def _inverse_root(variance: Any) -> Any:
 
 
 @public
+@named
 def normalize(x: Any, /, p: float = 2, axis: Any = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the `p`-norm along an axis, or by `eps` where the norm is smaller."""
     t = inexact("normalize", x, eps)
