@@ -152,6 +152,26 @@ def test_batches_of_tensors_are_where_the_tensors_are() -> None:
         list(wf.data.Loader([on_gpu(M), wf.tensor(M)], 2, shuffle=False))
 
 
+def _drawn_on_two(x: Any, y: Any) -> Any:
+    first, second = wf.randn(3, device=x.device), wf.uniform((3,), device=y.device)
+    return x * first + wf.randn(3, device=x.device), y * second
+
+
+@pytest.mark.parametrize("places", [("cuda:0", "cpu:0"), ("cpu:0", "cpu:1")])
+def test_a_compiled_function_draws_on_two_devices_what_a_plain_one_does(places: Any) -> None:
+    x, y = (wf.ones(3, device=place) for place in places)
+    step = wf.compile(_drawn_on_two)
+    ways = [_drawn_on_two, step, lambda x, y: wf.vjp(step, x, y)[0]]
+    ways += [wf.compile(lambda x, y: step(x, y))]
+    for seed in (7, wf.random.key(7, device="cuda:0")):
+        found = []
+        for way in ways:
+            wf.random.seed(seed)
+            found.append([[t.tolist() for t in way(x, y)] for _ in range(2)])
+        wf.random.seed(0)
+        assert found[1:] == found[:1] * 3
+
+
 def test_one_graph_runs_on_each_device_it_comes_from(monkeypatch: Any) -> None:
     monkeypatch.setattr(settings, "compile_after", 0)
     monkeypatch.setattr(settings, "small_elements", 0)

@@ -112,10 +112,15 @@ def _frozen(x: Tensor) -> Tensor:
 
 @dataclass
 class Slot:
-    """The state of one generator as inputs of a trace, and how many keys were drawn."""
+    """The state of one generator on one device as inputs of a trace.
+
+    It takes as many keys as were drawn on all devices; states elsewhere share what it has taken.
+    """
 
     source: Generator | None  # None: the one that is chosen where the compiled function is called
+    device: Device
     drawn: int = 0
+    shares: int | None = None  # the slot of the same generator that takes the keys
 
 
 class Threaded(Threads):
@@ -124,43 +129,61 @@ class Threaded(Threads):
     def __init__(self, recorder: Compile) -> None:
         self.recorder = recorder
         self.chosen = generator()
-        self.slots: dict[Generator, Slot] = {}
-        self.inputs: dict[Generator, tuple[Tensor, Tensor]] = {}
-        self.draws: dict[OutputRefs, tuple[Generator, int]] = {}
+        self.drawn: dict[Generator, int] = {}
+        self.slots: dict[tuple[Generator, Device], Slot] = {}
+        self.inputs: dict[tuple[Generator, Device], tuple[Tensor, Tensor]] = {}
+        self.draws: dict[OutputRefs, tuple[tuple[Generator, Device], int]] = {}
 
-    def slot(self, source: Generator) -> Slot:
-        """The traced state of a generator."""
-        if source not in self.slots:
-            device = current_device()  # where draws are wanted: a state of the host is copied there
+    def on(self, source: Generator, device: Device | None) -> tuple[Generator, Device]:
+        """Where the traced state of a generator is found, on a device or where draws are wanted."""
+        if device is None:
+            device = current_device()  # a state of the host is copied there
             device = source.get_device() if device.kind == "cpu" else device
+        place = source, device
+        if place not in self.slots:
             with installed(self.recorder):
                 key = self.recorder.input(KEY, device)
-                self.inputs[source] = key, self.recorder.input(COUNT, device)
-            self.slots[source] = Slot(None if source is self.chosen else source)
-        return self.slots[source]
+                self.inputs[place] = key, self.recorder.input(COUNT, device)
+            first = next((k for k, (s, _) in enumerate(self.slots) if s is source), None)
+            mine = None if source is self.chosen else source
+            self.slots[place] = Slot(mine, device, shares=first)
+        return place
 
-    def reserve(self, source: Generator, number: int) -> tuple[Tensor, Tensor]:
-        slot = self.slot(source)
-        key, count = self.inputs[source]
+    def reserve(
+        self, source: Generator, number: int, device: Device | None = None
+    ) -> tuple[Tensor, Tensor]:
+        place = self.on(source, device)
+        first = self.drawn.get(source, 0)
+        self.drawn[source] = first + number
+        return self.state_at(place, first)
+
+    def state_at(self, place: tuple[Generator, Device], first: int) -> tuple[Tensor, Tensor]:
+        """A state after `first` draws of a run."""
+        key, count = self.inputs[place]
         with installed(self.recorder):
-            first = count + slot.drawn
-        slot.drawn += number
-        return key, first
+            return key, count + first
 
-    def draw(self, source: Generator) -> Tensor:
-        slot = self.slot(source)
-        slot.drawn += 1
-        return self.key(source, slot.drawn - 1)
+    def draw(self, source: Generator, device: Device | None = None) -> Tensor:
+        first = self.drawn.get(source, 0)
+        self.drawn[source] = first + 1
+        return self.key(source, first, device)
 
-    def key(self, source: Generator, number: int) -> Tensor:
+    def key(self, source: Generator, number: int, device: Device | None = None) -> Tensor:
         """The key that is draw `number` of a run."""
         # Made here, not inside the function's own loops and maps: each run draws it once, as the
         # traced function does, and maps around the compiled function can find it (`draws`).
-        base, count = self.inputs[source]
+        place = self.on(source, device)
+        base, count = self.inputs[place]
         with installed(self.recorder):
             key = derive(base, count + number)
-        self.draws[key._impl.payload[0]] = source, number
+        self.draws[key._impl.payload[0]] = place, number
         return own_key(key, until=self.recorder)
+
+    def taken(self) -> tuple[Slot, ...]:
+        """All states, the first one of each generator with the number of keys that were drawn."""
+        for (source, _), slot in self.slots.items():
+            slot.drawn = self.drawn.get(source, 0) if slot.shares is None else 0
+        return tuple(self.slots.values())
 
     def state(self, source: Generator) -> Tensor:
         base, count = self.reserve(source, 0)
@@ -255,7 +278,7 @@ def _program(
         for held in (variables[id(handle)],)
     )
     constants = recorder.constants.values()
-    places = {source: place for place, source in enumerate(threads.slots)}
+    slots = {place: number for number, place in enumerate(threads.slots)}
     inputs = (*recorder.inputs, *recorder.handles.values(), *(leaf for leaf, _ in constants))
     kept = tuple(tensor for _, tensor in constants)
     trace = Trace(inputs, refs, tuple(recorder.effects), kept, recorder.name)
@@ -264,8 +287,8 @@ def _program(
         trace,
         structure,
         captures,
-        tuple(threads.slots.values()),
-        {node: (places[source], n) for node, (source, n) in threads.draws.items()},
+        threads.taken(),
+        {node: (slots[place], n) for node, (place, n) in threads.draws.items()},
         tuple(_limits(x) for x in leaves),
         all(owner is None or owner.ambient for owner in owners),
         recorder.calls,

@@ -216,7 +216,10 @@ def _read(body: bytes) -> LoadedFunction:
     drawn = [number(each, 1 << 32) for each in sequence(header["drawn"])]
     _check_shape(trace, leaves, arguments, result, len(drawn))
     signature = Signature(arguments, leaves, (), default_float(), current_device(), ())
-    slots = tuple(Slot(None, each) for each in drawn)
+    devices = [node.device for node in trace.inputs[len(leaves) :: 2]]
+    slots = tuple(  # all are of the generator that is chosen, so the first one takes the keys
+        Slot(None, devices[k], each, 0 if k else None) for k, each in enumerate(drawn)
+    )
     nodes = (*trace.inputs, *trace.nodes)
     draws = {}
     for each in sequence(header["draws"]):

@@ -127,8 +127,14 @@ def make_enter(
         leaf = Leaf(capture.type, capture.device, capture.spec)
         watched = position in lasting
         held.append(_write_tensor(text, handle, leaf, position in kept, False, watched))
-    for slot in program.slots:
-        arrays += _write_draws(text, slot)
+    sources = [_write_source(text, slot) for slot in program.slots]
+    drawn: list[list[str]] = []
+    for slot, source in zip(program.slots, sources, strict=True):
+        if slot.shares is None:
+            drawn.append(_write_draws(text, source, slot.drawn))
+        else:
+            drawn.append(drawn[slot.shares])
+        arrays += drawn[-1]
     text.add(f"found = [{', '.join((*arrays, *held))}]")
     if donations:
         # What is given away must be held by nobody else: these names would count.
@@ -367,11 +373,20 @@ def _write_root(text: _Text, variable: Variable) -> str:
     return name
 
 
-def _write_draws(text: _Text, slot: Any) -> list[str]:
+def _write_source(text: _Text, slot: Any) -> str:
+    """The name of a generator, whose state is where it is wanted, or on the host."""
+    source, place = text.fresh(), text.fresh()
+    found = f"{text.name(generator)}()" if slot.source is None else text.name(slot.source)
+    text.add(f"{source} = {found}")
+    text.add(f"{place} = {source}.get_device()")
+    text.refuse_if(f"{place}.kind != 'cpu' and {place} is not {text.name(slot.device)}")
+    return source
+
+
+def _write_draws(text: _Text, source: str, drawn: int) -> list[str]:
     """Take keys from a generator; the names of its base key's data and of the first count."""
     taken, key, count = text.fresh(), text.fresh("d"), text.fresh("d")
-    source = f"{text.name(generator)}()" if slot.source is None else text.name(slot.source)
-    text.add(f"{taken} = {source}.reserve({slot.drawn})")
+    text.add(f"{taken} = {source}.reserve({drawn})")
     text.refuse_if(f"{taken} is None")
     text.add(f"{key} = {taken}[0].data()")
     text.add(f"{count} = array({taken}[1], {text.name(np.dtype(np.uint32))})")

@@ -17,6 +17,7 @@ from weft.compiler.signature import Call, Signature, in_objects
 from weft.compiler.statistics import Counting
 from weft.compiler.variables import Shapes
 from weft.core.autograd.imperative import AMBIENT
+from weft.core.common.device import Device
 from weft.core.common.handler import Handler, current
 from weft.core.common.source import blamed
 from weft.core.common.spec import ShardingSpec
@@ -33,6 +34,7 @@ from weft.core.tensor.views import alias
 from weft.errors import CastError
 from weft.ops.base import call as perform_call
 from weft.ops.communication.mesh import MESH
+from weft.ops.creation import to_device
 from weft.ops.random.state import Generator, generator, own_key
 
 
@@ -173,11 +175,16 @@ class Specialization:
             first.append(len(arrays))
             for piece in pieces_of(leaf):
                 arrays.append(self._array(piece, limits, path, len(arrays)))
+        states: list[Any] = []
         for slot in self.program.slots:
-            taken = _source(slot).reserve(slot.drawn)
+            if slot.shares is None:
+                states.append(_source(slot).reserve(slot.drawn))
+            else:
+                states.append(states[slot.shares])
+            taken = states[-1]
             if taken is None:
                 return None
-            arrays += [taken[0].data(), np.array(taken[1], np.uint32)]
+            arrays += [_brought(taken[0], slot.device), np.array(taken[1], np.uint32)]
         for held, each in zip(captured, self.program.captures, strict=True):
             for piece in pieces_of(held):
                 arrays.append(self._array(piece, None, each.name, len(arrays)))
@@ -255,16 +262,22 @@ class Specialization:
                 call.leaves, self.signature.leaves, self.program.limits, self.paths, strict=True
             )
         ]
-        keepers = []
+        keepers: list[Any] = []
+        states: list[Any] = []
         for slot in self.program.slots:
-            source = _source(slot)
-            keeper = source.keeper()
-            assert isinstance(keeper, Threaded | None)
-            keepers.append((keeper, source, 0 if keeper is None else keeper.slot(source).drawn))
-            taken = source.reserve_tensors(slot.drawn)
-            if taken is None:
+            if slot.shares is not None:
+                keepers.append(keepers[slot.shares])
+                states.append(states[slot.shares])
+            else:
+                source = _source(slot)
+                keeper = source.keeper()
+                assert isinstance(keeper, Threaded | None)
+                first = 0 if keeper is None else keeper.drawn.get(source, 0)
+                keepers.append((keeper, source, first))
+                states.append(source.reserve_tensors(slot.drawn, slot.device))
+            if states[-1] is None:
                 return again()
-            operands += taken
+            operands += _states_on(slot.device, states[-1], *keepers[-1])
         operands += captured
         trace = self.program.trace
 
@@ -283,7 +296,7 @@ class Specialization:
         slot, number = self.program.draws[node]
         keeper, source, first = keepers[slot]
         if keeper is not None:
-            key: Tensor = keeper.key(source, first + number)
+            key: Tensor = keeper.key(source, first + number, node.device)
             return key
         return own_key(perform_call(node.op, args, node.params))
 
@@ -294,6 +307,24 @@ def _refuse(args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
 
 def _source(slot: Any) -> Generator:
     return generator() if slot.source is None else slot.source
+
+
+def _brought(base: Tensor, device: Device) -> Any:
+    """Data of a generator's key for a device; what is on the host is brought there by who runs."""
+    if base.device is device or base.device.kind == "cpu":
+        return base.data()
+    return to_device(base, device).data()
+
+
+def _states_on(
+    device: Device, state: tuple[Tensor, Tensor], keeper: Threaded | None, source: Any, first: int
+) -> tuple[Tensor, ...]:
+    """A state that was taken, as operands on a device."""
+    if state[0].device is device:
+        return state
+    if keeper is not None:
+        return keeper.state_at(keeper.on(source, device), first)
+    return tuple(to_device(x, device) for x in state)
 
 
 def _inside_no_grad() -> bool:

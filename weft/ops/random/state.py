@@ -124,11 +124,13 @@ class Threads(ABC):
     """Keeps the states of generators as values while a function is traced: each run draws anew."""
 
     @abstractmethod
-    def draw(self, source: Generator) -> Tensor:
-        """The next key of `source`."""
+    def draw(self, source: Generator, device: Device | None = None) -> Tensor:
+        """The next key of `source`, where draws are wanted or on a device."""
 
     @abstractmethod
-    def reserve(self, source: Generator, number: int) -> tuple[Tensor, Tensor]:
+    def reserve(
+        self, source: Generator, number: int, device: Device | None = None
+    ) -> tuple[Tensor, Tensor]:
         """What `reserve_tensors` of `source` gives here."""
 
     @abstractmethod
@@ -192,7 +194,7 @@ class Generator:
         """A key that this generator has not given before, where its state is or on a device."""
         threads = self.keeper()
         if threads is not None:
-            return threads.draw(self)
+            return threads.draw(self, device)
         with self._lock:
             if self._count == _WORD - 1:  # the last descendant becomes the parent of the next ones
                 self._key, self._count = fold_in(self._key, _WORD - 1), 0
@@ -217,11 +219,13 @@ class Generator:
             self._count += number
         return base, count
 
-    def reserve_tensors(self, number: int) -> tuple[Tensor, Tensor] | None:
+    def reserve_tensors(
+        self, number: int, device: Device | None = None
+    ) -> tuple[Tensor, Tensor] | None:
         """The same with the count as a tensor, also while a function is traced."""
         threads = self.keeper()
         if threads is not None:
-            return threads.reserve(self, number)
+            return threads.reserve(self, number, device)
         taken = self.reserve(number)
         if taken is None:
             return None
