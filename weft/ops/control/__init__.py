@@ -3,6 +3,7 @@
 | file | what lives in it |
 |---|---|
 | `subgraphs` | record a function once, hoist what it captures, transform it |
+| `guarded` | rows that nobody takes are not checked |
 | `branches` | cond and switch |
 | `loop_ops` | the two loop ops |
 | `scan_backward` | the backward pass of scan: what steps save, hand on and compute again |

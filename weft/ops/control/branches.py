@@ -19,6 +19,7 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MissingRuleError, ShapeError, TreeError
 from weft.ops.base import Cost, Tangents, call_multiple
+from weft.ops.control.guarded import batched_where, guarded
 from weft.ops.control.subgraphs import (
     Flags,
     Recording,
@@ -87,10 +88,16 @@ class Switch(SubgraphOperation):
             taken = equal(nearest, number)
             pairs = [_kept(taken, x, v) for x, v in zip(operands, varies, strict=True)]
             own, now = zip(*pairs, strict=True) if pairs else ((), ())
-            found = batched(branch, size, now, every)(*own)
+            found = batched_where(branch, size, now, every)(taken, *own)
             picked = (pick(taken, x, y) for x, y in zip(found, results, strict=True))
             results = tuple(picked if number else found)
         return results
+
+    def guard(self, counts: Tensor, args: Any, *, branches: tuple[Trace, ...]) -> Any:
+        index, *operands = args
+        given = (counts, *operands)
+        recorded = retrace(*map(guarded, branches), places=places(given))
+        return perform_switch(index, *recorded, given)
 
     def jvp(self, primals: Any, tangents: Any, out: Any, *, branches: tuple[Trace, ...]) -> Any:
         self.check_repeatable("jvp", *branches)

@@ -20,6 +20,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import MissingRuleError, WeftError
 from weft.ops.base import Cost, Tangents, call_multiple
 from weft.ops.control.branches import pick
+from weft.ops.control.guarded import batched_where, guarded
 from weft.ops.control.scan_backward import Backward
 from weft.ops.control.subgraphs import (
     Flags,
@@ -95,14 +96,14 @@ class WhileLoop(SubgraphOperation):
         if size == 0:
             return tuple(operands[consts:])
         asked = batched(condition, size, varies, (True,))
-        stepped = batched(body, size, varies, every)
+        stepped = batched_where(body, size, varies, every)
 
         def go_on(*tensors: Tensor) -> tuple[Tensor, ...]:
             return (largest(tensors[consts]),)
 
         def step(*tensors: Tensor) -> tuple[Tensor, ...]:
             fixed, mask, carry = tensors[:consts], tensors[consts], tensors[consts + 1 :]
-            moved = stepped(*fixed, *carry)
+            moved = stepped(mask, *fixed, *carry)
             carry = tuple(pick(mask, new, old) for new, old in zip(moved, carry, strict=True))
             (still,) = asked(*fixed, *carry)
             return (still, *carry)  # a row that is done has not changed, so it stays done
@@ -111,6 +112,19 @@ class WhileLoop(SubgraphOperation):
         carry = (mask, *operands[consts:])
         recorded = retrace(go_on, step, places=places((*fixed, *carry)))
         return perform_while(*recorded, fixed, carry)[1:]
+
+    def guard(
+        self, counts: Tensor, args: Any, *, condition: Trace, body: Trace, consts: int
+    ) -> tuple[Tensor, ...]:
+        def goes_on(counts: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            (still,) = guarded(condition)(counts, *tensors)
+            return (still & counts,)  # a row that does not count takes no step
+
+        def step(counts: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            return body.replay(*tensors)
+
+        recorded = retrace(goes_on, step, places=places((counts, *args)))
+        return perform_while(*recorded, (counts, *args[:consts]), args[consts:])
 
     def jvp(
         self, primals: Any, tangents: Any, out: Any, *, condition: Trace, body: Trace, consts: int
@@ -221,6 +235,14 @@ class Scan(SubgraphOperation):
             for y, m in zip(results[carries:], mapped[carries:], strict=True)
         )
         return (*results[:carries], *ys), mapped
+
+    def guard(
+        self, counts: Tensor, args: Any, *, body: Trace, consts: int, carries: int, **params: Any
+    ) -> tuple[Tensor, ...]:
+        constants, carry, xs = grouped((counts, *args), (1 + consts, carries))
+        inside = (*places((*constants, *carry)), *rows(xs))
+        recorded = retrace(guarded(body), places=inside)
+        return perform_scan(*recorded, constants, carry, xs, params)
 
     def jvp(
         self,

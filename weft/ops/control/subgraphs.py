@@ -29,7 +29,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
 from weft.core.tensor.views import alias
 from weft.errors import ConversionError, DTypeError, MissingRuleError, ShapeError
-from weft.ops.base import Cost, Operation
+from weft.ops.base import Cost, Operation, call_multiple
 from weft.ops.families import broadcast
 
 Flags: TypeAlias = tuple[bool, ...]
@@ -60,6 +60,11 @@ class SubgraphOperation(Operation):
 
     def index(self, *types: Any, **params: Any) -> Factors:
         raise self.missing("notation")
+
+    def guard(self, *arguments: Any, **params: Any) -> Any:
+        """Perform the op for (counts, operands): rows of which some do not count, see `guarded`."""
+        _, operands = arguments
+        return call_multiple(self, operands, params)
 
     def check_repeatable(self, rule: str, *traces: Trace) -> None:
         """Refuse to derive from subgraphs whose effects may not happen twice."""

@@ -1,0 +1,70 @@
+"""Subgraphs that run for rows whose results nobody takes: those are not checked.
+
+Where a choice is mapped over, all branches run for all rows, and a loop goes on while any row does.
+A position out of range in a row that a plain call would not have run there is no mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.common.handler import perform
+from weft.core.common.slots import FUNCTIONS
+from weft.core.graph.node import OutputRefs
+from weft.core.graph.trace import Trace, subgraphs
+from weft.core.tensor.tensor import Tensor
+from weft.ops.control.subgraphs import Flags, SubgraphOperation, batched
+from weft.ops.families import cast
+from weft.ops.gather import Gather, Scatter, checks_positions
+
+
+def batched_where(trace: Trace, size: int, varies: Flags, wanted: Flags) -> Callable[..., Any]:
+    """The same as `batched`, with a mask of the rows that count as one more operand in front."""
+    if not (any(varies) and has_checks(trace)):
+        plain = batched(trace, size, varies, wanted)
+        return lambda mask, *tensors: plain(*tensors)
+    axes = (0, *(0 if v else None for v in varies))
+    places = tuple(0 if w else None for w in wanted)
+    mapped: Callable[..., Any] = FUNCTIONS["vmap_again"](guarded(trace, varies), axes, places, size)
+    return mapped
+
+
+def has_checks(trace: Trace) -> bool:
+    """Whether a subgraph, or one inside of it, looks for positions out of range."""
+    return any(
+        _checks(node) or any(map(has_checks, subgraphs(node.params))) for node in trace.nodes
+    )
+
+
+def guarded(trace: Trace, varies: Flags | None = None) -> Callable[..., tuple[Tensor, ...]]:
+    """The subgraph with one more operand in front: whether what it computes counts.
+
+    Where it does not, positions that depend on inputs that vary are 0, which is in range.
+    """
+    moving = set(trace.inputs)
+    if varies is not None:
+        moving = {node for node, v in zip(trace.inputs, varies, strict=True) if v}
+    for node in trace.nodes:
+        if any(source in moving for source, _ in node.inputs):
+            moving.add(node)
+
+    def function(counts: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        def step(node: OutputRefs, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            if node in moving and isinstance(node.op, SubgraphOperation):
+                if any(map(has_checks, subgraphs(node.params))):
+                    made: tuple[Tensor, ...] = node.op.guard(counts, args, **node.params)
+                    return made
+            elif _checks(node) and node.inputs[1][0] in moving:
+                x, positions, *rest = args
+                args = (x, positions * cast(counts, positions.dtype), *rest)
+            result = perform(node.op, args, node.params)
+            return result if isinstance(result, tuple) else (result,)
+
+        return trace.walk(tensors, step)
+
+    return function
+
+
+def _checks(node: OutputRefs) -> bool:
+    return isinstance(node.op, Gather | Scatter) and checks_positions(node.params, ())
