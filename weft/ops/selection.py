@@ -408,8 +408,8 @@ def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
 def ravel_multi_index(multi_index: Any, dims: Any, /, mode: str = "raise") -> Tensor:
     """Positions along each axis of `dims` as positions in the flattened tensor.
 
-    `mode` is for those out of range: `raise`, `clip` or `wrap`. A compiled or mapped function has no
-    values to look at: what `raise` would refuse there becomes a number that means nothing.
+    `mode` is for those out of range: `raise`, `clip` or `wrap`. A compiled or mapped function has
+    no values to look at: what `raise` would refuse there becomes a number that means nothing.
     """
     sizes = shape_tuple("ravel_multi_index", dims)
     listed = as_sequence("ravel_multi_index", "multi_index", multi_index)
