@@ -28,6 +28,7 @@ from weft.ops.elementwise.complex_parts import *
 from weft.ops.contraction import *
 from weft.ops.nn.convolution import *
 from weft.ops.creation import *
+from weft.ops.placement import *
 from weft.ops.curves import *
 from weft.ops.control.custom_op import *
 from weft.ops.diagonals import *

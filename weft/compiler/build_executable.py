@@ -20,6 +20,7 @@ _ahead = LazyModule("weft.runtime.cpu.code_ahead")
 _native = LazyModule("weft.compiler.native")
 _rewriting = LazyModule("weft.compiler.rewrite")
 _recompute = LazyModule("weft.compiler.recompute")
+_several = LazyModule("weft.compiler.several")
 _stored = LazyModule("weft.compiler.stored")
 
 
@@ -59,6 +60,8 @@ def build(
         passed |= {source for source in handed.values() if isinstance(source, int)}
         executable = Handing(made.executable, given, handed)
         return replace(made, executable=executable, passed_through=frozenset(passed))
+    if len(_several.homes(trace)) > 1:
+        return _on_several(trace, general, clock, own, recalls)
     native = all(place.kind == "cpu" for place in places) and jit.available()
     origin = None
 
@@ -93,6 +96,20 @@ def build(
     else:
         made.settle()
     return Built(made, lambda: lowered, kept, rewritten)
+
+
+def _on_several(trace: Trace, general: bool, clock: Clock, own: bool, recalls: bool) -> Built:
+    """A trace whose calls are on several devices."""
+    with clock("optimise"):
+        lowered, counts = _rewriting.rewrite(trace)
+
+    def make(part: Trace) -> Executable:
+        donated = (False,) * (len(part.inputs) - len(part.captures))
+        return build(part, donated, general, clock, own=own, recalls=recalls).executable
+
+    rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
+    made = _several.Several(lowered, make)
+    return Built(made, lambda: lowered, passed_through(lowered), rewritten)
 
 
 def _without_others(

@@ -11,10 +11,13 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from weft.compiler.build_executable import build
+from weft.compiler.several import homes
+from weft.compiler.statistics import Clock
 from weft.core.common.device import CPU
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.ops.control.branches import Switch
+from weft.ops.control.branches import Switch, number_of
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
 from weft.ops.control.subgraphs import grouped
@@ -61,7 +64,12 @@ def run_trace(client: Any, trace: Trace, arrays: Arrays) -> Arrays:
     known = _executables.setdefault(trace, {})
     found = known.get(client)
     if found is None:
-        found = known[client] = client.executable(replace(trace, captures=()))
+        bare = replace(trace, captures=())
+        if len(homes(bare)) > 1:
+            found = build(bare, (False,) * len(bare.inputs), False, Clock()).executable
+        else:
+            found = client.executable(bare)
+        known[client] = found
     results: Arrays = found.run(arrays)
     return results
 
@@ -76,8 +84,8 @@ def _graph(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
 
 def _switch(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
     branches = node.params["branches"]
-    index, operands = int(arrays[0].to_host()), arrays[1:]
-    return run_trace(client, branches[min(max(index, 0), len(branches) - 1)], operands)
+    index = min(max(number_of(arrays[0]), 0), len(branches) - 1)
+    return run_trace(client, branches[index], arrays[1:])
 
 
 def _while(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:

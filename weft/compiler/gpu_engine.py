@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from weft.compiler.gpu_calls import run_call
 from weft.compiler.gpu_executable import GpuExecutable
 from weft.compiler.gpu_program import call_of, single
@@ -33,7 +35,11 @@ def run(
 ) -> tuple[GpuArray, ...]:
     """The results of one call."""
     if not op.leaf or not op.pure or isinstance(op, Reshape):
-        given = tuple(a if isinstance(a, GpuArray) else client.to_device(a) for a in arrays)
+        free = range(len(arrays))[op.anywhere(**params) or slice(0)]
+        given = tuple(
+            client.to_device(a) if isinstance(a, np.ndarray) and i not in free else a
+            for i, a in enumerate(arrays)
+        )
         return run_call(client, _node(client, op, given, params, types), given)
     kinds = tuple([(a.shape, a.dtype) for a in arrays])
     key = (client, op, kinds, freeze(params) if params else None)

@@ -30,7 +30,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
 from weft.ops.ready import made
 from weft.runtime.cpu.client import CpuClient, CpuRuntime
-from weft.runtime.registry import client, place_on, register_runtime
+from weft.runtime.registry import client, execute_on, place_on, register_runtime
 
 _impl_of = attrgetter("_impl")
 _type_of = attrgetter("type")
@@ -66,7 +66,7 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
         if plan.run is None and key is not None and not watchers:
             plan.prepare(op, impls, params)
         operands = tuple(map(TensorImpl.realize, impls))
-        results = client(device).execute(op, operands, params, types)
+        results = execute_on(device, op, operands, params, types)
         new = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
         if op.view:
             for impl in new:
@@ -166,6 +166,8 @@ def runs_at_once(
     """Whether data is there and waiting would gain nothing (or would be wrong)."""
     if in_physical_context() or not op.pure:
         return True
+    if op.moves and not any([impl.traced for impl in impls]):
+        return True  # so that what is recorded is of one device
     waiting = False
     small = True
     limit = settings.small_elements
@@ -210,8 +212,8 @@ def realize(*trees: Any) -> Any:
 def _execute_node(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     if watchers:  # they are told the line that recorded the call, not the one that needs it
         with blamed(node.position):
-            return client(node.device).execute(node.op, arrays, node.params, node.types)
-    return client(node.device).execute(node.op, arrays, node.params, node.types)
+            return execute_on(node.device, node.op, arrays, node.params, node.types)
+    return execute_on(node.device, node.op, arrays, node.params, node.types)
 
 
 register_runtime(CpuRuntime())

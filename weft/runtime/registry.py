@@ -5,12 +5,15 @@ The group of entry points is `weft.backends`; an entry gives a callable that mak
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from weft.core.common.context import current_device
 from weft.core.common.device import Device, as_device
 from weft.core.common.lazy import LazyModule
-from weft.core.common.types import Array
+from weft.core.common.types import TensorType
 from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
@@ -70,9 +73,25 @@ def memory_elsewhere() -> int:
     return max((getattr(gpu, "nbytes", 0) for gpu in gpus), default=0)
 
 
-def place_on(array: Array, device: Device) -> Any:
-    """A host array as data of `device`."""
-    return client(device).to_device(array)
+def place_on(array: Any, device: Device) -> Any:
+    """An array as data of `device`: what lies on another one goes by way of the host."""
+    return client(device).to_device(array if isinstance(array, np.ndarray) else array.to_host())
+
+
+def execute_on(
+    device: Device,
+    op: Any,
+    arrays: tuple[Any, ...],
+    params: Mapping[str, Any],
+    types: tuple[TensorType, ...],
+) -> tuple[Any, ...]:
+    """Run one op on a device."""
+    if op.moves:
+        moved = place_on(arrays[0], device)
+        if moved is not arrays[0]:
+            return (moved,)
+    results: tuple[Any, ...] = client(device).execute(op, arrays, params, types)
+    return results
 
 
 def available_backends() -> tuple[str, ...]:

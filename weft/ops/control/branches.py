@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_function, as_sequence
 from weft.core.common.slots import FUNCTIONS, public
@@ -56,9 +58,12 @@ class Switch(SubgraphOperation):
     def infer(self, *types: TensorType, branches: tuple[Trace, ...]) -> tuple[TensorType, ...]:
         return branches[0].output_types
 
+    def anywhere(self, **params: Any) -> slice:
+        return slice(None)
+
     def eval(self, *arrays: Array, branches: tuple[Trace, ...]) -> tuple[Array, ...]:
-        index, *operands = arrays
-        branch = branches[min(max(int(index), 0), len(branches) - 1)]
+        operands = arrays[1:]
+        branch = branches[min(max(number_of(arrays[0]), 0), len(branches) - 1)]
         return owned_results(branch.run(operands), operands)
 
     def batch(self, size: int, args: Any, hidden: Any, *, branches: tuple[Trace, ...]) -> Any:
@@ -137,6 +142,11 @@ class SwitchWithEffects(Switch):
 
 
 switch_op, switch_with_effects_op = Switch(), SwitchWithEffects()
+
+
+def number_of(index: Any) -> int:
+    """The number that chooses, wherever it is."""
+    return int(index if isinstance(index, np.ndarray) else index.to_host())
 
 
 def pick(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -57,6 +57,9 @@ class WhileLoop(SubgraphOperation):
     def infer(self, *types: TensorType, body: Trace, **params: Any) -> tuple[TensorType, ...]:
         return body.output_types
 
+    def anywhere(self, **params: Any) -> slice:
+        return slice(params["consts"])
+
     def eval(self, *arrays: Array, condition: Trace, body: Trace, consts: int) -> tuple[Array, ...]:
         fixed, carry = arrays[:consts], arrays[consts:]
         while condition.run((*fixed, *carry))[0]:
@@ -172,6 +175,9 @@ class Scan(SubgraphOperation):
         kinds = body.output_types
         stacked = (TensorType((length, *k.shape), k.dtype) for k in kinds[carries:])
         return (*kinds[:carries], *stacked)
+
+    def anywhere(self, **params: Any) -> slice:
+        return slice(params["consts"])
 
     def eval(
         self,

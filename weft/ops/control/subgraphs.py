@@ -300,10 +300,11 @@ def pulled(trace: Trace, active: Flags, wanted: Flags) -> Callable[..., Any]:
     return function
 
 
-def owned_results(results: Sequence[Array], operands: Sequence[Array]) -> tuple[Array, ...]:
+def owned_results(results: Sequence[Array], operands: Sequence[Any]) -> tuple[Array, ...]:
     """Results in memory of their own: a subgraph may hand an operand, or a view of it, through."""
+    here = [x for x in operands if isinstance(x, np.ndarray)]
     return tuple(
-        np.array(r) if any(np.may_share_memory(r, x) for x in operands) else r for r in results
+        np.array(r) if any(np.may_share_memory(r, x) for x in here) else r for r in results
     )
 
 
