@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from weft.compiler.gpu_calls import run_call
 from weft.compiler.gpu_executable import GpuExecutable
 from weft.compiler.gpu_program import call_of, single
@@ -35,10 +33,9 @@ def run(
 ) -> tuple[GpuArray, ...]:
     """The results of one call."""
     if not op.leaf or not op.pure or isinstance(op, Reshape):
-        free = range(len(arrays))[op.anywhere(**params) or slice(0)]
+        inside = not op.leaf and op.places(**params) is not None  # those place their operands
         given = tuple(
-            client.to_device(a) if isinstance(a, np.ndarray) and i not in free else a
-            for i, a in enumerate(arrays)
+            a if inside or isinstance(a, GpuArray) else client.to_device(a) for a in arrays
         )
         return run_call(client, _node(client, op, given, params, types), given)
     kinds = tuple([(a.shape, a.dtype) for a in arrays])

@@ -37,7 +37,7 @@ class Partition:
         """The result's tree of tensors."""
         tensors = iter(
             [
-                Tensor(TensorImpl.realized(array, node.types[slot], node.device))
+                Tensor(TensorImpl.realized(array, node.types[slot], node.place(slot)))
                 for array, (node, slot) in zip(arrays, self.trace.outputs, strict=True)
             ]
         )

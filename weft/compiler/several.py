@@ -18,12 +18,12 @@ Nodes = tuple[OutputRefs, ...]
 
 def homes(trace: Trace) -> set[Device]:
     """Where a graph computes, and where what it reads lies; all of the processor is one place."""
-    read = (source.device for node in trace.nodes for source, _ in node.inputs)
-    return {_home(device) for device in read}.union(*map(_homes, trace.nodes))
+    return set().union(*map(_homes, trace.nodes))
 
 
 def _homes(node: OutputRefs) -> set[Device]:
-    return {_home(node.device)}.union(*map(homes, subgraphs(node.params)))
+    read = {_home(source.place(slot)) for source, slot in node.inputs}
+    return {_home(node.device)}.union(read, *map(homes, subgraphs(node.params)))
 
 
 def _home(device: Device) -> Device:
@@ -98,7 +98,7 @@ class _Part:
         fixed = dict(zip(trace.inputs[len(trace.inputs) - len(trace.captures) :], trace.captures))
         read = [ref for ref in outer if ref[0] not in fixed]
         captured = [ref for ref in outer if ref[0] in fixed]
-        leaves = {(s, k): OutputRefs.leaf(None, s.types[k], s.device) for s, k in read + captured}
+        leaves = {(s, k): OutputRefs.leaf(None, s.types[k], s.place(k)) for s, k in read + captured}
         copies: dict[OutputRefs, OutputRefs] = {}
         for n in nodes:
             refs = tuple(
@@ -125,7 +125,7 @@ class _Part:
 
 def _goes_alone(node: OutputRefs) -> bool:
     """Whether a call meets several devices: it moves its operand, or calls inside of it do."""
-    return len(_homes(node).union(_home(source.device) for source, _ in node.inputs)) > 1
+    return len(_homes(node)) > 1
 
 
 def _parts(trace: Trace) -> Iterator[Nodes]:

@@ -230,11 +230,8 @@ class Operation(metaclass=_OperationType):
         """Whether the reference gives the only bits there can be, on operands of these dtypes."""
         return True
 
-    def anywhere(self, **params: Any) -> slice | None:
-        """The operands that calls inside may move: they need not be where results are.
-
-        None for an op whose results are where its operands are.
-        """
+    def places(self, **params: Any) -> tuple[Any, ...] | None:
+        """The devices of the results, where calls inside decide; operands may be anywhere then."""
         return None
 
     def is_view(self, array: Any, **params: Any) -> bool:

@@ -67,7 +67,8 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
             plan.prepare(op, impls, params)
         operands = tuple(map(TensorImpl.realize, impls))
         results = execute_on(device, op, operands, params, types)
-        new = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
+        places = (None if op.leaf else op.places(**params)) or (device,) * len(types)
+        new = list(map(TensorImpl.realized, results, types, places))
         if op.view:
             for impl in new:
                 impl.shared = impls[0].shared

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from weft.core.common.device import Device
 from weft.core.common.handler import perform
 from weft.core.common.parameters import shown
 from weft.core.common.source import describe
@@ -54,6 +55,11 @@ class Trace:
     def output_types(self) -> tuple[TensorType, ...]:
         """Shape and dtype of each output."""
         return tuple(node.types[slot] for node, slot in self.outputs)
+
+    @cached_property
+    def output_devices(self) -> tuple[Device, ...]:
+        """The device of each output."""
+        return tuple(node.place(slot) for node, slot in self.outputs)
 
     @cached_property
     def _last_uses(self) -> tuple[tuple[OutputRefs, ...], ...]:

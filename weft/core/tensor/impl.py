@@ -22,7 +22,6 @@ from weft.core.common.source import Position, user_position
 from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.graph import GRAPH
 from weft.core.graph.node import OutputRefs, Ref
-from weft.core.graph.trace import subgraphs
 from weft.errors import DeviceMismatchError, LeakedTensorError
 
 _scalars: weakref.WeakValueDictionary[Any, OutputRefs] = weakref.WeakValueDictionary()
@@ -76,7 +75,7 @@ class TensorImpl:
     def recorded(cls, node: OutputRefs, slot: int) -> TensorImpl:
         """The `slot`-th result of a recorded call."""
         kind = node.types[slot]
-        impl = cls(kind.shape, kind.dtype, node.device)
+        impl = cls(kind.shape, kind.dtype, node.place(slot))
         impl._kind = kind
         impl.node = node
         impl.slot = slot
@@ -272,42 +271,17 @@ def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]
     if not impls or op.moves:
         result: Device = params["device"]
         return result
-    free = op.anywhere(**params)
-    if free is not None:
-        return _device_around(op, impls, params, range(len(impls))[free])
+    inside: tuple[Device, ...] | None = op.places(**params)
+    if inside:
+        return next((device for device in inside if device.kind != "cpu"), inside[0])
     device = impls[0].device
     for position, impl in enumerate(impls):
-        if impl.device is not device:
-            raise _elsewhere(op, position, impl, f"operand 0 on {device}", device)
+        if impl.device is not device and inside is None:
+            raise DeviceMismatchError(
+                f"{op}: operand {position} is on {impl.device}, operand 0 on {device}"
+                f"\nhint: x.to_device({device.name!r}) moves it; weft never copies in silence"
+            )
     return device
-
-
-def _device_around(
-    op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any], free: range
-) -> Device:
-    """Where calls inside give results; operands that they may not move have to be there too."""
-    found = (node.device for each in subgraphs(params) for node, _ in each.outputs)
-    places = list(dict.fromkeys(found))
-    if len(places) > 1:
-        raise DeviceMismatchError(
-            f"{op}: results inside are on {places[0]} and {places[1]}, and must be on one device"
-            f"\nhint: x.to_device({places[0].name!r}) moves them there"
-        )
-    device = places[0] if places else impls[0].device
-    for position, impl in enumerate(impls):
-        if impl.device is not device and position not in free:
-            where = f"results are on {device}" if places else f"operand 0 on {device}"
-            raise _elsewhere(op, position, impl, where, device)
-    return device
-
-
-def _elsewhere(
-    op: Any, position: int, impl: TensorImpl, others: str, device: Device
-) -> DeviceMismatchError:
-    return DeviceMismatchError(
-        f"{op}: operand {position} is on {impl.device}, {others}"
-        f"\nhint: x.to_device({device.name!r}) moves it; weft never copies in silence"
-    )
 
 
 def check_running(handler: Handler) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_function, as_sequence
 from weft.core.common.slots import FUNCTIONS, public
@@ -32,6 +30,7 @@ from weft.ops.control.subgraphs import (
     cost_of,
     either,
     mismatch,
+    number_of,
     owned_results,
     place_alike,
     places,
@@ -41,6 +40,7 @@ from weft.ops.control.subgraphs import (
     repeat,
     repeatable,
     retrace,
+    same_places,
     smooth,
     spread,
     total_cost,
@@ -58,8 +58,11 @@ class Switch(SubgraphOperation):
     def infer(self, *types: TensorType, branches: tuple[Trace, ...]) -> tuple[TensorType, ...]:
         return branches[0].output_types
 
-    def anywhere(self, **params: Any) -> slice:
-        return slice(None)
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = params["branches"][0].output_devices
+        for branch in params["branches"][1:]:
+            same_places(f"{self}: result", branch.output_devices, "in another branch", found)
+        return found
 
     def eval(self, *arrays: Array, branches: tuple[Trace, ...]) -> tuple[Array, ...]:
         operands = arrays[1:]
@@ -142,11 +145,6 @@ class SwitchWithEffects(Switch):
 
 
 switch_op, switch_with_effects_op = Switch(), SwitchWithEffects()
-
-
-def number_of(index: Any) -> int:
-    """The number that chooses, wherever it is."""
-    return int(index if isinstance(index, np.ndarray) else index.to_host())
 
 
 def pick(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -26,10 +26,12 @@ from weft.ops.control.subgraphs import (
     SubgraphOperation,
     batch_operands,
     batched,
+    carried_places,
     chosen,
     cost_of,
     grouped,
     interned,
+    number_of,
     owned_results,
     places,
     pushed,
@@ -37,6 +39,7 @@ from weft.ops.control.subgraphs import (
     reached_carries,
     repeatable,
     retrace,
+    row_of,
     rows,
     spread,
     total_cost,
@@ -57,12 +60,12 @@ class WhileLoop(SubgraphOperation):
     def infer(self, *types: TensorType, body: Trace, **params: Any) -> tuple[TensorType, ...]:
         return body.output_types
 
-    def anywhere(self, **params: Any) -> slice:
-        return slice(params["consts"])
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        return carried_places(self.name, params["body"], params["consts"])
 
     def eval(self, *arrays: Array, condition: Trace, body: Trace, consts: int) -> tuple[Array, ...]:
         fixed, carry = arrays[:consts], arrays[consts:]
-        while condition.run((*fixed, *carry))[0]:
+        while number_of(condition.run((*fixed, *carry))[0]):
             carry = body.run((*fixed, *carry))
         return owned_results(carry, arrays)
 
@@ -176,8 +179,8 @@ class Scan(SubgraphOperation):
         stacked = (TensorType((length, *k.shape), k.dtype) for k in kinds[carries:])
         return (*kinds[:carries], *stacked)
 
-    def anywhere(self, **params: Any) -> slice:
-        return slice(params["consts"])
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        return carried_places(self.name, params["body"], params["consts"], params["carries"])
 
     def eval(
         self,
@@ -193,7 +196,7 @@ class Scan(SubgraphOperation):
         ys = [np.empty((length, *k.shape), k.dtype) for k in body.output_types[carries:]]
         steps = range(length)
         for i in reversed(steps) if reverse else steps:
-            results = body.run((*fixed, *carry, *(x[i, ...] for x in xs)))
+            results = body.run((*fixed, *carry, *(row_of(x, i) for x in xs)))
             carry = results[:carries]
             for y, result in zip(ys, results[carries:], strict=True):
                 y[i] = result
