@@ -24,7 +24,7 @@ from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.core.sharding.cost import collective_bytes
 from weft.core.sharding.log import Communication, enter, is_logging
-from weft.core.sharding.pieces import Pieces
+from weft.core.sharding.pieces import Pieces, at_home, local_coordinates
 from weft.core.sharding.steps import Step
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
@@ -238,7 +238,11 @@ class Manual(Handler):
         if rule is not None:
             return rule(op, held, params)
         axes = mesh.ordered({axis for pieces in held for axis in pieces.axes})
-        done = Pieces.build(mesh, axes, lambda at: call(op, tuple(p.at(at) for p in held), params))
+        made = {}
+        for place in local_coordinates(mesh, axes):
+            at = dict(zip(axes, place, strict=True))
+            made[place] = call(op, tuple(at_home(mesh, at, p.at(at)) for p in held), params)
+        done = Pieces(mesh, axes, made)
         if not op.multiple:
             return (done,)
         count = len(next(iter(done.parts.values())))

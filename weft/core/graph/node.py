@@ -74,9 +74,7 @@ class OutputRefs:
 
     def place(self, slot: int) -> Device:
         """The device of one result: calls inside may leave theirs on several."""
-        if self.op is None or self.op.leaf:
-            return self.device
-        places = self.op.places(**self.params)
+        places = None if self.op is None else self.op.places(**self.params)
         found: Device = places[slot] if places else self.device
         return found
 

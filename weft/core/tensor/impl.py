@@ -271,6 +271,9 @@ def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]
     if not impls or op.moves:
         result: Device = params["device"]
         return result
+    if op.follows is not None:
+        followed: TensorImpl = impls[op.follows]
+        return followed.device
     inside: tuple[Device, ...] | None = op.places(**params)
     if inside:
         return next((device for device in inside if device.kind != "cpu"), inside[0])
