@@ -133,3 +133,9 @@ def test_what_does_not_fit_together_says_so():
     with pytest.raises(DeviceError, match="cuda:9: does not exist"):
         wf.shard(wf.tensor(ROWS), wf.DeviceMesh("m", (2,), ("x",), ["cuda:0", "cuda:9"]), P("x"))
     assert (x + wf.tensor(ROWS, device="cuda:1")).sum().item() == pytest.approx(2 * ROWS.sum())
+
+
+def test_a_mesh_takes_what_is_on_one_of_its_devices():
+    x, y = wf.shard(wf.tensor(ROWS), mesh_of("cuda"), P("data")), wf.tensor(ROWS, device="cuda:3")
+    for function in (lambda x, y: y * x, wf.compile(lambda x, y: x * y)):
+        assert np.array_equal(function(x, y).host(), ROWS * ROWS)

@@ -280,6 +280,9 @@ def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]
     device = impls[0].device
     for position, impl in enumerate(impls):
         if impl.device is not device and inside is None:
+            over = [x for x in impls if x.spec is not None and x.spec.mesh is not None]
+            if over and all(x in over or x.device in over[0].spec.mesh.devices for x in impls):
+                return over[0].device  # a mesh takes what is on one of its devices
             raise DeviceMismatchError(
                 f"{op}: operand {position} is on {impl.device}, operand 0 on {device}"
                 f"\nhint: x.to_device({device.name!r}) moves it; weft never copies in silence"
