@@ -139,3 +139,20 @@ def test_a_mesh_takes_what_is_on_one_of_its_devices():
     x, y = wf.shard(wf.tensor(ROWS), mesh_of("cuda"), P("data")), wf.tensor(ROWS, device="cuda:3")
     for function in (lambda x, y: y * x, wf.compile(lambda x, y: x * y)):
         assert np.array_equal(function(x, y).host(), ROWS * ROWS)
+
+
+@wf.custom_vjp
+def tripled(x):
+    return wf.sin(x) + wf.zeros_like(x)
+
+
+tripled.defvjp(lambda x: (tripled(x), x), lambda x, ct: (3 * wf.cos(x) * ct,))
+
+
+def test_functions_with_derivatives_of_their_own_run_on_each_gpu():
+    with wf.default_device("cuda"):
+        x = wf.tensor(ROWS)
+        spread = wf.shard_map(tripled, mesh_of("cuda"), P("data"), P("data"), manual=True)
+        for slope in (wf.grad(lambda x: wf.sum(spread(x))), wf.grad(lambda x: wf.sum(tripled(x)))):
+            assert np.array_equal(slope(x).host(), 3 * wf.cos(ROWS).host())
+            assert np.array_equal(wf.compile(slope)(x).host(), 3 * wf.cos(ROWS).host())
