@@ -49,7 +49,9 @@ from weft.ops.nn.normalization import *
 from weft.ops.order import *
 from weft.ops.packing import *
 from weft.ops.padding import *
+from weft.ops.nn.bags import *
 from weft.ops.nn.pooling import *
+from weft.ops.nn.unpooling import *
 from weft.ops.random.draws import *
 from weft.ops.ranges import *
 from weft.ops.reduction import *
