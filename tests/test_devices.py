@@ -236,6 +236,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "lbfgs": wf.optim.lbfgs,
     "accumulate": lambda: wf.optim.accumulate(wf.optim.adam(0.1), 2),
     "loss_scaled": lambda: wf.optim.loss_scaled(wf.optim.adam(0.1)),
+    "reduce_on_plateau": lambda: wf.optim.reduce_on_plateau(wf.optim.adam(0.1)),
     "clip": lambda: wf.optim.chain(wf.optim.clip_by_global_norm(1.0), wf.optim.adam(0.1)),
     "no decay": lambda: wf.optim.scale_by_adam(0.0, 0.0),
     "add_momentum": lambda: wf.optim.add_momentum(0.9, nesterov=True),
