@@ -213,6 +213,10 @@ def test_a_layer_is_where_its_key_is(name: str) -> None:
     check(LAYERS[name]())
 
 
+def test_what_is_joined_in_brackets_is_where_its_tensors_are() -> None:
+    check([wf.r_[0:3, x_of(3), 0:1:4j, [1.0], 2], wf.c_[0:3, x_of(3), [1.0, 2.0, 3.0]]])
+
+
 def test_a_cache_is_where_the_layer_is() -> None:
     layer = wf.nn.MultiHeadAttention(8, 2, key=KEY, rope=10_000.0)
     check(layer.decode(x_of(1, 2, 8), layer.cache(1, capacity=4)))

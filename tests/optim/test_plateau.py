@@ -1,4 +1,4 @@
-"""A rate that falls on plateaus is torch's, value by value."""
+"""A rate that falls on plateaus: compiled, with and without values, and mistakes."""
 
 from __future__ import annotations
 
@@ -6,59 +6,29 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.torch_oracle import torch
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 
 optim = wf.optim
-VALUES = [9, 8, 7.9, 8, 8, 8, 5, 5, 5, 5, 5, 5, 4.9, np.nan, 6, 7, 8, 9, 4.8, 4.7, 4.7, 4.7, 1]
 PARAMS = {"w": wf.ones(2)}
 
 
 def scales(transform, values, update=None):
-    """The scale after each value, and the updates of gradients that are 1."""
-    state, found, moved = transform.init(PARAMS), [], []
+    """The scale after each value."""
+    state, found = transform.init(PARAMS), []
     for value in values:
-        updates, state = (update or transform.update)(PARAMS, state, PARAMS, value=value)
+        _, state = (update or transform.update)(PARAMS, state, PARAMS, value=value)
         found.append(state.scale.item())
-        moved.append(updates["w"][0].item())
-    return found, moved
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"patience": 2},
-        {"patience": 0, "factor": 0.5},
-        {"patience": 1, "cooldown": 3},
-        {"patience": 2, "threshold": 0.05},
-        {"patience": 2, "threshold": 0.2, "threshold_mode": "abs"},
-    ],
-    ids=str,
-)
-def test_rates_are_torchs(options, mode):
-    values = [v if mode == "min" else 12 - v for v in VALUES]
-    other = torch.optim.SGD([torch.ones(1, requires_grad=True)], 1.0)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(other, mode, min_lr=1e-2, **options)
-    want = []
-    for value in values:
-        schedule.step(value)
-        want.append(other.param_groups[0]["lr"])
-    transform = optim.reduce_on_plateau(optim.sgd(0.5), least=1e-2, mode=mode, **options)
-    found, moved = scales(transform, values)
-    np.testing.assert_allclose(found, want, 1e-6)
-    np.testing.assert_allclose(moved, -0.5 * np.array(want), 1e-6)
-    assert min(want) < 0.2
+    return found
 
 
 def test_one_compiled_step_serves_all_values_and_means_are_judged():
     transform = optim.reduce_on_plateau(optim.adam(0.1), patience=1, every=2)
     update = wf.compile(lambda g, s, p, value: transform.update(g, s, p, value=value))
     values = [wf.asarray(float(v)) for v in [3, 1, 1, 3, 0, 4, 3, 1, 2, 2]]
-    found, _ = scales(transform, values, update)
+    found = scales(transform, values, update)
     np.testing.assert_allclose(found, [1] * 5 + [0.1] * 4 + [0.01], 1e-6)
     assert update.stats.compilations == 1
-    assert found == scales(transform, values)[0]
+    assert found == scales(transform, values)
 
 
 def test_an_update_without_a_value_keeps_the_scale():

@@ -30,9 +30,9 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.window import per_axis, window_op
 
 
-def image_of(op: str, x: Any, rank: int) -> Tensor:
+def image_of(op: str, x: Any, rank: int, beside: tuple[Any, ...] = ()) -> Tensor:
     """Input with `rank` space axes after its features (and batch, if any)."""
-    tensor = to_tensor(x, op=op)
+    tensor = to_tensor(x, beside=beside, op=op)
     if tensor.ndim not in (rank + 1, rank + 2):
         raise ShapeError(
             f"{op}: expected (N, C, space…) or (C, space…) with {rank} space axes, got shape"

@@ -31,7 +31,7 @@ def _unpool(
     padding: Any,
     output_size: Any,
 ) -> Tensor:
-    image = image_of(op, x, rank)
+    image = image_of(op, x, rank, beside=(indices,))
     places = to_tensor(indices, like=image.device, op=f"{op}: indices")
     if not dtypes.is_integer(places.dtype):
         kind = dtypes.name_of(places.dtype)
