@@ -43,7 +43,7 @@ def embedding_bag(
     [[2.0, 3.0], [3.0, 4.0]]
     """
     as_choice("embedding_bag", "mode", mode, ("sum", "mean", "max"))
-    given = to_tensor(table, beside=(ids, per_sample_weights), op="embedding_bag")
+    given = to_tensor(table, beside=(ids, offsets, per_sample_weights), op="embedding_bag")
     places = _ids(ids, given, offsets)
     rows = embedding(_wide(given), places)
     if per_sample_weights is not None:
