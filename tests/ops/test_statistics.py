@@ -235,6 +235,8 @@ def test_masks_of_a_softmax_broadcast_keep_dtypes_and_are_bools():
     found = wf.softmax(x, where=np.array([True, False, True]))
     assert found.dtype == wf.bfloat16 and found.tolist() == [[0.5, 0.0, 0.5]] * 2
     assert wf.log_softmax(x, where=[[True], [False]], dtype=wf.float64).dtype == wf.float64
+    with wf.debug_nans():  # a row without elements takes none on the way
+        assert wf.softmax(x, where=[[True], [False]])[1].tolist() == [0.0] * 3
     with pytest.raises(DTypeError, match="softmax: where: expected a mask of bools"):
         wf.softmax(x, where=x)
     with pytest.raises(ShapeError, match="log_softmax: where: a mask of shape"):
