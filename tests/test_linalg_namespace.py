@@ -172,9 +172,18 @@ def test_pinv_takes_a_tolerance_for_each_matrix():
     close(L.pinv(a, rcond=np.array([1e-1, 1e-6])), want)
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4), (2, 0)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "side"),
+    [
+        (np.int32, (3, 3), "right"),
+        (np.float32, (4, 2), "right"),
+        (np.float64, (4, 2), "left"),
+        (np.complex64, (2, 4), "left"),
+        (np.complex128, (2, 4), "right"),
+        (np.complex128, (3, 3), "left"),
+        (np.float64, (2, 0), "left"),
+    ],
+)
 def test_polar_is_scipys(dtype, shape, side):
     a = drawn(2, *shape, dtype=dtype)
     found = L.polar(a, side)
