@@ -52,16 +52,11 @@ def build(
     """
     places = {node.device for node in trace.nodes or trace.inputs}
     beside = _without_others(trace, places)
+    again = partial(build, general=general, clock=clock, own=own, recalls=recalls)
     if beside is not None:
-        inner, given, handed = beside
-        flags = [tuple(flag[i] for i in given) if flag else () for flag in (donated, lasting)]
-        made = build(inner, flags[0], general, clock, own=own, recalls=recalls, lasting=flags[1])
-        passed = {given[i] for i in made.passed_through if i < len(given)}
-        passed |= {source for source in handed.values() if isinstance(source, int)}
-        executable = Handing(made.executable, given, handed)
-        return replace(made, executable=executable, passed_through=frozenset(passed))
+        return _handing(beside, donated, lasting, again)
     if len(_several.homes(trace)) > 1:
-        return _on_several(trace, general, clock, own, recalls)
+        return _on_several(trace, clock, again)
     native = all(place.kind == "cpu" for place in places) and jit.available()
     origin = None
 
@@ -98,14 +93,29 @@ def build(
     return Built(made, lambda: lowered, kept, rewritten)
 
 
-def _on_several(trace: Trace, general: bool, clock: Clock, own: bool, recalls: bool) -> Built:
+def _handing(
+    beside: tuple[Trace, list[int], dict[int, Any]],
+    donated: tuple[bool, ...],
+    lasting: tuple[bool, ...],
+    again: Callable[..., Built],
+) -> Built:
+    """A trace without the inputs from elsewhere, which are handed on."""
+    inner, given, handed = beside
+    flags = [tuple(flag[i] for i in given) if flag else () for flag in (donated, lasting)]
+    made = again(inner, flags[0], lasting=flags[1])
+    passed = {given[i] for i in made.passed_through if i < len(given)}
+    passed |= {source for source in handed.values() if isinstance(source, int)}
+    executable = Handing(made.executable, given, handed)
+    return replace(made, executable=executable, passed_through=frozenset(passed))
+
+
+def _on_several(trace: Trace, clock: Clock, again: Callable[..., Built]) -> Built:
     """A trace whose calls are on several devices."""
     with clock("optimise"):
         lowered, counts = _rewriting.rewrite(trace)
 
     def make(part: Trace) -> Executable:
-        donated = (False,) * (len(part.inputs) - len(part.captures))
-        return build(part, donated, general, clock, own=own, recalls=recalls).executable
+        return again(part, (False,) * (len(part.inputs) - len(part.captures))).executable
 
     rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
     made = _several.Several(lowered, make)

@@ -114,7 +114,8 @@ def to_device(x: Any, device: Any, /, *, stream: Any = None) -> Tensor:
     if mesh is not None:
         raise DeviceError(
             f"to_device: the tensor lies over the devices of mesh {mesh}"
-            "\nhint: x.shard(mesh, spec) moves it to another mesh"
+            "\nhint: x.shard(mesh, spec) moves it to another mesh; wf.tensor(x.host()) is on one"
+            " device"
         )
     if tensor.owner is not None:
         client(place)  # which must be there
