@@ -22,14 +22,11 @@ def test_bags_are_torchs_with_their_gradients(mode, padding):
     )
     ends = np.append(OFFSETS, len(ROW))
     for starts, last in ((OFFSETS, False), (ends, True)):
+        keywords = options | {"include_last_offset": last}
         agrees(
-            lambda t: wf.embedding_bag(t, ROW, starts, **options, include_last_offset=last),  # noqa: B023
-            lambda t: F.embedding_bag(
-                torch.tensor(ROW),
-                t,
-                torch.tensor(starts),  # noqa: B023
-                **options,
-                include_last_offset=last,  # noqa: B023
+            lambda t, s=starts, k=keywords: wf.embedding_bag(t, ROW, s, **k),
+            lambda t, s=starts, k=keywords: F.embedding_bag(
+                torch.tensor(ROW), t, torch.tensor(s), **k
             ),
             TABLE,
         )
