@@ -133,6 +133,9 @@ def test_calls_of_one_device_are_compiled_together():
     step(wf.tensor(ROWS))
     lines = [line.split()[0] for line in step.explain(wf.tensor(ROWS)).splitlines()]
     assert lines.count("transfer") == 2 and lines.count("kernel") == 1
+    with wf.profile() as profile:
+        step(wf.tensor(ROWS))
+    assert {row.kind: row.calls for row in profile.rows if row.name == "transfer"} == {"op": 2}
 
 
 def test_shaders_and_the_processor_share_a_program(device):

@@ -7,12 +7,14 @@ is read. Types are inferred before either, so a mistake is reported at the call 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from weft.config import settings
+from weft.core.common.device import Device
 from weft.core.common.events import watchers
 from weft.core.common.frozen import frozen_items
 from weft.core.common.handler import install_bottom
@@ -29,8 +31,8 @@ from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
 from weft.ops.ready import made
-from weft.runtime.cpu.client import CpuClient, CpuRuntime
-from weft.runtime.registry import client, execute_on, place_on, register_runtime
+from weft.runtime.cpu.client import CpuClient, CpuRuntime, watched
+from weft.runtime.registry import client, place_on, register_runtime
 
 _impl_of = attrgetter("_impl")
 _type_of = attrgetter("type")
@@ -66,7 +68,7 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
         if plan.run is None and key is not None and not watchers:
             plan.prepare(op, impls, params)
         operands = tuple(map(TensorImpl.realize, impls))
-        results = execute_on(device, op, operands, params, types)
+        results = _execute(device, op, operands, params, types)
         places = (None if op.leaf else op.places(**params)) or (device,) * len(types)
         new = list(map(TensorImpl.realized, results, types, places))
         if op.view:
@@ -213,8 +215,24 @@ def realize(*trees: Any) -> Any:
 def _execute_node(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     if watchers:  # they are told the line that recorded the call, not the one that needs it
         with blamed(node.position):
-            return execute_on(node.device, node.op, arrays, node.params, node.types)
-    return execute_on(node.device, node.op, arrays, node.params, node.types)
+            return _execute(node.device, node.op, arrays, node.params, node.types)
+    return _execute(node.device, node.op, arrays, node.params, node.types)
+
+
+def _execute(
+    device: Device,
+    op: Operation,
+    arrays: tuple[Any, ...],
+    params: dict[str, Any],
+    types: tuple[TensorType, ...],
+) -> tuple[Any, ...]:
+    """Run one op on a device; an op that moves its operand has it brought there."""
+    if op.moves:
+        with watched(op, types, types, lambda: 0) if watchers else nullcontext():
+            moved = place_on(arrays[0], device)
+        if moved is not arrays[0]:
+            return (moved,)
+    return client(device).execute(op, arrays, params, types)
 
 
 register_runtime(CpuRuntime())

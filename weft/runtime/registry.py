@@ -5,7 +5,6 @@ The group of entry points is `weft.backends`; an entry gives a callable that mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from weft.core.common.context import current_device
 from weft.core.common.device import Device, as_device
 from weft.core.common.lazy import LazyModule
-from weft.core.common.types import TensorType
 from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
@@ -76,22 +74,6 @@ def memory_elsewhere() -> int:
 def place_on(array: Any, device: Device) -> Any:
     """An array as data of `device`: what lies on another one goes by way of the host."""
     return client(device).to_device(array if isinstance(array, np.ndarray) else array.to_host())
-
-
-def execute_on(
-    device: Device,
-    op: Any,
-    arrays: tuple[Any, ...],
-    params: Mapping[str, Any],
-    types: tuple[TensorType, ...],
-) -> tuple[Any, ...]:
-    """Run one op on a device."""
-    if op.moves:
-        moved = place_on(arrays[0], device)
-        if moved is not arrays[0]:
-            return (moved,)
-    results: tuple[Any, ...] = client(device).execute(op, arrays, params, types)
-    return results
 
 
 def available_backends() -> tuple[str, ...]:
