@@ -101,33 +101,33 @@ def memory() -> Iterator[Row]:
     yield Row("tanh(a·b + c), 64M", lambda: beside(
         lambda a, b, c: wf.tanh(a * b + c), (normal(many),) * 3,
         lambda a, b, c: (a * b + c).tanh(),
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("gelu, 64M", lambda: beside(
         wf.gelu, (normal(many),), torch_named("nn.functional.gelu")
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("sum, 64M", lambda: beside(wf.sum, (normal(many),), torch_named("sum")))
     yield Row("softmax 8192²", lambda: beside(
         wf.softmax, (normal(side, side),), torch_named("softmax", -1)
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("layer norm 8192²", lambda: beside(
         lambda x: wf.layer_norm(x, (side,)), (normal(side, side),),
         torch_named("nn.functional.layer_norm", (side,)),
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("column sums 8192²", lambda: beside(
         lambda x: wf.sum(x, axis=0), (normal(side, side),), torch_named("sum", 0)
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("transpose 8192²", lambda: beside(
         lambda x: x.T + 1.0, (normal(side, side),), lambda x: x.T.contiguous() + 1.0
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     places = np.random.default_rng(0).integers(0, size(8192), size(16384))
     yield Row("embedding 16384×256", lambda: beside(
         lambda w, i: wf.take(w, i, axis=0), (normal(size(8192), 256), places), lambda w, i: w[i]
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("its gradient", lambda: beside(
         lambda w, i, g: wf.zeros_like(w).at[i].add(g),
         (normal(size(8192), 256), places, normal(size(16384), 256)),
         lambda w, i, g: w.new_zeros(w.shape).index_add_(0, i, g),
-    ), 1.0)  # fmt: skip
+    ))  # fmt: skip
     yield Row("sort 1M", lambda: beside(wf.sort, (normal(size(1 << 20)),), torch_named("sort")))
 
 
