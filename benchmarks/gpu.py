@@ -34,6 +34,7 @@ from weft.runtime.cuda import driver  # noqa: E402
 from weft.testing.emulated_gpu import use_emulated_gpu  # noqa: E402
 
 DEVICE = "cuda"
+HERE = driver.is_available()  # a GPU, not one that the processor plays
 Function = Callable[..., Any]
 
 
@@ -64,7 +65,7 @@ def beside(function: Function, given: tuple[Any, ...], torched: Function | None 
     compiled = wf.compile(function)
     compiled(*tensors)
     made = {"weft": waits(lambda: compiled(*tensors))}
-    if driver.is_available() and harness.available("torch"):
+    if HERE and harness.available("torch"):
         made["torch"] = in_torch(torched or function, given)
     return made
 
@@ -191,8 +192,7 @@ def training() -> Iterator[Row]:
 
 def main() -> None:
     """Print the table, and write it where `--json` says."""
-    here = nullcontext() if driver.is_available() else use_emulated_gpu()
-    with here, wf.default_device(DEVICE):
+    with nullcontext() if HERE else use_emulated_gpu(), wf.default_device(DEVICE):
         print({**harness.machine(), "gpu": wf.client(DEVICE).gpu.name})
         groups = (memory, products, attention, training)
         table = (replace(row, faster=1.0) for group in groups for row in group())
