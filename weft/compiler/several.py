@@ -37,8 +37,8 @@ class Several(Executable):
         self._trace = trace
         self._constants = tuple(x.data() for x in trace.captures)
         self._stages = [
-            _Single(nodes[0]) if _goes_alone(nodes[0]) else _Part.of(trace, nodes, make)
-            for nodes in _parts(trace)
+            _Single(nodes[0]) if alone else _Part.of(trace, nodes, make)
+            for nodes, alone in _parts(trace)
         ]
         counts = [stage.part.counts for stage in self._stages if isinstance(stage, _Part)]
         self.counts = BuildCounts()
@@ -123,20 +123,19 @@ class _Part:
         return self.part.explain(loops=loops)
 
 
-def _goes_alone(node: OutputRefs) -> bool:
-    """Whether a call meets several devices: it moves its operand, or calls inside of it do."""
-    return len(_homes(node)) > 1
+def _parts(trace: Trace) -> Iterator[tuple[Nodes, bool]]:
+    """The calls in few groups that can run in this order; effects stay in theirs.
 
-
-def _parts(trace: Trace) -> Iterator[Nodes]:
-    """The calls in few groups that can run in this order; effects stay in theirs."""
+    A call that meets several devices, because it or calls inside of it move something, is alone.
+    """
+    lonely = {node for node in trace.nodes if len(_homes(node)) > 1}
     left, done = list(trace.nodes), set(trace.inputs)
     while left:
         taken: list[OutputRefs] = []
         kept: list[OutputRefs] = []
-        first, alone, held = left[0], _goes_alone(left[0]), False
+        first, alone, held = left[0], left[0] in lonely, False
         for node in left:
-            fits = not taken if alone else not _goes_alone(node)
+            fits = not taken if alone else node not in lonely
             fits = fits and _home(node.device) is _home(first.device) and (node.op.pure or not held)
             if fits and all(source in done for source, _ in node.inputs):
                 taken.append(node)
@@ -145,7 +144,7 @@ def _parts(trace: Trace) -> Iterator[Nodes]:
                 kept.append(node)
                 held = held or not node.op.pure
         left = kept
-        yield tuple(taken)
+        yield tuple(taken), alone
 
 
 def _last_uses(stages: Sequence[_Single | _Part], outputs: Sequence[Ref]) -> list[list[Ref]]:
