@@ -36,6 +36,10 @@ class Several(Executable):
     def __init__(self, trace: Trace, make: Callable[[Trace], Executable]) -> None:
         self._trace = trace
         self._constants = tuple(x.data() for x in trace.captures)
+        refs = [*trace.outputs, *(ref for node in trace.nodes for ref in node.inputs)]
+        self._literals = {
+            (node, slot): node.results[slot] for node, slot in refs if node.results is not None
+        }
         self._stages = [
             _Single(nodes[0]) if alone else _Part.of(trace, nodes, make)
             for nodes, alone in _parts(trace)
@@ -48,7 +52,7 @@ class Several(Executable):
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         given = zip(self._trace.inputs, (*arrays, *self._constants), strict=True)
-        held = {(node, 0): array for node, array in given}
+        held = {**self._literals, **{(node, 0): array for node, array in given}}
         for stage, ending in zip(self._stages, self._ending, strict=True):
             made = stage.run([held[ref] for ref in stage.reads])
             held.update(zip(stage.makes, made, strict=True))
@@ -137,7 +141,7 @@ def _parts(trace: Trace) -> Iterator[tuple[Nodes, bool]]:
         for node in left:
             fits = not taken if alone else node not in lonely
             fits = fits and _home(node.device) is _home(first.device) and (node.op.pure or not held)
-            if fits and all(source in done for source, _ in node.inputs):
+            if fits and all(source in done or source.op is None for source, _ in node.inputs):
                 taken.append(node)
                 done.add(node)
             else:
