@@ -200,6 +200,11 @@ CALLS: dict[str, list[Call]] = {
     ],
     "dynamic_update_slice": _call(VECTOR, [9.0, 8.0], [Held(np.array(1))]),
     "einsum": _call("ij,j->i", MATRIX, [0.5, 0.25, 0.75]),
+    "embedding_bag": [
+        *_call(MATRIX, GRID, padding_idx=2),
+        *_call(MATRIX, [0, 2, 1], [0, 2], "max"),
+        *_call(MATRIX, PLACES, [0, 1], "sum", per_sample_weights=[0.5, 0.25, 0.75]),
+    ],
     "fori_loop": [
         *_call(0, 3, lambda i, x: x * i + 0.5, VECTOR),
         *_call(0, Held(np.array(3)), lambda i, x: x * i + 0.5, VECTOR),
@@ -221,6 +226,13 @@ CALLS: dict[str, list[Call]] = {
     "linear_transpose": _through(lambda x: wf.linear_transpose(lambda y: 3 * y, x)(x), VECTOR),
     "linearize": _through(lambda x: wf.linearize(wf.sin, x)[1](x), VECTOR),
     "map": _call(lambda x: x * 2 + 1, VECTOR),
+    "max_pool2d": [*_call(IMAGE, 2), *_call(IMAGE, 3, 2, 1, return_indices=True)],
+    "max_unpool1d": [
+        *_call(_ones(1, 2), [[0, 3]], 2),
+        *_call([[0.5, 1.5]], Held(np.array([[0, 3]])), 2),
+    ],
+    "max_unpool2d": _call(_ones(1, 1, 2), [[[0, 3]]], 2),
+    "max_unpool3d": _call(_ones(1, 1, 1, 2), [[[[0, 3]]]], 2),
     "midpoint": _call(
         Held(np.array([3, 5], np.uint32)), bits=32, length=2**32, dtype=np.dtype("float32")
     ),

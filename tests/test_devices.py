@@ -213,6 +213,10 @@ def test_a_layer_is_where_its_key_is(name: str) -> None:
     check(LAYERS[name]())
 
 
+def test_what_is_joined_in_brackets_is_where_its_tensors_are() -> None:
+    check([wf.r_[0:3, x_of(3), 0:1:4j, [1.0], 2], wf.c_[0:3, x_of(3), [1.0, 2.0, 3.0]]])
+
+
 def test_a_cache_is_where_the_layer_is() -> None:
     layer = wf.nn.MultiHeadAttention(8, 2, key=KEY, rope=10_000.0)
     check(layer.decode(x_of(1, 2, 8), layer.cache(1, capacity=4)))
@@ -236,6 +240,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "lbfgs": wf.optim.lbfgs,
     "accumulate": lambda: wf.optim.accumulate(wf.optim.adam(0.1), 2),
     "loss_scaled": lambda: wf.optim.loss_scaled(wf.optim.adam(0.1)),
+    "reduce_on_plateau": lambda: wf.optim.reduce_on_plateau(wf.optim.adam(0.1)),
     "clip": lambda: wf.optim.chain(wf.optim.clip_by_global_norm(1.0), wf.optim.adam(0.1)),
     "no decay": lambda: wf.optim.scale_by_adam(0.0, 0.0),
     "add_momentum": lambda: wf.optim.add_momentum(0.9, nesterov=True),

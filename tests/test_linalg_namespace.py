@@ -8,11 +8,13 @@ from itertools import pairwise
 import array_api_strict
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
 from weft.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from weft.testing import check_grads
 
 L = wf.linalg
 DTYPES = [np.int32, np.float32, np.float64, np.complex64, np.complex128]
@@ -157,6 +159,8 @@ def test_matrix_rank_counts_what_is_not_negligible():
     assert L.matrix_rank(a, rtol=np.array([0.01, 0.01, 0.01, 2.0])).tolist() == [1, 1, 0, 0]
     assert L.matrix_rank(np.zeros((2, 0, 3))).tolist() == [0, 0]
     assert L.matrix_rank(a).dtype == np.int64
+    assert L.matrix_rank(a, 2.0).tolist() == [0, 1, 0, 0]
+    assert L.matrix_rank(a, tol=np.array([1e-4, 1, 1, 1])).tolist() == [2, 1, 0, 0]
 
 
 def test_pinv_takes_a_tolerance_for_each_matrix():
@@ -164,6 +168,52 @@ def test_pinv_takes_a_tolerance_for_each_matrix():
     want = np.linalg.pinv(a, rcond=np.array([1e-1, 1e-6]))
     close(L.pinv(a, rtol=np.array([1e-1, 1e-6])), want)
     close(L.pinv(a, rtol=1e-1), np.linalg.pinv(a, rcond=1e-1))
+    close(L.pinv(a, 1e-1), np.linalg.pinv(a, 1e-1))
+    close(L.pinv(a, rcond=np.array([1e-1, 1e-6])), want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "side"),
+    [
+        (np.int32, (3, 3), "right"),
+        (np.float32, (4, 2), "right"),
+        (np.float64, (4, 2), "left"),
+        (np.complex64, (2, 4), "left"),
+        (np.complex128, (2, 4), "right"),
+        (np.complex128, (3, 3), "left"),
+        (np.float64, (2, 0), "left"),
+    ],
+)
+def test_polar_is_scipys(dtype, shape, side):
+    a = drawn(2, *shape, dtype=dtype)
+    found = L.polar(a, side)
+    assert found._fields == ("U", "P")
+    wide = a.astype(np.float32) if dtype == np.int32 else a
+    for k in range(2 if a.size else 0):
+        for ours, theirs in zip(found, scipy.linalg.polar(wide[k], side), strict=True):
+            close(ours[k], theirs, 10 * tolerance(dtype))
+    left, right = found if side == "right" else found[::-1]
+    close(left @ right, wide, 10 * tolerance(dtype))
+
+
+@pytest.mark.parametrize(
+    ("a", "side", "order"),
+    [
+        (np.eye(3), "right", 2),
+        (np.diag([2.0, 2.0, -1.0]), "left", 1),
+        (drawn(4, 2), "right", 1),
+        (drawn(2, 3, dtype=np.complex128), "left", 1),
+    ],
+    ids=["identity", "equal", "tall", "complex"],
+)
+def test_polar_has_derivatives_also_where_singular_values_are_equal(a, side, order):
+    check_grads(lambda x: L.polar(x, side), (a,), order=order, atol=1e-5, rtol=1e-5)
+
+
+def test_slopes_of_polar_map_and_compile():
+    a, slope = wf.asarray(drawn(2, 2, 2)), wf.grad(lambda x: wf.sum(L.polar(x).U[0]))
+    close(wf.vmap(slope)(a)[1], slope(a[1]).numpy())
+    close(wf.compile(slope)(a[1]), slope(a[1]).numpy())
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 3), (3, 5)])
@@ -275,6 +325,11 @@ def test_integers_become_the_default_float():
         (lambda: L.multi_dot([np.eye(2)]), ArgumentError, "at least two matrices"),
         (lambda: L.lstsq(np.eye(2), np.ones(3)), ShapeError, "lstsq: rows do not fit"),
         (lambda: L.diagonal(np.ones(2)), ShapeError, "diagonal: needs at least 2 axes"),
+        (lambda: L.polar(np.eye(2), "both"), ArgumentError, "polar: side must be one of"),
+        (lambda: L.polar(np.ones(3)), ShapeError, "polar: needs at least 2 axes"),
+        (lambda: L.pinv(np.eye(2), 1, rtol=1), ArgumentError, "rcond and rtol mean the same"),
+        (lambda: L.matrix_rank(np.eye(2), 1, rtol=1), ArgumentError, "tol and rtol are both"),
+        (lambda: L.matrix_rank(np.eye(2), 1j), DTypeError, "matrix_rank: tol must be a real"),
     ],
 )
 def test_mistakes_are_named(call, error, text):

@@ -230,7 +230,8 @@ def entry(name: str, value: Any, space: Namespace) -> str:
         return directive("function", title + signature(value), docstring(value), "````")
     if isinstance(value, np.dtype):
         return directive("data", title, f"The dtype {value.name}.", "````")
-    return directive("data", title, f"`{value!r}`", "````")
+    own = type(value).__module__.startswith("weft.")  # such as `mgrid`, which is indexed
+    return directive("data", title, docstring(value) if own else f"`{value!r}`", "````")
 
 
 def page(space: Namespace) -> str:

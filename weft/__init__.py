@@ -28,6 +28,7 @@ from weft.ops.elementwise.complex_parts import *
 from weft.ops.contraction import *
 from weft.ops.nn.convolution import *
 from weft.ops.creation import *
+from weft.ops.placement import *
 from weft.ops.curves import *
 from weft.ops.control.custom_op import *
 from weft.ops.diagonals import *
@@ -48,7 +49,9 @@ from weft.ops.nn.normalization import *
 from weft.ops.order import *
 from weft.ops.packing import *
 from weft.ops.padding import *
+from weft.ops.nn.bags import *
 from weft.ops.nn.pooling import *
+from weft.ops.nn.unpooling import *
 from weft.ops.random.draws import *
 from weft.ops.ranges import *
 from weft.ops.reduction import *

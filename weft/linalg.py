@@ -16,7 +16,7 @@ from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.base import call, call_multiple
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
@@ -37,7 +37,7 @@ from weft.ops.diagonals import diagonal as diagonal_along
 from weft.ops.elementwise.arithmetic import add, divide, multiply, square, where
 from weft.ops.elementwise.bitwise import logical_and, logical_not
 from weft.ops.elementwise.comparison import greater
-from weft.ops.elementwise.complex_parts import isnan, real
+from weft.ops.elementwise.complex_parts import conj, isnan, real
 from weft.ops.families import broadcast, cast
 from weft.ops.linalg import (
     adjoint,
@@ -76,6 +76,7 @@ from weft.ops.view.join import concat
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import narrow
 from weft.ops.view.transpose import matrix_transpose, moveaxis
+from weft.transforms.custom import custom_vjp
 from weft.transforms.iterative import CGResult, GMRESResult, cg, gmres
 
 
@@ -92,6 +93,13 @@ class SVDResult(NamedTuple):
     U: Tensor
     S: Tensor
     Vh: Tensor
+
+
+class PolarResult(NamedTuple):
+    """Orthonormal columns (or rows) and a Hermitian matrix without negative eigenvalues."""
+
+    U: Tensor
+    P: Tensor
 
 
 class EighResult(NamedTuple):
@@ -155,6 +163,63 @@ def svdvals(x: Any, /) -> Tensor:
     return call(svdvals_op, (matrices("svdvals", x),), {})
 
 
+def polar(x: Any, /, side: str = "right") -> PolarResult:
+    """U and P with x = U P, or with x = P U for the side "left".
+
+    U is the matrix nearest to x whose columns (rows, if x is wide) are orthonormal, and P Hermitian
+    without negative eigenvalues. Derivatives need a matrix of full rank.
+
+    >>> [t.tolist() for t in polar([[0.0, -2.0], [2.0, 0.0]])]
+    [[[0.0, -1.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]]]
+    """
+    a = matrices("polar", x)
+    as_choice("polar", "side", side, ("right", "left"))
+    if a.shape[-2] < a.shape[-1]:
+        u = adjoint(_orthonormal(adjoint(a)))
+    else:
+        u = _orthonormal(a)
+    p = matmul(adjoint(u), a) if side == "right" else matmul(a, adjoint(u))
+    return PolarResult(u, (p + adjoint(p)) / 2)
+
+
+@custom_vjp
+def _orthonormal(a: Tensor) -> Tensor:
+    """The matrix nearest to a tall one whose columns are orthonormal."""
+    u, _, vh = svd(a, full_matrices=False)
+    return matmul(u, vh)
+
+
+def _orthonormal_back(saved: Any, ct: Any) -> tuple[Tensor]:
+    # dU = U X + (1 - U Uᴴ) dA P⁻¹ where P X + X P = Uᴴ dA - dAᴴ U: it has no gaps of singular
+    # values as the derivative of svd does, which has none where two are equal.
+    a, u = saved
+    p, g = matmul(adjoint(u), a), conj(ct)
+    along = matmul(adjoint(u), g)
+    found = matmul(u, _sylvester(p, along - adjoint(along)))
+    if a.shape[-2] > a.shape[-1]:
+        found = found + matmul(g - matmul(u, along), call(inv_op, (p,), {"strict": False}))
+    return (conj(found),)
+
+
+@custom_vjp
+def _sylvester(p: Tensor, r: Tensor) -> Tensor:
+    """The X with P X + X P = R for a Hermitian P."""
+    values, vectors = eigh(p)
+    turned = matmul(matmul(adjoint(vectors), r), vectors)
+    sums = expand_dims(values, -1) + expand_dims(values, -2)
+    return matmul(matmul(vectors, turned / sums), adjoint(vectors))
+
+
+def _sylvester_back(saved: Any, ct: Any) -> tuple[Tensor, Tensor]:
+    p, x = saved
+    by_r, turned = _sylvester(matrix_transpose(p), ct), matrix_transpose(x)
+    return -(matmul(by_r, turned) + matmul(turned, by_r)), by_r
+
+
+_orthonormal.defvjp(lambda a: (u := _orthonormal(a), (a, u)), _orthonormal_back)
+_sylvester.defvjp(lambda p, r: (x := _sylvester(p, r), (p, x)), _sylvester_back)
+
+
 def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
     """Eigenvalues and eigenvectors of a Hermitian matrix.
 
@@ -208,32 +273,58 @@ def _cutoff(x: Tensor) -> float:
     return max(x.shape[-2:], default=1) * dtypes.finfo(x.dtype).eps
 
 
-def pinv(x: Any, /, *, rtol: Any = None) -> Tensor:
-    """The Moore-Penrose inverse; singular values up to `rtol` times the largest count as zero."""
+def pinv(x: Any, /, rcond: Any = None, *, rtol: Any = None) -> Tensor:
+    """The Moore-Penrose inverse; singular values up to `rtol` times the largest count as zero.
+
+    `rcond` is NumPy's older word for `rtol`.
+    """
     a = matrices("pinv", x)
+    if rcond is not None:
+        if rtol is not None:
+            raise ArgumentError("pinv: rcond and rtol mean the same\nhint: give one of them")
+        rtol = rcond
     if rtol is None or isinstance(rtol, int | float):
         cutoff = _cutoff(a) if rtol is None else as_real("pinv", "rtol", rtol)
         return call(pinv_op, (a,), {"rtol": cutoff})
     u, s, vh = svd(a, full_matrices=False)
-    kept = _kept(s, rtol)
+    kept = _kept("pinv", s, rtol)
     weights = where(kept, 1 / where(kept, s, 1), 0)
     return matmul(adjoint(vh), multiply(expand_dims(weights, -1), adjoint(u)))
 
 
-def _kept(s: Tensor, rtol: Any) -> Tensor:
+def _kept(name: str, s: Tensor, rtol: Any) -> Tensor:
     """Which singular values are larger than `rtol` times the largest."""
-    limit = to_tensor(rtol, like=s.device)
     largest = max_over(s, axis=-1, keepdims=True)
-    return greater(s, expand_dims(cast(limit, s.dtype), -1) * largest)
+    return greater(s, _limits(name, "rtol", s, rtol) * largest)
 
 
-def matrix_rank(x: Any, /, *, rtol: Any = None) -> Tensor:
-    """How many singular values are larger than `rtol` times the largest."""
+def _limits(name: str, parameter: str, s: Tensor, value: Any) -> Tensor:
+    """A limit of singular values for each matrix."""
+    limit = to_tensor(value, like=s.device, op=f"{name}: {parameter}")
+    if not dtypes.is_floating(limit.dtype) and not dtypes.is_integer(limit.dtype):
+        kind = dtypes.name_of(limit.dtype)
+        raise DTypeError(f"{name}: {parameter} must be a real number, got {kind}")
+    return expand_dims(cast(limit, s.dtype), -1)
+
+
+def matrix_rank(x: Any, /, tol: Any = None, *, rtol: Any = None) -> Tensor:
+    """How many singular values are larger than `rtol` times the largest, or than `tol` itself.
+
+    >>> matrix_rank([[3.0, 0.0], [0.0, 0.1]], tol=0.5).item()
+    1
+    """
     a = matrices("matrix_rank", x)
+    if tol is not None and rtol is not None:
+        raise ArgumentError(
+            "matrix_rank: tol and rtol are both given"
+            "\nhint: tol is a singular value, rtol a part of the largest"
+        )
     s = svdvals(a)
     if 0 in a.shape[-2:]:
         return zeros(s.shape[:-1], dtype=dtypes.int64, device=a.device)
-    return sum_over(_kept(s, _cutoff(a) if rtol is None else rtol), axis=-1)
+    if tol is not None:
+        return sum_over(greater(s, _limits("matrix_rank", "tol", s, tol)), axis=-1)
+    return sum_over(_kept("matrix_rank", s, _cutoff(a) if rtol is None else rtol), axis=-1)
 
 
 def matrix_power(x: Any, n: int, /) -> Tensor:
@@ -420,6 +511,7 @@ __all__ = [
     "LUFactor",
     "LUResult",
     "LstsqResult",
+    "PolarResult",
     "QRResult",
     "SVDResult",
     "SlogdetResult",
@@ -453,6 +545,7 @@ __all__ = [
     "norm",
     "outer",
     "pinv",
+    "polar",
     "qr",
     "slogdet",
     "solve",

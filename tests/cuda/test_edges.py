@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.cuda.test_same_bits import same
+from tests.gpu.comparison import same
 from weft.compiler import gpu_executable
 
 

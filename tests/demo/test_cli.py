@@ -98,8 +98,12 @@ def test_ranks_share_a_run_and_one_process_goes_on_with_it(
 
 
 def test_the_demo_trains_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with use_emulated_gpu():
-        assert main(["demo", "--device", "cuda", *TINY, "--out", str(tmp_path)]) == 0
-        assert "one device" in capsys.readouterr().out
-        assert main(["demo", "--device", "cuda", "--mesh", "2x2", *TINY]) == 1
-    assert "meshes are of cpu devices" in capsys.readouterr().err
+    words = ["demo", "--device", "cuda", *TINY]
+    with use_emulated_gpu(2):
+        assert main([*words, "--out", str(tmp_path / "one")]) == 0
+        said = capsys.readouterr().out
+        assert "one device" in said
+        assert main([*words, "--mesh", "2x1", "--out", str(tmp_path / "two")]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
+        assert main([*words, "--mesh", "2x2", "--out", str(tmp_path / "four")]) == 1
+    assert "cuda:2: does not exist" in capsys.readouterr().err

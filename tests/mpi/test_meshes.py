@@ -73,3 +73,10 @@ def test_a_process_alone_loads_nothing_that_talks_to_others():
         [sys.executable, "-c", LIGHT], cwd=ROOT, env=variables, capture_output=True, text=True
     )
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.slow
+def test_ranks_with_gpus_give_the_bits_of_the_processor(launch):
+    status, text = launch(2, "gpus.py", options=("--timeout", "60"))
+    assert status == 0, text
+    assert text.count("is done") == 2

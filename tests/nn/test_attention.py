@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.errors import ArgumentError, IndexingError, ShapeError
+from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 
 nn = wf.nn
 KEY = wf.random.key(0)
@@ -31,6 +31,21 @@ def test_grouped_heads_are_heads_whose_keys_repeat():
     )
     x = draw(2, 5, 8).astype(np.float32)
     close(attention(x).numpy(), full(x).numpy(), 1e-5)
+
+
+def test_weights_are_those_that_values_were_mixed_by():
+    attention = nn.MultiHeadAttention(8, 4, 0.5, num_kv_heads=2, rope=1e4, key=KEY)
+    x = wf.asarray(draw(2, 5, 8))
+    made, weights = attention(
+        x, mask=np.tri(5, dtype=bool), key=KEY, need_weights=True, average_attn_weights=False
+    )
+    close(made.numpy(), attention(x, mask=np.tri(5, dtype=bool), key=KEY).numpy(), 0)
+    values = wf.repeat(attention._heads(x, None, None)[2], 2, axis=-3)
+    joined = wf.reshape(wf.swapaxes(weights @ values, -2, -3), x.shape)
+    close(made.numpy(), attention.out_proj(joined).numpy(), 1e-5)
+    assert wf.all(wf.triu(weights, k=1) == 0) and wf.any(wf.tril(weights)[..., 1:, 0] == 0)
+    with pytest.raises(DTypeError, match="need_weights must be True or False"):
+        attention(x, key=KEY, need_weights="yes")
 
 
 @pytest.mark.parametrize("batch", [2, 3])

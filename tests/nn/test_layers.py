@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from tests.nn.torch_layers import same_layer
+from tests.nn.torch_layers import loaded, same_layer
 from tests.torch_oracle import close, draw, torch
 from weft.errors import ArgumentError, ShapeError
 
@@ -191,6 +191,19 @@ def test_causal_attention_and_masks():
     seen = np.tri(5, dtype=bool)
     plain = nn.MultiHeadAttention(8, 2, key=KEY)
     same_layer(plain, other, draw(3, 5, 8), call=lambda m, x: m(x, mask=seen), **call)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_weights_of_attention(average):
+    other = theirs.MultiheadAttention(8, 2, batch_first=True).double()
+    ours = loaded(nn.MultiHeadAttention(8, 2, key=KEY), other)
+    x, memory, hidden = draw(3, 5, 8), draw(3, 6, 8), np.triu(np.ones((5, 6), bool), 1)
+    options = {"need_weights": True, "average_attn_weights": average}
+    given = [torch.tensor(a) for a in (x, memory, memory)]
+    want = other(*given, attn_mask=torch.tensor(hidden), **options)
+    for found, expected in zip(ours(x, memory, mask=~hidden, **options), want, strict=True):
+        assert found.shape == tuple(expected.shape)
+        close(found.numpy(), expected.detach().numpy())
 
 
 def test_attention_to_a_memory_and_to_other_values():

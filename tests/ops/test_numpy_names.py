@@ -132,6 +132,33 @@ CASES: dict[str, tuple[Any, Any]] = {
     "ogrid": (lambda xp, x: xp.ogrid[0:2, 0:1:3j], V),
     "ogrid of one": (lambda xp, x: xp.ogrid[1:4], V),
     "cov ddof": (lambda xp, x: xp.cov(x, ddof=2, bias=True), M),
+    "linspace step": (lambda xp, x: xp.linspace(2, 5, 4, False, True), V),
+    "linspace steps": (lambda xp, x: xp.linspace(x, [1, 2, 3, 4], 3, retstep=True, axis=-1), M),
+    "linspace no step": (lambda xp, x: xp.linspace(0, 1, 1, retstep=True), V),
+    "linspace of a tensor, no step": (lambda xp, x: xp.linspace(x[1], 1, 1, retstep=True), V),
+    "linspace step of integers": (lambda xp, x: xp.linspace(0, 5, 3, True, True, int, 0), V),
+    "average returned": (lambda xp, x: xp.average(x, 0, returned=True), M),
+    "average of all returned": (lambda xp, x: xp.average(x, returned=True), I),
+    "average weights returned": (
+        lambda xp, x: xp.average(x, 1, abs(x), True, keepdims=True),
+        M,
+    ),
+    "average weights of an axis returned": (
+        lambda xp, x: xp.average(x, 1, [1.0, 2.0, 0.5, 3.0], returned=True),
+        M,
+    ),
+    "clip": (lambda xp, x: xp.clip(x, a_min=-0.5, a_max=[0.1, 0.2, 0.3, 0.4]), M),
+    "clip none": (lambda xp, x: xp.clip(x, a_min=None, a_max=0.5), M),
+    "r_": (lambda xp, x: xp.r_[0:3, 7, x, 0:1:3j, [4, 5], 5:0:-2], V),
+    "r_ of matrices": (lambda xp, x: xp.r_[x, [[1, 2, 3, 4]]], M),
+    "r_ of one": (lambda xp, x: xp.r_[3], V),
+    "r_ of integers": (lambda xp, x: xp.r_[1:3, x[0], 4], I),
+    "c_": (lambda xp, x: xp.c_[x, 0:5, [1.0, 2, 3, 4, 5]], V),
+    "c_ of matrices": (lambda xp, x: xp.c_[x, x[:, 0]], M),
+    "c_ of more axes": (lambda xp, x: xp.c_[x, x[..., :1]], A),
+    "c_ of numbers": (lambda xp, x: xp.c_[3, 4], V),
+    "s_": (lambda xp, x: x[xp.s_[1:, ..., ::2]], M),
+    "s_ of one": (lambda xp, x: x[xp.s_[1]], M),
 }
 
 
@@ -163,6 +190,7 @@ KEPT_DTYPES = [
     "fromiter of nothing",
     "apply_along_axis",
     "mgrid of integers",
+    "r_ of integers",
 ]
 
 
@@ -183,6 +211,10 @@ def test_dtypes_are_numpys(name: str) -> None:
         "apply_over_axes",
         "isreal",
         "fabs",
+        "linspace steps",
+        "average weights returned",
+        "r_",
+        "c_ of matrices",
     ],
 )
 def test_compiled_and_mapped_results_are_the_plain_ones(name: str) -> None:
@@ -190,7 +222,7 @@ def test_compiled_and_mapped_results_are_the_plain_ones(name: str) -> None:
     want = function(np, array)
     check_same(wf.compile(lambda x: function(wf, x))(wf.tensor(array)), want)
     mapped = wf.vmap(lambda x: function(wf, x))(wf.stack([wf.tensor(array)] * 2))
-    check_same(mapped[1], want)
+    check_same(wf.tree_map(lambda t: t[1], mapped), want)
 
 
 UPDATES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
@@ -451,6 +483,14 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: wf.fromiter("ab", "int8"), ConversionError, "asarray"),
     (lambda: wf.mgrid[0:2, :], ArgumentError, "mgrid: axis 1: expected a slice with an end"),
     (lambda: wf.ogrid[3], ArgumentError, "ogrid: axis 0: expected a slice"),
+    (lambda: wf.r_[1, 2:], ArgumentError, "r_: operand 1: expected a slice with an end"),
+    (lambda: wf.c_["-1", M], ArgumentError, "(?s)c_: operand 0: text such as '-1'.*hint: wf.con"),
+    (lambda: wf.r_[()], ArgumentError, "r_: there is nothing to join"),
+    (lambda: wf.r_[M, 1], ShapeError, "concat"),
+    (lambda: wf.linspace(0, 1, retstep=2), DTypeError, "retstep must be True or False"),
+    (lambda: wf.average(M, returned=2), DTypeError, "returned must be True or False"),
+    (lambda: wf.clip(M, 0, a_min=0), ArgumentError, "min and a_min mean the same"),
+    (lambda: wf.clip(M, a_max=0, max=1), ArgumentError, "max and a_max mean the same"),
     (lambda: wf.where(MASK, M, M, size=3), ArgumentError, "where: size=3"),
     (lambda: wf.sort(M, kind="bubble"), ArgumentError, "sort: kind must be one of"),
     (lambda: wf.transpose(M, 1, 0, axes=(0, 1)), ArgumentError, "axes are given twice"),

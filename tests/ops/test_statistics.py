@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 import weft as wf
 from weft.core.common import dtypes
 from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.testing import check_grads
 
 RNG = np.random.default_rng(13)
 AXES = [None, 0, -1, (0, 2), ()]
@@ -204,6 +205,42 @@ def test_softmax_neither_overflows_nor_lets_masked_elements_count():
     assert np.isnan(wf.softmax(np.full(3, -np.inf)).numpy()).all()
     assert wf.softmax(np.zeros((2, 0))).shape == (2, 0)
     assert wf.log_softmax(np.array([0.0, -2000.0])).tolist() == [0.0, -2000.0]
+
+
+@pytest.mark.parametrize("axis", [-1, 0, (0, 1)], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_what_a_mask_leaves_out_of_a_softmax_does_not_count(name, axis):
+    x, mask = RNG.normal(size=(4, 5)), RNG.uniform(size=(4, 5)) < 0.6
+    mask[1], mask[:, 1] = False, False
+    x[0, 1], x[1, 1], x[2, 1] = np.nan, np.inf, -np.inf  # none of them is seen
+    ours, theirs = getattr(wf, name), getattr(scipy.special, name)
+    with np.errstate(all="ignore"):
+        want = np.nan_to_num(theirs(np.where(mask, x, -np.inf), axis), nan=-np.inf, neginf=-np.inf)
+    if name == "softmax":
+        want = np.where(mask, want, 0)
+    close(ours(x, axis, where=mask), want)
+    close(wf.compile(lambda x, m: ours(x, axis, where=m))(wf.asarray(x), wf.asarray(mask)), want)
+
+    def loss(v):
+        found = ours(v, axis, where=mask)
+        return wf.sum(wf.where(found == -np.inf, 0, found) ** 2)
+
+    check_grads(loss, (np.where(mask, x, 7.0),))
+    assert (np.isfinite(wf.grad(loss)(x).numpy())).all()
+    np.testing.assert_array_equal(wf.grad(loss)(x).numpy()[~mask], 0)
+
+
+def test_masks_of_a_softmax_broadcast_keep_dtypes_and_are_bools():
+    x = wf.ones((2, 3), dtype=wf.bfloat16)
+    found = wf.softmax(x, where=np.array([True, False, True]))
+    assert found.dtype == wf.bfloat16 and found.tolist() == [[0.5, 0.0, 0.5]] * 2
+    assert wf.log_softmax(x, where=[[True], [False]], dtype=wf.float64).dtype == wf.float64
+    with wf.debug_nans():  # a row without elements takes none on the way
+        assert wf.softmax(x, where=[[True], [False]])[1].tolist() == [0.0] * 3
+    with pytest.raises(DTypeError, match="softmax: where: expected a mask of bools"):
+        wf.softmax(x, where=x)
+    with pytest.raises(ShapeError, match="log_softmax: where: a mask of shape"):
+        wf.log_softmax(x, where=np.ones((4, 2, 3), bool))
     assert wf.softmax(np.ones(3, dtypes.bfloat16)).dtype == dtypes.bfloat16
     assert wf.softmax(np.arange(3)).dtype == dtypes.float32
     with pytest.raises(DTypeError, match="softmax: complex numbers have no order"):

@@ -62,3 +62,35 @@ def test_thirty_steps_are_torchs(name):
     found = ours(wf.arange(29)).numpy()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-7)
+
+
+VALUES = [9, 8, 7.9, 8, 8, 8, 5, 5, 5, 5, 5, 5, 4.9, np.nan, 6, 7, 8, 9, 4.8, 4.7, 4.7, 4.7, 1]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"patience": 2},
+        {"patience": 0, "factor": 0.5},
+        {"patience": 1, "cooldown": 3},
+        {"patience": 2, "threshold": 0.05},
+        {"patience": 2, "threshold": 0.2, "threshold_mode": "abs"},
+    ],
+    ids=str,
+)
+def test_rates_after_plateaus_are_torchs(options, mode):
+    values = [v if mode == "min" else 12 - v for v in VALUES]
+    other = torch.optim.SGD([torch.ones(1, requires_grad=True)], 1.0)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(other, mode, min_lr=1e-2, **options)
+    plain = wf.optim.sgd(0.5)
+    transform = wf.optim.reduce_on_plateau(plain, least=1e-2, mode=mode, **options)
+    params = {"w": wf.ones(1)}
+    state, found, want = transform.init(params), [], []
+    for value in values:
+        updates, state = transform.update(params, state, params, value=value)
+        found.append(-2 * updates["w"].item())
+        schedule.step(value)
+        want.append(other.param_groups[0]["lr"])
+    np.testing.assert_allclose(found, want, 1e-6)
+    assert min(want) < 0.2

@@ -246,6 +246,7 @@ def test_gradients_of_another_shape_and_states_of_another_kind_are_told(make):
             wf.optim.clip_by_global_norm(0.1), wf.optim.accumulate(wf.optim.lion(), 2)
         ),
         lambda: wf.optim.split(wf.optim.matrices, wf.optim.muon(), wf.optim.sgd(0.1, momentum=0.9)),
+        lambda: wf.optim.reduce_on_plateau(wf.optim.sgd(0.1), patience=2),
     ],
 )
 def test_transformations_and_schedules_are_pickled_as_the_calls_that_made_them(make):

@@ -12,6 +12,7 @@
 | `donation` | arguments that a call may use up |
 | `executable` | `Executable`: what a compiled function runs |
 | `build_executable` | `build`: a trace made ready to run, or found on disk |
+| `several` | `Several`: a trace on several devices, part by part |
 | `stored`, `program_key` | whole programs on disk; the name of a traced function |
 | `prepared`, `host` | programs run on arrays; their calls of Python |
 | `packs` | what programs keep of inputs that last: packed weights |

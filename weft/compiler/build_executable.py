@@ -20,6 +20,7 @@ _ahead = LazyModule("weft.runtime.cpu.code_ahead")
 _native = LazyModule("weft.compiler.native")
 _rewriting = LazyModule("weft.compiler.rewrite")
 _recompute = LazyModule("weft.compiler.recompute")
+_several = LazyModule("weft.compiler.several")
 _stored = LazyModule("weft.compiler.stored")
 
 
@@ -51,14 +52,11 @@ def build(
     """
     places = {node.device for node in trace.nodes or trace.inputs}
     beside = _without_others(trace, places)
+    again = partial(build, general=general, clock=clock, own=own, recalls=recalls)
     if beside is not None:
-        inner, given, handed = beside
-        flags = [tuple(flag[i] for i in given) if flag else () for flag in (donated, lasting)]
-        made = build(inner, flags[0], general, clock, own=own, recalls=recalls, lasting=flags[1])
-        passed = {given[i] for i in made.passed_through if i < len(given)}
-        passed |= {source for source in handed.values() if isinstance(source, int)}
-        executable = Handing(made.executable, given, handed)
-        return replace(made, executable=executable, passed_through=frozenset(passed))
+        return _handing(beside, donated, lasting, again)
+    if len(_several.homes(trace)) > 1:
+        return _on_several(trace, clock, again)
     native = all(place.kind == "cpu" for place in places) and jit.available()
     origin = None
 
@@ -93,6 +91,35 @@ def build(
     else:
         made.settle()
     return Built(made, lambda: lowered, kept, rewritten)
+
+
+def _handing(
+    beside: tuple[Trace, list[int], dict[int, Any]],
+    donated: tuple[bool, ...],
+    lasting: tuple[bool, ...],
+    again: Callable[..., Built],
+) -> Built:
+    """A trace without the inputs from elsewhere, which are handed on."""
+    inner, given, handed = beside
+    flags = [tuple(flag[i] for i in given) if flag else () for flag in (donated, lasting)]
+    made = again(inner, flags[0], lasting=flags[1])
+    passed = {given[i] for i in made.passed_through if i < len(given)}
+    passed |= {source for source in handed.values() if isinstance(source, int)}
+    executable = Handing(made.executable, given, handed)
+    return replace(made, executable=executable, passed_through=frozenset(passed))
+
+
+def _on_several(trace: Trace, clock: Clock, again: Callable[..., Built]) -> Built:
+    """A trace whose calls are on several devices."""
+    with clock("optimise"):
+        lowered, counts = _rewriting.rewrite(trace)
+
+    def make(part: Trace) -> Executable:
+        return again(part, (False,) * (len(part.inputs) - len(part.captures))).executable
+
+    rewritten = {**asdict(counts), "nodes_after": len(lowered.nodes)}
+    made = _several.Several(lowered, make)
+    return Built(made, lambda: lowered, passed_through(lowered), rewritten)
 
 
 def _without_others(

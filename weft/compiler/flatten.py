@@ -412,7 +412,7 @@ def make_leave(trace: Trace, structure: PyTreeDef) -> Leave:
     """The function that makes the result's tree of tensors from arrays."""
     text = _Text("def leave(arrays):")
     tensors = [text.fresh("t") for _ in trace.outputs]
-    kinds = [(node.types[slot], node.device) for node, slot in trace.outputs]
+    kinds = [(node.types[slot], node.place(slot)) for node, slot in trace.outputs]
     if tensors:
         text.add(f"{', '.join(tensors)}, = {text.name(_handles.tensor_maker(kinds))}(*arrays)")
     for made, (kind, _) in zip(tensors, kinds, strict=True):

@@ -11,18 +11,24 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from weft.core.common.device import CPU
+import numpy as np
+
+from weft.compiler.build_executable import build
+from weft.compiler.several import homes
+from weft.compiler.statistics import Clock
+from weft.core.common.device import CPU, Device
+from weft.core.common.types import DType, Shape
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.ops.control.branches import Switch
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.loop_ops import Scan, WhileLoop
-from weft.ops.control.subgraphs import grouped
+from weft.ops.control.subgraphs import grouped, number_of, owned_results, row_of
 from weft.ops.view.reshape import Reshape
 from weft.runtime.gpu.array import GpuArray
 from weft.runtime.registry import client as client_of
 
-Arrays = tuple[GpuArray, ...]
+Arrays = tuple[Any, ...]
 _executables: WeakKeyDictionary[Trace, dict[Any, Any]] = WeakKeyDictionary()
 
 
@@ -33,8 +39,7 @@ def run_call(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
             results = run(client, node, arrays)
             if kind is Reshape:
                 return results
-            # An operand may be handed through, which another library may write to.
-            return tuple(x.copied() if x.is_shared else x for x in results)
+            return tuple(_owned(x, arrays) for x in results)
     made = run_on_host(node, tuple(array.to_host() for array in arrays))
     return tuple(map(client.to_device, made))
 
@@ -61,7 +66,12 @@ def run_trace(client: Any, trace: Trace, arrays: Arrays) -> Arrays:
     known = _executables.setdefault(trace, {})
     found = known.get(client)
     if found is None:
-        found = known[client] = client.executable(replace(trace, captures=()))
+        bare = replace(trace, captures=())
+        if len(homes(bare)) > 1:
+            found = build(bare, (False,) * len(bare.inputs), False, Clock()).executable
+        else:
+            found = client.executable(bare)
+        known[client] = found
     results: Arrays = found.run(arrays)
     return results
 
@@ -76,14 +86,14 @@ def _graph(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
 
 def _switch(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
     branches = node.params["branches"]
-    index, operands = int(arrays[0].to_host()), arrays[1:]
-    return run_trace(client, branches[min(max(index, 0), len(branches) - 1)], operands)
+    index = min(max(number_of(arrays[0]), 0), len(branches) - 1)
+    return run_trace(client, branches[index], arrays[1:])
 
 
 def _while(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
     condition, body, consts = (node.params[name] for name in ("condition", "body", "consts"))
     fixed, carry = arrays[:consts], arrays[consts:]
-    while run_trace(client, condition, (*fixed, *carry))[0].to_host():
+    while number_of(run_trace(client, condition, (*fixed, *carry))[0]):
         carry = run_trace(client, body, (*fixed, *carry))
     return carry
 
@@ -92,15 +102,34 @@ def _scan(client: Any, node: OutputRefs, arrays: Arrays) -> Arrays:
     params = node.params
     body, carries, length = (params[name] for name in ("body", "carries", "length"))
     fixed, carry, xs = grouped(arrays, (params["consts"], carries))
-    kinds = body.output_types[carries:]
-    ys = [GpuArray.empty(client.gpu, (length, *k.shape), k.dtype) for k in kinds]
+    ys = [
+        _empty(device, (length, *kind.shape), kind.dtype)
+        for kind, device in zip(body.output_types[carries:], body.output_devices[carries:])
+    ]
     steps = range(length)
     for i in reversed(steps) if params["reverse"] else steps:
-        results = run_trace(client, body, (*fixed, *carry, *(x.row(i) for x in xs)))
+        results = run_trace(client, body, (*fixed, *carry, *(row_of(x, i) for x in xs)))
         carry = results[:carries]
         for y, result in zip(ys, results[carries:], strict=True):
-            y.put(result, i)
+            if isinstance(y, GpuArray):
+                y.put(result, i)
+            else:
+                y[i] = result
     return (*carry, *ys)
+
+
+def _empty(device: Device, shape: Shape, dtype: DType) -> Any:
+    if device.kind == "cpu":
+        return np.empty(shape, dtype)
+    gpu: Any = client_of(device)
+    return GpuArray.empty(gpu.gpu, shape, dtype)
+
+
+def _owned(x: Any, arrays: Arrays) -> Any:
+    """A result, which may be an operand that was handed through and others may write to."""
+    if isinstance(x, GpuArray):
+        return x.copied() if x.is_shared else x
+    return owned_results((x,), arrays)[0]
 
 
 _WAYS: dict[type, Callable[[Any, OutputRefs, Arrays], Arrays]] = {

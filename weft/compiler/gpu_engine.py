@@ -33,7 +33,10 @@ def run(
 ) -> tuple[GpuArray, ...]:
     """The results of one call."""
     if not op.leaf or not op.pure or isinstance(op, Reshape):
-        given = tuple(a if isinstance(a, GpuArray) else client.to_device(a) for a in arrays)
+        inside = not op.leaf and op.places(**params) is not None  # those place their operands
+        given = tuple(
+            a if inside or isinstance(a, GpuArray) else client.to_device(a) for a in arrays
+        )
         return run_call(client, _node(client, op, given, params, types), given)
     kinds = tuple([(a.shape, a.dtype) for a in arrays])
     key = (client, op, kinds, freeze(params) if params else None)

@@ -149,6 +149,9 @@ class GpuExecutable(Executable):
     def _run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         to_device = self._client.to_device
         given = [to_device(a) if isinstance(a, np.ndarray) else a for a in arrays]
+        for array in given:
+            if array.gpu is not self._gpu:  # whose addresses mean nothing here
+                raise DeviceError(f"{self._trace.name}: {array} is on another GPU than its kernels")
         state = _Run(self, given)
         for stage in self._stages:
             stage(state)

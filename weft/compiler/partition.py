@@ -17,7 +17,7 @@ from weft.core.common.trees import PyTreeDef, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.core.sharding.pieces import Pieces, Shards
+from weft.core.sharding.pieces import Pieces, Shards, home_of
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
@@ -37,7 +37,7 @@ class Partition:
         """The result's tree of tensors."""
         tensors = iter(
             [
-                Tensor(TensorImpl.realized(array, node.types[slot], node.device))
+                Tensor(TensorImpl.realized(array, node.types[slot], node.place(slot)))
                 for array, (node, slot) in zip(arrays, self.trace.outputs, strict=True)
             ]
         )
@@ -79,10 +79,13 @@ def _input(recorder: Recorder, node: OutputRefs, spec: ShardingSpec | None) -> A
         return recorder.input(kind, device)
     assert spec.mesh is not None
 
-    def make(at: dict[str, int]) -> Tensor:
-        return recorder.input(TensorType(spec.local_shape(kind.shape, at), kind.dtype), device)
+    mesh = spec.mesh
 
-    return Shards(kind, spec, Pieces.build(spec.mesh, spec.varying, make))
+    def make(at: dict[str, int]) -> Tensor:
+        home = home_of(mesh, tuple(at), tuple(at.values())) if mesh.is_apart else device
+        return recorder.input(TensorType(spec.local_shape(kind.shape, at), kind.dtype), home)
+
+    return Shards(kind, spec, Pieces.build(mesh, spec.varying, make))
 
 
 def _pieces(x: Any) -> list[Tensor]:

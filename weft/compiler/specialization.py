@@ -34,7 +34,7 @@ from weft.core.tensor.views import alias
 from weft.errors import CastError
 from weft.ops.base import call as perform_call
 from weft.ops.communication.mesh import MESH
-from weft.ops.creation import to_device
+from weft.ops.placement import to_device
 from weft.ops.random.state import Generator, generator, own_key
 
 

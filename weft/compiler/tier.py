@@ -77,7 +77,7 @@ class Recorded:
         inputs: dict[Ref, OutputRefs] = {}
         strides: dict[Ref, tuple[int, ...]] = {}
         for (source, slot), number in self.leaves.items():
-            made = OutputRefs.leaf(None, source.types[slot], source.device)
+            made = OutputRefs.leaf(None, source.types[slot], source.place(slot))
             inputs[source, slot] = made
             array = self.arrays[number]
             if not isinstance(array, np.ndarray):

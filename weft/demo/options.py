@@ -72,12 +72,8 @@ def main(options: argparse.Namespace, arguments: list[str]) -> int:
     shape = options.mesh
     if shape == 0:  # nobody asked
         shape = (2, 2) if options.device == "cpu" else None
-    elif shape is not None and options.device != "cpu":
-        raise ArgumentError(
-            f"--mesh: meshes are of cpu devices so far, and --device is {options.device}"
-            "\nhint: --mesh 1"
-        )
-    mesh = None if shape is None else wf.DeviceMesh("demo", shape, ("dp", "tp"))
+    kind = options.device.partition(":")[0]
+    mesh = None if shape is None else wf.DeviceMesh("demo", shape, ("dp", "tp"), kind)
     if options.ranks != 1:
         _check_ranks(options.ranks, mesh)
         words = ["-n", str(options.ranks), "-m", "weft", *_without_ranks(arguments)]

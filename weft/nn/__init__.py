@@ -112,6 +112,7 @@ from weft.ops.nn.activation import (
     swish,
     tanhshrink,
 )
+from weft.ops.nn.bags import embedding_bag
 from weft.ops.nn.normalization import gumbel_softmax
 from weft.ops.nn.patches import fold, unfold
 from weft.ops.nn.pooling import (
@@ -125,6 +126,7 @@ from weft.ops.nn.pooling import (
     max_pool2d,
     max_pool3d,
 )
+from weft.ops.nn.unpooling import max_unpool1d, max_unpool2d, max_unpool3d
 from weft.ops.statistics import log_softmax, softmax
 
 __all__ = [
@@ -185,6 +187,7 @@ __all__ = [
     "celu",
     "combine",
     "elu",
+    "embedding_bag",
     "fold",
     "gelu",
     "glu",
@@ -207,6 +210,9 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "merge_lora",
     "mish",
     "modules",

@@ -7,7 +7,7 @@ which it broadcasts; shapes are (…, length, features), whatever leads is batch
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, overload
 
 import weft as wf
 from weft.core.common import dtypes
@@ -20,6 +20,7 @@ from weft.nn.inputs import divided, features_last, keys_of, sizes
 from weft.nn.module import Module, static
 from weft.ops.base import call
 from weft.ops.gather import scatter_set_op
+from weft.ops.nn.normalization import attention_weights
 from weft.ops.norms import inexact
 
 
@@ -146,6 +147,36 @@ class MultiHeadAttention(Module):
         """How many features a head has."""
         return self.embed_dim // self.num_heads
 
+    @overload
+    def __call__(
+        self,
+        query: Any,
+        memory: Any = ...,
+        value: Any = ...,
+        *,
+        mask: Any = ...,
+        is_causal: bool | None = ...,
+        positions: Any = ...,
+        key: Any = ...,
+        need_weights: Literal[False] = ...,
+        average_attn_weights: bool = ...,
+    ) -> wf.Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        query: Any,
+        memory: Any = ...,
+        value: Any = ...,
+        *,
+        mask: Any = ...,
+        is_causal: bool | None = ...,
+        positions: Any = ...,
+        key: Any = ...,
+        need_weights: Literal[True],
+        average_attn_weights: bool = ...,
+    ) -> tuple[wf.Tensor, wf.Tensor]: ...
+
     def __call__(
         self,
         query: Any,
@@ -156,11 +187,15 @@ class MultiHeadAttention(Module):
         is_causal: bool | None = None,
         positions: Any = None,
         key: Any = None,
-    ) -> wf.Tensor:
+        need_weights: bool = False,
+        average_attn_weights: bool = True,
+    ) -> Any:
         """Let each position of `query` (…, L, E) mix those of `memory` (…, S, E), or its own.
 
         `value` (…, S, E) is mixed in place of `memory` where it is given; `positions` (L) or (…, L)
-        are those of the query, for `rope`; `key` is the random key for dropout.
+        are those of the query, for `rope`; `key` is the random key for dropout. With `need_weights`
+        the result is a pair: the second are the weights (…, L, S), means over heads, or those of
+        each head (…, heads, L, S) without `average_attn_weights`. They take memory for all scores.
         """
         x = features_last(self, "query", query, self.embed_dim)
         q, k, v = self._heads(x, memory, value)
@@ -170,7 +205,14 @@ class MultiHeadAttention(Module):
             q = rotary(q, positions, self.rope)
             k = rotary(k, positions if memory is None else None, self.rope)
         causal = self.is_causal if is_causal is None else is_causal
-        return self._mixed(q, k, v, mask, causal, key)
+        how = self._how(q, k, mask, causal, key)
+        made = self._mixed(q, k, v, how)
+        if not as_flag("MultiHeadAttention", "need_weights", need_weights):
+            return made
+        weights = attention_weights(q, k, **how)
+        if as_flag("MultiHeadAttention", "average_attn_weights", average_attn_weights):
+            weights = wf.mean(weights, axis=-3)
+        return made, weights
 
     def decode(
         self, x: Any, cache: KVCache, *, mask: Any = None, key: Any = None
@@ -190,7 +232,7 @@ class MultiHeadAttention(Module):
             is_bool = wf.isdtype(given.dtype, "bool")
             seen = seen & given if is_bool else wf.where(seen, given, -wf.inf)
         keys, values = (wf.astype(t, q.dtype) for t in (cache.keys, cache.values))
-        return self._mixed(q, keys, values, seen, False, key), cache
+        return self._mixed(q, keys, values, self._how(q, keys, seen, False, key)), cache
 
     def cache(self, batch: Any = (), *, capacity: int, dtype: Any = None) -> KVCache:
         """An empty cache for `capacity` positions of each of a batch of sequences."""
@@ -245,21 +287,22 @@ class MultiHeadAttention(Module):
     def _split(self, x: Any, heads: int) -> wf.Tensor:
         return wf.swapaxes(wf.reshape(x, (*x.shape[:-1], heads, self.head_dim)), -2, -3)
 
-    def _mixed(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool, key: Any) -> wf.Tensor:
+    def _how(self, q: Any, k: Any, mask: Any, is_causal: bool, key: Any) -> dict[str, Any]:
+        """What attention takes besides queries, keys and values."""
         active = self.dropout.active
         if mask is not None:
             given = to_tensor(mask, like=q.device, op="MultiHeadAttention: mask")
             mask = _fitting(given, (*q.shape[:-1], k.shape[-2]))
-        made: Any = wf.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            is_causal=is_causal,
-            enable_gqa=self.num_kv_heads != self.num_heads,
-            dropout_rate=self.dropout.rate if active else 0.0,
-            dropout_key=self.dropout.checked(key) if active else None,
-        )
+        return {
+            "mask": mask,
+            "is_causal": is_causal,
+            "enable_gqa": self.num_kv_heads != self.num_heads,
+            "dropout_rate": self.dropout.rate if active else 0.0,
+            "dropout_key": self.dropout.checked(key) if active else None,
+        }
+
+    def _mixed(self, q: Any, k: Any, v: Any, how: dict[str, Any]) -> wf.Tensor:
+        made: Any = wf.scaled_dot_product_attention(q, k, v, **how)
         joined = wf.swapaxes(made, -2, -3)
         return self.out_proj(wf.reshape(joined, (*joined.shape[:-2], self.embed_dim)))
 

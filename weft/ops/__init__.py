@@ -18,6 +18,7 @@
 | `matrices`, `few`, `linalg`, `decompositions`, `fft` | matrices, Fourier transforms |
 | `systems` | equations solved, and factors that are kept for more of them |
 | `creation`, `ranges`, `diagonals` | make tensors |
+| `placement` | copies, and moves between devices |
 | `foreign` | tensors over memory of a GPU that belongs to another library |
 | `facts` | what is known without values: axes, sizes, kinds |
 | `view/`, `manipulation`, `multi_output`, `padding` | move elements, cut and join |

@@ -82,6 +82,8 @@ class Operation(metaclass=_OperationType):
     view: ClassVar[bool] = False  # on data the result is a view: no element is touched
     pure: ClassVar[bool] = True  # equal calls give equal results and may be shared or dropped
     again: ClassVar[bool] = False  # what a call does besides computing may happen once more
+    follows: ClassVar[int | None] = None  # the operand that says where the result is
+    moves: ClassVar[bool] = False  # the result is where `device` says, wherever the operand is
     multiple: ClassVar[bool] = False  # results are a tuple, even when there is one
     ufunc: ClassVar[Any] = None  # a NumPy ufunc that is the whole meaning and can write into `out`
     home: ClassVar[Any] = None  # the ambient handler that alone gives the op its meaning
@@ -228,6 +230,10 @@ class Operation(metaclass=_OperationType):
     def is_exact(self, *dtypes: Any, **params: Any) -> bool:
         """Whether the reference gives the only bits there can be, on operands of these dtypes."""
         return True
+
+    def places(self, **params: Any) -> tuple[Any, ...] | None:
+        """The devices of the results, where calls inside decide; operands may be anywhere then."""
+        return None
 
     def is_view(self, array: Any, **params: Any) -> bool:
         """Whether the result on this data shares its memory."""

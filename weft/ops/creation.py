@@ -1,4 +1,4 @@
-"""Make tensors: from values, from other libraries' memory, from shapes; copy and move them."""
+"""Make tensors: from values, from other libraries' memory, from shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ from weft.core.tensor.convert import (
     wrap,
     wrap_shared,
 )
-from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.number import Number
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
@@ -45,17 +44,17 @@ from weft.errors import (
     ArgumentError,
     CastError,
     ConversionError,
-    DeviceError,
     DTypeError,
     InteropError,
     OutOfMemoryError,
     ShapeError,
 )
-from weft.ops.base import Example, Linear, Operation, Tangents, call
+from weft.ops.base import Example, Operation, call
 from weft.ops.families import broadcast, cast
 from weft.ops.foreign import from_gpu, gpu_of
+from weft.ops.placement import copied, copy_of, placed, to_device
 from weft.ops.view.join import stack
-from weft.runtime.registry import client, memory_elsewhere
+from weft.runtime.registry import memory_elsewhere
 
 
 def _physical_memory() -> int:
@@ -66,32 +65,6 @@ def _physical_memory() -> int:
 
 
 _PHYSICAL = _physical_memory()
-
-
-class Copy(Operation):
-    """The same elements in memory of their own, in row-major order."""
-
-    factors = "... -> ..."
-    linear = Linear.JOINTLY
-    work = 0
-    widen = False
-
-    def eval(self, x: Array) -> Array:
-        try:
-            return np.array(x, order="C", copy=True)
-        except MemoryError:
-            raise OutOfMemoryError(
-                f"copy: no memory for {x.size * x.itemsize} bytes (shape {x.shape}, {x.dtype})"
-            ) from None
-
-    def write(self, out: Array, x: Array) -> None:
-        out[...] = x
-
-    def body(self, s: Any, x: Any) -> Any:
-        return x
-
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return (ct,)
 
 
 class Arange(Operation):
@@ -128,13 +101,7 @@ def _steps(start: int, step: int, size: int, dtype: DType) -> Array:
     return (wide + np.uint64(start % (1 << 64))).astype(dtype)
 
 
-copy_op, arange_op = Copy(), Arange()
-
-
-@public
-def copy_of(x: Any, /) -> Tensor:
-    """A copy in memory of its own."""
-    return call(copy_op, (to_tensor(x, op="copy_of"),), {})
+arange_op = Arange()
 
 
 @public
@@ -205,7 +172,7 @@ def asarray(
     if isinstance(obj, list | tuple) and _holds_tensor(obj):
         joined = _stacked(obj)
         return _from_tensor(joined, target, where, None)
-    return _placed(to_array(obj, target, "asarray"), place)
+    return placed(to_array(obj, target, "asarray"), place)
 
 
 asanyarray = asarray
@@ -240,25 +207,8 @@ def _from_array(data: Array, dtype: DType | None, device: Device, copy: bool | N
             raise ArgumentError(f"asarray: {plain.dtype} to {dtype} needs a copy, and copy=False")
         return cast(wrap_shared(plain, device), dtype)
     if copy:
-        return _copied(plain, device)
-    return wrap_shared(plain, device) if device.kind == "cpu" else _placed(plain, device)
-
-
-def _copied(data: Array, device: Device) -> Tensor:
-    """A copy of an array; a large one begins where vectors and lines of caches do."""
-    if device.kind == "cpu" and data.nbytes >= settings.cache_threshold:
-        kind = TensorType(data.shape, data.dtype)
-        (made,) = client(device).execute(copy_op, (data,), {}, (kind,))
-        return wrap(made, device)
-    return _placed(np.array(data, order="C", copy=True), device)
-
-
-def _placed(data: Array, device: Device) -> Tensor:
-    if device.kind == "cpu":
-        client(device)
-        return wrap(data, device)
-    moved = client(device).to_device(data)
-    return Tensor(TensorImpl(data.shape, data.dtype, device, moved))
+        return copied(plain, device)
+    return wrap_shared(plain, device) if device.kind == "cpu" else placed(plain, device)
 
 
 def _holds_tensor(obj: Any) -> bool:
@@ -321,47 +271,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         return from_gpu(x, home, None if device is None else as_device(device), copy)
     place = (device_of(x) or current_device()) if device is None else as_device(device)
     array, shared, _ = dlpack.from_capsule_or_object(x, device=None, copy=copy)
-    return wrap_shared(array, place) if shared else _placed(array, place)
-
-
-@public
-def to(x: Any, target: Any, /, *, copy: bool = False) -> Tensor:
-    """The tensor in another dtype, or on another device: `x.to("float64")`, `x.to("cpu:1")`."""
-    tensor = to_tensor(x, op="to")
-    if isinstance(target, Tensor):
-        moved = to_device(cast(tensor, target.dtype), target.device)
-    elif isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
-        moved = to_device(tensor, target)
-    else:
-        moved = cast(tensor, dtypes.as_dtype(target, op="to", default_float=default_float()))
-    return copy_of(moved) if as_flag("to", "copy", copy) and moved is tensor else moved
-
-
-def _names_device(text: str) -> bool:
-    return text.partition(":")[0] in ("cpu", "cuda", "webgpu")
-
-
-@public
-def to_device(x: Any, device: Any, /, *, stream: Any = None) -> Tensor:
-    """The tensor on another device; a copy unless it is there already."""
-    if stream is not None:
-        raise ArgumentError(f"to_device: streams are not used here, got {stream!r}")
-    tensor = to_tensor(x, op="to_device")
-    place = as_device(device)
-    if tensor.device is place:
-        return tensor
-    mesh = tensor.sharding.mesh
-    if mesh is not None:
-        raise DeviceError(
-            f"to_device: the tensor lies over the devices of mesh {mesh}"
-            "\nhint: x.shard(mesh, spec) moves it to another mesh"
-        )
-    if tensor.owner is not None:
-        raise DeviceError(
-            "to_device: a tensor inside a transform stays on its device"
-            "\nhint: move the inputs before calling the transformed function"
-        )
-    return _copied(tensor.host(), place)
+    return wrap_shared(array, place) if shared else placed(array, place)
 
 
 def shape_tuple(op: str, shape: Any) -> Shape:
@@ -392,7 +302,7 @@ def _fill(op: str, value: Any, dtype: Any, device: Device) -> Tensor:
     if target is None or type(value) not in PYTHON_SCALARS:
         found = asarray(value, dtype=target, device=device)
     else:
-        found = _placed(_exact(op, value, target), device)
+        found = placed(_exact(op, value, target), device)
     if found.shape != ():
         raise ShapeError(f"{op}: fill_value must have no axes, got shape {found.shape}")
     return found
@@ -531,7 +441,7 @@ def arange(
         "device": place,
     }
     if current() is None and size <= settings.small_elements:
-        return _placed(arange_op.eval(**params), place)
+        return placed(arange_op.eval(**params), place)
     result: Tensor = call(arange_op, (), params)
     return result
 
@@ -572,7 +482,6 @@ __all__ = [
     "constant",
     "contiguous",
     "copy",
-    "copy_of",
     "empty",
     "empty_like",
     "from_dlpack",
@@ -584,8 +493,6 @@ __all__ = [
     "ones",
     "ones_like",
     "tensor",
-    "to",
-    "to_device",
     "zeros",
     "zeros_like",
 ]

@@ -22,12 +22,13 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops import reduction
 from weft.ops.axes import normalize_axes, normalize_axis
-from weft.ops.creation import copy_of, ones
+from weft.ops.creation import ones
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, cast
 from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.order import cumsum, diff
+from weft.ops.placement import copy_of
 from weft.ops.ranges import linspace
 from weft.ops.search import searchsorted
 from weft.ops.view.join import concat

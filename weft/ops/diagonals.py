@@ -22,7 +22,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, AxisError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import arange, asarray, check_memory, copy_of, shape_tuple
+from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
@@ -30,6 +30,7 @@ from weft.ops.index_update import changed, updated
 from weft.ops.indexing import value_like
 from weft.ops.naming import named
 from weft.ops.often import often
+from weft.ops.placement import copy_of
 from weft.ops.view.join import concat, pad_op
 from weft.ops.view.reshape import expand_dims, ravel, reshape
 from weft.ops.view.slice import flip, narrow, slice_axes

@@ -7,12 +7,14 @@ is read. Types are inferred before either, so a mistake is reported at the call 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from weft.config import settings
+from weft.core.common.device import Device
 from weft.core.common.events import watchers
 from weft.core.common.frozen import frozen_items
 from weft.core.common.handler import install_bottom
@@ -29,7 +31,7 @@ from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
 from weft.ops.ready import made
-from weft.runtime.cpu.client import CpuClient, CpuRuntime
+from weft.runtime.cpu.client import CpuClient, CpuRuntime, watched
 from weft.runtime.registry import client, place_on, register_runtime
 
 _impl_of = attrgetter("_impl")
@@ -66,8 +68,9 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
         if plan.run is None and key is not None and not watchers:
             plan.prepare(op, impls, params)
         operands = tuple(map(TensorImpl.realize, impls))
-        results = client(device).execute(op, operands, params, types)
-        new = [TensorImpl.realized(r, t, device) for r, t in zip(results, types, strict=True)]
+        results = _execute(device, op, operands, params, types)
+        places = (None if op.leaf else op.places(**params)) or (device,) * len(types)
+        new = list(map(TensorImpl.realized, results, types, places))
         if op.view:
             for impl in new:
                 impl.shared = impls[0].shared
@@ -166,6 +169,8 @@ def runs_at_once(
     """Whether data is there and waiting would gain nothing (or would be wrong)."""
     if in_physical_context() or not op.pure:
         return True
+    if op.moves and not any([impl.traced for impl in impls]):
+        return True  # so that what is recorded is of one device
     waiting = False
     small = True
     limit = settings.small_elements
@@ -210,8 +215,24 @@ def realize(*trees: Any) -> Any:
 def _execute_node(node: OutputRefs, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     if watchers:  # they are told the line that recorded the call, not the one that needs it
         with blamed(node.position):
-            return client(node.device).execute(node.op, arrays, node.params, node.types)
-    return client(node.device).execute(node.op, arrays, node.params, node.types)
+            return _execute(node.device, node.op, arrays, node.params, node.types)
+    return _execute(node.device, node.op, arrays, node.params, node.types)
+
+
+def _execute(
+    device: Device,
+    op: Operation,
+    arrays: tuple[Any, ...],
+    params: dict[str, Any],
+    types: tuple[TensorType, ...],
+) -> tuple[Any, ...]:
+    """Run one op on a device; an op that moves its operand has it brought there."""
+    if op.moves:
+        with watched(op, types, types, lambda: 0) if watchers else nullcontext():
+            moved = place_on(arrays[0], device)
+        if moved is not arrays[0]:
+            return (moved,)
+    return client(device).execute(op, arrays, params, types)
 
 
 register_runtime(CpuRuntime())

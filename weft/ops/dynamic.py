@@ -17,13 +17,14 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, IndexingError, ShapeError
 from weft.ops.base import call
-from weft.ops.creation import arange, copy_of
+from weft.ops.creation import arange
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.comparison import clip
 from weft.ops.families import cast
 from weft.ops.gather import Gather
 from weft.ops.index_update import updated
 from weft.ops.indexing import getitem
+from weft.ops.placement import copy_of
 from weft.ops.view.reshape import reshape
 
 _MODES = ("raise", "clip")

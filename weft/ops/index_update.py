@@ -23,7 +23,6 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias, base_of
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from weft.ops.base import call
-from weft.ops.creation import copy_of
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import broadcast, broadcast_shape
 from weft.ops.gather import OUT_OF_RANGE, SCATTERS, checked_mode
@@ -38,6 +37,7 @@ from weft.ops.indexing import (
     stacked_positions,
     value_like,
 )
+from weft.ops.placement import copy_of
 from weft.ops.view.join import pad_op
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import slice_axes, slice_update_op

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from math import nan
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -23,9 +24,39 @@ from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.view.broadcast import broadcast_arrays
-from weft.ops.view.join import stack
+from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.transpose import moveaxis
+
+
+@overload
+def linspace(
+    start: Any,
+    stop: Any,
+    /,
+    num: int = ...,
+    endpoint: bool = ...,
+    retstep: Literal[False] = ...,
+    dtype: Any = ...,
+    axis: int = ...,
+    *,
+    device: Any = ...,
+) -> Tensor: ...
+
+
+@overload
+def linspace(
+    start: Any,
+    stop: Any,
+    /,
+    num: int = ...,
+    endpoint: bool = ...,
+    *,
+    retstep: Literal[True],
+    dtype: Any = ...,
+    axis: int = ...,
+    device: Any = ...,
+) -> tuple[Tensor, Tensor]: ...
 
 
 @public
@@ -36,20 +67,42 @@ def linspace(
     /,
     num: int = 50,
     endpoint: bool = True,
-    *,
+    retstep: bool = False,
     dtype: Any = None,
-    device: Any = None,
     axis: int = 0,
-) -> Tensor:
+    *,
+    device: Any = None,
+) -> Any:
     """`num` evenly spaced numbers from `start` to `stop`, which `endpoint=False` leaves out.
 
-    Tensors for `start` and `stop` are differentiable and give a new axis at `axis`.
+    Tensors for `start` and `stop` are differentiable and give a new axis at `axis`. With `retstep`
+    the result is a pair: the numbers, and the distance between two of them.
+
+    >>> numbers, distance = linspace(0, 1, 5, retstep=True)
+    >>> distance.item()
+    0.25
     """
     count, closed = _amount("linspace", num), as_flag("linspace", "endpoint", endpoint)
+    gives_step = as_flag("linspace", "retstep", retstep)
     place = None if device is None else as_device(device)
     if any(isinstance(end, Tensor) or holds_tensor(end) for end in (start, stop)):
-        line = moveaxis(_between(start, stop, count, closed), 0, axis)
-        return asarray(line, dtype=dtype, device=place)
+        low, high = _ends(start, stop)
+        line = moveaxis(_between(low, high, count, closed), 0, axis)
+        made = asarray(line, dtype=dtype, device=place)
+        if not gives_step:
+            return made
+        step = (high - low) / (_steps(count, closed) or nan)
+        target = made.dtype if dtypes.is_inexact(made.dtype) else step.dtype
+        return made, asarray(step, dtype=target, device=place)
+    numbers, distance = _numbers(start, stop, count, closed, dtype, axis)
+    made = asarray(numbers, device=place)
+    return (made, asarray(distance, device=place)) if gives_step else made
+
+
+def _numbers(
+    start: Any, stop: Any, count: int, closed: bool, dtype: Any, axis: int
+) -> tuple[Array, Array]:
+    """Points between two arrays along a new axis, and the distance between them."""
     low, high = _plain("start", start), _plain("stop", stop)
     shape = broadcast_shape("linspace", low.shape, high.shape)
     place_of_new = normalize_axis("linspace", axis, len(shape) + 1)
@@ -64,9 +117,11 @@ def linspace(
         dtypes.complex128 if is_complex else dtypes.float64,
     )
     with np.errstate(all="ignore"):
-        wide = np.linspace(low, high, count, endpoint=closed, axis=place_of_new)
+        wide, step = np.linspace(low, high, count, closed, retstep=True, axis=place_of_new)
         made: Array = np.floor(wide) if dtypes.is_integer(target) else wide
-        return asarray(converted(made, target, "linspace"), device=place)
+        kind = target if dtypes.is_inexact(target) else natural
+        steps = np.broadcast_to(step, shape)  # one NaN stands for all where there is no step
+        return converted(made, target, "linspace"), converted(steps, kind, "linspace")
 
 
 def _plain(name: str, value: Any) -> Array:
@@ -83,15 +138,23 @@ def _amount(op: str, num: Any) -> int:
     return count
 
 
-def _between(start: Any, stop: Any, count: int, endpoint: bool) -> Tensor:
-    """Points between two tensors along a new first axis."""
+def _steps(count: int, endpoint: bool) -> int:
+    """How many steps there are from the start to the stop of a line."""
+    return max(count - 1 if endpoint else count, 0)
+
+
+def _ends(start: Any, stop: Any) -> tuple[Tensor, Tensor]:
+    """The start and the stop of a line, in one shape and one dtype."""
     low, high = broadcast_arrays(*as_tensors("linspace", start, stop))
     dtype = dtypes.promote(low.dtype, high.dtype, op="linspace")
     dtype = dtype if dtypes.is_inexact(dtype) else default_float()
-    low, high = cast(low, dtype), cast(high, dtype)
-    steps = max(count - 1 if endpoint else count, 1)
+    return cast(low, dtype), cast(high, dtype)
+
+
+def _between(low: Tensor, high: Tensor, count: int, endpoint: bool) -> Tensor:
+    """Points between two tensors along a new first axis."""
     place = reshape(arange(count, device=low.device), (count, *(1,) * low.ndim))
-    part = cast(place, dtypes.real_of(dtype)) / steps
+    part = cast(place, dtypes.real_of(low.dtype)) / max(_steps(count, endpoint), 1)
     line = low * (1 - part) + high * part
     return where(place == count - 1, high, line) if endpoint and count > 1 else line
 
@@ -215,7 +278,7 @@ class Grid:
 
     def __getitem__(self, index: Any) -> Any:
         given = index if isinstance(index, tuple) else (index,)
-        lines = [self._line(axis, each) for axis, each in enumerate(given)]
+        lines = [_line(self.name, f"axis {axis}", each) for axis, each in enumerate(given)]
         if not isinstance(index, tuple):
             return lines[0]
         target = dtypes.promote_all(*(line.dtype for line in lines), op=self.name)
@@ -224,19 +287,72 @@ class Grid:
         )
         return grids if self._sparse else stack(grids)
 
-    def _line(self, axis: int, part: Any) -> Tensor:
-        if not isinstance(part, slice) or part.stop is None:
-            raise ArgumentError(
-                f"{self.name}: axis {axis}: expected a slice with an end, got {part!r}"
-                f"\nhint: wf.{self.name}[0:3, 0:1:5j]"
-            )
-        start, step = part.start or 0, 1 if part.step is None else part.step
-        if isinstance(step, complex):
-            return linspace(start, part.stop, int(abs(step)))
-        return arange(start, part.stop, step)
+
+def _line(name: str, where: str, part: Any, device: Any = None) -> Tensor:
+    """The numbers of a slice: a range, or for an imaginary step so many with both ends."""
+    if not isinstance(part, slice) or part.stop is None:
+        raise ArgumentError(
+            f"{name}: {where}: expected a slice with an end, got {part!r}"
+            f"\nhint: wf.{name}[0:3, 0:1:5j]"
+        )
+    start, step = 0 if part.start is None else part.start, 1 if part.step is None else part.step
+    if isinstance(step, complex):
+        return linspace(start, part.stop, int(abs(step)), device=device)
+    return arange(start, part.stop, step, device=device)
 
 
 mgrid, ogrid = Grid("mgrid", sparse=False), Grid("ogrid", sparse=True)
+
+
+class Joined:
+    """Tensors, numbers and slices in brackets, joined: `r_[0:3, 7, x]`; 0:1:5j are 5 numbers.
+
+    `r_` joins along the first axis, `c_` along the last, where a vector is a column.
+    """
+
+    __slots__ = ("_columns", "name")
+
+    def __init__(self, name: str, columns: bool) -> None:
+        self.name = name
+        self._columns = columns
+
+    def __getitem__(self, index: Any) -> Tensor:
+        given = index if isinstance(index, tuple) else (index,)
+        if not given:
+            raise ArgumentError(f"{self.name}: there is nothing to join")
+        device = device_of(*given)
+        parts = [self._part(place, each, device) for place, each in enumerate(given)]
+        shaped = [self._shaped(t) for t in as_tensors(self.name, *parts)]
+        return concat(shaped, axis=-1 if self._columns else 0)
+
+    def _part(self, place: int, part: Any, device: Any) -> Any:
+        if isinstance(part, str):
+            raise ArgumentError(
+                f"{self.name}: operand {place}: text such as {part!r} is not understood"
+                "\nhint: wf.concat and wf.stack take an axis"
+            )
+        if isinstance(part, slice):
+            return _line(self.name, f"operand {place}", part, device)
+        return part
+
+    def _shaped(self, x: Tensor) -> Tensor:
+        least = 2 if self._columns else 1
+        return x if x.ndim >= least else reshape(x, (-1, *(1,) * (least - 1)))
+
+
+r_, c_ = Joined("r_", columns=False), Joined("c_", columns=True)
+
+
+class Index:
+    """What stands in brackets, as a value: `x[s_[1:, ::2]]` is `x[1:, ::2]`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+s_ = Index()
 
 
 @public
@@ -314,6 +430,7 @@ def one_hot(x: Any, /, num_classes: int, *, axis: int = -1, dtype: Any = None) -
 
 
 __all__ = [
+    "c_",
     "fromfunction",
     "geomspace",
     "indices",
@@ -324,4 +441,6 @@ __all__ = [
     "mgrid",
     "ogrid",
     "one_hot",
+    "r_",
+    "s_",
 ]

@@ -16,7 +16,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
-from weft.ops.creation import asarray, copy_of, full, shape_tuple
+from weft.ops.creation import asarray, full, shape_tuple
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
 from weft.ops.gather import SCATTERS, checked_mode, gathered
@@ -24,6 +24,7 @@ from weft.ops.index_update import changed, updated
 from weft.ops.indexing import getitem, value_like
 from weft.ops.naming import named
 from weft.ops.order import take_along_axis
+from weft.ops.placement import copy_of
 from weft.ops.view.broadcast import broadcast_arrays
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, ravel, reshape

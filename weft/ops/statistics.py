@@ -7,7 +7,7 @@ computed in float32 and rounded once, so that a mean of many float16 numbers doe
 from __future__ import annotations
 
 from math import nan, prod
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -154,12 +154,52 @@ def ptp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
     return high - low
 
 
+@overload
+def average(
+    x: Any,
+    /,
+    axis: Any = ...,
+    weights: Any = ...,
+    returned: Literal[False] = ...,
+    *,
+    keepdims: bool = ...,
+) -> Tensor: ...
+
+
+@overload
+def average(
+    x: Any, /, axis: Any = ..., weights: Any = ..., *, returned: Literal[True], keepdims: bool = ...
+) -> tuple[Tensor, Tensor]: ...
+
+
 @public
 @often
-def average(x: Any, /, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
-    """Mean over axes with weights; weights of one axis belong to the one axis given."""
+def average(
+    x: Any,
+    /,
+    axis: Any = None,
+    weights: Any = None,
+    returned: bool = False,
+    *,
+    keepdims: bool = False,
+) -> Any:
+    """Mean over axes with weights; weights of one axis belong to the one axis given.
+
+    With `returned` the result is a pair: the mean, and the sum of the weights it was divided by.
+
+    >>> average([1.0, 4.0], weights=[1, 2]).item()
+    3.0
+    """
+    made, total = _average(x, axis, weights, keepdims)
+    return (made, total) if as_flag("average", "returned", returned) else made
+
+
+def _average(x: Any, axis: Any, weights: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
+    """A mean with weights, and the sum of the weights."""
     if weights is None:
-        return mean(x, axis, keepdims)
+        plain = to_tensor(x, op="average")
+        made = mean(plain, axis, keepdims)
+        return made, FUNCTIONS["full_like"](made, _count("average", plain, axis))
     given, factors = to_tensors("average", x, weights)
     tensor, target = float_of("average", given)
     weight, wide = float_of("average", factors)
@@ -172,11 +212,9 @@ def average(x: Any, /, axis: Any = None, weights: Any = None, *, keepdims: bool 
             )
         weight = with_axes(weight, tensor.shape, _others(axes, tensor.ndim))
         weight = FUNCTIONS["broadcast_to"](weight, tensor.shape)
-    total = reduction.sum(tensor * weight, axis, keepdims)
-    return cast(
-        total / reduction.sum(weight, axis, keepdims),
-        dtypes.promote(target, wide, op="average"),
-    )
+    total, divisor = (reduction.sum(t, axis, keepdims) for t in (tensor * weight, weight))
+    kind = dtypes.promote(target, wide, op="average")
+    return cast(total / divisor, kind), cast(divisor, kind)
 
 
 def _others(axes: Shape, rank: int) -> Shape:
@@ -420,31 +458,43 @@ def _level(x: Tensor, axis: Any) -> Tensor:
 
 @public
 @often
-def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Logarithm of the sum of exponentials over axes, without overflow.
+def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
+    """Logarithm of the sum of exponentials over axes (and in a mask), without overflow.
 
     Nothing, or nothing but -inf, gives -inf (with derivative 0).
     """
     tensor, target = float_of("logsumexp", x)
+    kept = reduction.selected("logsumexp", tensor, where, -np.inf)
+    return cast(_logsumexp(kept, axis, as_flag("logsumexp", "keepdims", keepdims)), target)
+
+
+def _logsumexp(tensor: Tensor, axis: Any, keepdims: bool) -> Tensor:
     axes = reduced_axes("logsumexp", axis, tensor.ndim)
     if any(tensor.shape[i] == 0 for i in axes):
-        return cast(reduction.sum(tensor, axis, keepdims) - np.inf, target)
+        return reduction.sum(tensor, axis, keepdims) - np.inf
     top = _level(tensor, axis)
     top = where(top - top == 0, top, 0)  # an infinite level would make inf - inf
     total = reduction.sum(exp(tensor - top), axis, True)
     empty = total == 0
     found = where(empty, -np.inf, log(where(empty, 1, total)) + top)
-    if not as_flag("logsumexp", "keepdims", keepdims):
-        found = reshape(found, tuple(tensor.shape[i] for i in _others(axes, tensor.ndim)))
-    return cast(found, target)
+    if keepdims:
+        return found
+    return reshape(found, tuple(tensor.shape[i] for i in _others(axes, tensor.ndim)))
 
 
 @public
-def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
+def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) -> Tensor:
     """Exponentials divided by their sum along an axis (or axes), without overflow.
 
-    A row of nothing but -inf, or with +inf in it, gives NaN.
+    A row of nothing but -inf, or with +inf in it, gives NaN. `where` is a mask of the elements that
+    count; the others give 0.
+
+    >>> softmax([1.0, 5.0, 1.0], where=[True, False, True]).tolist()
+    [0.5, 0.0, 0.5]
     """
+    if where is not None:
+        kept, mask, kind = _counting("softmax", x, axis, dtype, where)
+        return reduction.selected("softmax", softmax(kept, axis, dtype=kind), mask, 0)
     tensor, target = float_of("softmax", x, dtype)
     if _is_empty("softmax", tensor, axis):
         return cast(exp(tensor), target)
@@ -453,13 +503,29 @@ def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
 
 
 @public
-def log_softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None) -> Tensor:
-    """Logarithm of `softmax`, exact where the softmax itself would underflow."""
+def log_softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) -> Tensor:
+    """Logarithm of `softmax`, exact where the softmax itself would underflow.
+
+    `where` is a mask of the elements that count; the others give -inf.
+    """
+    if where is not None:
+        kept, mask, kind = _counting("log_softmax", x, axis, dtype, where)
+        made = log_softmax(kept, axis, dtype=kind)
+        return reduction.selected("log_softmax", made, mask, -np.inf)
     tensor, target = float_of("log_softmax", x, dtype)
     if _is_empty("log_softmax", tensor, axis):
         return cast(exp(tensor), target)
     shifted = tensor - _level(tensor, axis)
     return cast(shifted - log(reduction.sum(exp(shifted), axis, True)), target)
+
+
+def _counting(name: str, x: Any, axis: Any, dtype: Any, mask: Any) -> tuple[Tensor, Tensor, DType]:
+    """`x` with -inf outside a mask (0 along axes where all is outside), the mask, and the dtype."""
+    tensor, target = float_of(name, x, dtype)
+    axes = reduced_axes(name, axis, tensor.ndim)
+    kept = reduction.selected(name, FUNCTIONS["ones_like"](tensor, dtype=bool), mask, False)
+    fill = where(reduction.any(kept, axes, True), -np.inf, 0.0)
+    return where(kept, tensor, cast(fill, tensor.dtype)), kept, target
 
 
 def _is_empty(name: str, x: Tensor, axis: Any) -> bool:

@@ -23,6 +23,7 @@ parameters are one or two parallel regions.
 | `relatives` | parts of Adam's relatives: `scale_by_radam`, `scale_by_trust_ratio`, … |
 | `schedules` | rates that change: `cosine`, `warmup_cosine`, `one_cycle`, `piecewise`, … |
 | `around` | `accumulate`, `loss_scaled`, `ema`, `all_finite` |
+| `plateau` | `reduce_on_plateau`: a rate that falls when a loss no longer does |
 """
 
 from weft.nn.policy import Policy
@@ -53,6 +54,7 @@ from weft.optim.optimizers import (
     rmsprop,
     sgd,
 )
+from weft.optim.plateau import PlateauState, reduce_on_plateau
 from weft.optim.relatives import (
     AdadeltaState,
     NadamState,
@@ -93,6 +95,7 @@ __all__ = [
     "MinimizeResult",
     "MomentumState",
     "NadamState",
+    "PlateauState",
     "Policy",
     "RateState",
     "SplitState",
@@ -125,6 +128,7 @@ __all__ = [
     "nadam",
     "orthogonalize",
     "radam",
+    "reduce_on_plateau",
     "rmsprop",
     "scale",
     "scale_by_adadelta",

@@ -90,7 +90,7 @@ def with_state(op: str, kind: type, like: str = "") -> Callable[[Update], Update
     """Decorate an update: its state is of a kind, and gradients have the shapes of a part of it."""
 
     def decorated(update: Update) -> Update:
-        def checked(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        def checked(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
             if not isinstance(state, kind):
                 raise TreeError(
                     f"{op}: state: expected {kind.__name__}, got {shown(state)}"
@@ -98,7 +98,7 @@ def with_state(op: str, kind: type, like: str = "") -> Callable[[Update], Update
                 )
             if like:
                 check_shapes(op, gradients, getattr(state, like))
-            return update(gradients, state, params)
+            return update(gradients, state, params, **more)
 
         return checked
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from weft.core.common.context import current_device
 from weft.core.common.device import Device, as_device
 from weft.core.common.lazy import LazyModule
-from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError
 from weft.runtime.interface import Runtime, RuntimeClient
 
@@ -70,9 +71,9 @@ def memory_elsewhere() -> int:
     return max((getattr(gpu, "nbytes", 0) for gpu in gpus), default=0)
 
 
-def place_on(array: Array, device: Device) -> Any:
-    """A host array as data of `device`."""
-    return client(device).to_device(array)
+def place_on(array: Any, device: Device) -> Any:
+    """An array as data of `device`: what lies on another one goes by way of the host."""
+    return client(device).to_device(array if isinstance(array, np.ndarray) else array.to_host())
 
 
 def available_backends() -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops.axes import normalize_axis
-from weft.ops.creation import copy_of
 from weft.ops.families import broadcast_shape
+from weft.ops.placement import copy_of
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.transpose import moveaxis
 from weft.transforms.vmap import vmap

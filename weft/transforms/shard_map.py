@@ -21,10 +21,10 @@ from weft.core.common.source import blamed, describe, user_position
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.trees import prefix_leaves, tree_flatten, tree_paths, tree_unflatten
 from weft.core.graph.node import OutputRefs
-from weft.core.graph.trace import Trace
+from weft.core.graph.trace import Trace, relocated
 from weft.core.sharding.cost import collective_bytes
 from weft.core.sharding.log import Communication, enter, is_logging
-from weft.core.sharding.pieces import Pieces
+from weft.core.sharding.pieces import Pieces, at_home, local_coordinates
 from weft.core.sharding.steps import Step
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
@@ -238,7 +238,12 @@ class Manual(Handler):
         if rule is not None:
             return rule(op, held, params)
         axes = mesh.ordered({axis for pieces in held for axis in pieces.axes})
-        done = Pieces.build(mesh, axes, lambda at: call(op, tuple(p.at(at) for p in held), params))
+        made = {}
+        for place in local_coordinates(mesh, axes):
+            at = dict(zip(axes, place, strict=True))
+            pieces = tuple(at_home(mesh, at, p.at(at)) for p in held)
+            made[place] = call(op, pieces, params if op.leaf else _there(params, pieces))
+        done = Pieces(mesh, axes, made)
         if not op.multiple:
             return (done,)
         count = len(next(iter(done.parts.values())))
@@ -283,6 +288,15 @@ class Manual(Handler):
             f" it differs between devices along {', '.join(payload.axes)}"
             "\nhint: use wf.where or wf.cond; wf.all_reduce makes a value the same everywhere"
         )
+
+
+def _there(params: dict[str, Any], pieces: Sequence[Tensor]) -> dict[str, Any]:
+    """The parameters of a call whose subgraph was recorded on another device than its operands'."""
+    trace = params["trace"]
+    for node, piece in zip(trace.inputs, pieces, strict=True):
+        if node.device is not piece.device:
+            return {**params, "trace": relocated(trace, node.device, piece.device)}
+    return params
 
 
 def _on_one_device(op: Any, held: Sequence[Pieces], params: Mapping[str, Any]) -> Pieces:

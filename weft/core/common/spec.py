@@ -37,23 +37,26 @@ class Link:
 class DeviceMesh:
     """Devices arranged in a grid whose axes have names.
 
+    `devices` are logical ones of the processor, those of a kind (`"cuda"`), or the ones listed.
     `links` says for each axis how fast its devices talk to each other; planning uses it.
 
     >>> mesh = DeviceMesh("grid", (2, 2), ("data", "model"))
     >>> mesh.size, mesh.axis_size("model")
     (4, 2)
+    >>> DeviceMesh("gpus", (2,), ("data",), "cuda").devices
+    (Device('cuda:0'), Device('cuda:1'))
     """
 
     name: str
     shape: Shape
     axis_names: MeshAxes
-    devices: tuple[Device, ...] = field(default=(), repr=False)
+    devices: Any = field(default="cpu", repr=False)
     links: Any = field(default=(), repr=False)
     parent: DeviceMesh | None = field(default=None, repr=False)  # whose axes were split further
 
     def __post_init__(self) -> None:
-        for name in ("axis_names", "devices"):
-            object.__setattr__(self, name, as_sequence("mesh", name, getattr(self, name)))
+        names = as_sequence("mesh", "axis_names", self.axis_names)
+        object.__setattr__(self, "axis_names", names)
         object.__setattr__(self, "shape", as_integers("mesh", "shape", self.shape))
         if not all(isinstance(name, str) for name in (self.name, *self.axis_names)):
             raise ShardingError(
@@ -72,7 +75,10 @@ class DeviceMesh:
         count = as_integer(
             f"mesh {self.name!r}", "the number of devices", prod(self.shape), 1, 2**24
         )
-        devices = self.devices or _logical_devices(count)
+        devices = self.devices or "cpu"
+        if isinstance(devices, str):
+            devices = _devices(devices, count)
+        devices = as_sequence("mesh", "devices", devices)
         if len(devices) != count:
             raise ShardingError(f"mesh {self.name!r}: {len(devices)} devices for {count} places")
         object.__setattr__(self, "devices", tuple(map(as_device, devices)))
@@ -110,6 +116,11 @@ class DeviceMesh:
     def kinds(self) -> frozenset[str]:
         """The kinds of its devices, such as "cpu"."""
         return frozenset(device.kind for device in self.devices)
+
+    @cached_property
+    def is_apart(self) -> bool:
+        """Whether a device has memory of its own, so that what it reads must be moved there."""
+        return self.kinds != {"cpu"}
 
     def axis_size(self, axis: str) -> int:
         """Number of devices along one axis."""
@@ -183,8 +194,8 @@ class DeviceMesh:
 
 
 @lru_cache(maxsize=64)
-def _logical_devices(count: int) -> tuple[Device, ...]:
-    return tuple(as_device(f"cpu:{i}") for i in range(count))
+def _devices(kind: str, count: int) -> tuple[Device, ...]:
+    return tuple(as_device(f"{kind}:{i}") for i in range(count))
 
 
 class P(tuple[Any, ...]):

@@ -72,6 +72,12 @@ class OutputRefs:
         """Whether the results are there."""
         return self.results is not None
 
+    def place(self, slot: int) -> Device:
+        """The device of one result: calls inside may leave theirs on several."""
+        places = None if self.op is None else self.op.places(**self.params)
+        found: Device = places[slot] if places else self.device
+        return found
+
     @property
     def name(self) -> str:
         """The op's name, or what kind of leaf this is."""

@@ -7,10 +7,12 @@ other tensors (`replay`, through the handler stack) or run on data (`run`), with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from weft.core.common.device import Device
 from weft.core.common.handler import perform
 from weft.core.common.parameters import shown
 from weft.core.common.source import describe
@@ -54,6 +56,11 @@ class Trace:
     def output_types(self) -> tuple[TensorType, ...]:
         """Shape and dtype of each output."""
         return tuple(node.types[slot] for node, slot in self.outputs)
+
+    @cached_property
+    def output_devices(self) -> tuple[Device, ...]:
+        """The device of each output."""
+        return tuple(node.place(slot) for node, slot in self.outputs)
 
     @cached_property
     def _last_uses(self) -> tuple[tuple[OutputRefs, ...], ...]:
@@ -145,6 +152,35 @@ def subgraphs(params: Mapping[str, Any]) -> list[Trace]:
     return [each for group in values for each in group if isinstance(each, Trace)]
 
 
+def relocated(trace: Trace, old: Device, new: Device) -> Trace:
+    """The same graph with what is on one device on another; made once for both."""
+    known = _relocated.setdefault(trace, {})
+    if (old, new) not in known:
+        moved = partial(_moved, old=old, new=new)
+        copies: dict[OutputRefs, OutputRefs] = {}
+        for node in (*trace.inputs, *trace.nodes):
+            refs = tuple((copies.get(source, source), slot) for source, slot in node.inputs)
+            params = {name: moved(value) for name, value in node.params.items()}
+            copies[node] = OutputRefs(
+                node.op, refs, params, node.types, moved(node.device), node.position
+            )
+        known[old, new] = replace(
+            trace,
+            inputs=tuple(copies[node] for node in trace.inputs),
+            outputs=tuple((copies.get(node, node), slot) for node, slot in trace.outputs),
+            effects=tuple(copies[node] for node in trace.effects),
+        )
+    return known[old, new]
+
+
+def _moved(value: Any, old: Device, new: Device) -> Any:
+    if isinstance(value, Trace):
+        return relocated(value, old, new)
+    if isinstance(value, tuple):
+        return tuple(_moved(x, old, new) for x in value)
+    return new if value is old else value
+
+
 def home_of(op: Any, params: Mapping[str, Any]) -> Any:
     """What gives a call its meaning wherever its operands lie, such as a mesh; None for most."""
     if op.leaf or op.home is not None:
@@ -157,6 +193,8 @@ def _sharding(node: OutputRefs, slot: int) -> str:
     spec = None if node.specs is None else node.specs[slot]
     return "" if spec is None else f" @ {spec}"
 
+
+_relocated: WeakKeyDictionary[Trace, dict[tuple[Device, Device], Trace]] = WeakKeyDictionary()
 
 __all__ = [
     "Trace",

@@ -15,6 +15,8 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 
+from weft.core.common.device import Device
+from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import DeviceMesh, MeshAxes, ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.tensor.views import alias
@@ -100,7 +102,25 @@ def local_coordinates(mesh: DeviceMesh, axes: MeshAxes) -> tuple[Coordinates, ..
     return tuple(sorted({tuple(at[axis] for axis in axes) for at in found}))
 
 
-for _cached in (_shares, local_places, local_coordinates):
+@lru_cache(maxsize=4096)
+def home_of(mesh: DeviceMesh, axes: MeshAxes, at: Coordinates) -> Device:
+    """The device of this process that holds a piece: the first at its coordinates."""
+    for place in local_places(mesh):
+        here = mesh.coordinates(place)
+        if all(here[axis] == i for axis, i in zip(axes, at, strict=True)):
+            found: Device = mesh.devices[place]
+            return found
+    raise lost(mesh)
+
+
+def at_home(mesh: DeviceMesh, at: Mapping[str, int], tensor: Any) -> Any:
+    """A tensor on the device that holds pieces at these coordinates."""
+    if not mesh.is_apart:
+        return tensor
+    return FUNCTIONS["to_device"](tensor, home_of(mesh, tuple(at), tuple(at.values())))
+
+
+for _cached in (_shares, local_places, local_coordinates, home_of):
     depends_on_owners(_cached.cache_clear)
 
 
@@ -128,9 +148,10 @@ class Pieces:
     ) -> Pieces:
         """One piece for each coordinate of this process, as `make` gives it."""
         names = mesh.ordered(axes)
-        parts = {
-            at: make(dict(zip(names, at, strict=True))) for at in local_coordinates(mesh, names)
-        }
+        parts = {}
+        for at in local_coordinates(mesh, names):
+            here = dict(zip(names, at, strict=True))
+            parts[at] = at_home(mesh, here, make(here))
         return cls(mesh, names, parts)
 
     def at(self, coordinates: Mapping[str, int]) -> Any:
@@ -139,6 +160,10 @@ class Pieces:
             return self.parts[tuple([coordinates[axis] for axis in self.axes])]
         except KeyError:
             raise lost(self.mesh) from None
+
+    def homed(self) -> Pieces:
+        """The same pieces, each on the device that holds it."""
+        return Pieces.build(self.mesh, self.axes, self.at) if self.mesh.is_apart else self
 
     def only(self, coordinates: Mapping[str, int]) -> Pieces:
         """The pieces at these coordinates, which vary over the other axes alone."""

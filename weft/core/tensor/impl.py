@@ -75,7 +75,7 @@ class TensorImpl:
     def recorded(cls, node: OutputRefs, slot: int) -> TensorImpl:
         """The `slot`-th result of a recorded call."""
         kind = node.types[slot]
-        impl = cls(kind.shape, kind.dtype, node.device)
+        impl = cls(kind.shape, kind.dtype, node.place(slot))
         impl._kind = kind
         impl.node = node
         impl.slot = slot
@@ -267,13 +267,22 @@ def driver_tensor_type(value: Any) -> DriverTensorType:
 
 
 def common_device(op: Any, impls: tuple[TensorImpl, ...], params: dict[str, Any]) -> Device:
-    """The device all operands live on; an op without operands names it in its parameters."""
-    if not impls:
+    """The device all operands live on; an op that has none, or moves one, names it itself."""
+    if not impls or op.moves:
         result: Device = params["device"]
         return result
+    if op.follows is not None:
+        followed: TensorImpl = impls[op.follows]
+        return followed.device
+    inside: tuple[Device, ...] | None = op.places(**params)
+    if inside:
+        return next((device for device in inside if device.kind != "cpu"), inside[0])
     device = impls[0].device
     for position, impl in enumerate(impls):
-        if impl.device is not device:
+        if impl.device is not device and inside is None:
+            over = [x for x in impls if x.spec is not None and x.spec.mesh is not None]
+            if over and all(x in over or x.device in over[0].spec.mesh.devices for x in impls):
+                return over[0].device  # a mesh takes what is on one of its devices
             raise DeviceMismatchError(
                 f"{op}: operand {position} is on {impl.device}, operand 0 on {device}"
                 f"\nhint: x.to_device({device.name!r}) moves it; weft never copies in silence"

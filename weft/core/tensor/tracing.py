@@ -62,7 +62,7 @@ class Recorder(Handler):
         return self._tensor(node, 0)
 
     def _tensor(self, node: OutputRefs, slot: int) -> Tensor:
-        impl = TensorImpl.owned(node.types[slot], node.device, self, (node, slot))
+        impl = TensorImpl.owned(node.types[slot], node.place(slot), self, (node, slot))
         if node.specs is not None:
             impl.spec = node.specs[slot]
         return Tensor(impl)

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.core.common.device import Device
 from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import DeviceMesh, ShardingSpec
 from weft.core.common.types import Shape, TensorType
-from weft.core.sharding.pieces import Pieces, Shards, is_local, local_coordinates
+from weft.core.sharding.pieces import Pieces, Shards, at_home, home_of, is_local, local_coordinates
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Tangents, call, call_multiple
-from weft.ops.communication.layout import reshard_op
+from weft.ops.communication.layout import first_home, reshard_op
 from weft.ops.communication.mesh import MESH
 from weft.ops.communication.remote import several
 from weft.ops.families import CollectiveOperation
@@ -32,6 +33,12 @@ class TakeApart(CollectiveOperation):
         (x,), spec = types, params["spec"]
         lead, core = _lead(x.shape, spec)
         return tuple(TensorType(lead + spec.local_shape(core, at), x.dtype) for at in places(spec))
+
+    def places(self, **params: Any) -> tuple[Device, ...] | None:
+        spec: ShardingSpec = params["spec"]
+        if spec.mesh is None or not spec.mesh.is_apart:
+            return None
+        return tuple(home_of(spec.mesh, tuple(at), tuple(at.values())) for at in places(spec))
 
     def communicate(self, x: Any, **params: Any) -> tuple[Tensor, ...]:
         spec: ShardingSpec = params["spec"]
@@ -61,6 +68,9 @@ class PutTogether(CollectiveOperation):
         first = types[0]
         lead, _ = _lead(first.shape, params["spec"])
         return TensorType(lead + params["shape"], first.dtype)
+
+    def places(self, **params: Any) -> tuple[Device, ...] | None:
+        return first_home(params["spec"].mesh)
 
     def communicate(self, *pieces: Any, **params: Any) -> Shards:
         spec: ShardingSpec = params["spec"]
@@ -136,5 +146,5 @@ def pieces_of(x: Tensor, spec: ShardingSpec) -> Pieces:
 
 def tensor_of(pieces: Pieces, spec: ShardingSpec, shape: Any) -> Tensor:
     """The tensor over a mesh whose pieces these are."""
-    held = tuple(pieces.at(at) for at in places(spec))
+    held = tuple(at_home(pieces.mesh, at, pieces.at(at)) for at in places(spec))
     return call(put_together_op, held, {"spec": spec, "shape": tuple(shape)})

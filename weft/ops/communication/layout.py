@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core.common.device import Device
 from weft.core.common.parameters import shown
 from weft.core.common.slots import public
 from weft.core.common.spec import DeviceMesh, P, ShardingSpec
 from weft.core.common.types import TensorType
 from weft.core.sharding.dual import Dual
-from weft.core.sharding.pieces import Pieces, Shards
+from weft.core.sharding.pieces import Pieces, Shards, home_of
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError, DeviceError, DTypeError, ShardingError
+from weft.errors import ArgumentError, BackendError, DeviceError, DTypeError, ShardingError
 from weft.ops.base import Tangents, call
-from weft.ops.communication.mesh import MESH, whole_tensor
+from weft.ops.communication.mesh import MESH, homed, whole_tensor
 from weft.ops.communication.transfer import reshard as moved
 from weft.ops.families import CollectiveOperation
+from weft.ops.placement import to_device
+from weft.runtime.registry import client
 
 
 class Layout(CollectiveOperation):
@@ -85,7 +88,10 @@ class Reshard(Layout):
             x = whole_tensor(x)
         if isinstance(x, Tensor):
             x = Shards(x.type, ShardingSpec.whole(x.ndim, mesh), Pieces.everywhere(mesh, x))
-        return moved(x, self.target(x.spec, **params), self.name)
+        return homed(moved(x, self.target(x.spec, **params), self.name))
+
+    def places(self, **params: Any) -> tuple[Device, ...] | None:
+        return first_home(params["spec"].mesh)
 
 
 class Spread(Reshard):
@@ -105,6 +111,9 @@ class Spread(Reshard):
     def communicate(self, x: Any, **params: Any) -> Any:
         return self.moved_on(params["mesh"], x, **params)
 
+    def places(self, **params: Any) -> tuple[Device, ...] | None:
+        return first_home(params["mesh"])
+
 
 class ReshardLike(CollectiveOperation):
     """Lay a tensor out as another is, where that one lies on a mesh: for cotangents."""
@@ -112,6 +121,7 @@ class ReshardLike(CollectiveOperation):
     home = MESH
     factors = "..., ... -> ..."
     constants = (1,)
+    follows = 1
 
     def infer(self, *types: Any, **params: Any) -> TensorType:
         found: TensorType = types[0]
@@ -123,7 +133,9 @@ class ReshardLike(CollectiveOperation):
 
     def communicate(self, x: Any, like: Any) -> Any:
         if not isinstance(like, Shards):
-            return whole_tensor(x) if isinstance(x, Shards) and _fits(x) else x
+            found = whole_tensor(x) if isinstance(x, Shards) and _fits(x) else x
+            apart = isinstance(x, Shards) and x.mesh.is_apart
+            return to_device(found, like.device) if apart else found
         spec = like.spec.settled
         if isinstance(x, Shards) and x.mesh == spec.mesh and len(x.spec.axes) == len(spec.axes):
             return moved(x, spec, self.name)
@@ -136,6 +148,11 @@ class ReshardLike(CollectiveOperation):
 def _fits(shards: Shards) -> bool:
     """Whether this process can hold the tensor as one that is not on a mesh."""
     return len(shards.pieces.parts) == shards.mesh.parts(shards.pieces.axes)
+
+
+def first_home(mesh: DeviceMesh) -> tuple[Device, ...] | None:
+    """The device that stands for a mesh whose devices have memory of their own."""
+    return (home_of(mesh, (), ()),) if mesh.is_apart else None
 
 
 def call_reshard(x: Any, spec: ShardingSpec) -> Any:
@@ -178,12 +195,7 @@ def _laid_out(op: str, tensor: Tensor, mesh: Any, spec: Any, **wishes: Any) -> T
 
 def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any) -> ShardingSpec:
     """A user's partition as a spec for this tensor."""
-    if mesh.kinds != {"cpu"}:
-        other = next(device for device in mesh.devices if device.kind != "cpu")
-        raise DeviceError(
-            f"{op}: mesh {mesh} has the device {other}; tensors lie on meshes of the processor only"
-            "\nhint: leave out devices=, or predict what other devices do with wf.plan"
-        )
+    _check_devices(op, mesh)
     if isinstance(spec, ShardingSpec):
         if spec.mesh != mesh or len(spec.axes) != tensor.ndim:
             raise ShardingError(
@@ -196,6 +208,19 @@ def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any)
         return ShardingSpec.of(mesh, spec, tensor.ndim, **wishes)
     except (ShardingError, ArgumentError, DTypeError) as error:
         raise ShardingError(f"{op}: shape {tensor.shape} on mesh {mesh}: {error}") from None
+
+
+def _check_devices(op: str, mesh: DeviceMesh) -> None:
+    """Raise where a mesh has a device that is not there."""
+    for device in mesh.devices if mesh.is_apart else ():
+        try:
+            client(device)
+        except (BackendError, DeviceError) as error:
+            why = str(error).partition("\n")[0]
+            raise DeviceError(
+                f"{op}: mesh {mesh} has the device {device}, which is not there ({why})"
+                "\nhint: wf.plan predicts what devices do that are elsewhere"
+            ) from None
 
 
 @public

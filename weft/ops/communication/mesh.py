@@ -25,6 +25,7 @@ from weft.core.sharding.pieces import (
     Coordinates,
     Pieces,
     Shards,
+    at_home,
     depends_on_owners,
     is_local,
     local_coordinates,
@@ -33,7 +34,7 @@ from weft.core.sharding.pieces import (
 from weft.core.sharding.propagate import Passing, Propagation, common_mesh, propagate
 from weft.core.tensor.impl import TensorImpl, leaked
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ShardingError
+from weft.errors import DeviceMismatchError, ShardingError
 from weft.ops.base import Linear, Operation, call
 from weft.ops.communication.transfer import reshard
 from weft.ops.families import CollectiveOperation, LogicalShapeOperation
@@ -101,7 +102,7 @@ def wrapped(made: Shards | Tensor, device: Any = None) -> Tensor:
     """A logical tensor for shards: global shape, one handle."""
     if isinstance(made, Tensor):
         return made
-    if device is None:
+    if device is None or made.mesh.is_apart:
         device = next(iter(made.pieces.parts.values())).device
     impl = TensorImpl.owned(made.type, device, MESH, made)
     impl.spec = made.spec
@@ -210,6 +211,8 @@ def execute(
             columns.append([parts[place] for place in places])
         except KeyError:
             raise lost(plan.mesh) from None
+    if plan.mesh.is_apart:
+        columns = _met(op, args, plan, columns)
     bare = current() is None
     runs: list[Any] = []
     for pieces, local in zip(zip(*columns, strict=True), plan.params.values(), strict=True):
@@ -221,6 +224,21 @@ def execute(
         made = Shards(kind, spec, Pieces(plan.mesh, plan.axes, dict(zip(plan.params, each))))
         found.append(reshard(made, spec.settled, op.name) if settles else made)
     return tuple(found)
+
+
+def _met(
+    op: Operation, args: Sequence[Shards | Tensor], plan: Plan, columns: list[list[Any]]
+) -> list[list[Any]]:
+    """The operands of each piece of an op on the device that runs it."""
+    for position, x in enumerate(args):
+        if isinstance(x, Tensor) and x.device not in plan.mesh.devices:
+            raise DeviceMismatchError(
+                f"{op}: operand {position} is on {x.device}, others lie over mesh {plan.mesh}"
+                f" of {', '.join(sorted(plan.mesh.kinds))}"
+                "\nhint: wf.shard(x, mesh, spec) moves it; weft never copies in silence"
+            )
+    places = [dict(zip(plan.axes, at, strict=True)) for at in plan.params]
+    return [[at_home(plan.mesh, at, x) for at, x in zip(places, each)] for each in columns]
 
 
 def _reduced(x: Shards) -> Shards:
@@ -274,7 +292,12 @@ def on_mesh(x: Tensor, spec: ShardingSpec) -> Shards:
     """A tensor of one device as part of a mesh: every device has it, and keeps what it needs."""
     assert spec.mesh is not None
     held = Shards(x.type, ShardingSpec.whole(x.ndim, spec.mesh), Pieces.everywhere(spec.mesh, x))
-    return reshard(held, spec)
+    return homed(reshard(held, spec))
+
+
+def homed(x: Shards) -> Shards:
+    """The same tensor, each piece on the device that holds it."""
+    return Shards(x.type, x.spec, x.pieces.homed()) if x.mesh.is_apart else x
 
 
 def plan_of(op: Operation, args: Sequence[Shards | Tensor], params: dict[str, Any]) -> Plan:

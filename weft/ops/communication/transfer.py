@@ -20,7 +20,7 @@ from weft.core.common.source import user_position
 from weft.core.common.spec import DeviceMesh, ShardingSpec, extent
 from weft.core.sharding.cost import collective_bytes, reshard_steps
 from weft.core.sharding.log import Communication, enter, is_logging
-from weft.core.sharding.pieces import Pieces, Shards, is_local, local_places
+from weft.core.sharding.pieces import Pieces, Shards, at_home, is_local, local_places
 from weft.core.sharding.steps import Step
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import call
@@ -148,15 +148,18 @@ def _within(step: Step, pieces: Pieces) -> Pieces:
 
 def _all_reduce(step: Step, pieces: Pieces) -> Pieces:
     left = [axis for axis in pieces.axes if axis != step.axis]
-    return Pieces.build(
-        pieces.mesh, left, lambda at: fold(_along(pieces, step.axis, at), step.reduction)
-    )
+
+    def make(at: dict[str, int]) -> Tensor:
+        return fold(_met(pieces.mesh, at, _along(pieces, step.axis, at)), step.reduction)
+
+    return Pieces.build(pieces.mesh, left, make)
 
 
 def _reduce_scatter(step: Step, pieces: Pieces) -> Pieces:
     def make(at: dict[str, int]) -> Tensor:
         held = _along(pieces, step.axis, at)
-        return fold([_cut(x, step, at[step.axis], len(held)) for x in held], step.reduction)
+        parts = [_cut(x, step, at[step.axis], len(held)) for x in held]
+        return fold(_met(pieces.mesh, at, parts), step.reduction)
 
     return Pieces.build(pieces.mesh, pieces.axes, make)
 
@@ -165,7 +168,11 @@ def _all_gather(step: Step, pieces: Pieces) -> Pieces:
     left = [axis for axis in pieces.axes if axis != step.axis]
     assert step.source is not None
     source = step.source
-    return Pieces.build(pieces.mesh, left, lambda at: joined(_along(pieces, step.axis, at), source))
+
+    def make(at: dict[str, int]) -> Tensor:
+        return joined(_met(pieces.mesh, at, _along(pieces, step.axis, at)), source)
+
+    return Pieces.build(pieces.mesh, left, make)
 
 
 def _all_to_all(step: Step, pieces: Pieces) -> Pieces:
@@ -174,7 +181,8 @@ def _all_to_all(step: Step, pieces: Pieces) -> Pieces:
 
     def make(at: dict[str, int]) -> Tensor:
         held = _along(pieces, step.axis, at)
-        return joined([_cut(x, step, at[step.axis], len(held)) for x in held], source)
+        parts = [_cut(x, step, at[step.axis], len(held)) for x in held]
+        return joined(_met(pieces.mesh, at, parts), source)
 
     return Pieces.build(pieces.mesh, pieces.axes, make)
 
@@ -223,6 +231,11 @@ def varied(pieces: Pieces, axis: str) -> Pieces:
 def _along(pieces: Pieces, axis: str, at: Mapping[str, int]) -> list[Tensor]:
     """The pieces of the devices along a mesh axis, in order."""
     return [pieces.at({**at, axis: i}) for i in range(pieces.mesh.axis_size(axis))]
+
+
+def _met(mesh: DeviceMesh, at: Mapping[str, int], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of several devices, on the one that makes a piece of them."""
+    return [at_home(mesh, at, x) for x in tensors]
 
 
 def _cut(x: Tensor, step: Step, number: int, count: int) -> Tensor:

@@ -31,6 +31,7 @@ from weft.ops.control.subgraphs import (
     cost_of,
     either,
     mismatch,
+    number_of,
     owned_results,
     place_alike,
     places,
@@ -40,6 +41,7 @@ from weft.ops.control.subgraphs import (
     repeat,
     repeatable,
     retrace,
+    same_places,
     smooth,
     spread,
     total_cost,
@@ -57,9 +59,15 @@ class Switch(SubgraphOperation):
     def infer(self, *types: TensorType, branches: tuple[Trace, ...]) -> tuple[TensorType, ...]:
         return branches[0].output_types
 
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = params["branches"][0].output_devices
+        for branch in params["branches"][1:]:
+            same_places(f"{self}: result", branch.output_devices, "in another branch", found)
+        return found
+
     def eval(self, *arrays: Array, branches: tuple[Trace, ...]) -> tuple[Array, ...]:
-        index, *operands = arrays
-        branch = branches[min(max(int(index), 0), len(branches) - 1)]
+        operands = arrays[1:]
+        branch = branches[min(max(number_of(arrays[0]), 0), len(branches) - 1)]
         return owned_results(branch.run(operands), operands)
 
     def batch(self, size: int, args: Any, hidden: Any, *, branches: tuple[Trace, ...]) -> Any:

@@ -37,6 +37,10 @@ class GraphCall(Operation):
     def infer(self, *types: TensorType, trace: Trace, **params: Any) -> tuple[TensorType, ...]:
         return trace.output_types
 
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        trace: Trace = params["trace"]
+        return trace.output_devices
+
     def eval(self, *arrays: Any, trace: Trace, **params: Any) -> tuple[Any, ...]:
         return owned_results(trace.run(arrays), arrays)
 

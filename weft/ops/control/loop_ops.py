@@ -27,10 +27,12 @@ from weft.ops.control.subgraphs import (
     SubgraphOperation,
     batch_operands,
     batched,
+    carried_places,
     chosen,
     cost_of,
     grouped,
     interned,
+    number_of,
     owned_results,
     places,
     pushed,
@@ -38,6 +40,7 @@ from weft.ops.control.subgraphs import (
     reached_carries,
     repeatable,
     retrace,
+    row_of,
     rows,
     spread,
     total_cost,
@@ -58,9 +61,12 @@ class WhileLoop(SubgraphOperation):
     def infer(self, *types: TensorType, body: Trace, **params: Any) -> tuple[TensorType, ...]:
         return body.output_types
 
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        return carried_places(self.name, params["body"], params["consts"])
+
     def eval(self, *arrays: Array, condition: Trace, body: Trace, consts: int) -> tuple[Array, ...]:
         fixed, carry = arrays[:consts], arrays[consts:]
-        while condition.run((*fixed, *carry))[0]:
+        while number_of(condition.run((*fixed, *carry))[0]):
             carry = body.run((*fixed, *carry))
         return owned_results(carry, arrays)
 
@@ -187,6 +193,9 @@ class Scan(SubgraphOperation):
         stacked = (TensorType((length, *k.shape), k.dtype) for k in kinds[carries:])
         return (*kinds[:carries], *stacked)
 
+    def places(self, **params: Any) -> tuple[Any, ...]:
+        return carried_places(self.name, params["body"], params["consts"], params["carries"])
+
     def eval(
         self,
         *arrays: Array,
@@ -201,7 +210,7 @@ class Scan(SubgraphOperation):
         ys = [np.empty((length, *k.shape), k.dtype) for k in body.output_types[carries:]]
         steps = range(length)
         for i in reversed(steps) if reverse else steps:
-            results = body.run((*fixed, *carry, *(x[i, ...] for x in xs)))
+            results = body.run((*fixed, *carry, *(row_of(x, i) for x in xs)))
             carry = results[:carries]
             for y, result in zip(ys, results[carries:], strict=True):
                 y[i] = result

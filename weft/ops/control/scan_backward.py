@@ -37,9 +37,10 @@ from weft.ops.control.subgraphs import (
     smooth,
     spread,
 )
-from weft.ops.creation import copy_op, zeros
+from weft.ops.creation import zeros
 from weft.ops.families import ElementwiseOperation, LogicalShapeOperation
 from weft.ops.gather import scatter_add_op
+from weft.ops.placement import copy_op
 from weft.ops.view.broadcast import broadcast_op
 
 ROOM = 4  # how much more a step may save or stack, in sizes of what it reads anyway

@@ -28,7 +28,13 @@ from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
 from weft.core.tensor.views import alias
-from weft.errors import ConversionError, DTypeError, MissingRuleError, ShapeError
+from weft.errors import (
+    ConversionError,
+    DeviceMismatchError,
+    DTypeError,
+    MissingRuleError,
+    ShapeError,
+)
 from weft.ops.base import Cost, Operation, call_multiple
 from weft.ops.families import broadcast
 
@@ -72,6 +78,26 @@ class SubgraphOperation(Operation):
             raise MissingRuleError(
                 f"{self}: no {rule} rule: the function has effects, which would happen twice"
                 "\nhint: move calls with effects out of the function, or give the kernel pure=True"
+            )
+
+
+def carried_places(
+    op: str, body: Trace, consts: int, carries: int | None = None
+) -> tuple[Device, ...]:
+    """The devices of a loop's results; what is carried stays on its own."""
+    found = body.output_devices
+    begun = tuple(node.device for node in body.inputs[consts:])[:carries]
+    same_places(f"{op}: carry", begun, "after a step", found[: len(begun)])
+    return found
+
+
+def same_places(what: str, places: Sequence[Device], other: str, others: Sequence[Device]) -> None:
+    """Raise where results of calls inside are not on the devices that they have to be on."""
+    for number, (here, there) in enumerate(zip(places, others, strict=True)):
+        if here is not there:
+            raise DeviceMismatchError(
+                f"{what} {number} is on {here}, {other} on {there}"
+                f"\nhint: x.to_device({here.name!r}) moves it there"
             )
 
 
@@ -305,11 +331,22 @@ def pulled(trace: Trace, active: Flags, wanted: Flags) -> Callable[..., Any]:
     return function
 
 
-def owned_results(results: Sequence[Array], operands: Sequence[Array]) -> tuple[Array, ...]:
+def owned_results(results: Sequence[Array], operands: Sequence[Any]) -> tuple[Array, ...]:
     """Results in memory of their own: a subgraph may hand an operand, or a view of it, through."""
+    here = [x for x in operands if isinstance(x, np.ndarray)]
     return tuple(
-        np.array(r) if any(np.may_share_memory(r, x) for x in operands) else r for r in results
+        np.array(r) if any(np.may_share_memory(r, x) for x in here) else r for r in results
     )
+
+
+def number_of(array: Any) -> int:
+    """The number that decides, wherever it is."""
+    return int(array.to_host() if hasattr(array, "to_host") else array)
+
+
+def row_of(array: Any, number: int) -> Any:
+    """One slice along the leading axis, where it lies."""
+    return array.row(number) if hasattr(array, "row") else array[number, ...]
 
 
 def total_cost(trace: Trace) -> int:

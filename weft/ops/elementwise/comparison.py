@@ -16,7 +16,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.tensor.convert import as_number, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
-from weft.errors import ShapeError
+from weft.errors import ArgumentError, ShapeError
 from weft.ops.base import Tangents
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import BinaryOperation, as_tensors, broadcast_shape, cast
@@ -163,21 +163,32 @@ maximum, minimum, fmax, fmin = Maximum(), Minimum(), Fmax(), Fmin()
 
 @public
 @named
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
+def clip(
+    x: Any, /, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None
+) -> Tensor:
     """Hold every element between `min` and `max`; None is no bound, and NaN stays NaN.
 
     Bounds are numbers or tensors that broadcast. If `min` exceeds `max`, the result is `max`. An
-    element that equals a bound shares the derivative with it.
+    element that equals a bound shares the derivative with it. NumPy's `a_min` and `a_max` are other
+    names for the bounds.
 
     >>> clip([-2.0, 0.5, 3.0], 0, 1).tolist()
     [0.0, 0.5, 1.0]
     """
+    min, max = _bound("min", min, a_min), _bound("max", max, a_max)
     held = to_tensor(x, beside=(min, max), op="clip")
     if min is not None:
         held = maximum(held, min)
     if max is not None:
         held = minimum(held, max)
     return alias(held) if held is x else held
+
+
+def _bound(name: str, value: Any, other: Any) -> Any:
+    """What is given for a bound under one of its two names."""
+    if value is not None and other is not None:
+        raise ArgumentError(f"clip: {name} and a_{name} mean the same\nhint: give one of them")
+    return other if value is None else value
 
 
 @public

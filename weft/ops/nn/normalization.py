@@ -304,6 +304,40 @@ def scaled_dot_product_attention(
         )
     if as_flag(name, "enable_gqa", enable_gqa):
         k, v = (_shared_heads(name, q, x) for x in (k, v))
+    parts, total = _mixing(name, q, k, mask, is_causal, scale, dropout_rate, dropout_key)
+    # Dividing the mixed values takes fewer divisions than dividing the weights.
+    return cast(product_of(name, parts, v) / total, dtype)
+
+
+def attention_weights(
+    query: Any,
+    key: Any,
+    mask: Any = None,
+    *,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+    dropout_rate: float = 0.0,
+    dropout_key: Any = None,
+) -> Tensor:
+    """The weights (… L S) by which `scaled_dot_product_attention` mixes values."""
+    name = "attention_weights"
+    (q, dtype), (k, _) = (_wide(name, x, query, key) for x in (query, key))
+    k = _shared_heads(name, q, k) if enable_gqa else k
+    parts, total = _mixing(name, q, k, mask, is_causal, None, dropout_rate, dropout_key)
+    return cast(parts / total, dtype)
+
+
+def _mixing(
+    name: str,
+    q: Any,
+    k: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: Any,
+    dropout_rate: float,
+    dropout_key: Any,
+) -> tuple[Any, Any]:
+    """Weights of values before they are divided, and what divides them."""
     factor = (q.shape[-1] or 1) ** -0.5 if scale is None else scale
     factor = as_number(name, "scale", factor, beside=(q,))
     scores: Any = product_of(name, q * factor, swap(k))
@@ -321,8 +355,7 @@ def scaled_dot_product_attention(
             raise ArgumentError(f"{name}: dropout_rate must be in [0, 1), got {rate}")
         parts = where(bernoulli(dropout_key, 1 - rate, parts.shape), parts, 0)
         total = total * (1 - rate)
-    # Dividing the mixed values takes fewer divisions than dividing the weights.
-    return cast(product_of(name, parts, v) / total, dtype)
+    return parts, total
 
 
 def _earlier(queries: int, keys: int, device: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -22,17 +22,17 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
-from weft.ops.creation import check_memory
+from weft.ops.creation import arange, check_memory
 from weft.ops.gather import gather_op
 from weft.ops.nn.correlation import padded
-from weft.ops.reduction import reduce_max_op, reduce_sum_op
+from weft.ops.reduction import reduce_max_op, reduce_min_op, reduce_sum_op
 from weft.ops.view.reshape import reshape
 from weft.ops.view.window import per_axis, window_op
 
 
-def _image(op: str, x: Any, rank: int) -> Tensor:
+def image_of(op: str, x: Any, rank: int, beside: tuple[Any, ...] = ()) -> Tensor:
     """Input with `rank` space axes after its features (and batch, if any)."""
-    tensor = to_tensor(x, op=op)
+    tensor = to_tensor(x, beside=beside, op=op)
     if tensor.ndim not in (rank + 1, rank + 2):
         raise ShapeError(
             f"{op}: expected (N, C, space…) or (C, space…) with {rank} space axes, got shape"
@@ -112,8 +112,9 @@ def _max_pool(
     padding: Any,
     dilation: Any,
     ceil_mode: bool,
-) -> Tensor:
-    image = _image(op, x, rank)
+    return_indices: bool,
+) -> Any:
+    image = image_of(op, x, rank)
     if dtypes.is_complex(image.dtype):
         raise DTypeError(f"{op}: complex numbers have no order")
     space = image.shape[image.ndim - rank :]
@@ -121,7 +122,21 @@ def _max_pool(
         op, space, window, stride, padding, dilation, as_flag(op, "ceil_mode", ceil_mode)
     )
     found = windows.of(image, _lowest(image))
-    return call(reduce_max_op, (found,), {"axes": tuple(range(-rank, 0))})
+    top = call(reduce_max_op, (found,), {"axes": tuple(range(-rank, 0))})
+    if not as_flag(op, "return_indices", return_indices):
+        return top
+    return top, _first_places(windows, found, top)
+
+
+def _first_places(windows: _Windows, found: Tensor, top: Tensor) -> Tensor:
+    """Where in flattened space the first element of each window is that is as large as `top`."""
+    rank, count = len(windows.space), prod(windows.space)
+    largest = found == reshape(top, (*top.shape, *(1,) * rank))
+    if dtypes.is_floating(found.dtype):
+        largest = largest | (found != found)
+    places = windows.of(reshape(arange(count, device=found.device), windows.space), count)
+    here = FUNCTIONS["where"](largest, places, count)  # padding is past all elements
+    return call(reduce_min_op, (here,), {"axes": tuple(range(-rank, 0))})
 
 
 def _lowest(x: Tensor) -> Any:
@@ -140,7 +155,7 @@ def _avg_pool(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> Tensor:
-    image = _floats(op, _image(op, x, rank))
+    image = _floats(op, image_of(op, x, rank))
     space = image.shape[image.ndim - rank :]
     windows = _Windows(op, space, window, stride, padding, 1, as_flag(op, "ceil_mode", ceil_mode))
     total = call(reduce_sum_op, (windows.of(image, 0),), {"axes": tuple(range(-rank, 0))})
@@ -158,6 +173,31 @@ def _floats(op: str, x: Tensor) -> Tensor:
     return x
 
 
+@overload
+def max_pool1d(
+    x: Any,
+    window: Any,
+    stride: Any = ...,
+    padding: Any = ...,
+    dilation: Any = ...,
+    ceil_mode: bool = ...,
+    return_indices: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def max_pool1d(
+    x: Any,
+    window: Any,
+    stride: Any = ...,
+    padding: Any = ...,
+    dilation: Any = ...,
+    ceil_mode: bool = ...,
+    *,
+    return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
 @public
 def max_pool1d(
     x: Any,
@@ -166,9 +206,44 @@ def max_pool1d(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> Tensor:
-    """The largest element of each window over the last axis; `stride` is the window by default."""
-    return _max_pool("max_pool1d", 1, x, window, stride, padding, dilation, ceil_mode)
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window over the last axis; `stride` is the window by default.
+
+    With `return_indices` the result is a pair: the elements, and their positions in flattened
+    space, which `max_unpool1d` takes.
+
+    >>> [t.tolist() for t in max_pool1d([[1.0, 5.0, 4.0, 2.0]], 2, return_indices=True)]
+    [[[5.0, 4.0]], [[1, 2]]]
+    """
+    return _max_pool(
+        "max_pool1d", 1, x, window, stride, padding, dilation, ceil_mode, return_indices
+    )
+
+
+@overload
+def max_pool2d(
+    x: Any,
+    window: Any,
+    stride: Any = ...,
+    padding: Any = ...,
+    dilation: Any = ...,
+    ceil_mode: bool = ...,
+    return_indices: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def max_pool2d(
+    x: Any,
+    window: Any,
+    stride: Any = ...,
+    padding: Any = ...,
+    dilation: Any = ...,
+    ceil_mode: bool = ...,
+    *,
+    return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
 
 
 @public
@@ -179,9 +254,37 @@ def max_pool2d(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> Tensor:
+    return_indices: bool = False,
+) -> Any:
     """The largest element of each window over the last two axes; see `max_pool1d`."""
-    return _max_pool("max_pool2d", 2, x, window, stride, padding, dilation, ceil_mode)
+    return _max_pool(
+        "max_pool2d", 2, x, window, stride, padding, dilation, ceil_mode, return_indices
+    )
+
+
+@overload
+def max_pool3d(
+    x: Any,
+    window: Any,
+    stride: Any = ...,
+    padding: Any = ...,
+    dilation: Any = ...,
+    ceil_mode: bool = ...,
+    return_indices: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def max_pool3d(
+    x: Any,
+    window: Any,
+    stride: Any = ...,
+    padding: Any = ...,
+    dilation: Any = ...,
+    ceil_mode: bool = ...,
+    *,
+    return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
 
 
 @public
@@ -192,9 +295,12 @@ def max_pool3d(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> Tensor:
+    return_indices: bool = False,
+) -> Any:
     """The largest element of each window over the last three axes; see `max_pool1d`."""
-    return _max_pool("max_pool3d", 3, x, window, stride, padding, dilation, ceil_mode)
+    return _max_pool(
+        "max_pool3d", 3, x, window, stride, padding, dilation, ceil_mode, return_indices
+    )
 
 
 @public
@@ -252,7 +358,7 @@ def _adaptive(
     op: str, rank: int, x: Any, size: Any, reduce_axis: Callable[[Tensor, int, int], Tensor]
 ) -> Tensor:
     """Reduce each space axis to the wanted size, one after the other."""
-    image = _image(op, x, rank)
+    image = image_of(op, x, rank)
     listed = tuple(size) if is_sequence(size) else (size,) * rank
     if len(listed) != rank:
         raise ShapeError(f"{op}: size must be one number or {rank}, got {shown(size)}")
@@ -305,7 +411,7 @@ def mean_along(x: Tensor, axis: int, count: int) -> Tensor:
 
 
 def _adaptive_avg(op: str, rank: int, x: Any, size: Any) -> Tensor:
-    return _adaptive(op, rank, _floats(op, _image(op, x, rank)), size, mean_along)
+    return _adaptive(op, rank, _floats(op, image_of(op, x, rank)), size, mean_along)
 
 
 _adaptive_max = partial(_adaptive, reduce_axis=_largest_along)

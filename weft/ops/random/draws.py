@@ -7,7 +7,7 @@ from typing import Any
 from weft.core.common.context import default_device, defaults
 from weft.core.common.slots import public
 from weft.core.tensor.tensor import Tensor
-from weft.ops.creation import to_device
+from weft.ops.placement import to_device
 from weft.ops.random import continuous
 from weft.ops.random.state import next_key
 

@@ -27,7 +27,8 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MutationError, ShapeError
 from weft.ops import families
 from weft.ops.base import call
-from weft.ops.creation import arange, shape_tuple, to_device
+from weft.ops.creation import arange, shape_tuple
+from weft.ops.placement import to_device
 from weft.ops.random.bits import fold_in_op
 from weft.ops.view.join import concat, stack
 
