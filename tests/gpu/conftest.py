@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cuda.conftest import gpus  # noqa: F401  (a fixture)
-from weft.core.graph import GRAPH
-from weft.errors import BackendError
-from weft.runtime.webgpu import driver
+from tests.webgpu.conftest import adapter
 
 
 @pytest.fixture(params=["cuda", "webgpu"])
@@ -15,13 +13,8 @@ def gpu(request, gpus):  # noqa: F811
     """A GPU's driver."""
     if request.param == "cuda":
         yield gpus[0]
-        return
-    try:
-        found = driver.gpu()
-    except BackendError as error:
-        pytest.skip(str(error))
-    yield found
-    GRAPH.flush()
+    else:
+        yield from adapter()
 
 
 @pytest.fixture

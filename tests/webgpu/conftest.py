@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from weft.core.graph import GRAPH
@@ -9,11 +12,16 @@ from weft.errors import BackendError
 from weft.runtime.webgpu import driver
 
 
-@pytest.fixture(scope="package", autouse=True)
-def gpu():
+def adapter() -> Iterator[Any]:
+    """The default adapter, for a fixture; what was recorded for it runs before it goes."""
     try:
         found = driver.gpu()
     except BackendError as error:
         pytest.skip(str(error))
     yield found
     GRAPH.flush()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def gpu():
+    yield from adapter()
