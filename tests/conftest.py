@@ -4,8 +4,8 @@ Most draws are the same in every run, so that a red test stays red. One seed is 
 decides the order of the tests and whatever a test draws through the `fresh_seed` fixture. It is
 printed in the header, and `--fresh-seed` or `WEFT_TEST_SEED` brings a run back.
 
-Of a test with many cases a few are enough while you work: the seed picks them, and the others are
-marked `slow`, so that `make quick` looks at every area in little time.
+Of a test with many cases one is enough while you work: the seed picks it, and the others are marked
+`slow`, so that `make quick` looks at every area in little time.
 
 Compiled code is kept beside pytest's cache, for all workers of a run and for the next run: the key
 of an entry is made of the compiler's sources, so an old entry is never used.
@@ -19,7 +19,6 @@ import hypothesis
 import pytest
 
 SEED_BITS = 32
-CASES_WHILE_YOU_WORK = 2
 
 # Before weft is imported: it reads its settings then, and child processes inherit these.
 os.environ["WEFT_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "weft-code")
@@ -96,14 +95,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for group in cases.values():
-        first = config.stash[seed_key] % len(group)
-        chosen = {
-            (first + i * len(group) // CASES_WHILE_YOU_WORK) % len(group)
-            for i in range(CASES_WHILE_YOU_WORK)
-        }
-        for i, item in enumerate(group):
-            if i not in chosen:
-                item.add_marker("slow")
+        chosen = config.stash[seed_key] % len(group)
+        for item in (*group[:chosen], *group[chosen + 1 :]):
+            item.add_marker("slow")
 
 
 def pytest_collection() -> None:

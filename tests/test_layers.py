@@ -33,6 +33,7 @@ def test_a_part_of_the_core_imports_alone(part: str) -> None:
     subprocess.run([sys.executable, "-c", f"import weft.core.{part}"], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_no_import_hides_inside_a_function() -> None:
     hidden = [
         f"{path.name}:{node.lineno}"

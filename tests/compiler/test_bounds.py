@@ -153,9 +153,4 @@ def swept(count: int) -> str:
 
 @pytest.mark.slow
 def test_programs_drawn_at_random_stay_inside_their_memory() -> None:
-    assert "'products': 3" in swept(3)
-
-
-@pytest.mark.slow
-def test_many_programs_drawn_at_random_stay_inside_their_memory() -> None:
-    assert "'products': 60" in swept(60)
+    assert "'products': 20" in swept(20)

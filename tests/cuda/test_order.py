@@ -50,10 +50,10 @@ def test_rows_of_every_size_have_the_bits_of_the_cpu(shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_of_every_dtype_have_the_bits_of_the_cpu(name):
-    for shape in ((5, 33), (2, 5000)):
-        x = drawn(name, shape, shape[-1])
-        for function in asked(shape[-1]):
-            check(function, x)
+    for function in asked(33):
+        check(function, drawn(name, (5, 33), 33))
+    for function in asked(5000)[::2]:
+        check(function, drawn(name, (2, 5000), 5000))
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from weft import P
 from weft.errors import DeviceError, DeviceMismatchError
 from weft.testing.emulated_gpu import use_emulated_gpu
 
+pytestmark = pytest.mark.slow  # every program has kernels for every GPU
+
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(8, 6)).astype(np.float32)
 WEIGHTS = RNG.normal(size=(6, 4)).astype(np.float32)
