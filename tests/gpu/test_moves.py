@@ -13,6 +13,7 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(5, 4)).astype(np.float32)
 WEIGHTS = [RNG.normal(size=s).astype(np.float32) for s in ((4, 3), (3, 6), (6,))]
 PLACES = {"here": ("cpu", "cpu:1", "cpu"), "there": ("cuda:0", "cuda:1", "cpu")}
+OTHERS = ("cuda:0", "cpu", "cuda:1")
 
 
 def there_and_back(x, a, b, home):
@@ -88,6 +89,33 @@ PROGRAMS = {
         lambda c: (c.to_device(b) * 2).to_device(home) + 1,
         wf.abs(x),
     ),
+    "a branch that hands on": lambda x, a, b, home: wf.cond(
+        wf.sum(x) > 0, lambda u, v: (u, v), lambda u, v: (u, v * 2), x.to_device(a), x.to_device(b)
+    ),
+    "a loop that hands on": lambda x, a, b, home: wf.scan(
+        lambda c, _: ((c[0], wf.sin(c[1])), None), (x.to_device(a), x.to_device(b)), None, length=2
+    ),
+    "a count elsewhere": lambda x, a, b, home: wf.while_loop(
+        lambda c: c[1] < 3, lambda c: (c[0] * 2, c[1] + 1), (x.to_device(a), wf.tensor(0, device=b))
+    ),
+    "mapped choices": lambda x, a, b, home: wf.vmap(
+        lambda v: wf.cond(
+            wf.sum(v) > 0, lambda u: u.to_device(a), lambda u: wf.sin(u).to_device(a), v
+        )
+    )(x),
+    "a loop that is computed again": lambda x, a, b, home: wf.grad(
+        lambda v: sum(
+            wf.sum(r).to_device(home)
+            for r in wf.scan(
+                wf.checkpoint(lambda c, r: (wf.sin(c + r.to_device(home)), c.to_device(a))),
+                v[0],
+                v.to_device(b),
+            )
+        )
+    )(x),
+    "numbers": lambda x, a, b, home: wf.compile(lambda v, n: ((v * n).to_device(a) * n, n, v))(
+        x, 3.0
+    ),
     "cond": lambda x, a, b, home: wf.cond(
         wf.sum(x) > 0, lambda v: v.to_device(a) * 3, lambda v: wf.sin(v).to_device(a), x
     ).to_device(home),
@@ -103,7 +131,10 @@ PROGRAMS = {
 
 def results(function, places):
     x = wf.tensor(ROWS, device=places[2])
-    return [leaf.host() for leaf in wf.tree_leaves(function(x, *places))]
+    found = wf.tree_leaves(function(x, *places))
+    for leaf in found:
+        assert (leaf.device.kind == "cpu") is isinstance(leaf._impl.realize(), np.ndarray)
+    return [leaf.host() for leaf in found]
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -114,6 +145,14 @@ def test_programs_over_several_devices_give_the_bits_of_one(name, compiled):
         return (wf.compile(function) if compiled else function)(x)
 
     assert agree(results(run, PLACES["there"]), results(run, PLACES["here"]), "cuda")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in PROGRAMS if "hands on" in n or "again" in n or n == "numbers"]
+)
+def test_programs_begin_on_a_gpu_too(name):
+    function = wf.compile(PROGRAMS[name], static_argnums=(1, 2, 3))
+    assert agree(results(function, OTHERS), results(function, ("cpu:1", "cpu:2", "cpu")), "cuda")
 
 
 def test_gradients_are_where_their_weights_are():

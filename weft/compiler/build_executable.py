@@ -54,7 +54,7 @@ def build(
     beside = _without_others(trace, places)
     again = partial(build, general=general, clock=clock, own=own, recalls=recalls)
     if beside is not None:
-        return _handing(beside, donated, lasting, again)
+        return _handing(trace, beside, donated, lasting, again)
     if len(_several.homes(trace)) > 1:
         return _on_several(trace, clock, again)
     native = all(place.kind == "cpu" for place in places) and jit.available()
@@ -94,6 +94,7 @@ def build(
 
 
 def _handing(
+    trace: Trace,
     beside: tuple[Trace, list[int], dict[int, Any]],
     donated: tuple[bool, ...],
     lasting: tuple[bool, ...],
@@ -105,7 +106,7 @@ def _handing(
     made = again(inner, flags[0], lasting=flags[1])
     passed = {given[i] for i in made.passed_through if i < len(given)}
     passed |= {source for source in handed.values() if isinstance(source, int)}
-    executable = Handing(made.executable, given, handed)
+    executable = Handing(made.executable, trace.inputs, given, handed)
     return replace(made, executable=executable, passed_through=frozenset(passed))
 
 

@@ -42,7 +42,7 @@ class Interpreted(Executable):
         self.counts = BuildCounts(kernels=len(trace.nodes))
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        given = map(_placed, self._trace.inputs, arrays)
+        given = map(placed_input, self._trace.inputs, arrays)
         return self._trace.walk((*given, *self._constants), _step)
 
     def retell(self, arrays: Sequence[Any]) -> None:
@@ -56,25 +56,33 @@ class Interpreted(Executable):
 class Handing(Executable):
     """Runs what one device computes, and hands on results that are inputs from elsewhere.
 
-    `given` says which inputs the inner executable takes; `handed`, of some results, which input
-    each is, or which constant.
+    `given` says which of `inputs` the inner executable takes; `handed`, of some results, which
+    input each is, or which constant.
     """
 
-    def __init__(self, inner: Executable, given: Sequence[int], handed: Mapping[int, Any]) -> None:
-        self._inner, self._given, self._handed = inner, given, handed
+    def __init__(
+        self,
+        inner: Executable,
+        inputs: Sequence[OutputRefs],
+        given: Sequence[int],
+        handed: Mapping[int, Any],
+    ) -> None:
+        self._inner, self._inputs, self._given, self._handed = inner, inputs, given, handed
         self.counts = inner.counts
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         results = list(self._inner.run([arrays[i] for i in self._given]))
         for number, source in self._handed.items():  # in rising order
-            results.insert(number, arrays[source] if isinstance(source, int) else source.data())
+            taken = isinstance(source, int)
+            found = placed_input(self._inputs[source], arrays[source]) if taken else source.data()
+            results.insert(number, found)
         return tuple(results)
 
     def explain(self, *, loops: bool = False) -> str:
         return self._inner.explain(loops=loops)
 
 
-def _placed(node: OutputRefs, array: Any) -> Any:
+def placed_input(node: OutputRefs, array: Any) -> Any:
     """An input on its device: numbers and states of generators come from the host."""
     elsewhere = node.device.kind != "cpu" and isinstance(array, np.ndarray)
     return place(array, node.device) if elsewhere else array

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from weft.compiler.executable import Executable
+from weft.compiler.executable import Executable, placed_input
 from weft.compiler.statistics import BuildCounts
 from weft.core.common.device import CPU, Device
 from weft.core.graph.graph import Located, execute
@@ -52,7 +52,8 @@ class Several(Executable):
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         given = zip(self._trace.inputs, (*arrays, *self._constants), strict=True)
-        held = {**self._literals, **{(node, 0): array for node, array in given}}
+        held = {**self._literals}
+        held.update({(node, 0): placed_input(node, array) for node, array in given})
         for stage, ending in zip(self._stages, self._ending, strict=True):
             made = stage.run([held[ref] for ref in stage.reads])
             held.update(zip(stage.makes, made, strict=True))

@@ -111,8 +111,13 @@ def python_type(value: Any) -> type:
 
 
 def weak_tensor(value: Any, dtype: DType, device: Any, op: str) -> Tensor:
-    """A number, known or not, as a tensor of the dtype it takes beside others."""
-    return value.weakly(dtype) if type(value) is Number else scalar(value, dtype, device, op)
+    """A number, known or not, as a tensor of the dtype and the device it takes beside others."""
+    if type(value) is not Number:
+        return scalar(value, dtype, device, op)
+    result: Tensor = value.weakly(dtype)
+    if result.device is not device and result.sharding.mesh is None:
+        result = FUNCTIONS["to_device"](result, device)
+    return result
 
 
 def _as(value: Any, kind: type, beside: Number) -> Tensor:

@@ -155,7 +155,9 @@ switch_op, switch_with_effects_op = Switch(), SwitchWithEffects()
 
 
 def pick(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Rows of `x` where `mask` holds, of `y` elsewhere."""
+    """Rows of `x` where `mask` holds, of `y` elsewhere; the mask goes where they are."""
+    if x.sharding.mesh is None and mask.sharding.mesh is None:
+        mask = FUNCTIONS["to_device"](mask, x.device)
     return where(reshape(mask, (*mask.shape, *(1,) * (x.ndim - mask.ndim))), x, y)
 
 

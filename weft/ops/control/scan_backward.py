@@ -113,7 +113,7 @@ def _record(
         return (*pullback(cotangents), *made)
 
     outputs = chosen(body.outputs, moved)
-    cotangents = [Place(node.types[slot], node.device) for node, slot in outputs]
+    cotangents = [Place(node.types[slot], node.place(slot)) for node, slot in outputs]
     captures, (trace,) = retrace(transposed, places=(*inside, *cotangents))
     return captures, trace
 
