@@ -158,3 +158,41 @@ def test_functions_with_derivatives_of_their_own_run_on_each_gpu():
         for slope in (wf.grad(lambda x: wf.sum(spread(x))), wf.grad(lambda x: wf.sum(tripled(x)))):
             assert np.array_equal(slope(x).host(), 3 * wf.cos(ROWS).host())
             assert np.array_equal(wf.compile(slope)(x).host(), 3 * wf.cos(ROWS).host())
+
+
+def test_each_device_has_its_copy_of_a_whole_tensor():
+    x = wf.shard(wf.tensor(ROWS), mesh_of("cuda"), P("data"))
+    for shard in x.dual.shards:
+        assert shard.tensor._impl.realize().gpu.number == shard.device.id
+        assert np.array_equal((shard.tensor * 2).host(), 2 * ROWS[shard.index])
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_functions_of_pieces_call_back(kind):
+    seen = []
+
+    def body(x):
+        wf.callback(lambda v: seen.append(float(v)) or (), (), wf.sum(x))
+        return x * 2
+
+    mesh = wf.DeviceMesh("line", (2,), ("data",), kind)
+    wf.realize(wf.shard_map(body, mesh, P("data"), P("data"), manual=True)(wf.tensor(ROWS)))
+    assert seen == [wf.sum(wf.tensor(half)).item() for half in (ROWS[:4], ROWS[4:])]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "options", [{"manual": True}, {}, {"auto_sharding": True}], ids=["manual", "plain", "auto"]
+)
+def test_shard_map_takes_tensors_of_the_processor_to_gpus(options, compiled):
+    def body(x):
+        x = x * (1 + wf.axis_index("data")) if options.get("manual") else wf.tanh(x) + 1
+        return wf.scan(lambda c, _: (c * 2 + wf.arange(6.0), None), x, None, length=2)[0]
+
+    made = []
+    for kind in ("cuda", "cpu"):
+        mesh = wf.DeviceMesh("line", (2,), ("data",), kind)
+        step = wf.shard_map(body, mesh, P("data"), P("data"), **options)
+        made.append((wf.compile(step) if compiled else step)(wf.tensor(ROWS)))
+        assert made[-1].sharding.mesh == mesh
+    assert agree([made[0].host()], [made[1].host()], "cuda")

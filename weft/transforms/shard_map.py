@@ -8,11 +8,13 @@ With `manual=True` the function sees one device's pieces and calls collectives b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import wraps
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from weft.core.common.context import default_device
 from weft.core.common.handler import Handler, installed
 from weft.core.common.lazy import LazyModule
 from weft.core.common.parameters import as_flag, as_function, shown
@@ -24,7 +26,7 @@ from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace, relocated
 from weft.core.sharding.cost import collective_bytes
 from weft.core.sharding.log import Communication, enter, is_logging
-from weft.core.sharding.pieces import Pieces, at_home, local_coordinates
+from weft.core.sharding.pieces import Pieces, at_home, home_of, local_coordinates
 from weft.core.sharding.steps import Step
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
@@ -41,6 +43,7 @@ from weft.ops.communication.transfer import carry_out, permuted, varied
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.families import CollectiveOperation
 from weft.ops.named_axis import axis_gather_op, axis_index_op
+from weft.ops.placement import to_device
 from weft.ops.view.reshape import expand_dims
 
 if TYPE_CHECKING:
@@ -95,6 +98,7 @@ def shard_map(
         if by_hand:
             return _by_hand(function, mesh, tensors, structure, specs, out_specs)
         traced, shape = trace_tree(function, args, keywords, "shard_map")
+        traced = _moved_to(mesh, traced)
         solution = None
         if chosen:
             result = tree_unflatten(shape, range(len(traced.outputs)))
@@ -108,6 +112,20 @@ def shard_map(
         return _laid_out(tree_unflatten(shape, results), mesh, out_specs)
 
     return mapped
+
+
+def _moved_to(mesh: DeviceMesh, traced: Trace) -> Trace:
+    """A graph whose operands will be moved to a mesh, with its calls and constants there too."""
+    if not mesh.is_apart:
+        return traced
+    home = home_of(mesh, (), ())
+    for device in {node.device for node in traced.inputs}.difference(mesh.devices):
+        traced = relocated(traced, device, home)
+    captures = (
+        x if x.device in mesh.devices or x.sharding.mesh is not None else to_device(x, home)
+        for x in traced.captures
+    )
+    return replace(traced, captures=tuple(captures))
 
 
 def _solved(
@@ -125,7 +143,7 @@ def _solved(
         if spec is not None
     }
     problem = _planning.problem_of(traced, mesh, in_specs=fixed, out_specs=results)
-    solution: Solution = _planning.SimpleSolver(**options).solve(problem.to_json())
+    solution: Solution = _planning.SimpleSolver(**options).solve(problem)
     return solution
 
 
@@ -292,7 +310,9 @@ class Manual(Handler):
 
 def _there(params: dict[str, Any], pieces: Sequence[Tensor]) -> dict[str, Any]:
     """The parameters of a call whose subgraph was recorded on another device than its operands'."""
-    trace = params["trace"]
+    trace = params.get("trace")
+    if trace is None:
+        return params
     for node, piece in zip(trace.inputs, pieces, strict=True):
         if node.device is not piece.device:
             return {**params, "trace": relocated(trace, node.device, piece.device)}
@@ -364,7 +384,7 @@ def _by_hand(
     for number, (x, spec) in enumerate(zip(tensors, specs, strict=True)):
         _check_even(f"argument leaf {number}", x.shape, spec)
     pieces = [pieces_of(x, spec) for x, spec in zip(tensors, specs, strict=True)]
-    with Manual(mesh) as manual:
+    with Manual(mesh) as manual, _at(mesh):
         assert isinstance(manual, Manual)
         args, keywords = tree_unflatten(structure, list(map(manual.show, pieces)))
         result = function(*args, **keywords)
@@ -379,6 +399,11 @@ def _by_hand(
             for x, spec, path in zip(found, places, paths, strict=True)
         ],
     )
+
+
+def _at(mesh: DeviceMesh) -> AbstractContextManager[Any]:
+    """Inside, what is made is where the pieces of a mesh are."""
+    return default_device(home_of(mesh, (), ())) if mesh.is_apart else nullcontext()
 
 
 def _assembled(manual: Manual, mesh: DeviceMesh, x: Tensor, spec: Any, path: str) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.common.device import Device
+from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import DeviceMesh, ShardingSpec
 from weft.core.common.types import Shape
 from weft.core.sharding.pieces import Pieces, local_places
@@ -78,4 +79,7 @@ def _on(piece: Tensor, mesh: DeviceMesh, place: int) -> Tensor:
     device: Any = mesh.devices[place]
     if piece.owner is not None or device is piece.device:
         return alias(piece)
+    if mesh.is_apart or piece.device.kind != "cpu":
+        moved: Tensor = FUNCTIONS["to_device"](piece, device)
+        return moved
     return Tensor(TensorImpl(piece.shape, piece.dtype, device, piece.data()))
