@@ -205,3 +205,34 @@ def test_what_cannot_be_moved_says_why(function, error, text, compiled):
     function = wf.compile(function) if compiled else function
     with pytest.raises(error, match=text):
         wf.grad(lambda x: wf.tree_leaves(function(x))[0].sum())(wf.tensor(ROWS))
+
+
+OPTIMIZERS = {
+    "adam, clipped": lambda o: o.chain(o.clip_by_global_norm(0.1), o.adam(1e-2, amsgrad=True)),
+    "a schedule": lambda o: o.sgd(o.schedules.cosine(0.1, 9), momentum=0.9),
+    "nadam": lambda o: o.nadam(1e-2),
+    "radam": lambda o: o.radam(1e-2),
+    "adamax": lambda o: o.adamax(1e-2),
+    "adafactor": lambda o: o.adafactor(weight_decay=0.1),
+    "muon": lambda o: o.muon(1e-2),
+    "scaled losses": lambda o: o.loss_scaled(o.adam(1e-2)),
+    "plateaus": lambda o: o.reduce_on_plateau(o.adam(1e-2)),
+    "accumulated": lambda o: o.accumulate(o.adam(1e-2), 2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_take_parameters_of_several_devices(name):
+    optimizer, average = OPTIMIZERS[name](wf.optim), wf.optim.ema(0.9, warmup=True)
+
+    def trained(places):
+        weights = {d: wf.tensor(ROWS * (k + 1), device=d) for k, d in enumerate(places)}
+        state, mean = optimizer.init(weights), average.init(weights)
+        for _ in range(2):
+            updates, state = optimizer.update(weights, state, weights)
+            weights = wf.optim.apply(weights, updates)
+            mean = average.update(weights, mean)
+        assert all(x.device.name == d for d in places for x in (weights[d], mean.value[d]))
+        return [x.host() for each in (weights, mean.value) for x in each.values()]
+
+    assert agree(trained(("cuda:0", "cuda:1")), trained(("cpu:0", "cpu:1")), "cuda")

@@ -14,10 +14,12 @@ from weft.errors import ArgumentError
 from weft.optim.transform import (
     Transform,
     as_transform,
+    beside,
     by_dtype,
     first_count,
     place_of,
     remade,
+    stacked,
     widened,
     with_state,
     zeros_for,
@@ -73,7 +75,7 @@ class LossScaleState(NamedTuple):
 def all_finite(tree: Any) -> wf.Tensor:
     """Whether no number of a tree is infinite or NaN."""
     found = [wf.all(wf.isfinite(leaf)) for leaf in tree_leaves(tree)]
-    return wf.all(wf.stack(found)) if found else wf.asarray(True)
+    return wf.all(stacked(found)) if found else wf.asarray(True)
 
 
 @remade
@@ -112,11 +114,15 @@ def loss_scaled(
 
     @with_state("loss_scaled", LossScaleState)
     def update(gradients: Any, state: LossScaleState, params: Any = None) -> tuple[Any, Any]:
-        plain = tree_map(lambda g: widened(g) / wf.astype(state.scale, widened(g).dtype), gradients)
+        wide = tree_map(widened, gradients)
+        plain = tree_map(lambda g: g / wf.astype(beside(state.scale, g), g.dtype), wide)
         finite = all_finite(gradients)
         updates, inner = transform.update(plain, state.inner, params)
-        kept = tree_map(lambda new, old: wf.where(finite, new, old), inner, state.inner)
-        taken = tree_map(lambda u: wf.where(finite, u, 0), updates)
+        kept = tree_map(
+            lambda new, old: wf.where(beside(finite, new), new, old), inner, state.inner
+        )
+        taken = tree_map(lambda u: wf.where(beside(finite, u), u, 0), updates)
+        finite = beside(finite, state.good)
         good = wf.where(finite, state.good + 1, 0)
         grown = good >= wanted
         scale = wf.where(grown, state.scale * up, state.scale)
@@ -157,7 +163,7 @@ class Ema:
         def moved(old: Any, p: Any) -> Any:
             if not dtypes.is_inexact(old.dtype):
                 return copy(p)
-            return old + fresh[old.dtype] * (widened(p) - old)
+            return old + beside(fresh[old.dtype], old) * (widened(p) - old)
 
         return EmaState(count, tree_map(moved, state.value, params))
 

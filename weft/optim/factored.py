@@ -12,6 +12,7 @@ from weft.errors import ArgumentError
 from weft.optim.steps import Rate, checked_rate
 from weft.optim.transform import (
     Transform,
+    beside,
     by_dtype,
     check_shapes,
     first_count,
@@ -84,12 +85,12 @@ def adafactor(
             )
             moved = g / wf.sqrt(_at_least(variance, small * small))
             wide_p = widened(p)
-            relative = wf.minimum(1 / wf.sqrt(number[g.dtype]), now)
+            relative = wf.minimum(1 / wf.sqrt(beside(number[g.dtype], g)), beside(now, g))
             size = wf.astype(relative, moved.dtype) * _at_least(_rms(wide_p), least)
             made = -size / _at_least(_rms(moved) / bound, 1.0) * moved
             if not decay:
                 return made
-            factor = now if isinstance(now, float) else wf.astype(now, made.dtype)
+            factor = now if isinstance(now, float) else wf.astype(beside(now, g), made.dtype)
             return made - factor * decay * wide_p
 
         moved = tree_map(step, params, wide, row, column, full)
@@ -110,7 +111,7 @@ def _mixed(axis: int | None, fresh: dict[Any, Any]) -> Callable[[Any, Any], Any]
         if old is None:
             return None
         squares = g * g if axis is None else wf.mean(g * g, axis=axis, keepdims=True)
-        return _mix(old, squares, fresh[g.dtype])
+        return _mix(old, squares, beside(fresh[g.dtype], g))
 
     return mixed
 

@@ -81,7 +81,7 @@ def _map_together(function: Any, tree: Any) -> Any:
     leaves, structure = tree_flatten(tree)
     groups: dict[Any, list[int]] = {}
     for place, leaf in enumerate(leaves):
-        groups.setdefault((leaf.shape, leaf.dtype), []).append(place)
+        groups.setdefault((leaf.shape, leaf.dtype, leaf.device), []).append(place)
     made = list(leaves)
     for places in groups.values():
         found = function(wf.stack([leaves[i] for i in places]))

@@ -14,6 +14,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.optim.transform import (
     Transform,
     as_transform,
+    beside,
     first_count,
     place_of,
     remade,
@@ -132,7 +133,8 @@ def reduce_on_plateau(
         updates, inner = transform.update(gradients, state.inner, params)
         if value is not None:
             state = rules.after(_number(op, value, state), state)
-        scaled = tree_map(lambda u: widened(u) * wf.astype(state.scale, widened(u).dtype), updates)
+        wide = tree_map(widened, updates)
+        scaled = tree_map(lambda u: u * wf.astype(beside(state.scale, u), u.dtype), wide)
         return scaled, state._replace(inner=inner)
 
     return Transform(init, update)

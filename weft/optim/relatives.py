@@ -13,6 +13,7 @@ from weft.core.common.trees import tree_map
 from weft.optim.steps import AdamState, as_decay, correction
 from weft.optim.transform import (
     Transform,
+    beside,
     by_dtype,
     first_count,
     needed,
@@ -92,7 +93,7 @@ def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tr
         mean, wide = _mean(b1, state.mean, gradients)
         largest = tree_map(lambda u, g: wf.maximum(b2 * u, wf.abs(g) + eps), state.square, wide)
         parts = by_dtype(mean, lambda dtype: correction(b1, count, dtype))
-        moved = tree_map(lambda m, u: m / (parts[m.dtype] * u), mean, largest)
+        moved = tree_map(lambda m, u: m / (beside(parts[m.dtype], m) * u), mean, largest)
         return moved, AdamState(count, mean, largest)
 
     return Transform(_first_state, update)
@@ -125,7 +126,7 @@ def scale_by_nadam(
         )
 
         def direction(g: Any, m: Any, v: Any) -> Any:
-            first, second, third = parts[m.dtype]
+            first, second, third = beside(parts[m.dtype], m)
             return (first * g + second * m) / (wf.sqrt(v / third) + eps)
 
         return tree_map(direction, wide, mean, square), NadamState(count, mean, square, product)
@@ -151,7 +152,7 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tra
         parts = by_dtype(mean, lambda t: (correction(b1, count, t), *_rectification(b2, count, t)))
 
         def direction(m: Any, v: Any) -> Any:
-            first, is_known, factor = parts[m.dtype]
+            first, is_known, factor = beside(parts[m.dtype], m)
             return m / first * wf.where(is_known, factor / (wf.sqrt(v) + eps), 1)
 
         return tree_map(direction, mean, square), AdamState(count, mean, square)

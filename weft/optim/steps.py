@@ -12,6 +12,7 @@ from weft.errors import ArgumentError
 from weft.optim.schedules import Schedule
 from weft.optim.transform import (
     Transform,
+    beside,
     by_dtype,
     first_count,
     global_norm,
@@ -77,14 +78,14 @@ def scale_by_rate(rate: Rate) -> Transform:
     found = checked_rate("scale_by_rate", rate)
     if isinstance(found, wf.Tensor) or not callable(found):
         return stateless(
-            lambda gradients, params: tree_map(lambda g: widened(g) * -found, gradients)
+            lambda gradients, params: tree_map(lambda g: widened(g) * -beside(found, g), gradients)
         )
 
     @with_state("scale_by_rate", RateState)
     def update(gradients: Any, state: RateState, params: Any = None) -> tuple[Any, Any]:
         factor = -found(state.steps)
         wide = tree_map(widened, gradients)
-        moved = tree_map(lambda g: g * wf.astype(factor, g.dtype), wide)
+        moved = tree_map(lambda g: g * wf.astype(beside(factor, g), g.dtype), wide)
         return moved, RateState(state.steps + 1)
 
     return Transform(lambda params: RateState(first_count(params)), update)
@@ -112,7 +113,7 @@ def clip_by_global_norm(limit: float) -> Transform:
         # As in torch: the small number also keeps a norm of zero from dividing.
         factor: Any = wf.minimum(bound / (global_norm(gradients) + 1e-6), 1.0)
         wide = tree_map(widened, gradients)  # in float16 a small factor would be no number
-        return tree_map(lambda g: g * wf.astype(factor, g.dtype), wide)
+        return tree_map(lambda g: g * wf.astype(beside(factor, g), g.dtype), wide)
 
     return stateless(clipped)
 
@@ -185,7 +186,7 @@ def scale_by_adam(
         parts = by_dtype(mean, lambda t: (correction(b1, count, t), correction(b2, count, t)))
 
         def direction(m: Any, v: Any) -> Any:
-            first, second = parts[m.dtype]
+            first, second = beside(parts[m.dtype], m)
             return m / first / (wf.sqrt(v / second) + eps)
 
         moved = tree_map(direction, mean, largest if keeps_largest else square)

@@ -7,7 +7,7 @@ saved like parameters, and hold the count of steps that schedules read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from operator import call
@@ -222,7 +222,23 @@ def global_norm(tree: Any) -> wf.Tensor:
     """The square root of the sum of all squares in a tree."""
     squares = [wf.sum(wf.square(_size(widened(x)))) for x in tree_leaves(tree)]
     # Joined, the sums wait for nothing but their own tensors, and run beside each other.
-    return wf.sqrt(wf.sum(wf.stack(squares))) if squares else wf.zeros(())
+    return wf.sqrt(wf.sum(stacked(squares))) if squares else wf.zeros(())
+
+
+def stacked(numbers: Sequence[Any]) -> wf.Tensor:
+    """Numbers in one tensor, where the first of them is."""
+    return wf.stack([beside(x, numbers[0]) for x in numbers])
+
+
+def beside(number: Any, tensor: Any) -> Any:
+    """A number of a state (or several) where a tensor is: parameters may be on several devices."""
+    if isinstance(number, tuple):
+        return tuple(beside(each, tensor) for each in number)
+    if not (isinstance(number, wf.Tensor) and isinstance(tensor, wf.Tensor)):
+        return number
+    mesh = tensor.sharding.mesh
+    near = number.device is tensor.device or (mesh is not None and number.device in mesh.devices)
+    return number if near or number.sharding.mesh is not None else number.to(tensor.device)
 
 
 def _size(x: Any) -> Any:
