@@ -196,3 +196,17 @@ def test_shard_map_takes_tensors_of_the_processor_to_gpus(options, compiled):
         made.append((wf.compile(step) if compiled else step)(wf.tensor(ROWS)))
         assert made[-1].sharding.mesh == mesh
     assert agree([made[0].host()], [made[1].host()], "cuda")
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_tensor_comes_back_from_a_mesh_of_gpus_to_one_of_the_processor(compiled):
+    mesh = wf.DeviceMesh("line", (2,), ("data",))
+    x = wf.shard(wf.tensor(ROWS), mesh_of("cuda"), P("data"))
+    function = lambda x: wf.sin(wf.shard(x, mesh, P(None, "data"))) + wf.arange(6.0)  # noqa: E731
+    back = (wf.compile(function) if compiled else function)(x)
+    assert back.device.name == "cpu:0"
+    assert all(isinstance(s.tensor._impl.realize(), np.ndarray) for s in back.dual.shards)
+    assert np.array_equal(back.host(), function(wf.tensor(ROWS)).host())
+    slope = wf.grad(lambda x: wf.sum(function(x)))(x)
+    assert slope.sharding.mesh == mesh_of("cuda")
+    assert np.array_equal(slope.host(), wf.cos(ROWS).host())

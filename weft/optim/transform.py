@@ -238,7 +238,7 @@ def beside(number: Any, tensor: Any) -> Any:
         return number
     mesh = tensor.sharding.mesh
     near = number.device is tensor.device or (mesh is not None and number.device in mesh.devices)
-    return number if near or number.sharding.mesh is not None else number.to(tensor.device)
+    return number if near or number.sharding.mesh is not None else wf.to(number, tensor.device)
 
 
 def _size(x: Any) -> Any:

@@ -85,13 +85,15 @@ class Reshard(Layout):
     def moved_on(self, mesh: DeviceMesh, x: Any, /, **params: Any) -> Any:
         """Lay shards of this or another mesh, or a tensor of one device, out as wanted."""
         if isinstance(x, Shards) and x.mesh != mesh:
-            x = whole_tensor(x)
+            apart, x = x.mesh.is_apart, whole_tensor(x)
+            x = to_device(x, mesh.devices[0]) if apart and not mesh.is_apart else x
         if isinstance(x, Tensor):
             x = Shards(x.type, ShardingSpec.whole(x.ndim, mesh), Pieces.everywhere(mesh, x))
         return homed(moved(x, self.target(x.spec, **params), self.name))
 
     def places(self, **params: Any) -> tuple[Device, ...] | None:
-        return first_home(params["spec"].mesh)
+        device = params.get("device")
+        return first_home(params["spec"].mesh) if device is None else (device,)
 
 
 class Spread(Reshard):
@@ -190,7 +192,11 @@ def _laid_out(op: str, tensor: Tensor, mesh: Any, spec: Any, **wishes: Any) -> T
             f"{op}: expected a DeviceMesh, got {shown(mesh)}"
             '\nhint: wf.DeviceMesh("mesh", (2, 4), ("data", "model"))'
         )
-    return call(reshard_op, (tensor,), {"spec": spec_of(op, mesh, spec, tensor, **wishes)})
+    params: dict[str, Any] = {"spec": spec_of(op, mesh, spec, tensor, **wishes)}
+    before = tensor.sharding.mesh
+    if before is not None and before.is_apart and not mesh.is_apart:
+        params["device"] = mesh.devices[0]  # of the processor, to which it comes back
+    return call(reshard_op, (tensor,), params)
 
 
 def spec_of(op: str, mesh: DeviceMesh, spec: Any, tensor: Tensor, **wishes: Any) -> ShardingSpec:

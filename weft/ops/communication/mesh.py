@@ -102,8 +102,9 @@ def wrapped(made: Shards | Tensor, device: Any = None) -> Tensor:
     """A logical tensor for shards: global shape, one handle."""
     if isinstance(made, Tensor):
         return made
-    if device is None or made.mesh.is_apart:
-        device = next(iter(made.pieces.parts.values())).device
+    first = next(iter(made.pieces.parts.values())).device
+    if device is None or made.mesh.is_apart or device.kind != first.kind:
+        device = first
     impl = TensorImpl.owned(made.type, device, MESH, made)
     impl.spec = made.spec
     return Tensor(impl)
