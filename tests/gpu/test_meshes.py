@@ -185,13 +185,17 @@ def test_functions_of_pieces_call_back(kind):
     "options", [{"manual": True}, {}, {"auto_sharding": True}], ids=["manual", "plain", "auto"]
 )
 def test_shard_map_takes_tensors_of_the_processor_to_gpus(options, compiled):
-    def body(x):
-        x = x * (1 + wf.axis_index("data")) if options.get("manual") else wf.tanh(x) + 1
-        return wf.scan(lambda c, _: (c * 2 + wf.arange(6.0), None), x, None, length=2)[0]
-
     made = []
     for kind in ("cuda", "cpu"):
         mesh = wf.DeviceMesh("line", (2,), ("data",), kind)
+
+        def body(x, mesh=mesh):
+            if options.get("manual"):
+                x = x * (1 + wf.axis_index("data"))
+            else:
+                x = x + wf.with_sharding_constraint(wf.tanh(x) + 1, P(None, "data"), mesh)
+            return wf.scan(lambda c, _: (c * 2 + wf.arange(6.0), None), x, None, length=2)[0]
+
         step = wf.shard_map(body, mesh, P("data"), P("data"), **options)
         made.append((wf.compile(step) if compiled else step)(wf.tensor(ROWS)))
         assert made[-1].sharding.mesh == mesh

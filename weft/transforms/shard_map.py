@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import wraps
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,6 @@ from weft.ops.communication.transfer import carry_out, permuted, varied
 from weft.ops.control.graph_call import GraphCall
 from weft.ops.families import CollectiveOperation
 from weft.ops.named_axis import axis_gather_op, axis_index_op
-from weft.ops.placement import to_device
 from weft.ops.view.reshape import expand_dims
 
 if TYPE_CHECKING:
@@ -97,8 +95,7 @@ def shard_map(
         specs = spread_specs(in_specs, args, keywords)
         if by_hand:
             return _by_hand(function, mesh, tensors, structure, specs, out_specs)
-        traced, shape = trace_tree(function, args, keywords, "shard_map")
-        traced = _moved_to(mesh, traced)
+        traced, shape = _traced(function, mesh, tensors, structure, specs)
         solution = None
         if chosen:
             result = tree_unflatten(shape, range(len(traced.outputs)))
@@ -114,18 +111,25 @@ def shard_map(
     return mapped
 
 
-def _moved_to(mesh: DeviceMesh, traced: Trace) -> Trace:
-    """A graph whose operands will be moved to a mesh, with its calls and constants there too."""
+def _traced(
+    function: Callable[..., Any],
+    mesh: DeviceMesh,
+    tensors: list[Tensor],
+    structure: Any,
+    specs: list[Any],
+) -> Any:
+    """The graph of a function, and its result's structure; operands are on the mesh already."""
     if not mesh.is_apart:
-        return traced
-    home = home_of(mesh, (), ())
-    for device in {node.device for node in traced.inputs}.difference(mesh.devices):
-        traced = relocated(traced, device, home)
-    captures = (
-        x if x.device in mesh.devices or x.sharding.mesh is not None else to_device(x, home)
-        for x in traced.captures
-    )
-    return replace(traced, captures=tuple(captures))
+        args, keywords = tree_unflatten(structure, tensors)
+        return trace_tree(function, args, keywords, "shard_map")
+    near = (x.device for x in tensors if x.device in mesh.devices)
+    moved = [
+        x if spec is None or x.sharding.mesh == mesh else x.type
+        for x, spec in zip(tensors, specs, strict=True)
+    ]
+    args, keywords = tree_unflatten(structure, moved)
+    with default_device(next(near, home_of(mesh, (), ()))):
+        return trace_tree(function, args, keywords, "shard_map")
 
 
 def _solved(
