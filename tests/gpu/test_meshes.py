@@ -214,3 +214,13 @@ def test_a_tensor_comes_back_from_a_mesh_of_gpus_to_one_of_the_processor(compile
     slope = wf.grad(lambda x: wf.sum(function(x)))(x)
     assert slope.sharding.mesh == mesh_of("cuda")
     assert np.array_equal(slope.host(), wf.cos(ROWS).host())
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_mesh_of_the_processor_takes_what_lies_on_a_gpu(compiled):
+    def spread(x):
+        return wf.shard(x, mesh_of("cpu"), P("data")) * 2
+
+    found = (wf.compile(spread) if compiled else spread)(wf.tensor(ROWS, device="cuda:1"))
+    assert found.device.kind == "cpu" and {s.tensor.device.kind for s in found.dual} == {"cpu"}
+    assert np.array_equal(found.host(), 2 * ROWS)

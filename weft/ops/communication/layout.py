@@ -85,9 +85,10 @@ class Reshard(Layout):
     def moved_on(self, mesh: DeviceMesh, x: Any, /, **params: Any) -> Any:
         """Lay shards of this or another mesh, or a tensor of one device, out as wanted."""
         if isinstance(x, Shards) and x.mesh != mesh:
-            apart, x = x.mesh.is_apart, whole_tensor(x)
-            x = to_device(x, mesh.devices[0]) if apart and not mesh.is_apart else x
+            x = whole_tensor(x)
         if isinstance(x, Tensor):
+            gone = x.device.kind != "cpu" and not mesh.is_apart
+            x = to_device(x, mesh.devices[0]) if gone else x
             x = Shards(x.type, ShardingSpec.whole(x.ndim, mesh), Pieces.everywhere(mesh, x))
         return homed(moved(x, self.target(x.spec, **params), self.name))
 
@@ -193,8 +194,7 @@ def _laid_out(op: str, tensor: Tensor, mesh: Any, spec: Any, **wishes: Any) -> T
             '\nhint: wf.DeviceMesh("mesh", (2, 4), ("data", "model"))'
         )
     params: dict[str, Any] = {"spec": spec_of(op, mesh, spec, tensor, **wishes)}
-    before = tensor.sharding.mesh
-    if before is not None and before.is_apart and not mesh.is_apart:
+    if tensor.device.kind != "cpu" and not mesh.is_apart:
         params["device"] = mesh.devices[0]  # of the processor, to which it comes back
     return call(reshard_op, (tensor,), params)
 
