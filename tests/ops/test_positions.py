@@ -13,8 +13,9 @@ import weft as wf
 
 PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 NAMESPACES = {"": (wf, np), "linalg": (wf.linalg, np.linalg), "fft": (wf.fft, np.fft)}
-# Sums take `keepdims` after the axis; frequencies have a dtype here.
-OTHERWISE = frozenset("sum prod mean std var nansum nanprod nanmean fftfreq rfftfreq".split())
+# Sums take `keepdims` after the axis; frequencies have a dtype here; the bounds of `clip` are `min`
+# and `max` by position, of which NumPy's `a_min` and `a_max` are other names.
+OTHERWISE = frozenset("sum prod mean std var nansum nanprod nanmean fftfreq rfftfreq clip".split())
 CALLS: list[Any] = [  # among them such as NumPy's own signatures are not told of
     lambda xp, x: xp.zeros((2, 3), "int32"),
     lambda xp, x: xp.ones(4, bool),
@@ -34,6 +35,7 @@ CALLS: list[Any] = [  # among them such as NumPy's own signatures are not told o
     lambda xp, x: xp.flip(x, 0),
     lambda xp, x: xp.repeat(x, 3, 1),
     lambda xp, x: xp.cumsum(x, 1, "float32"),
+    lambda xp, x: xp.clip(x, -0.5, 0.5),
     lambda xp, x: xp.diff(x, 1, 0, 0.0, 1.0),
     lambda xp, x: xp.tensordot(x, x, ((0, 1), (0, 1))),
     lambda xp, x: xp.searchsorted(x[0], x[1], "right"),
