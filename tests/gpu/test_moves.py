@@ -160,6 +160,11 @@ def test_gradients_are_where_their_weights_are():
     assert [x.device.name for x in slopes] == ["cpu:0", "cuda:0", "cuda:1"]
 
 
+def test_a_loop_over_several_devices_is_named_as_such():
+    step = wf.compile(lambda x: spread_loop(x, *PLACES["there"]))
+    assert "scan over several devices" in step.explain(wf.tensor(ROWS))
+
+
 def test_the_tape_goes_through_a_move():
     x = wf.tensor(ROWS)
     x.requires_grad = True

@@ -17,7 +17,7 @@ from weft.core.common.trees import PyTreeDef, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
-from weft.core.sharding.pieces import Pieces, Shards, home_of
+from weft.core.sharding.pieces import Pieces, Shards, home_at
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import Recorder
@@ -82,7 +82,7 @@ def _input(recorder: Recorder, node: OutputRefs, spec: ShardingSpec | None) -> A
     mesh = spec.mesh
 
     def make(at: dict[str, int]) -> Tensor:
-        home = home_of(mesh, tuple(at), tuple(at.values())) if mesh.is_apart else device
+        home = home_at(mesh, at) if mesh.is_apart else device
         return recorder.input(TensorType(spec.local_shape(kind.shape, at), kind.dtype), home)
 
     return Shards(kind, spec, Pieces.build(mesh, spec.varying, make))

@@ -84,7 +84,8 @@ class _Single:
             return execute(self.node, tuple(arrays))
 
     def explain(self, loops: bool) -> str:
-        return f"{self.node.name} to {self.node.device}"
+        where = f"to {self.node.device}" if self.node.op.moves else "over several devices"
+        return f"{self.node.name} {where}"
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def copied(data: Array, device: Device) -> Tensor:
 
 
 def placed(data: Array, device: Device) -> Tensor:
+    """An array that nobody else holds, as a tensor of a device."""
     if device.kind == "cpu":
         client(device)
         return wrap(data, device)

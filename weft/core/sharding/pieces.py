@@ -113,11 +113,16 @@ def home_of(mesh: DeviceMesh, axes: MeshAxes, at: Coordinates) -> Device:
     raise lost(mesh)
 
 
+def home_at(mesh: DeviceMesh, at: Mapping[str, int]) -> Device:
+    """The same for coordinates by axis."""
+    return home_of(mesh, tuple(at), tuple(at.values()))
+
+
 def at_home(mesh: DeviceMesh, at: Mapping[str, int], tensor: Any) -> Any:
     """A tensor on the device that holds pieces at these coordinates."""
     if not mesh.is_apart:
         return tensor
-    return FUNCTIONS["to_device"](tensor, home_of(mesh, tuple(at), tuple(at.values())))
+    return FUNCTIONS["to_device"](tensor, home_at(mesh, at))
 
 
 for _cached in (_shares, local_places, local_coordinates, home_of):

@@ -13,7 +13,7 @@ from weft.core.common.factors import Factors
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.spec import DeviceMesh, ShardingSpec
 from weft.core.common.types import Shape, TensorType
-from weft.core.sharding.pieces import Pieces, Shards, at_home, home_of, is_local, local_coordinates
+from weft.core.sharding.pieces import Pieces, Shards, at_home, home_at, is_local, local_coordinates
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Tangents, call, call_multiple
 from weft.ops.communication.layout import first_home, reshard_op
@@ -38,7 +38,7 @@ class TakeApart(CollectiveOperation):
         spec: ShardingSpec = params["spec"]
         if spec.mesh is None or not spec.mesh.is_apart:
             return None
-        return tuple(home_of(spec.mesh, tuple(at), tuple(at.values())) for at in places(spec))
+        return tuple(home_at(spec.mesh, at) for at in places(spec))
 
     def communicate(self, x: Any, **params: Any) -> tuple[Tensor, ...]:
         spec: ShardingSpec = params["spec"]
