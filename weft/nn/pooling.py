@@ -51,7 +51,10 @@ class _MaxPool(_Pool):
     def __call__(self, x: Any) -> wf.Tensor:
         """Maxima of windows of (N, C, space…), or of one example without N."""
         pool = (wf.max_pool1d, wf.max_pool2d, wf.max_pool3d)[self.rank - 1]
-        return pool(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+        found: wf.Tensor = pool(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
+        )
+        return found
 
 
 class _AvgPool(_Pool):

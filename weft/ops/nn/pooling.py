@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -173,31 +173,6 @@ def _floats(op: str, x: Tensor) -> Tensor:
     return x
 
 
-@overload
-def max_pool1d(
-    x: Any,
-    window: Any,
-    stride: Any = ...,
-    padding: Any = ...,
-    dilation: Any = ...,
-    ceil_mode: bool = ...,
-    return_indices: Literal[False] = ...,
-) -> Tensor: ...
-
-
-@overload
-def max_pool1d(
-    x: Any,
-    window: Any,
-    stride: Any = ...,
-    padding: Any = ...,
-    dilation: Any = ...,
-    ceil_mode: bool = ...,
-    *,
-    return_indices: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-
-
 @public
 def max_pool1d(
     x: Any,
@@ -221,31 +196,6 @@ def max_pool1d(
     )
 
 
-@overload
-def max_pool2d(
-    x: Any,
-    window: Any,
-    stride: Any = ...,
-    padding: Any = ...,
-    dilation: Any = ...,
-    ceil_mode: bool = ...,
-    return_indices: Literal[False] = ...,
-) -> Tensor: ...
-
-
-@overload
-def max_pool2d(
-    x: Any,
-    window: Any,
-    stride: Any = ...,
-    padding: Any = ...,
-    dilation: Any = ...,
-    ceil_mode: bool = ...,
-    *,
-    return_indices: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-
-
 @public
 def max_pool2d(
     x: Any,
@@ -260,31 +210,6 @@ def max_pool2d(
     return _max_pool(
         "max_pool2d", 2, x, window, stride, padding, dilation, ceil_mode, return_indices
     )
-
-
-@overload
-def max_pool3d(
-    x: Any,
-    window: Any,
-    stride: Any = ...,
-    padding: Any = ...,
-    dilation: Any = ...,
-    ceil_mode: bool = ...,
-    return_indices: Literal[False] = ...,
-) -> Tensor: ...
-
-
-@overload
-def max_pool3d(
-    x: Any,
-    window: Any,
-    stride: Any = ...,
-    padding: Any = ...,
-    dilation: Any = ...,
-    ceil_mode: bool = ...,
-    *,
-    return_indices: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
 
 
 @public
