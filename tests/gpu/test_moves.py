@@ -12,8 +12,19 @@ from weft.errors import DeviceError, DeviceMismatchError
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(5, 4)).astype(np.float32)
 WEIGHTS = [RNG.normal(size=s).astype(np.float32) for s in ((4, 3), (3, 6), (6,))]
-PLACES = {"here": ("cpu", "cpu:1", "cpu"), "there": ("cuda:0", "cuda:1", "cpu")}
-OTHERS = ("cuda:0", "cpu", "cuda:1")
+HERE = ("cpu", "cpu:1", "cpu")
+
+
+@pytest.fixture
+def second(gpus) -> str:
+    """Another GPU, if there is one."""
+    return f"cuda:{len(gpus) > 1:d}"
+
+
+@pytest.fixture
+def there(second) -> tuple[str, ...]:
+    """Places like `HERE`, on GPUs."""
+    return ("cuda:0", second, "cpu")
 
 
 def there_and_back(x, a, b, home):
@@ -139,29 +150,30 @@ def results(function, places):
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_over_several_devices_give_the_bits_of_one(name, compiled):
+def test_programs_over_several_devices_give_the_bits_of_one(name, compiled, there):
     def run(x, *places):
         function = lambda v: PROGRAMS[name](v, *places)  # noqa: E731
         return (wf.compile(function) if compiled else function)(x)
 
-    assert agree(results(run, PLACES["there"]), results(run, PLACES["here"]), "cuda")
+    assert agree(results(run, there), results(run, HERE), "cuda")
 
 
 @pytest.mark.parametrize(
     "name", [n for n in PROGRAMS if "hands on" in n or "again" in n or n == "numbers"]
 )
-def test_programs_begin_on_a_gpu_too(name):
+def test_programs_begin_on_a_gpu_too(name, second):
     function = wf.compile(PROGRAMS[name], static_argnums=(1, 2, 3))
-    assert agree(results(function, OTHERS), results(function, ("cpu:1", "cpu:2", "cpu")), "cuda")
+    others = ("cuda:0", "cpu", second)
+    assert agree(results(function, others), results(function, ("cpu:1", "cpu:2", "cpu")), "cuda")
 
 
-def test_gradients_are_where_their_weights_are():
-    _, slopes = layers(wf.tensor(ROWS), *PLACES["there"])
-    assert [x.device.name for x in slopes] == ["cpu:0", "cuda:0", "cuda:1"]
+def test_gradients_are_where_their_weights_are(there, second):
+    _, slopes = layers(wf.tensor(ROWS), *there)
+    assert [x.device.name for x in slopes] == ["cpu:0", "cuda:0", second]
 
 
-def test_a_loop_over_several_devices_is_named_as_such():
-    step = wf.compile(lambda x: spread_loop(x, *PLACES["there"]))
+def test_a_loop_over_several_devices_is_named_as_such(there):
+    step = wf.compile(lambda x: spread_loop(x, *there))
     assert "scan over several devices" in step.explain(wf.tensor(ROWS))
 
 
@@ -227,7 +239,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_take_parameters_of_several_devices(name):
+def test_optimizers_take_parameters_of_several_devices(name, second):
     optimizer, average = OPTIMIZERS[name](wf.optim), wf.optim.ema(0.9, warmup=True)
 
     def trained(places):
@@ -240,4 +252,5 @@ def test_optimizers_take_parameters_of_several_devices(name):
         assert all(x.device.name == d for d in places for x in (weights[d], mean.value[d]))
         return [x.host() for each in (weights, mean.value) for x in each.values()]
 
-    assert agree(trained(("cuda:0", "cuda:1")), trained(("cpu:0", "cpu:1")), "cuda")
+    others = ("cuda:0", "cpu:0" if second == "cuda:0" else second)
+    assert agree(trained(others), trained(("cpu:0", "cpu:1")), "cuda")

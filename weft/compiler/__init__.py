@@ -74,6 +74,7 @@
 | `emit_fused` | fused multiply-add where a processor has none |
 | `emit_held` | loads whose index a bound holds back |
 | `emit_alternate` | loads and stores of every other element, two at once |
+| `squares`, `emit_squares` | small matrices that a warp of a GPU multiplies; in LLVM IR |
 | `emit_stream` | stores of large results past the caches |
 | `emit_lanes` | values combined, and the lanes of a vector |
 | `emit_scale` | products by powers of two, where one instruction takes them |

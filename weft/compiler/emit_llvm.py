@@ -14,6 +14,7 @@ from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
 from weft.compiler.emit_scope import VECTOR, Memory, Operand, Place, Scope, reads_of
+from weft.compiler.emit_squares import multiply_squares
 from weft.compiler.emit_stream import LINE, fills_lines, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
@@ -25,6 +26,7 @@ from weft.compiler.loops import (
     Kernel,
     Loop,
     Reduce,
+    Squares,
     Statement,
     Store,
     Tiles,
@@ -98,6 +100,8 @@ def _written(
             found.add(("local", statement.local))
         elif isinstance(statement, Tiles):
             found.add(("local", statement.sums))
+        elif isinstance(statement, Squares):
+            found |= {("local", number) for number in statement.sums}
         else:
             inner = memo.get(id(statement))
             if inner is None:
@@ -176,6 +180,9 @@ class _Function:
             write = multiply_pairs if statement.pairs else multiply
             write(self.values, self.dialect.native, statement)
             self.scopes.forget_one(("local", statement.sums))
+        elif isinstance(statement, Squares):
+            multiply_squares(self.values, statement)
+            self.scopes.forget(frozenset(("local", number) for number in statement.sums))
         elif isinstance(statement, Ahead):
             self.values.ahead(statement.source)
         elif isinstance(statement, Reduce):

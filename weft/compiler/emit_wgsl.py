@@ -16,6 +16,7 @@ from weft.compiler.loops import (
     Assign,
     Kernel,
     Loop,
+    Squares,
     Statement,
     Store,
     Tiles,
@@ -101,7 +102,7 @@ class _Shader:
                 self.assign(statement, depth)
             elif isinstance(statement, When):
                 self.nested(f"if ({self.value(statement.condition, depth)})", statement.body, depth)
-            elif isinstance(statement, Tiles):
+            elif isinstance(statement, Tiles | Squares):
                 raise UnsupportedError(f"kernel {self.kernel.name}: tiles, in a shader")
             elif not isinstance(statement, Ahead):
                 assert isinstance(statement, Loop), "a reduction that was not scheduled"

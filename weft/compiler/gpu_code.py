@@ -10,10 +10,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.compiler.emit_ptx import emit_ptx, gpu_target
+from weft.compiler.emit_squares import SQUARED
 from weft.compiler.emit_wgsl import emit_wgsl
 from weft.compiler.loops import Kernel
 from weft.compiler.passes.items import Limits
-from weft.compiler.pipeline_gpu import CUDA, WEBGPU
+from weft.compiler.pipeline_gpu import CUDA, OLDER, WEBGPU
 from weft.compiler.show import fingerprint
 from weft.errors import UnsupportedDTypeError, UnsupportedError
 from weft.runtime.cpu.code_cache import key_of
@@ -26,11 +27,11 @@ _loaded: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 class Language:
     """What kernels are written in.
 
-    `admit` gives a kernel that can be written for a device, or raises what the device lacks; `key`
-    names code for certain kernels, where a device keeps it.
+    `limits` are those of a device; `admit` gives a kernel that can be written for it, or raises
+    what it lacks; `key` names code for certain kernels, where a device keeps it.
     """
 
-    limits: Limits
+    limits: Callable[[Any], Limits]
     admit: Callable[[Any, Kernel], Kernel]
     key: Callable[[str, Any], str]
     emit: Callable[[Sequence[Kernel], Any], str]
@@ -52,6 +53,14 @@ def functions_of(gpu: Driver, kernels: Sequence[Kernel]) -> list[Any]:
         key = language.key("\n".join(new), gpu)
         known |= zip(new, gpu.compiled(named, key, language.emit), strict=True)
     return [known[key] for key in keys]
+
+
+def _with_squares(gpu: Any) -> Limits:
+    return CUDA if gpu.capability >= SQUARED else OLDER
+
+
+def _shaders(gpu: Any) -> Limits:
+    return WEBGPU
 
 
 def _every_kernel(gpu: Driver, kernel: Kernel) -> Kernel:
@@ -96,6 +105,6 @@ def _key(kernel: Kernel) -> str:
 
 
 _LANGUAGES = {
-    "cuda": Language(CUDA, _every_kernel, _kept_ptx, _ptx),
-    "webgpu": Language(WEBGPU, _shader, _kept_wgsl, _wgsl),
+    "cuda": Language(_with_squares, _every_kernel, _kept_ptx, _ptx),
+    "webgpu": Language(_shaders, _shader, _kept_wgsl, _wgsl),
 }

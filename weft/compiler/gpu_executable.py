@@ -42,7 +42,7 @@ class GpuExecutable(Executable):
         with clock("lower"):
             language = language_of(self._gpu)
             admit = functools.partial(language.admit, self._gpu)
-            self.program: GpuProgram = plan(trace, language.limits, admit)
+            self.program: GpuProgram = plan(trace, language.limits(self._gpu), admit)
             self._slots = {block: k for k, block in enumerate(self.program.memory())}
             if self.program.status is not None:
                 self._slots.setdefault(self.program.status, len(self._slots))

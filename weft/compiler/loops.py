@@ -4,7 +4,7 @@
     buffer    := name dtype mode                  memory given by the caller: read, write or update
     local     := name dtype lanes length          a register, a vector of lanes, or a small array;
                                                   or an array that the threads of a block share
-    statement := loop | reduce | store | assign | when | tiles | ahead
+    statement := loop | reduce | store | assign | when | tiles | squares | ahead
     loop      := for variable in start .. stop by step, kind: statements
     kind      := serial | parallel | vector | unroll | block | thread
     reduce    := over (variable < extent)…, lanes: statements, then local = combine(value)…
@@ -12,6 +12,7 @@
     assign    := local[position] = value
     when      := if value: statements
     tiles     := sums[…] += left[…] · right[…]    blocks of local arrays, multiplied as matrices
+    squares   := sums… += left[…] · right[…]     arrays that threads share, multiplied by a warp
     ahead     := load or get                      read soon: a cache may fetch it by now
     value     := instruction(values…) of a dtype  a point of a hash-consed graph
     index     := a value of dtype int64           counted in elements from the buffer's first
@@ -323,6 +324,38 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Panel:
+    """Points of one factor in an array that threads share, each at the points of a depth.
+
+    Element k of point p is at `start` + p · `across` + k · `along`; one of both steps is 1.
+    """
+
+    array: int
+    start: Value
+    across: int
+    along: int
+
+
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """The threads of a warp multiply two panels as matrices, and each adds its share to its sums.
+
+    `sums` are kept registers of a thread, row by row, each of 1 or 2 adjacent columns: `rows` of
+    them, 8 apart, and every fourth pair of columns. Thread `lane` of 32 begins at row lane // 4 and
+    column 2 · (lane % 4). Products of narrow floats are added up in float32 as the instruction does
+    it; of float64, each in order by `fma`; integers wrap.
+    """
+
+    sums: tuple[int, ...]
+    rows: int
+    left: Panel
+    right: Panel
+    depth: int
+    lane: Value
+    body: ClassVar[tuple[Statement, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """Something in memory will be read soon: it changes nothing, and any index does."""
 
@@ -330,7 +363,7 @@ class Ahead:
     body: ClassVar[tuple[Statement, ...]] = ()
 
 
-Statement: TypeAlias = Loop | Reduce | Store | Assign | When | Tiles | Ahead
+Statement: TypeAlias = Loop | Reduce | Store | Assign | When | Tiles | Squares | Ahead
 
 
 @dataclass(frozen=True)
@@ -402,6 +435,8 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
         return extents + tuple(v for part in statement.parts for v in part.values)
     if isinstance(statement, Tiles):
         return (*statement.places, statement.groups)
+    if isinstance(statement, Squares):
+        return (statement.left.start, statement.right.start, statement.lane)
     if isinstance(statement, Ahead):
         return (statement.source,)
     return (statement.condition,)

@@ -20,6 +20,7 @@ from weft.compiler.loops import (
     Loop,
     Part,
     Reduce,
+    Squares,
     Statement,
     Store,
     Tiles,
@@ -166,6 +167,9 @@ def revise_one(statement: Statement, change: Change) -> Statement:
     if isinstance(statement, Tiles):
         sums, left, right = _all(statement.places, change)
         return replace(statement, places=(sums, left, right), groups=change(statement.groups))
+    if isinstance(statement, Squares):
+        one, other = (replace(x, start=change(x.start)) for x in (statement.left, statement.right))
+        return replace(statement, left=one, right=other, lane=change(statement.lane))
     if isinstance(statement, Ahead):
         return Ahead(change(statement.source))
     condition = change(statement.condition)
@@ -255,6 +259,13 @@ def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
             named = (statement.sums, statement.left, statement.right)
             sums, left, right = (numbers.get(n, n) for n in named)
             statement = replace(statement, sums=sums, left=left, right=right)
+        elif isinstance(statement, Squares):
+            own = tuple(numbers.get(n, n) for n in statement.sums)
+            one, other = (
+                replace(x, array=numbers.get(x.array, x.array))
+                for x in (statement.left, statement.right)
+            )
+            statement = replace(statement, sums=own, left=one, right=other)
         inner = statement.body
         made.append(with_body(statement, renamed(inner, numbers)) if inner else statement)
     return tuple(made)
@@ -285,6 +296,8 @@ def assigned_locals(statements: Iterable[Statement]) -> set[int]:
             found.update(t for part in statement.parts for t in part.targets)
         elif isinstance(statement, Tiles):
             found.add(statement.sums)
+        elif isinstance(statement, Squares):
+            found.update(statement.sums)
     return found
 
 
@@ -292,8 +305,12 @@ def read_locals(statements: Iterable[Statement]) -> set[int]:
     """The locals that statements read."""
     inside = tuple(statements)
     found = {x.data for x in leaves_in(inside) if x.op == "get"}
-    tiles = [s for s in every(inside) if isinstance(s, Tiles)]
-    return found.union(*((s.sums, s.left, s.right) for s in tiles))
+    for s in every(inside):
+        if isinstance(s, Tiles):
+            found |= {s.sums, s.left, s.right}
+        elif isinstance(s, Squares):
+            found |= {*s.sums, s.left.array, s.right.array}
+    return found
 
 
 def stored_buffers(statements: Iterable[Statement]) -> set[int]:

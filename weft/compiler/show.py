@@ -17,6 +17,7 @@ from weft.compiler.loops import (
     Kernel,
     Loop,
     Reduce,
+    Squares,
     Statement,
     Store,
     Tiles,
@@ -94,6 +95,13 @@ class _Text:
             sign, size = "=" if statement.fresh else "+=", f"{statement.rows}x{statement.columns}"
             kind = "pairs" if statement.pairs else "tiles"
             return f"{kind} {size} {sums} {sign} {left} . {right}, {self.text(statement.groups)}"
+        if isinstance(statement, Squares):
+            left, right = (
+                f"t{p.array}[{self.text(p.start)} by {p.across}, {p.along}]"
+                for p in (statement.left, statement.right)
+            )
+            sums = f"{statement.rows} rows of t{statement.sums[0]}..t{statement.sums[-1]}"
+            return f"squares {sums} += {left} . {right}, {statement.depth}"
         if isinstance(statement, Ahead):
             return f"ahead {self.text(statement.source)}"
         return f"when {self.text(statement.condition)}:"
@@ -200,4 +208,7 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
         s = statement
         names = f"{s.sums} {s.left} {s.right}"
         return f"tiles {names} {s.rows} {s.columns} {s.fresh} {s.pairs} {own}"
+    if isinstance(statement, Squares):
+        panels = [(p.array, p.across, p.along) for p in (statement.left, statement.right)]
+        return f"squares {statement.sums} {statement.rows} {statement.depth} {panels} {own}"
     return f"ahead {own}" if isinstance(statement, Ahead) else f"when {own}"

@@ -27,6 +27,7 @@ from weft.compiler.loops import (
     Loop,
     Part,
     Reduce,
+    Squares,
     Statement,
     Store,
     Tiles,
@@ -36,6 +37,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.polynomial import known
+from weft.compiler.squares import shape_of
 from weft.core.common.dtypes import bfloat16
 
 _ARITY = {
@@ -108,6 +110,8 @@ class _Checker:
                 self.assign(statement)
             elif isinstance(statement, Tiles):
                 self.tiles(statement)
+            elif isinstance(statement, Squares):
+                self.squares(statement)
             elif isinstance(statement, Ahead):
                 self.ensure(statement.source.op in ("load", "get"), "ahead is what memory holds")
             else:
@@ -227,6 +231,26 @@ class _Checker:
         self.ensure(sizes, f"tiles of {tiles.rows} rows and {tiles.columns} columns", tiles)
         for x in expressions(tiles):
             self.ensure(x.dtype == INDEX, "places and numbers of groups are int64", x)
+
+    def squares(self, squares: Squares) -> None:
+        """Shared arrays, kept registers for whole squares, outside of vector loops."""
+        self.ensure(self.lanes == 0, "squares inside a vector loop", squares)
+        panels = (squares.left, squares.right)
+        arrays = [self.local(panel.array) for panel in panels]
+        self.ensure(all(a.shared for a in arrays), "squares of arrays that nobody shares", squares)
+        sums = [self.local(number) for number in squares.sums]
+        self.ensure(all(s.kept and not s.length for s in sums), "sums that are not kept", squares)
+        shape = shape_of(arrays[0].dtype)
+        kinds = (arrays[1].dtype, *(s.dtype for s in sums))
+        fits = shape is not None and set(kinds) == {arrays[0].dtype, shape.sums}
+        self.ensure(fits, f"squares of {arrays[0].dtype} summed in {kinds[-1]}", squares)
+        assert shape is not None
+        pairs = sum(s.lanes for s in sums) // (2 * squares.rows)
+        whole = squares.rows % (shape.rows // 8) == squares.depth % shape.depth == 0
+        count = len(sums) * sums[0].lanes == 2 * squares.rows * pairs
+        self.ensure(whole and count and pairs > 0, "no whole squares", squares)
+        steps = all(1 in (p.across, p.along) for p in panels)
+        self.ensure(steps, "a panel that lies neither along its points nor its depth", squares)
 
     def spread(self, lanes: int, position: Value) -> int:
         """Lanes of an element of an array: those it holds, or one element for each lane."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.emit_cpu import emit
-from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, get
+from weft.compiler.loops import Assign, Kernel, Loop, Squares, Statement, Value, get
 from weft.compiler.rebuild import Statements, substitute, with_body
+from weft.compiler.squares import spelled
 from weft.core.common.types import Array
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.runtime import registry
@@ -174,8 +176,21 @@ def _serial(kernel: Kernel) -> Kernel:
         replace(local, shared=False, kept=False, length=threads if local.kept else local.length)
         for local in kernel.locals
     )
-    body = tuple(_plain(s, kernel, kept) for s in kernel.body)
+    body = tuple(_plain(s, kernel, kept) for s in _spelled(kernel.body, kernel))
     return replace(kernel, body=body, locals=plain)
+
+
+def _spelled(statements: Statements, kernel: Kernel) -> Statements:
+    """Statements with plain loops in the place of squares."""
+    numbers = itertools.count()
+
+    def plain(s: Statement) -> Statement:
+        if isinstance(s, Squares):
+            dtype, sums = (kernel.locals[n] for n in (s.left.array, s.sums[0]))
+            return spelled(s, dtype.dtype, sums.dtype, sums.lanes, next(numbers))
+        return with_body(s, tuple(map(plain, s.body))) if s.body else s
+
+    return tuple(map(plain, statements))
 
 
 def _plain(statement: Statement, kernel: Kernel, kept: set[int]) -> Statement:

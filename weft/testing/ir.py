@@ -24,6 +24,7 @@ from weft.compiler.loops import (
     Loop,
     Part,
     Reduce,
+    Squares,
     Statement,
     Store,
     Tiles,
@@ -33,6 +34,7 @@ from weft.compiler.loops import (
     literal,
     walk,
 )
+from weft.compiler.squares import spelled
 from weft.core.common.dtypes import bfloat16
 from weft.core.common.types import Array
 from weft.testing.instructions import combine, compute, fma, is_better
@@ -83,6 +85,12 @@ class _Machine:
                 self.assign(statement)
             elif isinstance(statement, Tiles):
                 self.tiles(statement)
+            elif isinstance(statement, Squares):
+                sums, factors = (
+                    self.kernel.locals[n] for n in (statement.sums[0], statement.left.array)
+                )
+                given = (factors.dtype, sums.dtype, sums.lanes, 0)
+                self.run((spelled(statement, *given),))
             elif isinstance(statement, When):
                 self.when(statement)
 

@@ -35,7 +35,8 @@
 | `convolve_places` | many places: features and neighbouring places in registers |
 | `convolve_window` | few places under a large window, such as gradients of kernels |
 | `blocks` | kernels for the blocks and threads of a GPU |
-| `blocks_product`, `blocks_slab` | products in tiles, one for a block; factors in shared memory |
+| `blocks_product`, `blocks_tile` | products in tiles, one for a block; what its threads do |
+| `blocks_squares`, `blocks_slab` | tiles by small matrices; factors in shared memory |
 | `blocks_turned` | elements read along another axis: squares through shared memory |
 | `blocks_updates` | updates in order, shared out among threads |
 | `cooperate` | one reduction by all threads of a block |

@@ -1,67 +1,42 @@
-"""A product of matrices by the blocks and threads of a GPU: each block computes a tile of results.
+"""Products of matrices for a GPU: which of them go by tiles, by which ones, and in how many pieces.
 
-Its threads copy a slab of both factors, a few points of the depth, to shared memory, computing what
-the factors are made of on the way. Each thread then takes all products of its own results from
-there, while the next slab is on its way to its registers. Every result is one thread's, which takes
-products in the order of the depth, in chains of PIECE: the bits are those of `chains`.
+Factors that warps can multiply as matrices go that way (`blocks_squares`), others by the products
+of each thread (`blocks_tile`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial, reduce
+from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 
 from weft.compiler.loops import (
-    BOOL,
     PIECE,
     Assign,
     Buffer,
     Kernel,
-    Local,
     Loop,
-    Statement,
     Store,
     Value,
-    When,
-    const,
     get,
-    identity_of,
     integer,
     load,
     value,
 )
-from weft.compiler.passes.accumulate import multiplied
-from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
-from weft.compiler.passes.contract_match import Axis, Product, match
-from weft.compiler.passes.cooperate import Team
-from weft.compiler.passes.items import Limits, Tile, less, placed
-from weft.compiler.polynomial import (
-    add,
-    divide,
-    known,
-    multiply,
-    remainder,
-    smaller,
-    subtract,
-)
-from weft.compiler.rebuild import (
-    Scope,
-    Statements,
-    assigned_locals,
-    rename_locals,
-    substitute,
-    substitute_value,
-)
+from weft.compiler.passes import blocks_squares
+from weft.compiler.passes.blocks_slab import VECTOR, ZERO, size_of
+from weft.compiler.passes.blocks_squares import Squared, narrow_dtype
+from weft.compiler.passes.blocks_tile import Tiled
+from weft.compiler.passes.contract_match import Product, match
+from weft.compiler.passes.items import Limits, Tile
+from weft.compiler.polynomial import add, known, multiply
+from weft.compiler.rebuild import Scope, Statements, substitute_value
 
 FEWEST = 8  # products of a sum that a tile is for
+DEEP = 16  # the same for squares
 MULTIPROCESSORS = 132  # of a large GPU: fewer blocks leave some of it idle
 THREADS = 256  # of a multiprocessor: with half as many it mostly waits for memory
 MOST_PIECES = 256  # whose sums are added up by one expression
-REGISTERS = 128  # of a thread: others then fit on a multiprocessor, which hide what it waits for
-MULTIPROCESSOR = 1 << 16  # registers that it has
-HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet few banks
 
 
 def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
@@ -74,14 +49,15 @@ def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     product = match(scope)
     if product is None or not _fits(product):
         return ()
-    tile = _chosen(product, limits)
+    way = _way(product, limits)
+    tile = way.chosen(product)
     if tile is None:
         return ()
     pieces = -(-size_of(product.depth[1]) // PIECE)
     few = 2 * _blocks(product, tile) * tile.threads <= MULTIPROCESSORS * THREADS
     if few and product.is_pieced and pieces <= MOST_PIECES:
         return _parted(kernel, pieces, limits)
-    return (_Tiled(scope, product, tile, limits).kernel(),)
+    return (way.write(scope, product, tile, limits).kernel(),)
 
 
 def _fits(product: Product) -> bool:
@@ -97,26 +73,52 @@ def _fits(product: Product) -> bool:
     return several and deep and product.dtype.itemsize in (4, 8)
 
 
-def _chosen(product: Product, limits: Limits, pieces: int = 1) -> Tile | None:
-    """The tile that takes the least time, as far as that can be told."""
+@dataclass(frozen=True)
+class _Way:
+    """How tiles are multiplied, and those that a block can have."""
+
+    write: type[Tiled]
+    tiles: tuple[Tile, ...]
+
+    def chosen(self, product: Product, pieces: int = 1) -> Tile | None:
+        """The tile that takes the least time, as far as that can be told."""
+
+        def time(tile: Tile) -> float:
+            turns = -(-_blocks(product, tile) * pieces // MULTIPROCESSORS)
+            return turns * tile.rows * tile.columns / tile.rate
+
+        return min(self.tiles, key=time, default=None)
+
+
+def _way(product: Product, limits: Limits) -> _Way:
+    """By squares where that is possible."""
+    dtype = narrow_dtype(product)
+    if limits.squares and dtype is not None and size_of(product.depth[1]) >= DEEP:
+        squares = (blocks_squares.fitted(tile, dtype) for tile in limits.squares)
+        fitting = (
+            tile for tile in squares if blocks_squares.shared_bytes(tile, dtype) <= limits.shared
+        )
+        return _Way(Squared, tuple(fitting))
     itemsize = product.dtype.itemsize
-    fitting = [
-        tile
-        for tile in (tile.fitted(itemsize) for tile in limits.tiles)
-        if tile.threads <= limits.threads and _shared_bytes(tile, itemsize) <= limits.shared
-    ]
-
-    def time(tile: Tile) -> float:
-        turns = -(-_blocks(product, tile) * pieces // MULTIPROCESSORS)
-        return turns * tile.rows * tile.columns / tile.rate
-
-    return min(fitting, key=time, default=None)
+    tiles = (tile.fitted(itemsize) for tile in limits.tiles)
+    return _Way(
+        Tiled,
+        tuple(
+            tile
+            for tile in tiles
+            if tile.threads <= limits.threads and _shared_bytes(tile, itemsize) <= limits.shared
+        ),
+    )
 
 
 def _blocks(product: Product, tile: Tile) -> int:
     batches = prod(size_of(extent) for _, extent in product.batch)
     rows, columns = size_of(product.row[1]), size_of(product.column[1])
     return batches * -(-rows // tile.rows) * -(-columns // tile.columns)
+
+
+def _shared_bytes(tile: Tile, itemsize: int) -> int:
+    return 2 * tile.depth * ((tile.rows + tile.columns) * itemsize + 2 * VECTOR)
 
 
 def _parted(kernel: Kernel, pieces: int, limits: Limits) -> tuple[Kernel, Kernel]:
@@ -127,7 +129,7 @@ def _parted(kernel: Kernel, pieces: int, limits: Limits) -> tuple[Kernel, Kernel
     assert product is not None
     dtype, piece = product.dtype, scope.variable("piece")
     axes = [x for x in (*product.batch, product.row, product.column) if size_of(x[1]) > 1]
-    place = piece
+    place: Value = piece
     for variable, extent in axes:
         place = add(multiply(place, extent), variable)
     scratch = ((dtype, pieces * prod(size_of(extent) for _, extent in axes)),)
@@ -136,14 +138,15 @@ def _parted(kernel: Kernel, pieces: int, limits: Limits) -> tuple[Kernel, Kernel
         buffers = (*kernel.buffers, Buffer("sums", dtype, mode))
         return replace(made, buffers=buffers, notes={**made.notes, "scratch": scratch})
 
-    tile = _chosen(product, limits, pieces)
+    way = _way(product, limits)
+    tile = way.chosen(product, pieces)
     assert tile is not None
     alone = replace(
         product,
         batch=((piece, integer(pieces)), *product.batch),
         epilogue=(Store(number, place, get(product.target, dtype)),),
     )
-    first = _Tiled(scope, alone, tile, limits, piece).kernel()
+    first = way.write(scope, alone, tile, limits, piece).kernel()
     at = (substitute_value(place, {piece: integer(k)}) for k in range(pieces))
     sums = (load(number, index, dtype) for index in at)
     total = reduce(lambda x, y: value("add", (x, y), dtype), sums)
@@ -151,220 +154,3 @@ def _parted(kernel: Kernel, pieces: int, limits: Limits) -> tuple[Kernel, Kernel
     for variable, extent in reversed(axes):
         body = (Loop(variable, ZERO, extent, body),)
     return with_sums("write", first), with_sums("read", replace(kernel, body=body))
-
-
-def _shared_bytes(tile: Tile, itemsize: int) -> int:
-    return 2 * tile.depth * ((tile.rows + tile.columns) * itemsize + 2 * VECTOR)
-
-
-def _in_runs(thread: Value, k: int, run: int, threads: int) -> Value:
-    """The place of a thread's element k, if threads in a row have `run` elements each in turn."""
-    return add(multiply(thread, run), k // run * run * threads + k % run)
-
-
-class _Tiled:
-    """A kernel whose blocks compute a tile of a product each."""
-
-    def __init__(
-        self,
-        scope: Scope,
-        product: Product,
-        tile: Tile,
-        limits: Limits,
-        piece: Value | None = None,
-    ) -> None:
-        self.scope, self.tile = scope, tile
-        self.dtype = product.dtype
-        self.team = Team(scope, tile.threads)
-        self.group = scope.variable("group")
-        self.high = -(-size_of(product.row[1]) // tile.rows)
-        self.wide = -(-size_of(product.column[1]) // tile.columns)
-        batch = [(v, size_of(extent)) for v, extent in product.batch]
-        self.blocks = self.high * self.wide * prod(extent for _, extent in batch)
-        where = placed(batch, divide(self.group, self.high * self.wide))
-        self.product = product = _moved(product, where)
-        self.piece = None if piece is None else where[piece]  # the only one that a block takes
-        self.row = multiply(remainder(divide(self.group, self.wide), self.high), tile.rows)
-        self.column = multiply(remainder(self.group, self.wide), tile.columns)
-        self.slabs = -(-size_of(product.depth[1]) // tile.depth)
-        self.most = min(limits.lanes, VECTOR // self.dtype.itemsize)
-        lanes = min(self.most, tile.wide)
-        self.lanes = lanes if size_of(product.column[1]) % lanes == 0 else 1
-        # Past the end a product is -0.0: with it, a sum keeps each of its bits.
-        fillings = const(0, self.dtype), identity_of("add", self.dtype)
-        make = partial(Slab.of, scope, tile, self.most, product.depth)
-        self.left = make(product.left, product.row, self.row, tile.rows, fillings[0])
-        self.right = make(product.right, product.column, self.column, tile.columns, fillings[1])
-        self.sums = self._registers("sum")
-        self.is_joined = product.is_pieced and piece is None
-        self.totals = self._registers("total") if self.is_joined else self.sums
-
-    def _registers(self, name: str) -> list[list[int]]:
-        """A thread's results: vectors across the columns, for each row."""
-        made: list[list[int]] = []
-        for _ in range(self.tile.high):
-            row: list[int] = []
-            for _ in range(self.tile.wide // self.lanes):
-                self.scope.locals.append(Local(name, self.dtype, self.lanes, kept=True))
-                row.append(len(self.scope.locals) - 1)
-            made.append(row)
-        return made
-
-    def kernel(self) -> Kernel:
-        """All of it."""
-        first, steps = ZERO, PIECE // self.tile.depth
-        if self.is_joined:
-            piece = self.scope.variable("piece")
-            inner = (self._loop(multiply(piece, steps)), self.threads(self._joined))
-            main = Loop(piece, ZERO, integer(-(-self.slabs // steps)), inner)
-        else:
-            first = ZERO if self.piece is None else multiply(self.piece, steps)
-            main = self._loop(first)
-        begin = self.threads(partial(self._begin, first))
-        body = (begin, main, self.threads(self._finish))
-        loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
-        threads = self.tile.threads
-        together = MULTIPROCESSOR // (threads * REGISTERS)
-        notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": together}
-        return self.scope.kernel_with((loop,), **notes)
-
-    def threads(self, body: Callable[[Value], Statements]) -> Loop:
-        """What every thread does."""
-        return self.team.each("item", self.tile.threads, body)
-
-    def _loop(self, first: Value) -> Loop:
-        """All slabs, or those of the piece whose first one is given."""
-        slab, count = self.scope.variable("slab"), integer(self.slabs)
-        if self.product.is_pieced:
-            count = smaller(subtract(count, first), PIECE // self.tile.depth)
-        stop = integer(self.slabs) if self.piece is None else add(first, count)
-
-        def step(thread: Value) -> Statements:
-            return self._step(thread, add(first, slab), stop)
-
-        return Loop(slab, ZERO, count, (self.threads(step),))
-
-    def _begin(self, first: Value, thread: Value) -> Statements:
-        """The first slab, and sums that are 0."""
-        made: list[Statement] = []
-        for side in (self.left, self.right):
-            made += (*side.taken(thread, first), *side.put(thread, remainder(first, 2)))
-        made += self._all(self.sums, const(0, self.dtype))
-        if self.is_joined:
-            made += self._all(self.totals, identity_of("add", self.dtype))
-        return tuple(made)
-
-    def _all(self, registers: list[list[int]], x: Value) -> Statements:
-        return self._vector(lambda _: tuple(Assign(r, x) for row in registers for r in row))
-
-    def _vector(self, body: Callable[[Value], Statements]) -> Statements:
-        """Statements for one vector of columns."""
-        if self.lanes == 1:
-            return body(ZERO)
-        lane = self.scope.variable("lane")
-        return (Loop(lane, ZERO, integer(self.lanes), body(lane), "vector", self.lanes),)
-
-    def _step(self, thread: Value, slab: Value, stop: Value) -> Statements:
-        """The products of one slab, while the next one is read."""
-        after = add(slab, 1)
-        more = value("less", (after, stop), BOOL)
-        sides = (self.left, self.right)
-        taken = tuple(s for side in sides for s in side.taken(thread, after))
-        put = tuple(s for side in sides for s in side.put(thread, remainder(after, 2)))
-        return (When(more, taken), self._products(thread, remainder(slab, 2)), When(more, put))
-
-    def _products(self, thread: Value, side: Value) -> Loop:
-        depth = self.scope.variable("depth")
-        rows, columns = self._places(thread)
-
-        def products(lane: Value) -> Statements:
-            made: list[Statement] = []
-            for i, registers in zip(rows, self.sums, strict=True):
-                x = self.left.at(i, depth, side)
-                for j, total in zip(columns, registers, strict=True):
-                    y = self.right.at(add(j, lane), depth, side)
-                    made.append(Assign(total, multiplied(x, y, get(total, self.dtype))))
-            return tuple(made)
-
-        body = self._vector(products)
-        return Loop(depth, ZERO, integer(self.tile.depth), body, "unroll")
-
-    def _places(self, thread: Value) -> tuple[list[Value], list[Value]]:
-        """A thread's rows, and the first of each of its vectors of columns, inside the tile.
-
-        They are in runs of a vector each, so that the runs of neighbours lie side by side.
-        """
-        tile = self.tile
-        down, across = tile.rows // tile.high, tile.columns // tile.wide
-        high, wide = min(HIGH, down), min(WIDE, across)
-        warp, lane = divide(thread, high * wide), remainder(thread, high * wide)
-        warps = across // wide
-        i = add(multiply(divide(warp, warps), high), divide(lane, wide))
-        j = add(multiply(remainder(warp, warps), wide), remainder(lane, wide))
-        rows = [_in_runs(i, k, min(self.most, tile.high), down) for k in range(tile.high)]
-        run = min(self.most, tile.wide)
-        columns = [_in_runs(j, k, run, across) for k in range(0, tile.wide, self.lanes)]
-        return rows, columns
-
-    def _joined(self, thread: Value) -> Statements:
-        """The sums of a piece are added to those of the pieces before, and begin again."""
-
-        def join(_: Value) -> Statements:
-            made: list[Statement] = []
-            for totals, sums in zip(self.totals, self.sums, strict=True):
-                for total, found in zip(totals, sums, strict=True):
-                    both = (get(total, self.dtype), get(found, self.dtype))
-                    made.append(Assign(total, value("add", both, self.dtype)))
-                    made.append(Assign(found, const(0, self.dtype)))
-            return tuple(made)
-
-        return self._vector(join)
-
-    # -- results ---------------------------------------------------------------------------
-
-    def _finish(self, thread: Value) -> Statements:
-        """The epilogue for all results of a thread that there are."""
-        rows, columns = self._places(thread)
-        epilogue = self._in_lanes()
-        made: list[Statement] = []
-        for i, registers in zip(rows, self.totals, strict=True):
-            row = add(self.row, i)
-            inner: list[Statement] = []
-            for j, total in zip(columns, registers, strict=True):
-                column = add(self.column, j)
-                done = self._vector(partial(self._result, epilogue, row, column, total))
-                inner += self._inside(column, self.product.column, self.tile.columns, done)
-            made += self._inside(row, self.product.row, self.tile.rows, tuple(inner))
-        return tuple(made)
-
-    def _result(
-        self, epilogue: Statements, row: Value, column: Value, total: int, lane: Value
-    ) -> Statements:
-        product = self.product
-        sums = get(product.target, self.scope.locals[product.target].dtype)
-        places = {product.row[0]: row, product.column[0]: add(column, lane)}
-        return substitute(epilogue, {**places, sums: get(total, self.dtype)})
-
-    def _inside(self, place: Value, axis: Axis, points: int, body: Statements) -> Statements:
-        size = size_of(axis[1])
-        return body if size % points == 0 else (When(less(place, size), body),)
-
-    def _in_lanes(self) -> Statements:
-        """The epilogue, its registers as wide as a vector of columns."""
-        if self.lanes == 1:
-            return self.product.epilogue
-        numbers = {
-            n: self.scope.local(self.scope.locals[n].name, self.scope.locals[n].dtype, self.lanes)
-            for n in sorted(assigned_locals(self.product.epilogue))
-        }
-        return rename_locals(self.product.epilogue, numbers)
-
-
-def _moved(product: Product, where: dict[Value, Value]) -> Product:
-    """The product of the batch that a block is in."""
-    return replace(
-        product,
-        left=substitute_value(product.left, where),
-        right=substitute_value(product.right, where),
-        epilogue=substitute(product.epilogue, where),
-    )

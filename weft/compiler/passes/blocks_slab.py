@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from weft.compiler.loops import (
     Assign,
@@ -40,8 +41,8 @@ def size_of(extent: Value) -> int:
 class Slab:
     """A slab of one factor: how threads copy it, and where it lies in shared memory.
 
-    `lanes` elements are read at once, along the depth if it is `turned`. Past the last point of the
-    depth lies `filling`.
+    `lanes` elements are read at once, along the depth if it is `turned`. In shared memory the depth
+    runs fastest if it is `deep`. Past the last point of the depth lies `filling`.
     """
 
     scope: Scope
@@ -54,6 +55,8 @@ class Slab:
     threads: int
     filling: Value
     turned: bool
+    deep: bool
+    spare: int
     lanes: int
     array: int
     staged: tuple[int, ...]  # registers on the way from one memory to the other
@@ -70,26 +73,45 @@ class Slab:
         start: Value,
         points: int,
         filling: Value,
+        *,
+        deep: bool | None = False,
+        spare: int = 0,
     ) -> Slab:
-        """A factor's: by vectors of `most` if it lies along its axis, or along the depth."""
+        """A factor's: by vectors of `most` if it lies along its axis, or along the depth.
+
+        If it is not said whether it is `deep`, it lies as it is read; rows of it that are written
+        across are as far apart as their banks are, others have `spare` elements between them.
+        """
         along = runs_along(factor, axis[0])
         turned = not along and runs_along(factor, depth[0])
+        deep = turned if deep is None else deep
+        spare = spare or (VECTOR // factor.dtype.itemsize if turned and not deep else 0)
         fits = (along or turned) and points % most == tile.depth % most == 0
-        lanes = most if fits and size_of((depth if turned else axis)[1]) % most == 0 else 1
+        lanes = gcd(most, size_of((depth if turned else axis)[1])) if fits else 1
         count = -(-points * tile.depth // (lanes * tile.threads))
         staged = tuple(scope.local("staged", factor.dtype, lanes) for _ in range(count))
         made = cls(
             *(scope, factor, axis, depth, start, points, tile.depth, tile.threads),
-            *(filling, turned, lanes, len(scope.locals), staged),
+            *(filling, turned, deep, spare, lanes, len(scope.locals), staged),
         )
-        length = 2 * tile.depth * made.pitch
+        length = 2 * made.size
         scope.locals.append(Local("slab", factor.dtype, 1, length, shared=True))
         return made
 
     @property
     def pitch(self) -> int:
-        """Elements from one point of the depth to the next; apart in banks where it is turned."""
-        return self.points + (VECTOR // self.factor.dtype.itemsize if self.turned else 0)
+        """Elements from one row of the array to the next."""
+        return (self.slab if self.deep else self.points) + self.spare
+
+    @property
+    def size(self) -> int:
+        """Elements of one side of the array."""
+        return (self.points if self.deep else self.slab) * self.pitch
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Elements from one point to the next, and from one of the depth to the next."""
+        return (self.pitch, 1) if self.deep else (1, self.pitch)
 
     def taken(self, thread: Value, slab: Value) -> Statements:
         """Read a thread's elements of a slab into registers."""
@@ -105,17 +127,19 @@ class Slab:
         def give(turn: int, place: Value, depth: Value, lane: Value) -> Statements:
             here = (place, add(depth, lane)) if self.turned else (add(place, lane), depth)
             held = get(self.staged[turn], self.factor.dtype)
-            return (Assign(self.array, held, self._position(*here, side)),)
+            return (Assign(self.array, held, self.position(*here, side)),)
 
         return self._each(thread, give)
 
     def at(self, place: Value, depth: Value, side: Value) -> Value:
         """An element in shared memory."""
-        return get(self.array, self.factor.dtype, self._position(place, depth, side))
+        return get(self.array, self.factor.dtype, self.position(place, depth, side))
 
-    def _position(self, place: Value, depth: Value, side: Value) -> Value:
-        start = add(multiply(side, self.slab * self.pitch), multiply(depth, self.pitch))
-        return add(start, place)
+    def position(self, place: Value, depth: Value, side: Value) -> Value:
+        """Where an element of one side is in the array."""
+        across, along = self.steps
+        start = add(multiply(side, self.size), multiply(depth, along))
+        return add(start, multiply(place, across))
 
     def _each(
         self, thread: Value, body: Callable[[int, Value, Value, Value], Statements]

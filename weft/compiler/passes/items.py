@@ -55,17 +55,28 @@ TILES = (
 )
 
 
+SQUARES = (
+    Tile(128, 128, 8, 8, 32),
+    Tile(128, 64, 4, 8, 32, 85),
+    Tile(64, 64, 4, 8, 32, 70),
+    Tile(32, 32, 2, 4, 32, 40),
+    Tile(16, 128, 2, 8, 32, 40),
+)
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a block may use: threads, bytes of shared memory, and elements of a thread's vector.
 
-    `tiles` are those for products of matrices, the largest first.
+    `tiles` are those for products of matrices, the largest first; `squares` those for factors of
+    two bytes that warps multiply as matrices, if they can.
     """
 
     threads: int = 256
     shared: int = 48 * 1024
     lanes: int = 4
     tiles: tuple[Tile, ...] = TILES
+    squares: tuple[Tile, ...] = ()
 
 
 def placed(nest: list[tuple[Value, int]], position: Value) -> dict[Value, Value]:

@@ -189,11 +189,11 @@ def _without_steps(statements: Statements) -> Statements:
             made.extend(_without_steps(statement.body) if literal(statement.condition) else ())
         elif isinstance(statement, Reduce):
             made.extend(_reduce(statement))
-        elif isinstance(statement, Store | Assign):
-            made.append(statement)
-        else:
+        elif isinstance(statement, Loop | When):
             body = _without_steps(statement.body)
             made.extend((with_body(statement, body),) if body else ())
+        else:
+            made.append(statement)
     return tuple(made)
 
 

@@ -1,0 +1,174 @@
+"""Products of small matrices by a warp's threads, in LLVM IR for NVIDIA GPUs.
+
+Each thread holds a part of every matrix. Factors of one or two bytes come from shared memory four
+matrices at a time, turned on the way if they lie along their points; float64 element by element.
+"""
+
+from __future__ import annotations
+
+from weft.compiler.emit_text import Writer, type_of
+from weft.compiler.emit_values import Values
+from weft.compiler.loops import Panel, Squares, Value
+from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.squares import Shape, place_in, shape_of
+from weft.core.common.dtypes import float16
+
+SQUARED = (8, 0)  # the oldest compute capability that has these instructions
+_WORD = 2  # bytes that matrices of factors are counted in, when they are loaded
+
+
+def multiply_squares(values: Values, squares: Squares) -> None:
+    """Write the products of two panels."""
+    dtype = values.kernel.locals[squares.left.array].dtype
+    shape = shape_of(dtype)
+    assert shape is not None, f"squares of {dtype}"
+    sums = _Sums(values, squares, shape)
+    write = _Doubles if dtype.itemsize == 8 else _Words
+    write(values, squares, shape).products(sums)
+    sums.put()
+
+
+class _Sums:
+    """The sums of a thread as scalars: four for each square, two of a row side by side."""
+
+    def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
+        self.values, self.squares = values, squares
+        self.high = shape.rows // 8  # rows of a thread in a square
+        local = values.kernel.locals[squares.sums[0]]
+        self.kind, self.lanes = values.registers[squares.sums[0]], local.lanes
+        self.scalar = type_of(local.dtype)
+        self.found = [x for number in squares.sums for x in self._scalars(number)]
+        self.wide = len(self.found) // squares.rows  # sums of a row
+
+    def _scalars(self, number: int) -> list[str]:
+        writer, values = self.values.writer, self.values
+        held = writer.let(f"load {self.kind}, ptr {values.locals[number]}")
+        if self.lanes == 1:
+            return [held]
+        return [writer.let(f"extractelement {self.kind} {held}, i32 {k}") for k in range(2)]
+
+    def places(self, i: int, j: int) -> list[int]:
+        """Which sums are of square (i, j)."""
+        rows = range(i * self.high, (i + 1) * self.high)
+        return [row * self.wide + 2 * j + k for row in rows for k in range(2)]
+
+    def put(self) -> None:
+        """Write them to their registers."""
+        writer = self.values.writer
+        for k, number in enumerate(self.squares.sums):
+            parts = self.found[k * self.lanes : (k + 1) * self.lanes]
+            held = parts[0]
+            if self.lanes > 1:
+                held = "undef"
+                for lane, part in enumerate(parts):
+                    one = f"{self.scalar} {part}, i32 {lane}"
+                    held = writer.let(f"insertelement {self.kind} {held}, {one}")
+            writer.do(f"store {self.kind} {held}, ptr {self.values.locals[number]}")
+
+
+class _Words:
+    """Factors of one or two bytes."""
+
+    def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
+        self.values, self.squares, self.shape = values, squares, shape
+        self.dtype = values.kernel.locals[squares.left.array].dtype
+        self.unit = _WORD // self.dtype.itemsize  # elements of one that is loaded
+        lane = squares.lane
+        inside, matrix = remainder(lane, 8), divide(lane, 8)
+        self.left = self._pointer(squares.left, inside, remainder(matrix, 2), divide(matrix, 2))
+        self.right = self._pointer(squares.right, inside, divide(matrix, 2), remainder(matrix, 2))
+
+    def _pointer(self, panel: Panel, inside: Value, down: Value, deep: Value) -> str:
+        """Where the row of a matrix begins that a thread's address is for."""
+        values = self.values
+        point, depth = multiply(down, 8), multiply(deep, 8 * self.unit)
+        if panel.along == 1:
+            point = add(point, inside)
+        else:
+            depth = add(depth, inside)
+        place = values.place_of(("local", panel.array))
+        return values.address(place, values.scalar(place_in(panel, point, depth)))[0]
+
+    def products(self, sums: _Sums) -> None:
+        """All of them, an instruction's depth after the other."""
+        high, wide = self.squares.rows // 2, sums.wide // 2
+        for k in range(0, self.squares.depth, self.shape.depth):
+            rows = [self._loaded(self.squares.left, self.left, 16 * i, k) for i in range(high)]
+            pairs = [
+                self._loaded(self.squares.right, self.right, 8 * j, k) for j in range(0, wide, 2)
+            ]
+            columns = [pair[half : half + 2] for pair in pairs for half in (0, 2)]
+            for i, row in enumerate(rows):
+                for j, column in enumerate(columns):
+                    self._product(sums, sums.places(i, j), row, column)
+
+    def _loaded(self, panel: Panel, pointer: str, point: int, depth: int) -> list[str]:
+        """Four matrices: two of points below each other, both at two of the depth; or the same
+        turned about."""
+        writer = self.values.writer
+        turned = "" if panel.along == 1 else ".trans"
+        assert not turned or self.unit == 1, "bytes that lie along their points"
+        name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{turned}.b16.p3"
+        kind = "{ i32, i32, i32, i32 }"
+        writer.declarations[f"declare {kind} {name}(ptr addrspace(3))"] = None
+        moved = (point * panel.across + depth * panel.along) * self.dtype.itemsize
+        at = f"getelementptr i8, ptr addrspace(3) {pointer}, i64 {moved}"
+        whole = writer.let(f"call {kind} {name}(ptr addrspace(3) {writer.let(at)})")
+        return [writer.let(f"extractvalue {kind} {whole}, {k}") for k in range(4)]
+
+    def _product(self, sums: _Sums, places: list[int], row: list[str], column: list[str]) -> None:
+        writer = self.values.writer
+        word = "<2 x half>" if self.dtype == float16 else "i32"
+        factors = [
+            x if word == "i32" else writer.let(f"bitcast i32 {x} to {word}")
+            for x in (*row, *column)
+        ]
+        _call(writer, self.shape, word, factors, sums, places)
+
+
+class _Doubles:
+    """Factors of float64."""
+
+    def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
+        self.values, self.squares, self.shape = values, squares, shape
+        point, depth = divide(squares.lane, 4), remainder(squares.lane, 4)
+        self.left = self._pointer(squares.left, point, depth)
+        self.right = self._pointer(squares.right, point, depth)
+
+    def _pointer(self, panel: Panel, point: Value, depth: Value) -> str:
+        values = self.values
+        place = values.place_of(("local", panel.array))
+        return values.address(place, values.scalar(place_in(panel, point, depth)))[0]
+
+    def products(self, sums: _Sums) -> None:
+        """All of them, an instruction's depth after the other."""
+        high, wide = self.squares.rows, sums.wide // 2
+        for k in range(0, self.squares.depth, self.shape.depth):
+            rows = [self._loaded(self.squares.left, self.left, 8 * i, k) for i in range(high)]
+            columns = [self._loaded(self.squares.right, self.right, 8 * j, k) for j in range(wide)]
+            for i, row in enumerate(rows):
+                for j, column in enumerate(columns):
+                    factors, places = [row, column], sums.places(i, j)
+                    writer = self.values.writer
+                    _call(writer, self.shape, "double", factors, sums, places)
+
+    def _loaded(self, panel: Panel, pointer: str, point: int, depth: int) -> str:
+        writer = self.values.writer
+        moved = point * panel.across + depth * panel.along
+        at = writer.let(f"getelementptr double, ptr addrspace(3) {pointer}, i64 {moved}")
+        return writer.let(f"load double, ptr addrspace(3) {at}, align 8")
+
+
+def _call(
+    writer: Writer, shape: Shape, word: str, factors: list[str], sums: _Sums, places: list[int]
+) -> None:
+    """One instruction: the sums at these places take the products of factors."""
+    name, kind = f"@llvm.nvvm.mma.{shape.name}", sums.scalar
+    made = f"{{ {', '.join([kind] * len(places))} }}"
+    kinds = ", ".join([word] * len(factors) + [kind] * len(places))
+    writer.declarations[f"declare {made} {name}({kinds})"] = None
+    given = [f"{word} {x}" for x in factors]
+    given += [f"{kind} {sums.found[place]}" for place in places]
+    found = writer.let(f"call {made} {name}({', '.join(given)})")
+    for k, place in enumerate(places):
+        sums.found[place] = writer.let(f"extractvalue {made} {found}, {k}")

@@ -1,0 +1,104 @@
+"""A product in tiles whose warps multiply small matrices: the tensor cores of a GPU.
+
+Shared memory holds factors as they are, narrow, and lies along the depth where they do. Sums of
+narrow floats are one for the whole depth, or for a piece of it that a block has alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.compiler.loops import Panel, Squares, Statement, Value
+from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab
+from weft.compiler.passes.blocks_tile import Tiled
+from weft.compiler.passes.contract_match import Axis, Product
+from weft.compiler.passes.items import Tile
+from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.squares import WARP, shape_of
+from weft.core.common.dtypes import int8
+from weft.core.common.types import DType
+
+BYTES = 64  # of a slab's depth
+
+
+def narrow_dtype(product: Product) -> DType | None:
+    """The dtype of factors that warps multiply, as memory holds them; None if they cannot."""
+    dtypes = [_narrow(x).dtype for x in (product.left, product.right)]
+    shape = shape_of(dtypes[0])
+    fits = shape is not None and dtypes[0] == dtypes[1] and product.dtype == shape.sums
+    return dtypes[0] if fits else None
+
+
+def fitted(tile: Tile, dtype: DType) -> Tile:
+    """A tile of as many bytes for these factors."""
+    by = 2 if dtype.itemsize == 8 else 1
+    depth = BYTES // dtype.itemsize
+    return replace(tile, columns=tile.columns // by, high=tile.high // by, depth=depth)
+
+
+def spare_bytes(dtype: DType) -> int:
+    """Between rows of a slab: so threads that read together meet banks of their own."""
+    return 2 * VECTOR if dtype.itemsize == 8 else VECTOR
+
+
+def shared_bytes(tile: Tile, dtype: DType) -> int:
+    """What the slabs of a tile take, at most."""
+    return 2 * (tile.rows + tile.columns) * (tile.depth * dtype.itemsize + spare_bytes(dtype))
+
+
+def _narrow(factor: Value) -> Value:
+    return factor.args[0] if factor.op == "cast" else factor
+
+
+class Squared(Tiled):
+    """A kernel whose warps have some rows and columns of a tile each."""
+
+    @property
+    def in_pieces(self) -> bool:
+        """Only float64 has the order of a CPU's sums."""
+        return self.dtype.itemsize == 8 and self.product.is_pieced
+
+    def widest(self) -> int:
+        """A thread has pairs of results."""
+        return 2
+
+    def factors(self) -> tuple[Value, Value]:
+        """Both as narrow as they are in memory."""
+        return _narrow(self.product.left), _narrow(self.product.right)
+
+    def slab(self, factor: Value, axis: Axis, start: Value, points: int, filling: Value) -> Slab:
+        """A factor lies as it does elsewhere; bytes along the depth."""
+        given = (self.product.depth, factor, axis, start, points, filling)
+        most = VECTOR // factor.dtype.itemsize
+        deep, spare = (
+            factor.dtype == int8 or None,
+            spare_bytes(factor.dtype) // factor.dtype.itemsize,
+        )
+        return Slab.of(self.scope, self.tile, most, *given, deep=deep, spare=spare)
+
+    def products(self, thread: Value, side: Value) -> Statement:
+        """The matrices of one slab."""
+        row, column = self._corner(thread)
+        sums = tuple(register for registers in self.sums for register in registers)
+        left, right = (
+            Panel(slab.array, slab.position(place, ZERO, side), *slab.steps)
+            for slab, place in ((self.left, row), (self.right, column))
+        )
+        tile = self.tile
+        return Squares(sums, tile.high, left, right, tile.depth, remainder(thread, WARP))
+
+    def places(self, thread: Value) -> tuple[list[Value], list[Value]]:
+        """A thread's rows and vectors of columns, where the instruction leaves them."""
+        row, column = self._corner(thread)
+        lane = remainder(thread, WARP)
+        first, second = divide(lane, 4), multiply(remainder(lane, 4), 2)
+        rows = [add(add(row, 8 * k), first) for k in range(self.tile.high)]
+        steps = range(0, self.tile.wide, self.lanes)
+        return rows, [add(add(column, k // 2 * 8 + k % 2), second) for k in steps]
+
+    def _corner(self, thread: Value) -> tuple[Value, Value]:
+        """The first row and column of a warp."""
+        tile, warp = self.tile, divide(thread, WARP)
+        warps = tile.columns // (4 * tile.wide)
+        row, column = divide(warp, warps), remainder(warp, warps)
+        return multiply(row, 8 * tile.high), multiply(column, 4 * tile.wide)

@@ -1,0 +1,281 @@
+"""A product of matrices by the blocks of a GPU: each block computes a tile of results.
+
+Its threads copy a slab of both factors, a few points of the depth, to shared memory, computing what
+the factors are made of on the way. Each thread then takes all products of its own results from
+there, while the next slab is on its way to its registers. Every result is one thread's, which takes
+products in the order of the depth, in chains of PIECE: the bits are those of `chains`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+from weft.compiler.loops import (
+    BOOL,
+    PIECE,
+    Assign,
+    Kernel,
+    Local,
+    Loop,
+    Statement,
+    Value,
+    When,
+    const,
+    get,
+    identity_of,
+    integer,
+    value,
+)
+from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
+from weft.compiler.passes.contract_match import Axis, Product
+from weft.compiler.passes.cooperate import Team
+from weft.compiler.passes.items import Limits, Tile, less, placed
+from weft.compiler.polynomial import add, divide, multiply, remainder, smaller, subtract
+from weft.compiler.rebuild import (
+    Scope,
+    Statements,
+    assigned_locals,
+    rename_locals,
+    substitute,
+    substitute_value,
+)
+
+REGISTERS = 128  # of a thread: others then fit on a multiprocessor, which hide what it waits for
+MULTIPROCESSOR = 1 << 16  # registers that it has
+HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet few banks
+
+
+def _in_runs(thread: Value, k: int, run: int, threads: int) -> Value:
+    """The place of a thread's element k, if threads in a row have `run` elements each in turn."""
+    return add(multiply(thread, run), k // run * run * threads + k % run)
+
+
+class Tiled:
+    """A kernel whose blocks compute a tile of a product each."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        product: Product,
+        tile: Tile,
+        limits: Limits,
+        piece: Value | None = None,
+    ) -> None:
+        self.scope, self.tile = scope, tile
+        self.dtype = product.dtype
+        self.team = Team(scope, tile.threads)
+        self.group = scope.variable("group")
+        self.high = -(-size_of(product.row[1]) // tile.rows)
+        self.wide = -(-size_of(product.column[1]) // tile.columns)
+        batch = [(v, size_of(extent)) for v, extent in product.batch]
+        self.blocks = self.high * self.wide * prod(extent for _, extent in batch)
+        where = placed(batch, divide(self.group, self.high * self.wide))
+        self.product = product = _moved(product, where)
+        self.piece = None if piece is None else where[piece]  # the only one that a block takes
+        self.row = multiply(remainder(divide(self.group, self.wide), self.high), tile.rows)
+        self.column = multiply(remainder(self.group, self.wide), tile.columns)
+        self.slabs = -(-size_of(product.depth[1]) // tile.depth)
+        self.most = min(limits.lanes, VECTOR // self.dtype.itemsize)
+        lanes = self.widest()
+        self.lanes = lanes if size_of(product.column[1]) % lanes == 0 else 1
+        # Past the end a product is -0.0: with it, a sum keeps each of its bits.
+        factors = self.factors()
+        fillings = const(0, factors[0].dtype), identity_of("add", factors[1].dtype)
+        self.left = self.slab(factors[0], product.row, self.row, tile.rows, fillings[0])
+        self.right = self.slab(factors[1], product.column, self.column, tile.columns, fillings[1])
+        self.sums = self._registers("sum")
+        self.is_joined = self.in_pieces and piece is None
+        self.totals = self._registers("total") if self.is_joined else self.sums
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether sums of PIECE products each are added up."""
+        return self.product.is_pieced
+
+    def widest(self) -> int:
+        """Adjacent results that a thread has in one vector."""
+        return min(self.most, self.tile.wide)
+
+    def factors(self) -> tuple[Value, Value]:
+        """What shared memory holds of each factor."""
+        return self.product.left, self.product.right
+
+    def slab(self, factor: Value, axis: Axis, start: Value, points: int, filling: Value) -> Slab:
+        """Where a factor lies in shared memory."""
+        given = (self.product.depth, factor, axis, start, points, filling)
+        return Slab.of(self.scope, self.tile, self.most, *given)
+
+    def _registers(self, name: str) -> list[list[int]]:
+        """A thread's results: vectors across the columns, for each row."""
+        made: list[list[int]] = []
+        for _ in range(self.tile.high):
+            row: list[int] = []
+            for _ in range(self.tile.wide // self.lanes):
+                self.scope.locals.append(Local(name, self.dtype, self.lanes, kept=True))
+                row.append(len(self.scope.locals) - 1)
+            made.append(row)
+        return made
+
+    def kernel(self) -> Kernel:
+        """All of it."""
+        first, steps = ZERO, PIECE // self.tile.depth
+        if self.is_joined:
+            piece = self.scope.variable("piece")
+            inner = (self._loop(multiply(piece, steps)), self.threads(self._joined))
+            main = Loop(piece, ZERO, integer(-(-self.slabs // steps)), inner)
+        else:
+            first = ZERO if self.piece is None else multiply(self.piece, steps)
+            main = self._loop(first)
+        begin = self.threads(partial(self._begin, first))
+        body = (begin, main, self.threads(self._finish))
+        loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
+        threads = self.tile.threads
+        together = MULTIPROCESSOR // (threads * REGISTERS)
+        notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": together}
+        return self.scope.kernel_with((loop,), **notes)
+
+    def threads(self, body: Callable[[Value], Statements]) -> Loop:
+        """What every thread does."""
+        return self.team.each("item", self.tile.threads, body)
+
+    def _loop(self, first: Value) -> Loop:
+        """All slabs, or those of the piece whose first one is given."""
+        slab, count = self.scope.variable("slab"), integer(self.slabs)
+        if self.is_joined or self.piece is not None:
+            count = smaller(subtract(count, first), PIECE // self.tile.depth)
+        stop = integer(self.slabs) if self.piece is None else add(first, count)
+
+        def step(thread: Value) -> Statements:
+            return self._step(thread, add(first, slab), stop)
+
+        return Loop(slab, ZERO, count, (self.threads(step),))
+
+    def _begin(self, first: Value, thread: Value) -> Statements:
+        """The first slab, and sums that are 0."""
+        made: list[Statement] = []
+        for side in (self.left, self.right):
+            made += (*side.taken(thread, first), *side.put(thread, remainder(first, 2)))
+        made += self._all(self.sums, const(0, self.dtype))
+        if self.is_joined:
+            made += self._all(self.totals, identity_of("add", self.dtype))
+        return tuple(made)
+
+    def _all(self, registers: list[list[int]], x: Value) -> Statements:
+        return self._vector(lambda _: tuple(Assign(r, x) for row in registers for r in row))
+
+    def _vector(self, body: Callable[[Value], Statements]) -> Statements:
+        """Statements for one vector of columns."""
+        if self.lanes == 1:
+            return body(ZERO)
+        lane = self.scope.variable("lane")
+        return (Loop(lane, ZERO, integer(self.lanes), body(lane), "vector", self.lanes),)
+
+    def _step(self, thread: Value, slab: Value, stop: Value) -> Statements:
+        """The products of one slab, while the next one is read."""
+        after = add(slab, 1)
+        more = value("less", (after, stop), BOOL)
+        sides = (self.left, self.right)
+        taken = tuple(s for side in sides for s in side.taken(thread, after))
+        put = tuple(s for side in sides for s in side.put(thread, remainder(after, 2)))
+        return (When(more, taken), self.products(thread, remainder(slab, 2)), When(more, put))
+
+    def products(self, thread: Value, side: Value) -> Statement:
+        """All products of a thread's results in one slab."""
+        depth = self.scope.variable("depth")
+        rows, columns = self.places(thread)
+
+        def products(lane: Value) -> Statements:
+            made: list[Statement] = []
+            for i, registers in zip(rows, self.sums, strict=True):
+                x = self.left.at(i, depth, side)
+                for j, total in zip(columns, registers, strict=True):
+                    y = self.right.at(add(j, lane), depth, side)
+                    made.append(Assign(total, multiplied(x, y, get(total, self.dtype))))
+            return tuple(made)
+
+        body = self._vector(products)
+        return Loop(depth, ZERO, integer(self.tile.depth), body, "unroll")
+
+    def places(self, thread: Value) -> tuple[list[Value], list[Value]]:
+        """A thread's rows, and the first of each of its vectors of columns, inside the tile.
+
+        They are in runs of a vector each, so that the runs of neighbours lie side by side.
+        """
+        tile = self.tile
+        down, across = tile.rows // tile.high, tile.columns // tile.wide
+        high, wide = min(HIGH, down), min(WIDE, across)
+        warp, lane = divide(thread, high * wide), remainder(thread, high * wide)
+        warps = across // wide
+        i = add(multiply(divide(warp, warps), high), divide(lane, wide))
+        j = add(multiply(remainder(warp, warps), wide), remainder(lane, wide))
+        rows = [_in_runs(i, k, min(self.most, tile.high), down) for k in range(tile.high)]
+        run = min(self.most, tile.wide)
+        columns = [_in_runs(j, k, run, across) for k in range(0, tile.wide, self.lanes)]
+        return rows, columns
+
+    def _joined(self, thread: Value) -> Statements:
+        """The sums of a piece are added to those of the pieces before, and begin again."""
+
+        def join(_: Value) -> Statements:
+            made: list[Statement] = []
+            for totals, sums in zip(self.totals, self.sums, strict=True):
+                for total, found in zip(totals, sums, strict=True):
+                    both = (get(total, self.dtype), get(found, self.dtype))
+                    made.append(Assign(total, value("add", both, self.dtype)))
+                    made.append(Assign(found, const(0, self.dtype)))
+            return tuple(made)
+
+        return self._vector(join)
+
+    # -- results ---------------------------------------------------------------------------
+
+    def _finish(self, thread: Value) -> Statements:
+        """The epilogue for all results of a thread that there are."""
+        rows, columns = self.places(thread)
+        epilogue = self._in_lanes()
+        made: list[Statement] = []
+        for i, registers in zip(rows, self.totals, strict=True):
+            row = add(self.row, i)
+            inner: list[Statement] = []
+            for j, total in zip(columns, registers, strict=True):
+                column = add(self.column, j)
+                done = self._vector(partial(self._result, epilogue, row, column, total))
+                inner += self._inside(column, self.product.column, self.tile.columns, done)
+            made += self._inside(row, self.product.row, self.tile.rows, tuple(inner))
+        return tuple(made)
+
+    def _result(
+        self, epilogue: Statements, row: Value, column: Value, total: int, lane: Value
+    ) -> Statements:
+        product = self.product
+        sums = get(product.target, self.scope.locals[product.target].dtype)
+        places = {product.row[0]: row, product.column[0]: add(column, lane)}
+        return substitute(epilogue, {**places, sums: get(total, self.dtype)})
+
+    def _inside(self, place: Value, axis: Axis, points: int, body: Statements) -> Statements:
+        size = size_of(axis[1])
+        return body if size % points == 0 else (When(less(place, size), body),)
+
+    def _in_lanes(self) -> Statements:
+        """The epilogue, its registers as wide as a vector of columns."""
+        if self.lanes == 1:
+            return self.product.epilogue
+        numbers = {
+            n: self.scope.local(self.scope.locals[n].name, self.scope.locals[n].dtype, self.lanes)
+            for n in sorted(assigned_locals(self.product.epilogue))
+        }
+        return rename_locals(self.product.epilogue, numbers)
+
+
+def _moved(product: Product, where: dict[Value, Value]) -> Product:
+    """The product of the batch that a block is in."""
+    return replace(
+        product,
+        left=substitute_value(product.left, where),
+        right=substitute_value(product.right, where),
+        epilogue=substitute(product.epilogue, where),
+    )

@@ -1,0 +1,67 @@
+"""What `Squares` means: matrices that a warp multiplies at once, and the same as plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compiler.loops import Assign, Loop, Panel, Squares, Statement, Value, get, integer, value
+from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.core.common.dtypes import bfloat16, float16, int8
+from weft.core.common.types import DType
+
+WARP = 32
+_FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one instruction; it has 8 columns."""
+
+    rows: int
+    depth: int
+    sums: DType
+    name: str
+
+
+_SHAPES = {
+    bfloat16: Shape(16, 16, _FLOAT, "m16n8k16.row.col.bf16"),
+    float16: Shape(16, 16, _FLOAT, "m16n8k16.row.col.f32.f32"),
+    int8: Shape(16, 32, np.dtype(np.int32), "m16n8k32.row.col.s8"),
+    np.dtype(np.float64): Shape(8, 4, np.dtype(np.float64), "m8n8k4.row.col.f64"),
+}
+
+
+def shape_of(dtype: DType) -> Shape | None:
+    """How a warp multiplies factors of this dtype, if it can."""
+    return _SHAPES.get(dtype)
+
+
+def place_in(panel: Panel, point: Value | int, depth: Value | int) -> Value:
+    """Where an element of a panel is in its array."""
+    p, k = (integer(x) if isinstance(x, int) else x for x in (point, depth))
+    return add(panel.start, add(multiply(p, panel.across), multiply(k, panel.along)))
+
+
+def spelled(squares: Squares, dtype: DType, sums: DType, lanes: int, number: int) -> Statement:
+    """A thread's share of it by plain loops; `number` tells their variables from others."""
+    depth = value("variable", (), integer(0).dtype, f"square_depth{number}")
+    column = value("variable", (), integer(0).dtype, f"square_column{number}")
+    first, second = divide(squares.lane, 4), multiply(remainder(squares.lane, 4), 2)
+    per_row = len(squares.sums) // squares.rows
+    body: list[Statement] = []
+    for k, register in enumerate(squares.sums):
+        row, at = add(first, k // per_row * 8), k % per_row * lanes
+        beside = add(second, at // 2 * 8 + at % 2)
+        if lanes > 1:
+            beside = add(beside, column)
+        x = get(squares.left.array, dtype, place_in(squares.left, row, depth))
+        y = get(squares.right.array, dtype, place_in(squares.right, beside, depth))
+        x, y = (value("cast", (a,), sums) if dtype != sums else a for a in (x, y))
+        body.append(Assign(register, multiplied(x, y, get(register, sums))))
+    inner = tuple(body)
+    if lanes > 1:
+        inner = (Loop(column, integer(0), integer(lanes), inner, "vector", lanes),)
+    return Loop(depth, integer(0), integer(squares.depth), inner)
