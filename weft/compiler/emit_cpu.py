@@ -116,7 +116,7 @@ class Cpu:
         """Refused: processors have no grid of threads."""
         raise UnsupportedError(f"kernel: a {loop.kind} loop on a CPU")
 
-    def shared(self, name: str, kind: str, writer: Writer) -> str:
+    def shared(self, name: str, kind: str, nbytes: int, writer: Writer) -> str:
         """Refused: processors have no memory of a block of threads."""
         raise UnsupportedError(f"kernel: {name}: memory of a block of threads on a CPU")
 

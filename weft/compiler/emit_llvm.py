@@ -68,8 +68,8 @@ class Dialect(Protocol):
     def index(self, loop: Loop, writer: Writer) -> str:
         """The variable of a `block` or `thread` loop, which hardware runs."""
 
-    def shared(self, name: str, kind: str, writer: Writer) -> str:
-        """A pointer to memory of this type that the threads of a block share."""
+    def shared(self, name: str, kind: str, nbytes: int, writer: Writer) -> str:
+        """A pointer to so many bytes, memory of this type, that the threads of a block share."""
 
     def barrier(self, writer: Writer) -> None:
         """Wait until every thread of the block is here."""
@@ -129,7 +129,8 @@ class _Function:
             if local.shared:
                 kind = f"[{local.length} x {stored_type(local.dtype)}]"
                 name = f"{kernel.name}_{local.name}{number}"
-                self.values.locals.append(dialect.shared(name, kind, writer))
+                nbytes = local.length * local.dtype.itemsize
+                self.values.locals.append(dialect.shared(name, kind, nbytes, writer))
                 continue
             if local.length:
                 element = vector(stored_type(local.dtype), local.lanes)

@@ -50,8 +50,16 @@ class Ptx:
     pointer = "ptr addrspace(1)"
     aligned = True
 
+    def __init__(self) -> None:
+        self._dynamic = ""  # memory that blocks are given at their start,
+        self._used = 0  # and bytes of it that arrays have
+
     def open(self, kernel: Kernel, writer: Writer) -> Frame:
         """Write the function's header."""
+        if kernel.notes.get("dynamic"):
+            self._dynamic = f"@{kernel.name}_dynamic"
+            declared = f"{self._dynamic} = external addrspace(3) global [0 x i8], align {ALIGNED}"
+            writer.declarations[declared] = None
         buffers = tuple(f"%b{number}" for number in range(len(kernel.buffers)))
         parameters = tuple(f"%p{number}" for number in range(kernel.parameters))
         given = [f"{self.pointer} align {ALIGNED} {name}" for name in buffers]
@@ -75,8 +83,11 @@ class Ptx:
         writer.declarations[f"declare i32 {name}()"] = None
         return writer.let(f"zext i32 {writer.let(f'call i32 {name}()')} to i64")
 
-    def shared(self, name: str, kind: str, writer: Writer) -> str:
-        """A variable of the module, one for each block that runs."""
+    def shared(self, name: str, kind: str, nbytes: int, writer: Writer) -> str:
+        """A variable of the module, one for each block that runs; or a part of a large one."""
+        if self._dynamic:
+            start, self._used = self._used, self._used + -(-nbytes // ALIGNED) * ALIGNED
+            return f"getelementptr (i8, ptr addrspace(3) {self._dynamic}, i64 {start})"
         declared = f"@{name} = internal addrspace(3) global {kind} undef, align {ALIGNED}"
         writer.declarations[declared] = None
         return f"@{name}"

@@ -96,7 +96,7 @@ def _way(product: Product, limits: Limits) -> _Way:
     if limits.squares and dtype is not None and size_of(product.depth[1]) >= DEEP:
         squares = (blocks_squares.fitted(tile, dtype) for tile in limits.squares)
         fitting = (
-            tile for tile in squares if blocks_squares.shared_bytes(tile, dtype) <= limits.shared
+            tile for tile in squares if blocks_squares.shared_bytes(tile, dtype) <= limits.room
         )
         return _Way(Squared, tuple(fitting))
     itemsize = product.dtype.itemsize

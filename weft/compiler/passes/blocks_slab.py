@@ -109,6 +109,11 @@ class Slab:
         return (self.points if self.deep else self.slab) * self.pitch
 
     @property
+    def nbytes(self) -> int:
+        """Of both sides of the array: a multiple of a vector's."""
+        return -(-2 * self.size * self.factor.dtype.itemsize // VECTOR) * VECTOR
+
+    @property
     def steps(self) -> tuple[int, int]:
         """Elements from one point to the next, and from one of the depth to the next."""
         return (self.pitch, 1) if self.deep else (1, self.pitch)

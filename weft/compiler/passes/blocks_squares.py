@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from weft.compiler.loops import Panel, Squares, Statement, Value
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab
-from weft.compiler.passes.blocks_tile import Tiled
+from weft.compiler.passes.blocks_tile import REGISTERS, Tiled
 from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.items import Tile
 from weft.compiler.polynomial import add, divide, multiply, remainder
@@ -19,6 +19,7 @@ from weft.core.common.dtypes import int8
 from weft.core.common.types import DType
 
 BYTES = 64  # of a slab's depth
+MANY = 255  # registers: all that a thread can have
 
 
 def narrow_dtype(product: Product) -> DType | None:
@@ -57,6 +58,12 @@ class Squared(Tiled):
     def in_pieces(self) -> bool:
         """Only float64 has the order of a CPU's sums."""
         return self.dtype.itemsize == 8 and self.product.is_pieced
+
+    @property
+    def registers(self) -> int:
+        """As many as there are, if sums alone take most of those that threads usually have."""
+        words = self.tile.high * self.tile.wide * max(self.dtype.itemsize // 4, 1)
+        return MANY if words * (1 + self.is_joined) > REGISTERS // 2 else REGISTERS
 
     def widest(self) -> int:
         """A thread has pairs of results."""

@@ -46,6 +46,7 @@ from weft.compiler.rebuild import (
 
 REGISTERS = 128  # of a thread: others then fit on a multiprocessor, which hide what it waits for
 MULTIPROCESSOR = 1 << 16  # registers that it has
+STATIC = 48 * 1024  # bytes that a kernel's code may have threads share; more are given at its start
 HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet few banks
 
 
@@ -134,9 +135,17 @@ class Tiled:
         body = (begin, main, self.threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
         threads = self.tile.threads
-        together = MULTIPROCESSOR // (threads * REGISTERS)
+        together = MULTIPROCESSOR // (threads * self.registers)
         notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": together}
+        shared = sum(slab.nbytes for slab in (self.left, self.right))
+        if shared > STATIC:
+            notes["dynamic"] = shared
         return self.scope.kernel_with((loop,), **notes)
+
+    @property
+    def registers(self) -> int:
+        """Those of a thread, at most."""
+        return REGISTERS
 
     def threads(self, body: Callable[[Value], Statements]) -> Loop:
         """What every thread does."""

@@ -69,7 +69,7 @@ class Limits:
     """What a block may use: threads, bytes of shared memory, and elements of a thread's vector.
 
     `tiles` are those for products of matrices, the largest first; `squares` those for factors of
-    two bytes that warps multiply as matrices, if they can.
+    two bytes that warps multiply as matrices, if they can, in as much as `room` bytes.
     """
 
     threads: int = 256
@@ -77,6 +77,7 @@ class Limits:
     lanes: int = 4
     tiles: tuple[Tile, ...] = TILES
     squares: tuple[Tile, ...] = ()
+    room: int = 96 * 1024
 
 
 def placed(nest: list[tuple[Value, int]], position: Value) -> dict[Value, Value]:

@@ -15,7 +15,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError, OutOfMemoryError
@@ -29,6 +29,7 @@ _POOLS = 115  # whether the driver keeps memory that was given back
 _KEEP = 4  # an attribute of such a pool: bytes that it keeps
 _EVERYTHING = 2**64 - 1
 _IDLE = 1 << 31  # bytes of memory that are kept by their size: such comes back soon
+_MOST_SHARED = 8  # an attribute of functions: bytes that its blocks may be given to share
 _LOG_BYTES = 8192
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options: where the driver's compiler complains
 
@@ -80,6 +81,13 @@ def gpu(number: int = 0) -> Gpu:
     return Gpu(number)
 
 
+class Function(NamedTuple):
+    """A kernel that is loaded, and the bytes its blocks share besides those its code has."""
+
+    handle: ctypes.c_void_p
+    shared: int
+
+
 class GpuModule:
     """Loaded kernels, which the driver makes of PTX; it keeps what it has made on disk."""
 
@@ -96,12 +104,14 @@ class GpuModule:
             error.add_note(log.value.decode(errors="replace"))
             raise
 
-    def function(self, name: str) -> ctypes.c_void_p:
-        """The kernel of this name."""
+    def function(self, name: str, shared: int = 0) -> Function:
+        """The kernel of this name, whose blocks are given so many bytes to share at its start."""
         found = ctypes.c_void_p()
         where = ctypes.byref(found)
         self._owner.call("cuModuleGetFunction", where, self._handle, name.encode())
-        return found
+        if shared:
+            self._owner.call("cuFuncSetAttribute", found, _MOST_SHARED, ctypes.c_int(shared))
+        return Function(found, shared)
 
 
 class _Node(ctypes.Structure):
@@ -313,7 +323,7 @@ class Gpu(Driver):
 
     def compiled(
         self, kernels: Sequence[Any], key: str, emit: Callable[..., str]
-    ) -> list[ctypes.c_void_p]:
+    ) -> list[Function]:
         """The functions of these kernels, which `emit` writes in PTX for a compute capability."""
         store, name = code_cache(), hashlib.sha256(f"{key} {self.capability}".encode()).hexdigest()
         ptx = store.get(name)
@@ -321,7 +331,7 @@ class Gpu(Driver):
             ptx = emit(kernels, self.capability).encode()
             store.put(name, ptx)
         module = GpuModule(self, ptx)
-        return [module.function(kernel.name) for kernel in kernels]
+        return [module.function(k.name, k.notes.get("dynamic", 0)) for k in kernels]
 
     def prepare(
         self, function: Any, blocks: int, threads: int, table: Any, slots: Sequence[int]
@@ -332,8 +342,8 @@ class Gpu(Driver):
         """
         first, size = ctypes.addressof(table), ctypes.sizeof(ctypes.c_uint64)
         places = (ctypes.c_void_p * len(slots))(*(first + size * slot for slot in slots))
-        grid = (blocks, 1, 1, threads, 1, 1, 0)
-        return functools.partial(self.library.cuLaunchKernel, function, *grid, None, places, None)
+        given = (function.handle, blocks, 1, 1, threads, 1, 1, function.shared)
+        return functools.partial(self.library.cuLaunchKernel, *given, None, places, None)
 
     def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
         """What starts kernels one after another by one call, on the addresses they have now."""
