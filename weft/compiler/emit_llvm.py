@@ -14,7 +14,7 @@ from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
 from weft.compiler.emit_scope import VECTOR, Memory, Operand, Place, Scope, reads_of
-from weft.compiler.emit_squares import multiply_squares
+from weft.compiler.emit_squares import fetch, multiply_squares, settle
 from weft.compiler.emit_stream import LINE, fills_lines, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
@@ -23,9 +23,11 @@ from weft.compiler.loops import (
     INDEX,
     Ahead,
     Assign,
+    Fetch,
     Kernel,
     Loop,
     Reduce,
+    Settle,
     Squares,
     Statement,
     Store,
@@ -100,6 +102,8 @@ def _written(
             found.add(("local", statement.local))
         elif isinstance(statement, Tiles):
             found.add(("local", statement.sums))
+        elif isinstance(statement, Fetch):
+            found.add(("local", statement.array))
         elif isinstance(statement, Squares):
             found |= {("local", number) for number in statement.sums}
         else:
@@ -184,6 +188,11 @@ class _Function:
         elif isinstance(statement, Squares):
             multiply_squares(self.values, statement)
             self.scopes.forget(frozenset(("local", number) for number in statement.sums))
+        elif isinstance(statement, Fetch):
+            fetch(self.values, statement)
+            self.scopes.forget_one(("local", statement.array))
+        elif isinstance(statement, Settle):
+            settle(self.writer, statement)
         elif isinstance(statement, Ahead):
             self.values.ahead(statement.source)
         elif isinstance(statement, Reduce):

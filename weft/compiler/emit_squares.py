@@ -1,6 +1,7 @@
 """Products of small matrices by a warp's threads, in LLVM IR for NVIDIA GPUs.
 
-Each thread holds a part of every matrix. Factors of one or two bytes come from shared memory four
+Factors get to shared memory by copies that go on by themselves. Each thread holds a part of every
+matrix. Factors of one or two bytes come from shared memory four
 matrices at a time, turned on the way if they lie along their points; float64 element by element.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from weft.compiler.emit_text import Writer, type_of
 from weft.compiler.emit_values import Values
-from weft.compiler.loops import Panel, Squares, Value
+from weft.compiler.loops import Fetch, Panel, Settle, Squares, Value
 from weft.compiler.polynomial import add, divide, multiply, remainder
 from weft.compiler.squares import Shape, place_in, shape_of
 from weft.core.common.dtypes import float16
@@ -157,6 +158,33 @@ class _Doubles:
         moved = point * panel.across + depth * panel.along
         at = writer.let(f"getelementptr double, ptr addrspace(3) {pointer}, i64 {moved}")
         return writer.let(f"load double, ptr addrspace(3) {at}, align 8")
+
+
+def fetch(values: Values, fetch: Fetch) -> None:
+    """Write a copy that goes on by itself."""
+    place = values.place_of(("local", fetch.array))
+    target, _ = values.address(place, values.scalar(fetch.position))
+    buffer = values.place_of(("buffer", fetch.source.data))
+    source, _ = values.address(buffer, values.scalar(fetch.source.args[0]))
+    given = f"{place.kind} {target}, {buffer.kind} {source}"
+    kinds, name = f"{place.kind}, {buffer.kind}", "@llvm.nvvm.cp.async.cg.shared.global.16"
+    writer = values.writer
+    if fetch.inside is not None:
+        held = values.scalar(fetch.inside).text
+        given += f", i32 {writer.let(f'select i1 {held}, i32 16, i32 0')}"
+        kinds, name = f"{kinds}, i32", f"{name}.s"
+    writer.declarations[f"declare void {name}({kinds})"] = None
+    writer.do(f"call void {name}({given})")
+
+
+def settle(writer: Writer, settle: Settle) -> None:
+    """Write what ends a group of copies, and waits for earlier ones."""
+    for name, kinds, given in (
+        ("commit.group", "", ""),
+        ("wait.group", "i32 immarg", f"i32 {settle.pending}"),
+    ):
+        writer.declarations[f"declare void @llvm.nvvm.cp.async.{name}({kinds})"] = None
+        writer.do(f"call void @llvm.nvvm.cp.async.{name}({given})")
 
 
 def _call(

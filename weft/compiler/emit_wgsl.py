@@ -14,8 +14,10 @@ from weft.compiler.loops import (
     INDEX,
     Ahead,
     Assign,
+    Fetch,
     Kernel,
     Loop,
+    Settle,
     Squares,
     Statement,
     Store,
@@ -102,7 +104,7 @@ class _Shader:
                 self.assign(statement, depth)
             elif isinstance(statement, When):
                 self.nested(f"if ({self.value(statement.condition, depth)})", statement.body, depth)
-            elif isinstance(statement, Tiles | Squares):
+            elif isinstance(statement, Tiles | Squares | Fetch | Settle):
                 raise UnsupportedError(f"kernel {self.kernel.name}: tiles, in a shader")
             elif not isinstance(statement, Ahead):
                 assert isinstance(statement, Loop), "a reduction that was not scheduled"

@@ -4,7 +4,7 @@
     buffer    := name dtype mode                  memory given by the caller: read, write or update
     local     := name dtype lanes length          a register, a vector of lanes, or a small array;
                                                   or an array that the threads of a block share
-    statement := loop | reduce | store | assign | when | tiles | squares | ahead
+    statement := loop | reduce | store | assign | when | tiles | squares | fetch | settle | ahead
     loop      := for variable in start .. stop by step, kind: statements
     kind      := serial | parallel | vector | unroll | block | thread
     reduce    := over (variable < extent)…, lanes: statements, then local = combine(value)…
@@ -13,6 +13,8 @@
     when      := if value: statements
     tiles     := sums[…] += left[…] · right[…]    blocks of local arrays, multiplied as matrices
     squares   := sums… += left[…] · right[…]     arrays that threads share, multiplied by a warp
+    fetch     := local[position…] = load…         of an array that threads share, in the background
+    settle    := wait until fetches are done      all but those since the last few of these
     ahead     := load or get                      read soon: a cache may fetch it by now
     value     := instruction(values…) of a dtype  a point of a hash-consed graph
     index     := a value of dtype int64           counted in elements from the buffer's first
@@ -356,6 +358,30 @@ class Squares:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """Adjacent elements of a buffer go to a shared array while their thread does other things.
+
+    They may be there at once, and are there once a thread has settled them and all have met. Where
+    `inside` does not hold, zeros go in their place.
+    """
+
+    array: int
+    position: Value
+    source: Value  # a `load` of the first of them
+    lanes: int  # 16 bytes of them, which begin where 16 divides the address
+    inside: Value | None = None
+    body: ClassVar[tuple[Statement, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Ends a group of a thread's fetches, and waits until all but the last `pending` are done."""
+
+    pending: int
+    body: ClassVar[tuple[Statement, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """Something in memory will be read soon: it changes nothing, and any index does."""
 
@@ -363,7 +389,9 @@ class Ahead:
     body: ClassVar[tuple[Statement, ...]] = ()
 
 
-Statement: TypeAlias = Loop | Reduce | Store | Assign | When | Tiles | Squares | Ahead
+Statement: TypeAlias = (
+    Loop | Reduce | Store | Assign | When | Tiles | Squares | Fetch | Settle | Ahead
+)
 
 
 @dataclass(frozen=True)
@@ -437,6 +465,11 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
         return (*statement.places, statement.groups)
     if isinstance(statement, Squares):
         return (statement.left.start, statement.right.start, statement.lane)
+    if isinstance(statement, Fetch):
+        found = (statement.position, statement.source)
+        return found if statement.inside is None else (*found, statement.inside)
+    if isinstance(statement, Settle):
+        return ()
     if isinstance(statement, Ahead):
         return (statement.source,)
     return (statement.condition,)

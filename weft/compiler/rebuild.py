@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 from weft.compiler.loops import (
     Ahead,
     Assign,
+    Fetch,
     Kernel,
     Local,
     Loop,
     Part,
     Reduce,
+    Settle,
     Squares,
     Statement,
     Store,
@@ -170,6 +172,12 @@ def revise_one(statement: Statement, change: Change) -> Statement:
     if isinstance(statement, Squares):
         one, other = (replace(x, start=change(x.start)) for x in (statement.left, statement.right))
         return replace(statement, left=one, right=other, lane=change(statement.lane))
+    if isinstance(statement, Fetch):
+        inside = None if statement.inside is None else change(statement.inside)
+        position, source = change(statement.position), change(statement.source)
+        return replace(statement, position=position, source=source, inside=inside)
+    if isinstance(statement, Settle):
+        return statement
     if isinstance(statement, Ahead):
         return Ahead(change(statement.source))
     condition = change(statement.condition)
@@ -259,6 +267,9 @@ def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
             named = (statement.sums, statement.left, statement.right)
             sums, left, right = (numbers.get(n, n) for n in named)
             statement = replace(statement, sums=sums, left=left, right=right)
+        elif isinstance(statement, Fetch):
+            array = numbers.get(statement.array, statement.array)
+            statement = replace(statement, array=array)
         elif isinstance(statement, Squares):
             own = tuple(numbers.get(n, n) for n in statement.sums)
             one, other = (
@@ -298,6 +309,8 @@ def assigned_locals(statements: Iterable[Statement]) -> set[int]:
             found.add(statement.sums)
         elif isinstance(statement, Squares):
             found.update(statement.sums)
+        elif isinstance(statement, Fetch):
+            found.add(statement.array)
     return found
 
 

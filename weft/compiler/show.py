@@ -14,9 +14,11 @@ from weft.compiler.loops import (
     INDEX,
     Ahead,
     Assign,
+    Fetch,
     Kernel,
     Loop,
     Reduce,
+    Settle,
     Squares,
     Statement,
     Store,
@@ -102,6 +104,12 @@ class _Text:
             )
             sums = f"{statement.rows} rows of t{statement.sums[0]}..t{statement.sums[-1]}"
             return f"squares {sums} += {left} . {right}, {statement.depth}"
+        if isinstance(statement, Fetch):
+            inside = "" if statement.inside is None else f" if {self.text(statement.inside)}"
+            place = f"t{statement.array}[{self.text(statement.position)}]"
+            return f"fetch {place} = {statement.lanes} of {self.text(statement.source)}{inside}"
+        if isinstance(statement, Settle):
+            return f"settle all but {statement.pending}"
         if isinstance(statement, Ahead):
             return f"ahead {self.text(statement.source)}"
         return f"when {self.text(statement.condition)}:"
@@ -211,4 +219,8 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
     if isinstance(statement, Squares):
         panels = [(p.array, p.across, p.along) for p in (statement.left, statement.right)]
         return f"squares {statement.sums} {statement.rows} {statement.depth} {panels} {own}"
+    if isinstance(statement, Fetch):
+        return f"fetch {statement.array} {statement.lanes} {statement.inside is None} {own}"
+    if isinstance(statement, Settle):
+        return f"settle {statement.pending}"
     return f"ahead {own}" if isinstance(statement, Ahead) else f"when {own}"

@@ -1,4 +1,4 @@
-"""What `Squares` means: matrices that a warp multiplies at once, and the same as plain loops."""
+"""What `Squares` and `Fetch` mean: the matrices that a warp multiplies at once, and plain loops."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.compiler.loops import Assign, Loop, Panel, Squares, Statement, Value, get, integer, value
+from weft.compiler.loops import (
+    Assign,
+    Fetch,
+    Kernel,
+    Loop,
+    Panel,
+    Settle,
+    Squares,
+    Statement,
+    Value,
+    const,
+    get,
+    integer,
+    load,
+    value,
+    variable,
+)
 from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.rebuild import Statements
 from weft.core.common.dtypes import bfloat16, float16, int8
 from weft.core.common.types import DType
 
@@ -45,10 +62,29 @@ def place_in(panel: Panel, point: Value | int, depth: Value | int) -> Value:
     return add(panel.start, add(multiply(p, panel.across), multiply(k, panel.along)))
 
 
-def spelled(squares: Squares, dtype: DType, sums: DType, lanes: int, number: int) -> Statement:
-    """A thread's share of it by plain loops; `number` tells their variables from others."""
-    depth = value("variable", (), integer(0).dtype, f"square_depth{number}")
-    column = value("variable", (), integer(0).dtype, f"square_column{number}")
+def spelled(statement: Statement, kernel: Kernel, number: int) -> Statements:
+    """A statement for tensor cores as plain ones; `number` tells their variables from others."""
+    if isinstance(statement, Squares):
+        sums, factors = (kernel.locals[n] for n in (statement.sums[0], statement.left.array))
+        return (_products(statement, factors.dtype, sums.dtype, sums.lanes, number),)
+    if isinstance(statement, Fetch):
+        return (_copy(statement, number),)
+    return () if isinstance(statement, Settle) else (statement,)
+
+
+def _copy(fetch: Fetch, number: int) -> Statement:
+    lane = variable(f"fetch_lane{number}")
+    (first,) = fetch.source.args
+    x = load(fetch.source.data, add(first, lane), fetch.source.dtype)
+    if fetch.inside is not None:
+        x = value("select", (fetch.inside, x, const(0, x.dtype)), x.dtype)
+    put = Assign(fetch.array, x, add(fetch.position, lane))
+    return Loop(lane, integer(0), integer(fetch.lanes), (put,))
+
+
+def _products(squares: Squares, dtype: DType, sums: DType, lanes: int, number: int) -> Statement:
+    """A thread's share of them."""
+    depth, column = variable(f"square_depth{number}"), variable(f"square_column{number}")
     first, second = divide(squares.lane, 4), multiply(remainder(squares.lane, 4), 2)
     per_row = len(squares.sums) // squares.rows
     body: list[Statement] = []

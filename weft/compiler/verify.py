@@ -22,11 +22,13 @@ from weft.compiler.loops import (
     UNARY,
     Ahead,
     Assign,
+    Fetch,
     Kernel,
     Local,
     Loop,
     Part,
     Reduce,
+    Settle,
     Squares,
     Statement,
     Store,
@@ -36,7 +38,7 @@ from weft.compiler.loops import (
     expressions,
     walk,
 )
-from weft.compiler.polynomial import known
+from weft.compiler.polynomial import divides, known, polynomial
 from weft.compiler.squares import shape_of
 from weft.core.common.dtypes import bfloat16
 
@@ -112,6 +114,10 @@ class _Checker:
                 self.tiles(statement)
             elif isinstance(statement, Squares):
                 self.squares(statement)
+            elif isinstance(statement, Fetch):
+                self.fetch(statement)
+            elif isinstance(statement, Settle):
+                self.ensure(statement.pending >= 0, "fewer than no fetches")
             elif isinstance(statement, Ahead):
                 self.ensure(statement.source.op in ("load", "get"), "ahead is what memory holds")
             else:
@@ -231,6 +237,17 @@ class _Checker:
         self.ensure(sizes, f"tiles of {tiles.rows} rows and {tiles.columns} columns", tiles)
         for x in expressions(tiles):
             self.ensure(x.dtype == INDEX, "places and numbers of groups are int64", x)
+
+    def fetch(self, fetch: Fetch) -> None:
+        """Whole vectors from a buffer to a shared array, outside of vector loops."""
+        array, source = self.local(fetch.array), fetch.source
+        self.ensure(self.lanes == 0, "a fetch inside a vector loop", fetch)
+        self.ensure(array.shared and array.lanes == 1, f"{array.name}: not shared", fetch)
+        fits = source.op == "load" and source.dtype == array.dtype
+        self.ensure(fits, "a fetch is of what a buffer holds", fetch)
+        self.ensure(fetch.lanes * array.dtype.itemsize == 16, "a fetch is of 16 bytes", fetch)
+        whole = divides(polynomial(source.args[0]), fetch.lanes)
+        self.ensure(whole, "a fetch that is not aligned", fetch)
 
     def squares(self, squares: Squares) -> None:
         """Shared arrays, kept registers for whole squares, outside of vector loops."""

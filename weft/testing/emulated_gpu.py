@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.emit_cpu import emit
-from weft.compiler.loops import Assign, Kernel, Loop, Squares, Statement, Value, get
+from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, get
 from weft.compiler.rebuild import Statements, substitute, with_body
 from weft.compiler.squares import spelled
 from weft.core.common.types import Array
@@ -181,16 +181,16 @@ def _serial(kernel: Kernel) -> Kernel:
 
 
 def _spelled(statements: Statements, kernel: Kernel) -> Statements:
-    """Statements with plain loops in the place of squares."""
+    """Statements with plain loops in the place of what tensor cores do."""
     numbers = itertools.count()
 
-    def plain(s: Statement) -> Statement:
-        if isinstance(s, Squares):
-            dtype, sums = (kernel.locals[n] for n in (s.left.array, s.sums[0]))
-            return spelled(s, dtype.dtype, sums.dtype, sums.lanes, next(numbers))
-        return with_body(s, tuple(map(plain, s.body))) if s.body else s
+    def plain(statements: Statements) -> Statements:
+        made: list[Statement] = []
+        for s in statements:
+            made += (with_body(s, plain(s.body)),) if s.body else spelled(s, kernel, next(numbers))
+        return tuple(made)
 
-    return tuple(map(plain, statements))
+    return plain(statements)
 
 
 def _plain(statement: Statement, kernel: Kernel, kept: set[int]) -> Statement:

@@ -19,11 +19,13 @@ from weft.compiler.loops import (
     PIECE,
     PRODUCTS,
     Assign,
+    Fetch,
     Kernel,
     Local,
     Loop,
     Part,
     Reduce,
+    Settle,
     Squares,
     Statement,
     Store,
@@ -85,12 +87,8 @@ class _Machine:
                 self.assign(statement)
             elif isinstance(statement, Tiles):
                 self.tiles(statement)
-            elif isinstance(statement, Squares):
-                sums, factors = (
-                    self.kernel.locals[n] for n in (statement.sums[0], statement.left.array)
-                )
-                given = (factors.dtype, sums.dtype, sums.lanes, 0)
-                self.run((spelled(statement, *given),))
+            elif isinstance(statement, Squares | Fetch | Settle):
+                self.run(spelled(statement, self.kernel, 0))
             elif isinstance(statement, When):
                 self.when(statement)
 

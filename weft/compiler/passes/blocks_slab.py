@@ -7,11 +7,13 @@ in registers until they write it: so one slab is on its way while another is mul
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd
 
 from weft.compiler.loops import (
     Assign,
+    Fetch,
     Local,
     Loop,
     Statement,
@@ -23,7 +25,16 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.contract_match import Axis, runs_along
 from weft.compiler.passes.items import Tile, less
-from weft.compiler.polynomial import add, divide, known, multiply, remainder, smaller
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    divides,
+    known,
+    multiply,
+    polynomial,
+    remainder,
+    smaller,
+)
 from weft.compiler.rebuild import Scope, Statements, substitute_value
 
 VECTOR = 16  # bytes that a thread moves at once
@@ -59,6 +70,7 @@ class Slab:
     spare: int
     lanes: int
     array: int
+    stages: int  # slabs that the array has room for
     staged: tuple[int, ...]  # registers on the way from one memory to the other
 
     @classmethod
@@ -92,9 +104,9 @@ class Slab:
         staged = tuple(scope.local("staged", factor.dtype, lanes) for _ in range(count))
         made = cls(
             *(scope, factor, axis, depth, start, points, tile.depth, tile.threads),
-            *(filling, turned, deep, spare, lanes, len(scope.locals), staged),
+            *(filling, turned, deep, spare, lanes, len(scope.locals), 2, staged),
         )
-        length = 2 * made.size
+        length = made.stages * made.size
         scope.locals.append(Local("slab", factor.dtype, 1, length, shared=True))
         return made
 
@@ -105,13 +117,13 @@ class Slab:
 
     @property
     def size(self) -> int:
-        """Elements of one side of the array."""
+        """Elements of one of the array's slabs."""
         return (self.points if self.deep else self.slab) * self.pitch
 
     @property
     def nbytes(self) -> int:
-        """Of both sides of the array: a multiple of a vector's."""
-        return -(-2 * self.size * self.factor.dtype.itemsize // VECTOR) * VECTOR
+        """Of the array: a multiple of a vector's."""
+        return -(-self.stages * self.size * self.factor.dtype.itemsize // VECTOR) * VECTOR
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -122,19 +134,53 @@ class Slab:
         """Read a thread's elements of a slab into registers."""
 
         def take(turn: int, place: Value, depth: Value, lane: Value) -> Statements:
-            return (Assign(self.staged[turn], self._element(place, depth, lane, slab)),)
+            found, inside = self._source(place, depth, lane, slab)
+            if inside is not None:
+                found = value("select", (inside, found, self.filling), found.dtype)
+            return (Assign(self.staged[turn], found),)
 
-        return self._each(thread, take)
+        return self._each(thread, partial(self._by_vectors, take))
 
     def put(self, thread: Value, side: Value) -> Statements:
-        """Write the registers to one of both sides of the array."""
+        """Write the registers to one side of the array."""
 
         def give(turn: int, place: Value, depth: Value, lane: Value) -> Statements:
             here = (place, add(depth, lane)) if self.turned else (add(place, lane), depth)
             held = get(self.staged[turn], self.factor.dtype)
             return (Assign(self.array, held, self.position(*here, side)),)
 
-        return self._each(thread, give)
+        return self._each(thread, partial(self._by_vectors, give))
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is what memory holds, and lies there as it does here: it can be fetched."""
+        itemsize = self.factor.dtype.itemsize
+        if self.factor.op != "load" or self.lanes * itemsize != VECTOR or self.turned != self.deep:
+            return False
+        if itemsize == 8 and size_of(self.depth[1]) % self.slab:
+            return False  # past the end lies no zero
+        item = multiply(self.scope.variable("item"), self.lanes)
+        place, depth = (ZERO, item) if self.turned else (item, ZERO)
+        source, _ = self._source(place, depth, ZERO, ZERO)
+        return divides(polynomial(source.args[0]), self.lanes)
+
+    def in_stages(self, stages: int) -> Slab:
+        """The same with room for so many slabs."""
+        longer = replace(self.scope.locals[self.array], length=stages * self.size)
+        self.scope.locals[self.array] = longer
+        return replace(self, stages=stages)
+
+    def fetched(self, thread: Value, slab: Value) -> Statements:
+        """Fetch a thread's elements of a slab."""
+        side = remainder(slab, self.stages)
+
+        def fetch(_: int, place: Value, depth: Value) -> Statements:
+            source, inside = self._source(place, depth, ZERO, slab)
+            return (
+                Fetch(self.array, self.position(place, depth, side), source, self.lanes, inside),
+            )
+
+        return self._each(thread, fetch)
 
     def at(self, place: Value, depth: Value, side: Value) -> Value:
         """An element in shared memory."""
@@ -146,29 +192,37 @@ class Slab:
         start = add(multiply(side, self.size), multiply(depth, along))
         return add(start, multiply(place, across))
 
-    def _each(
-        self, thread: Value, body: Callable[[int, Value, Value, Value], Statements]
+    def _by_vectors(
+        self,
+        body: Callable[[int, Value, Value, Value], Statements],
+        turn: int,
+        place: Value,
+        depth: Value,
     ) -> Statements:
-        """`body(turn, place, depth, lane)` for what a thread copies, by vectors."""
+        """`body(turn, place, depth, lane)` for each lane."""
+        if self.lanes == 1:
+            return body(turn, place, depth, ZERO)
+        lane = self.scope.variable("lane")
+        done = body(turn, place, depth, lane)
+        return (Loop(lane, ZERO, integer(self.lanes), done, "vector", self.lanes),)
+
+    def _each(self, thread: Value, body: Callable[[int, Value, Value], Statements]) -> Statements:
+        """`body(turn, place, depth)` for what a thread copies, by vectors."""
         made: list[Statement] = []
         fast, count = self.slab if self.turned else self.points, self.points * self.slab
         items, runs = count // self.lanes, fast // self.lanes
         for turn in range(len(self.staged)):
             item = add(thread, turn * self.threads)
             first, other = multiply(remainder(item, runs), self.lanes), divide(item, runs)
-            place, depth = (other, first) if self.turned else (first, other)
-            lane, inner = ZERO, None
-            if self.lanes > 1:
-                inner = lane = self.scope.variable("lane")
-            done = body(turn, place, depth, lane)
-            if inner is not None:
-                done = (Loop(inner, ZERO, integer(self.lanes), done, "vector", self.lanes),)
+            done = body(turn, *((other, first) if self.turned else (first, other)))
             inside = (turn + 1) * self.threads <= items
             made += done if inside else (When(less(item, items), done),)
         return tuple(made)
 
-    def _element(self, place: Value, depth: Value, lane: Value, slab: Value) -> Value:
-        """The factor at a point of a slab; indices past the end are held inside."""
+    def _source(
+        self, place: Value, depth: Value, lane: Value, slab: Value
+    ) -> tuple[Value, Value | None]:
+        """The factor at a point of a slab, and where it is one; indices are held inside."""
         place, depth = add(self.start, place), add(multiply(slab, self.slab), depth)
         points, length = size_of(self.axis[1]), size_of(self.depth[1])
         whole = length % self.slab == 0
@@ -180,9 +234,7 @@ class Slab:
         else:
             held_place = add(held_place, lane)
         found = substitute_value(self.factor, {self.axis[0]: held_place, self.depth[0]: held_depth})
-        if whole:
-            return found
-        return value("select", (less(depth, length), found, self.filling), found.dtype)
+        return found, None if whole else less(depth, length)
 
 
 def _held(first: Value, extent: int, lanes: int) -> Value:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.compiler.loops import Panel, Squares, Statement, Value
+from weft.compiler.loops import BOOL, Panel, Settle, Squares, Statement, Value, When, value
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab
 from weft.compiler.passes.blocks_tile import REGISTERS, Tiled
 from weft.compiler.passes.contract_match import Axis, Product
-from weft.compiler.passes.items import Tile
+from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.rebuild import Scope, Statements
 from weft.compiler.squares import WARP, shape_of
 from weft.core.common.dtypes import int8
 from weft.core.common.types import DType
 
 BYTES = 64  # of a slab's depth
+STAGES = (4, 3)  # slabs in shared memory: of those that are not multiplied, all are on their way
 MANY = 255  # registers: all that a thread can have
 
 
@@ -54,6 +56,22 @@ def _narrow(factor: Value) -> Value:
 class Squared(Tiled):
     """A kernel whose warps have some rows and columns of a tile each."""
 
+    def __init__(
+        self,
+        scope: Scope,
+        product: Product,
+        tile: Tile,
+        limits: Limits,
+        piece: Value | None = None,
+    ) -> None:
+        super().__init__(scope, product, tile, limits, piece)
+        self.stages = 0  # slabs in shared memory, if they are fetched
+        if self.left.is_direct and self.right.is_direct:
+            slab = shared_bytes(tile, self.left.factor.dtype) // 2
+            self.stages = next((n for n in STAGES if n * slab <= limits.room), 0)
+        if self.stages:
+            self.left, self.right = (s.in_stages(self.stages) for s in (self.left, self.right))
+
     @property
     def in_pieces(self) -> bool:
         """Only float64 has the order of a CPU's sums."""
@@ -82,6 +100,27 @@ class Squared(Tiled):
             spare_bytes(factor.dtype) // factor.dtype.itemsize,
         )
         return Slab.of(self.scope, self.tile, most, *given, deep=deep, spare=spare)
+
+    def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
+        """The first slabs are on their way, and the first one of them is there."""
+        if not self.stages:
+            return super().first(thread, slab, stop)
+        made: list[Statement] = []
+        for k in range(self.stages - 1):
+            made += (*self._fetched(thread, add(slab, k), stop), Settle(self.stages - 2))
+        return tuple(made)
+
+    def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
+        """The products of one slab, while later ones are on their way."""
+        if not self.stages:
+            return super().step(thread, slab, stop)
+        later = self._fetched(thread, add(slab, self.stages - 1), stop)
+        products = self.products(thread, remainder(slab, self.stages))
+        return (*later, products, Settle(self.stages - 2))
+
+    def _fetched(self, thread: Value, slab: Value, stop: Value) -> Statements:
+        fetches = tuple(s for x in (self.left, self.right) for s in x.fetched(thread, slab))
+        return (When(value("less", (slab, stop), BOOL), fetches),)
 
     def products(self, thread: Value, side: Value) -> Statement:
         """The matrices of one slab."""

@@ -131,7 +131,7 @@ class Tiled:
         else:
             first = ZERO if self.piece is None else multiply(self.piece, steps)
             main = self._loop(first)
-        begin = self.threads(partial(self._begin, first))
+        begin = self.threads(partial(self._begin, first, self._stop(first)))
         body = (begin, main, self.threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
         threads = self.tile.threads
@@ -153,21 +153,26 @@ class Tiled:
 
     def _loop(self, first: Value) -> Loop:
         """All slabs, or those of the piece whose first one is given."""
-        slab, count = self.scope.variable("slab"), integer(self.slabs)
-        if self.is_joined or self.piece is not None:
-            count = smaller(subtract(count, first), PIECE // self.tile.depth)
-        stop = integer(self.slabs) if self.piece is None else add(first, count)
+        slab, stop = self.scope.variable("slab"), self._stop(first)
 
         def step(thread: Value) -> Statements:
-            return self._step(thread, add(first, slab), stop)
+            return self.step(thread, add(first, slab), stop)
 
-        return Loop(slab, ZERO, count, (self.threads(step),))
+        return Loop(slab, ZERO, self._count(first), (self.threads(step),))
 
-    def _begin(self, first: Value, thread: Value) -> Statements:
+    def _count(self, first: Value) -> Value:
+        """Slabs from the first one of a piece on."""
+        if self.is_joined or self.piece is not None:
+            return smaller(subtract(integer(self.slabs), first), PIECE // self.tile.depth)
+        return integer(self.slabs)
+
+    def _stop(self, first: Value) -> Value:
+        """Where the slabs end that a block takes."""
+        return integer(self.slabs) if self.piece is None else add(first, self._count(first))
+
+    def _begin(self, first: Value, stop: Value, thread: Value) -> Statements:
         """The first slab, and sums that are 0."""
-        made: list[Statement] = []
-        for side in (self.left, self.right):
-            made += (*side.taken(thread, first), *side.put(thread, remainder(first, 2)))
+        made = [*self.first(thread, first, stop)]
         made += self._all(self.sums, const(0, self.dtype))
         if self.is_joined:
             made += self._all(self.totals, identity_of("add", self.dtype))
@@ -183,7 +188,12 @@ class Tiled:
         lane = self.scope.variable("lane")
         return (Loop(lane, ZERO, integer(self.lanes), body(lane), "vector", self.lanes),)
 
-    def _step(self, thread: Value, slab: Value, stop: Value) -> Statements:
+    def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
+        """What is there before the first step: its slab."""
+        sides, side = (self.left, self.right), remainder(slab, 2)
+        return tuple(s for x in sides for s in (*x.taken(thread, slab), *x.put(thread, side)))
+
+    def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """The products of one slab, while the next one is read."""
         after = add(slab, 1)
         more = value("less", (after, stop), BOOL)
