@@ -30,6 +30,7 @@ from harness import Row, Workload  # noqa: E402
 from peers import gelu  # noqa: E402
 
 import weft as wf  # noqa: E402
+from weft.core.common.dtypes import bfloat16, float16, float32, float64  # noqa: E402
 from weft.runtime.cuda import driver  # noqa: E402
 from weft.testing.emulated_gpu import use_emulated_gpu  # noqa: E402
 
@@ -75,7 +76,13 @@ def in_torch(function: Function, given: tuple[Any, ...]) -> Callable[[], Any]:
     torch = importlib.import_module("torch")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    tensors = wf.tree_map(lambda a: torch.from_numpy(np.array(a)).cuda(), given)
+
+    def there(array: Any) -> Any:
+        if array.dtype == bfloat16:
+            return torch.from_numpy(array.astype(np.float32)).bfloat16().cuda()
+        return torch.from_numpy(np.array(array)).cuda()
+
+    tensors = wf.tree_map(there, given)
 
     def run() -> None:
         function(*tensors)
@@ -133,7 +140,7 @@ def memory() -> Iterator[Row]:
 
 
 def products() -> Iterator[Row]:
-    """Products of matrices in float32."""
+    """Products of matrices, in float32 if nothing else is said."""
     for rows, depth, columns in (
         (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 64, 4096),
         (2048, 128, 512), (128, 2048, 512), (16, 4096, 4096),
@@ -153,13 +160,28 @@ def products() -> Iterator[Row]:
         ),
     ))  # fmt: skip
 
+    for dtype, rows, depth, columns in (
+        (bfloat16, 1024, 1024, 1024), (bfloat16, 4096, 4096, 4096), (bfloat16, 8192, 8192, 8192),
+        (bfloat16, 16, 4096, 4096), (float16, 4096, 4096, 4096), (float64, 4096, 4096, 4096),
+    ):  # fmt: skip
+        pair = normal(size(rows), size(depth)), normal(size(depth), size(columns))
+        yield Row(
+            f"matmul {rows}×{depth}×{columns} {dtype}",
+            lambda pair=pair, dtype=dtype: beside(
+                lambda a, b: a @ b, tuple(x.astype(dtype) for x in pair)
+            ),
+        )
+
 
 def attention() -> Iterator[Row]:
     """Attention, forward."""
-    for batch, heads, length, width in ((16, 4, 128, 32), (4, 8, 2048, 64)):
-        given = (normal(batch, heads, size(length), width),) * 3
+    for batch, heads, length, width, dtype in (
+        (16, 4, 128, 32, float32), (4, 8, 2048, 64, float32), (4, 8, 2048, 64, bfloat16)
+    ):  # fmt: skip
+        given = (normal(batch, heads, size(length), width).astype(dtype),) * 3
         for causal in (False, True):
             name = f"attention b{batch} h{heads} T{length} d{width}{' causal' * causal}"
+            name += "" if dtype == float32 else f" {dtype}"
             yield Row(
                 name,
                 lambda given=given, causal=causal: beside(

@@ -22,17 +22,17 @@ from weft.core.tensor.tracing import trace
 from weft.testing.emulated_gpu import EmulatedGpu, use_emulated_gpu
 from weft.testing.gpu_programs import planned
 
-SMALL = Limits(tiles=(), squares=(Tile(16, 16, 2, 4, 32),))
-PAIR = Limits(tiles=(), squares=(Tile(16, 32, 2, 4, 32),))  # two warps, side by side or not
+SMALL = Limits(tiles=(), squares=(Tile(16, 16, 2, 4, 32),), room=1 << 13)  # two slabs,
+PAIR = Limits(  # or three and more; two warps
+    tiles=(), squares=(Tile(16, 32, 2, 4, 32),), doubles=(Tile(16, 16, 1, 4, 8),)
+)
 DTYPES = [bfloat16, np.dtype(np.float16), np.dtype(np.float64)]
 NAMES = ("bfloat16", "float16", "float64")
-INSTRUCTIONS = dict(
-    zip(
-        DTYPES,
-        ("m16n8k16.row.col.f32.bf16", "m16n8k16.row.col.f32.f16", "m8n8k4.row.col.f64"),
-        strict=True,
-    )
-)
+NARROW = {bfloat16: "m16n8k16.row.col.f32.bf16", DTYPES[1]: "m16n8k16.row.col.f32.f16"}
+INSTRUCTIONS = {
+    (8, 0): NARROW | {DTYPES[2]: "m8n8k4.row.col.f64"},
+    (9, 0): NARROW | {DTYPES[2]: "m16n8k16.row.col.f64"},
+}
 OLD = (7, 5)
 slow = pytest.mark.slow  # the interpreter runs every thread of every block
 
@@ -111,15 +111,17 @@ def test_long_sums_of_float64_are_taken_in_pieces(monkeypatch, threads):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_gpu_multiplies_matrices_that_lie_either_way(dtype, turned):
+@pytest.mark.parametrize("capability", INSTRUCTIONS, ids=str)
+def test_a_gpu_multiplies_matrices_that_lie_either_way(capability, dtype, turned):
     a, b = operands(dtype, (2048, 256), (256, 2048))
     function = (lambda a, b: a.mT @ b.mT) if turned else wf.matmul
     given = (b, a) if turned else (a, b)
     kernels = planned(trace(function, *map(wf.asarray, given)), CUDA).kernels
-    text = emit_ptx(kernels, gpu_target((9, 0)))
+    text = emit_ptx(kernels, gpu_target(capability))
     assert ".local" not in text
-    assert f"mma.sync.aligned.{INSTRUCTIONS[dtype]}" in text
+    assert f"mma.sync.aligned.{INSTRUCTIONS[capability][dtype]}" in text
     assert ("ldmatrix" in text) is (dtype.itemsize == 2)
+    assert "cp.async.cg" in text and "ld.global" not in text
 
 
 def test_products_of_bytes_are_matrices_too():

@@ -1,7 +1,7 @@
 """Conversions between dtypes in LLVM IR.
 
-bfloat16 is rounded by integer arithmetic; float16 by the target's instructions where it has them,
-else by integer arithmetic too: nothing here calls a library.
+bfloat16 and float16 are rounded by the target's instructions where it has them, else by integer
+arithmetic: nothing here calls a library.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def narrow(c: Code, native: frozenset[str], x: str, dtype: DType) -> str:
     if dtype.itemsize == 1:
         return _narrow_byte(c, x, dtype)
     if dtype == bfloat16:
+        if "bfloat" in native:
+            return c.convert("bitcast", c.convert("fptrunc", x, "float", "bfloat"), "bfloat", "i16")
         return _narrow_bfloat(c, x)
     if "half" in native:
         return c.convert("bitcast", c.convert("fptrunc", x, "float", "half"), "half", "i16")

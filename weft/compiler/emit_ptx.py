@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.compiler.emit_llvm import Frame, emit_kernel
+from weft.compiler.emit_squares import DEEP_DOUBLES
 from weft.compiler.emit_text import Writer
 from weft.compiler.loops import Kernel, Loop
 from weft.errors import UnsupportedError
@@ -18,6 +19,11 @@ from weft.runtime.cpu.jit import Target, emit_assembly
 
 ALIGNED = 16  # bytes that every buffer's address divides by, at the least
 _INDEX = {"block": "ctaid", "thread": "tid"}
+_NATIVE: dict[str, frozenset[str]] = {  # what each kind of GPU has, and those before it have not
+    "sm_70": frozenset({"half", "round", "fma", "saturate"}),
+    "sm_80": frozenset({"bfloat"}),
+    "sm_90": frozenset({DEEP_DOUBLES}),
+}
 
 
 def gpu_target(capability: tuple[int, int] = (9, 0)) -> Target:
@@ -34,7 +40,7 @@ def emit(kernels: Sequence[Kernel], target: Target) -> str:
     """A module of these kernels, each a function of its name, in LLVM IR."""
     writer = Writer()
     for kernel in kernels:
-        emit_kernel(kernel, Ptx(), writer)
+        emit_kernel(kernel, Ptx(target), writer)
     return f'target triple = "{target.triple}"\n{writer.text()}'
 
 
@@ -46,11 +52,11 @@ def emit_ptx(kernels: Sequence[Kernel], target: Target) -> str:
 class Ptx:
     """How a kernel becomes a function of a GPU."""
 
-    native = frozenset({"half", "round", "fma", "saturate"})
     pointer = "ptr addrspace(1)"
     aligned = True
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self.native = frozenset().union(*(_NATIVE[cpu] for cpu in _NATIVE if cpu <= target.cpu))
         self._dynamic = ""  # memory that blocks are given at their start,
         self._used = 0  # and bytes of it that arrays have
 

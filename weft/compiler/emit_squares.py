@@ -15,6 +15,8 @@ from weft.compiler.squares import Shape, place_in, shape_of
 from weft.core.common.dtypes import float16
 
 SQUARED = (8, 0)  # the oldest compute capability that has these instructions
+DEEP_DOUBLES = "deep squares of float64"  # what a GPU is said to have that multiplies
+DEEP = 16  # so many points of the depth of float64 at once
 _WORD = 2  # bytes that matrices of factors are counted in, when they are loaded
 
 
@@ -23,18 +25,18 @@ def multiply_squares(values: Values, squares: Squares) -> None:
     dtype = values.kernel.locals[squares.left.array].dtype
     shape = shape_of(dtype)
     assert shape is not None, f"squares of {dtype}"
-    sums = _Sums(values, squares, shape)
-    write = _Doubles if dtype.itemsize == 8 else _Words
-    write(values, squares, shape).products(sums)
+    write = (_Doubles if dtype.itemsize == 8 else _Words)(values, squares, shape)
+    sums = _Sums(values, squares, write.high)
+    write.products(sums)
     sums.put()
 
 
 class _Sums:
     """The sums of a thread as scalars: four for each square, two of a row side by side."""
 
-    def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
+    def __init__(self, values: Values, squares: Squares, high: int) -> None:
         self.values, self.squares = values, squares
-        self.high = shape.rows // 8  # rows of a thread in a square
+        self.high = high  # rows of a thread in a square
         local = values.kernel.locals[squares.sums[0]]
         self.kind, self.lanes = values.registers[squares.sums[0]], local.lanes
         self.scalar = type_of(local.dtype)
@@ -73,6 +75,7 @@ class _Words:
     def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
         self.values, self.squares, self.shape = values, squares, shape
         self.dtype = values.kernel.locals[squares.left.array].dtype
+        self.high = shape.rows // 8
         self.unit = _WORD // self.dtype.itemsize  # elements of one that is loaded
         lane = squares.lane
         inside, matrix = remainder(lane, 8), divide(lane, 8)
@@ -128,10 +131,14 @@ class _Words:
 
 
 class _Doubles:
-    """Factors of float64."""
+    """Factors of float64: by matrices of 8 by 4, or of 16 by 16 where a GPU has them."""
 
     def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
         self.values, self.squares, self.shape = values, squares, shape
+        whole = squares.rows % 2 == 0 and squares.depth % DEEP == 0
+        self.high, self.deep = 1, 1  # of small matrices in one that is multiplied at once
+        if whole and DEEP_DOUBLES in values.native:
+            self.high, self.deep = 2, DEEP // shape.depth
         point, depth = divide(squares.lane, 4), remainder(squares.lane, 4)
         self.left = self._pointer(squares.left, point, depth)
         self.right = self._pointer(squares.right, point, depth)
@@ -143,15 +150,42 @@ class _Doubles:
 
     def products(self, sums: _Sums) -> None:
         """All of them, an instruction's depth after the other."""
-        high, wide = self.squares.rows, sums.wide // 2
-        for k in range(0, self.squares.depth, self.shape.depth):
-            rows = [self._loaded(self.squares.left, self.left, 8 * i, k) for i in range(high)]
-            columns = [self._loaded(self.squares.right, self.right, 8 * j, k) for j in range(wide)]
+        left, right, step = self.squares.left, self.squares.right, self.shape.depth
+        for k in range(0, self.squares.depth, self.deep * step):
+            deep = range(k, k + self.deep * step, step)
+            rows = [
+                [
+                    self._loaded(left, self.left, 8 * (i + h), at)
+                    for at in deep
+                    for h in range(self.high)
+                ]
+                for i in range(0, self.squares.rows, self.high)
+            ]
+            columns = [
+                [self._loaded(right, self.right, 8 * j, at) for at in deep]
+                for j in range(sums.wide // 2)
+            ]
             for i, row in enumerate(rows):
                 for j, column in enumerate(columns):
-                    factors, places = [row, column], sums.places(i, j)
-                    writer = self.values.writer
-                    _call(writer, self.shape, "double", factors, sums, places)
+                    self._product(sums, sums.places(i, j), [*row, *column])
+
+    def _product(self, sums: _Sums, places: list[int], factors: list[str]) -> None:
+        writer = self.values.writer
+        if self.high == 1:
+            _call(writer, self.shape, "double", factors, sums, places)
+            return
+        # LLVM has no name for this one.
+        count = len(factors)
+        numbers = [f"${k}" for k in range(8 + count)]
+        parts = (numbers[:4], numbers[4:12], numbers[12:16], numbers[16:])
+        text = ", ".join(f"{{{', '.join(part)}}}" for part in parts)
+        name = f"mma.sync.aligned.m16n8k{DEEP}.row.col.f64.f64.f64.f64 {text};"
+        constraints = ",".join(["=d"] * 4 + ["d"] * (4 + count))
+        made = "{ double, double, double, double }"
+        given = ", ".join(f"double {x}" for x in (*factors, *(sums.found[p] for p in places)))
+        found = writer.let(f'call {made} asm "{name}", "{constraints}"({given}) convergent')
+        for k, place in enumerate(places):
+            sums.found[place] = writer.let(f"extractvalue {made} {found}, {k}")
 
     def _loaded(self, panel: Panel, pointer: str, point: int, depth: int) -> str:
         writer = self.values.writer

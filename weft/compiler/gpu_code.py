@@ -56,7 +56,7 @@ def functions_of(gpu: Driver, kernels: Sequence[Kernel]) -> list[Any]:
 
 
 def _with_squares(gpu: Any) -> Limits:
-    return CUDA if gpu.capability >= SQUARED else OLDER
+    return replace(CUDA, room=gpu.shared) if gpu.capability >= SQUARED else OLDER
 
 
 def _shaders(gpu: Any) -> Limits:

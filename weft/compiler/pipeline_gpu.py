@@ -11,11 +11,11 @@ from weft.compiler.loops import Kernel
 from weft.compiler.narrow import widened
 from weft.compiler.passes.blocks import blocks
 from weft.compiler.passes.collapse import collapse
-from weft.compiler.passes.items import SQUARES, Limits
+from weft.compiler.passes.items import DOUBLES, SQUARES, Limits
 from weft.compiler.passes.reduce import reduce
 from weft.compiler.passes.simplify import simplify
 
-CUDA = Limits(squares=SQUARES)
+CUDA = Limits(squares=SQUARES, doubles=DOUBLES)
 OLDER = Limits()  # GPUs whose warps multiply no such matrices
 WEBGPU = Limits(threads=256, shared=16 * 1024, lanes=1, tiles=())
 

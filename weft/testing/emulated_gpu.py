@@ -40,6 +40,7 @@ class EmulatedGpu(Driver):
     dlpack = 2
     lends = True
     capability = (9, 0)
+    shared = 227 * 1024
     chains = True
 
     def __init__(self, number: int, nbytes: int = 1 << 32) -> None:

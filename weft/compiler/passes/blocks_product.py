@@ -93,12 +93,10 @@ class _Way:
 def _way(product: Product, limits: Limits) -> _Way:
     """By squares where that is possible."""
     dtype = narrow_dtype(product)
-    if limits.squares and dtype is not None and size_of(product.depth[1]) >= DEEP:
-        squares = (blocks_squares.fitted(tile, dtype) for tile in limits.squares)
-        fitting = (
-            tile for tile in squares if blocks_squares.shared_bytes(tile, dtype) <= limits.room
-        )
-        return _Way(Squared, tuple(fitting))
+    if dtype is not None and size_of(product.depth[1]) >= DEEP:
+        squares = blocks_squares.tiles(dtype, limits)
+        if squares:
+            return _Way(Squared, squares)
     itemsize = product.dtype.itemsize
     tiles = (tile.fitted(itemsize) for tile in limits.tiles)
     return _Way(

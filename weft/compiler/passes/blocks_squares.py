@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from weft.compiler.loops import BOOL, Panel, Settle, Squares, Statement, Value, When, value
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab
-from weft.compiler.passes.blocks_tile import REGISTERS, Tiled
+from weft.compiler.passes.blocks_tile import Tiled
 from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.polynomial import add, divide, multiply, remainder
@@ -19,9 +19,7 @@ from weft.compiler.squares import WARP, shape_of
 from weft.core.common.dtypes import int8
 from weft.core.common.types import DType
 
-BYTES = 64  # of a slab's depth
 STAGES = (4, 3)  # slabs in shared memory: of those that are not multiplied, all are on their way
-MANY = 255  # registers: all that a thread can have
 
 
 def narrow_dtype(product: Product) -> DType | None:
@@ -32,11 +30,13 @@ def narrow_dtype(product: Product) -> DType | None:
     return dtypes[0] if fits else None
 
 
-def fitted(tile: Tile, dtype: DType) -> Tile:
-    """A tile of as many bytes for these factors."""
-    by = 2 if dtype.itemsize == 8 else 1
-    depth = BYTES // dtype.itemsize
-    return replace(tile, columns=tile.columns // by, high=tile.high // by, depth=depth)
+def tiles(dtype: DType, limits: Limits) -> tuple[Tile, ...]:
+    """Those that a block can have of these factors."""
+    if dtype == int8:
+        squares = tuple(replace(tile, depth=2 * tile.depth) for tile in limits.squares)
+    else:
+        squares = limits.doubles if dtype.itemsize == 8 else limits.squares
+    return tuple(tile for tile in squares if shared_bytes(tile, dtype) <= limits.room)
 
 
 def spare_bytes(dtype: DType) -> int:
@@ -76,12 +76,6 @@ class Squared(Tiled):
     def in_pieces(self) -> bool:
         """Only float64 has the order of a CPU's sums."""
         return self.dtype.itemsize == 8 and self.product.is_pieced
-
-    @property
-    def registers(self) -> int:
-        """As many as there are, if sums alone take most of those that threads usually have."""
-        words = self.tile.high * self.tile.wide * max(self.dtype.itemsize // 4, 1)
-        return MANY if words * (1 + self.is_joined) > REGISTERS // 2 else REGISTERS
 
     def widest(self) -> int:
         """A thread has pairs of results."""

@@ -135,17 +135,12 @@ class Tiled:
         body = (begin, main, self.threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
         threads = self.tile.threads
-        together = MULTIPROCESSOR // (threads * self.registers)
+        together = MULTIPROCESSOR // (threads * REGISTERS)
         notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": together}
         shared = sum(slab.nbytes for slab in (self.left, self.right))
         if shared > STATIC:
             notes["dynamic"] = shared
         return self.scope.kernel_with((loop,), **notes)
-
-    @property
-    def registers(self) -> int:
-        """Those of a thread, at most."""
-        return REGISTERS
 
     def threads(self, body: Callable[[Value], Statements]) -> Loop:
         """What every thread does."""

@@ -56,11 +56,19 @@ TILES = (
 
 
 SQUARES = (
-    Tile(128, 128, 8, 8, 32),
-    Tile(128, 64, 4, 8, 32, 85),
-    Tile(64, 64, 4, 8, 32, 70),
-    Tile(32, 32, 2, 4, 32, 40),
-    Tile(16, 128, 2, 8, 32, 40),
+    Tile(128, 128, 8, 8, 64),
+    Tile(128, 64, 4, 8, 64, 68),
+    Tile(64, 128, 4, 8, 64, 70),
+    Tile(64, 64, 4, 8, 64, 53),
+    Tile(32, 64, 2, 8, 64, 36),
+    Tile(32, 32, 2, 4, 64, 26),
+    Tile(16, 128, 2, 8, 64, 25),
+    Tile(16, 64, 2, 4, 64, 22),
+)
+DOUBLES = (
+    Tile(64, 64, 4, 4, 16),
+    Tile(32, 32, 2, 4, 16, 65),
+    Tile(16, 64, 2, 4, 16, 50),
 )
 
 
@@ -68,8 +76,8 @@ SQUARES = (
 class Limits:
     """What a block may use: threads, bytes of shared memory, and elements of a thread's vector.
 
-    `tiles` are those for products of matrices, the largest first; `squares` those for factors of
-    two bytes that warps multiply as matrices, if they can, in as much as `room` bytes.
+    `tiles` are those for products of matrices, the largest first. Warps that can multiply small
+    matrices take `squares` for factors of two bytes and `doubles` for float64, in `room` bytes.
     """
 
     threads: int = 256
@@ -77,6 +85,7 @@ class Limits:
     lanes: int = 4
     tiles: tuple[Tile, ...] = TILES
     squares: tuple[Tile, ...] = ()
+    doubles: tuple[Tile, ...] = ()
     room: int = 96 * 1024
 
 

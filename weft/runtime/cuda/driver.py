@@ -25,6 +25,7 @@ from weft.runtime.gpu.interface import Driver, GpuMemory
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2
 _MAJOR, _MINOR = 75, 76  # attributes: the compute capability
+_SHARED = 97  # the bytes that threads of a block may be given to share
 _POOLS = 115  # whether the driver keeps memory that was given back
 _KEEP = 4  # an attribute of such a pool: bytes that it keeps
 _EVERYTHING = 2**64 - 1
@@ -183,6 +184,7 @@ class Gpu(Driver):
         self.call("cuDeviceGetName", text, len(text), device)
         self.name = text.value.decode()
         self.capability = (self._attribute(_MAJOR, device), self._attribute(_MINOR, device))
+        self.shared = self._attribute(_SHARED, device)  # bytes, of one block
         whole = ctypes.c_size_t()
         self.call("cuDeviceTotalMem_v2", ctypes.byref(whole), device)
         self.nbytes = whole.value
