@@ -116,7 +116,8 @@ def test_a_gpu_multiplies_matrices_that_lie_either_way(capability, dtype, turned
     a, b = operands(dtype, (2048, 256), (256, 2048))
     function = (lambda a, b: a.mT @ b.mT) if turned else wf.matmul
     given = (b, a) if turned else (a, b)
-    kernels = planned(trace(function, *map(wf.asarray, given)), CUDA).kernels
+    limits = replace(CUDA, room=EmulatedGpu.shared)
+    kernels = planned(trace(function, *map(wf.asarray, given)), limits).kernels
     text = emit_ptx(kernels, gpu_target(capability))
     assert ".local" not in text
     assert f"mma.sync.aligned.{INSTRUCTIONS[capability][dtype]}" in text
