@@ -171,3 +171,12 @@ def test_the_verifier_knows_squares(change, message):
     verify(kernel, scheduled=True)
     with pytest.raises(AssertionError, match=message):
         verify(replace(kernel, body=changed(kernel.body)), scheduled=True)
+
+
+def test_attention_mixes_narrow_values_by_narrow_weights():
+    given = wf.zeros((2, 4, 64, 32), dtype="bfloat16")
+    graph = trace(lambda x: wf.scaled_dot_product_attention(x, x, x, is_causal=True), given)
+    scores, weights, mixed = planned(graph, CUDA).launches
+    assert all(any(isinstance(s, Squares) for s in every(x.kernel.body)) for x in (scores, mixed))
+    (written,) = [x for x in weights.memory if x in mixed.memory and x.size == 2 * 4 * 64 * 64]
+    assert written.dtype == bfloat16

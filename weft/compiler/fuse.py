@@ -374,7 +374,7 @@ class Fusion:
                     if r.ref != node.inputs[1]:
                         users.setdefault(r.node, set()).update(outside)
                 continue
-            loops = loops and not self._ends_product(node, users)
+            loops = loops and not self._is_written(node, users)
             loops = loops and not self._is_made_once(node, outside)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
             loops = loops and node in cheap
@@ -437,13 +437,14 @@ class Fusion:
             and not self.kept.intersection(r.node for r in self.reads[node])
         )
 
-    def _ends_product(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
-        """Whether a call is computed with a product that nobody else needs: written at no cost."""
+    def _is_written(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
+        """Whether a call ends a product, at no cost, or is narrower than what it is made of."""
         group = self.group[node]
-        if group.kind != "dot":
+        within = [r for r in self.reads[node] if self.group.get(r.node) is group]
+        if any(users[r.node] != {group} or r.node in self.kept for r in within):
             return False
-        within = [r.node for r in self.reads[node] if self.group.get(r.node) is group]
-        return all(users[source] == {group} and source not in self.kept for source in within)
+        wide = max((r.node.types[r.ref[1]].nbytes for r in within), default=0)
+        return group.kind == "dot" or wide > sum(kind.nbytes for kind in node.types)
 
     def _is_made_once(self, node: OutputRefs, outside: set[Group]) -> bool:
         """Whether a call makes something of a row's result that others read for many elements."""

@@ -19,7 +19,8 @@ from weft.compiler.squares import WARP, shape_of
 from weft.core.common.dtypes import int8
 from weft.core.common.types import DType
 
-STAGES = (4, 3)  # slabs in shared memory: of those that are not multiplied, all are on their way
+STAGES = (4, 3)  # slabs in shared memory: of those that are not multiplied, all are on their way;
+# as many as leave room for another block, which computes while this one waits
 
 
 def narrow_dtype(product: Product) -> DType | None:
@@ -68,7 +69,7 @@ class Squared(Tiled):
         self.stages = 0  # slabs in shared memory, if they are fetched
         if self.left.is_direct and self.right.is_direct:
             slab = shared_bytes(tile, self.left.factor.dtype) // 2
-            self.stages = next((n for n in STAGES if n * slab <= limits.room), 0)
+            self.stages = next((n for n in STAGES if n * slab <= limits.room // 2), 0)
         if self.stages:
             self.left, self.right = (s.in_stages(self.stages) for s in (self.left, self.right))
 

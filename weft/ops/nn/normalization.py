@@ -304,9 +304,10 @@ def scaled_dot_product_attention(
         )
     if as_flag(name, "enable_gqa", enable_gqa):
         k, v = (_shared_heads(name, q, x) for x in (k, v))
-    parts, total = _mixing(name, q, k, mask, is_causal, scale, dropout_rate, dropout_key)
-    # Dividing the mixed values takes fewer divisions than dividing the weights.
-    return cast(product_of(name, parts, v) / total, dtype)
+    parts, total = _mixing(name, dtype, q, k, mask, is_causal, scale, dropout_rate, dropout_key)
+    # Dividing the mixed values takes fewer divisions than dividing the weights. Weights are as
+    # narrow as values are: so units that multiply narrow matrices can mix them.
+    return cast(product_of(name, cast(cast(parts, dtype), v.dtype), v) / total, dtype)
 
 
 def attention_weights(
@@ -323,12 +324,13 @@ def attention_weights(
     name = "attention_weights"
     (q, dtype), (k, _) = (_wide(name, x, query, key) for x in (query, key))
     k = _shared_heads(name, q, k) if enable_gqa else k
-    parts, total = _mixing(name, q, k, mask, is_causal, None, dropout_rate, dropout_key)
+    parts, total = _mixing(name, dtype, q, k, mask, is_causal, None, dropout_rate, dropout_key)
     return cast(parts / total, dtype)
 
 
 def _mixing(
     name: str,
+    dtype: DType,
     q: Any,
     k: Any,
     mask: Any,
@@ -340,7 +342,9 @@ def _mixing(
     """Weights of values before they are divided, and what divides them."""
     factor = (q.shape[-1] or 1) ** -0.5 if scale is None else scale
     factor = as_number(name, "scale", factor, beside=(q,))
-    scores: Any = product_of(name, q * factor, swap(k))
+    # Queries are fewer than scores; but those that are narrow in memory are multiplied as such.
+    scores: Any = product_of(name, q * factor if dtype == q.dtype else q, swap(k))
+    scores = scores if dtype == q.dtype else scores * factor
     seen: Any = None
     if as_flag(name, "is_causal", is_causal):
         seen = _earlier(q.shape[-2], k.shape[-2], q.device)
