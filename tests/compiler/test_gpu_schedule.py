@@ -86,6 +86,14 @@ def test_threads_share_updates_and_each_element_meets_its_own_in_order(name, mon
     assert any(local.shared for local in kernel.locals)
 
 
+@pytest.mark.parametrize("name", UPDATES)
+def test_blocks_list_the_updates_of_their_rows_in_order(name, monkeypatch):
+    for setting, number in (("ROW", 0), ("LOOKS", 2), ("BLOCKS", 3), ("EACH", 1)):
+        monkeypatch.setattr(blocks_updates, setting, number)
+    (kernel,) = prove(EXAMPLES[name](), CUDA)
+    assert any(local.name == "list" for local in kernel.locals)
+
+
 def test_a_kernel_whose_steps_depend_on_each_other_is_refused():
     with pytest.raises(UnsupportedError, match="depend on each other"):
         list(stages_gpu(EXAMPLES["scatter by a register"]().kernel))

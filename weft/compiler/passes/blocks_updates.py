@@ -1,13 +1,16 @@
 """Updates in order, by the threads of a GPU: each has some of the elements that are updated.
 
-Every thread looks at all updates in order and takes those of its own elements, so each element
-meets its updates in the order it always did, whatever the number of threads. What an update is for
-is computed once for each block, and left in shared memory, chunk by chunk.
+Every element meets its updates in the order it always did, whatever the number of threads. Where
+updates are of rows, a block has every so manyth row: its threads look for the updates of these,
+chunk by chunk, list them in order, and then take them together, each for a column. Otherwise every
+thread looks at all updates; what they are for is computed once for each block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -23,6 +26,7 @@ from weft.compiler.loops import (
     Store,
     Value,
     When,
+    const,
     get,
     integer,
     value,
@@ -34,10 +38,12 @@ from weft.compiler.polynomial import (
     divide,
     hides,
     known,
+    larger,
     multiply,
     polynomial,
     remainder,
     smaller,
+    subtract,
     to_value,
 )
 from weft.compiler.rebuild import (
@@ -54,6 +60,10 @@ THREADS = 1 << 16  # that keep a GPU busy
 EACH = 4  # updates of a thread that is worth its while
 CHUNK = 1024  # updates that a block looks at together
 WRITTEN_OUT = 8  # of them, at once
+ROW = 64  # elements of an update that a block takes with all its threads,
+LOOKS = 16  # after each thread has looked at so many updates, or fewer
+BLOCKS = 1 << 10  # that keep a GPU busy
+MOST = 1 << 31  # updates that have numbers of 32 bits
 OWNER = np.dtype(np.int32)
 Nest = list[tuple[Value, int]]
 
@@ -78,7 +88,9 @@ def updates(kernel: Kernel, nest: Nest, body: Statements, limits: Limits) -> Ker
     if None in found or len(fars) != 1:
         return None
     (far,) = fars
-    return _Shared(kernel, nest, inner, far, limits).kernel([x for x in found if x is not None])
+    rows = prod(extent for _, extent in nest) >= ROW and prod(n for _, n in inner) < MOST
+    write = _Listed if rows else _Shared
+    return write(kernel, nest, inner, far, limits).kernel([x for x in found if x is not None])
 
 
 def _inside(body: Statements) -> tuple[Nest, list[Store]]:
@@ -104,6 +116,11 @@ def _split(store: Store, nest: Nest) -> _Update | None:
     if any(hides(far, variable) for variable in around):
         return None
     return _Update(store, far, to_value(near))
+
+
+def _step(far: Value) -> int:
+    """From one place of an update to the next, at least."""
+    return min((abs(count) for count in polynomial(far).values()), default=1)
 
 
 class _Shared:
@@ -136,7 +153,7 @@ class _Shared:
 
         def place(at: Value) -> Statements:
             number = smaller(add(multiply(chunk, self.chunk), at), self.count - 1)
-            own = value("cast", (remainder(divide(self.far, self.step), self.parts),), OWNER)
+            own = value("cast", (remainder(divide(self.far, _step(self.far)), self.parts),), OWNER)
             put = Assign(self.places, self.far, at), Assign(self.owners, own, at)
             return substitute(put, placed(self.inner, number))
 
@@ -185,7 +202,118 @@ class _Shared:
         )
         return (When(less(number, self.count), stores),) if self.count % self.chunk else stores
 
-    @property
-    def step(self) -> int:
-        """From one place of an update to the next, at least."""
-        return min((abs(count) for count in polynomial(self.far).values()), default=1)
+
+class _Listed:
+    """Writes the kernel: each block has every so manyth row of what is updated."""
+
+    def __init__(self, kernel: Kernel, nest: Nest, inner: Nest, far: Value, limits: Limits) -> None:
+        self.scope = Scope(kernel)
+        self.nest, self.inner, self.far = nest, inner, far
+        self.points = prod(extent for _, extent in nest)
+        self.count = prod(extent for _, extent in inner)
+        self.team = Team(self.scope, rounded(self.points, limits))
+        self.wide = -(-self.points // self.team.threads)  # blocks for one row
+        self.parts = 1
+        while 2 * self.parts * self.wide <= BLOCKS and self.parts * EACH < self.count:
+            self.parts *= 2
+        self.looks = LOOKS
+        while (self.looks + 2) * self.team.threads * OWNER.itemsize > limits.shared // 2:
+            self.looks //= 2
+        self.chunk = self.looks * self.team.threads
+        self.mask = self._local("mask", OWNER, kept=True)
+        self.next = self._local("next", OWNER)
+        counts = ("counts", OWNER, self.team.threads)
+        self.counts = self._local(*counts), self._local(*counts)
+        self.list = self._local("list", OWNER, self.chunk)
+
+    def _local(self, name: str, dtype: DType, length: int = 0, kept: bool = False) -> int:
+        shared = length > 0
+        self.scope.locals.append(Local(name, dtype, 1, length, shared=shared, kept=kept))
+        return len(self.scope.locals) - 1
+
+    def kernel(self, found: list[_Update]) -> Kernel:
+        """All of it."""
+        scope, threads = self.scope, self.team.threads
+        blocks = self.parts * self.wide
+        block, chunk = scope.variable("block"), scope.variable("chunk")
+        part, first = divide(block, self.wide), multiply(remainder(block, self.wide), threads)
+        start = multiply(chunk, self.chunk)
+        steps = [self.threads(partial(self.look, start, part))]
+        side, apart = 0, 1
+        while apart < threads:
+            steps.append(self.threads(partial(self.add_up, side, apart)))
+            side, apart = 1 - side, 2 * apart
+        steps.append(self.threads(partial(self.enter, start, self.counts[side])))
+        steps.append(self.threads(partial(self.take, found, first, self.counts[side])))
+        loop = Loop(chunk, integer(0), integer(-(-self.count // self.chunk)), tuple(steps))
+        outer = Loop(block, integer(0), integer(blocks), (loop,), "block")
+        return scope.kernel_with((outer,), blocks=blocks, threads=threads, scratch=())
+
+    def threads(self, body: Callable[[Value], Statements]) -> Loop:
+        """What every thread does."""
+        return self.team.each("item", self.team.threads, body)
+
+    def look(self, start: Value, part: Value, thread: Value) -> Statements:
+        """Which of a thread's updates are the block's, and how many."""
+        mask = count = const(0, OWNER)
+        for k in range(self.looks):
+            at = add(add(start, multiply(thread, self.looks)), k)
+            number = smaller(at, self.count - 1)
+            far = substitute_value(self.far, placed(self.inner, number))
+            own = remainder(divide(far, _step(self.far)), self.parts)
+            mine = value("equal", (own, part), BOOL)
+            mine = value("bit_and", (mine, less(at, self.count)), BOOL)
+            mask, count = (
+                value(
+                    "add",
+                    (x, value("select", (mine, const(n, OWNER), const(0, OWNER)), OWNER)),
+                    OWNER,
+                )
+                for x, n in ((mask, 1 << k), (count, 1))
+            )
+        return Assign(self.mask, mask), Assign(self.counts[0], count, thread)
+
+    def add_up(self, side: int, apart: int, thread: Value) -> Statements:
+        """One step of adding up the counts of all threads before each."""
+        here, before = (
+            get(self.counts[side], OWNER, at) for at in (thread, larger(subtract(thread, apart), 0))
+        )
+        some = value("less_equal", (integer(apart), thread), BOOL)
+        more = value("select", (some, before, const(0, OWNER)), OWNER)
+        both = value("add", (here, more), OWNER)
+        return (Assign(self.counts[1 - side], both, thread),)
+
+    def enter(self, start: Value, counts: int, thread: Value) -> Statements:
+        """A thread's updates go to the list, after those of the threads before."""
+        before = get(counts, OWNER, larger(subtract(thread, 1), 0))
+        first = value("equal", (thread, integer(0)), BOOL)
+        made: list[Statement] = [
+            Assign(self.next, value("select", (first, const(0, OWNER), before), OWNER))
+        ]
+        here = get(self.next, OWNER)
+        for k in range(self.looks):
+            bit = value("bit_and", (get(self.mask, OWNER), const(1 << k, OWNER)), OWNER)
+            number = add(add(start, multiply(thread, self.looks)), k)
+            put = Assign(self.list, value("cast", (number,), OWNER), value("cast", (here,), INDEX))
+            following = Assign(self.next, value("add", (here, const(1, OWNER)), OWNER))
+            made.append(When(value("not_equal", (bit, const(0, OWNER)), BOOL), (put, following)))
+        return tuple(made)
+
+    def take(self, found: list[_Update], first: Value, counts: int, thread: Value) -> Statements:
+        """All updates of the list, in order, for a thread's column."""
+        turn, column = self.scope.variable("turn"), add(first, thread)
+        number = value("cast", (get(self.list, OWNER, turn),), INDEX)
+        names = placed(self.inner, number) | placed(self.nest, column)
+        stores: Statements = tuple(
+            Store(
+                x.store.buffer,
+                substitute_value(add(x.far, x.near), names),
+                substitute_value(x.store.value, names),
+                x.store.combine,
+            )
+            for x in found
+        )
+        count = value("cast", (get(counts, OWNER, integer(self.team.threads - 1)),), INDEX)
+        body: Statements = (Loop(turn, integer(0), count, stores),)
+        whole = self.points % self.team.threads == 0
+        return body if whole else (When(less(column, self.points), body),)
