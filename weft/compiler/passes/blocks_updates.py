@@ -217,18 +217,17 @@ class _Listed:
         while 2 * self.parts * self.wide <= BLOCKS and self.parts * EACH < self.count:
             self.parts *= 2
         self.looks = LOOKS
-        while (self.looks + 2) * self.team.threads * OWNER.itemsize > limits.shared // 2:
+        while (5 * self.looks + 8) * self.team.threads > limits.shared // 2:
             self.looks //= 2
         self.chunk = self.looks * self.team.threads
-        self.mask = self._local("mask", OWNER, kept=True)
+        self.mine = self._local("mine", BOOL, self.chunk)
         self.next = self._local("next", OWNER)
         counts = ("counts", OWNER, self.team.threads)
         self.counts = self._local(*counts), self._local(*counts)
         self.list = self._local("list", OWNER, self.chunk)
 
-    def _local(self, name: str, dtype: DType, length: int = 0, kept: bool = False) -> int:
-        shared = length > 0
-        self.scope.locals.append(Local(name, dtype, 1, length, shared=shared, kept=kept))
+    def _local(self, name: str, dtype: DType, length: int = 0) -> int:
+        self.scope.locals.append(Local(name, dtype, 1, length, shared=length > 0))
         return len(self.scope.locals) - 1
 
     def kernel(self, found: list[_Update]) -> Kernel:
@@ -238,7 +237,7 @@ class _Listed:
         block, chunk = scope.variable("block"), scope.variable("chunk")
         part, first = divide(block, self.wide), multiply(remainder(block, self.wide), threads)
         start = multiply(chunk, self.chunk)
-        steps = [self.threads(partial(self.look, start, part))]
+        steps = [self.threads(partial(self.look, start, part)), self.threads(self.count_own)]
         side, apart = 0, 1
         while apart < threads:
             steps.append(self.threads(partial(self.add_up, side, apart)))
@@ -254,24 +253,30 @@ class _Listed:
         return self.team.each("item", self.team.threads, body)
 
     def look(self, start: Value, part: Value, thread: Value) -> Statements:
-        """Which of a thread's updates are the block's, and how many."""
-        mask = count = const(0, OWNER)
+        """Which updates of a chunk are the block's; neighbours look at neighbours."""
+        made: list[Statement] = []
         for k in range(self.looks):
-            at = add(add(start, multiply(thread, self.looks)), k)
+            here = add(thread, k * self.team.threads)
+            at = add(start, here)
             number = smaller(at, self.count - 1)
             far = substitute_value(self.far, placed(self.inner, number))
             own = remainder(divide(far, _step(self.far)), self.parts)
             mine = value("equal", (own, part), BOOL)
             mine = value("bit_and", (mine, less(at, self.count)), BOOL)
-            mask, count = (
-                value(
-                    "add",
-                    (x, value("select", (mine, const(n, OWNER), const(0, OWNER)), OWNER)),
-                    OWNER,
-                )
-                for x, n in ((mask, 1 << k), (count, 1))
-            )
-        return Assign(self.mask, mask), Assign(self.counts[0], count, thread)
+            made.append(Assign(self.mine, mine, here))
+        return tuple(made)
+
+    def _own(self, thread: Value, k: int) -> Value:
+        """Whether the update at place k of a thread's own, which follow each other, is taken."""
+        return get(self.mine, BOOL, add(multiply(thread, self.looks), k))
+
+    def count_own(self, thread: Value) -> Statements:
+        """How many of a thread's own updates are the block's."""
+        count = const(0, OWNER)
+        for k in range(self.looks):
+            one = value("cast", (self._own(thread, k),), OWNER)
+            count = value("add", (count, one), OWNER)
+        return (Assign(self.counts[0], count, thread),)
 
     def add_up(self, side: int, apart: int, thread: Value) -> Statements:
         """One step of adding up the counts of all threads before each."""
@@ -292,11 +297,10 @@ class _Listed:
         ]
         here = get(self.next, OWNER)
         for k in range(self.looks):
-            bit = value("bit_and", (get(self.mask, OWNER), const(1 << k, OWNER)), OWNER)
             number = add(add(start, multiply(thread, self.looks)), k)
             put = Assign(self.list, value("cast", (number,), OWNER), value("cast", (here,), INDEX))
             following = Assign(self.next, value("add", (here, const(1, OWNER)), OWNER))
-            made.append(When(value("not_equal", (bit, const(0, OWNER)), BOOL), (put, following)))
+            made.append(When(self._own(thread, k), (put, following)))
         return tuple(made)
 
     def take(self, found: list[_Update], first: Value, counts: int, thread: Value) -> Statements:
