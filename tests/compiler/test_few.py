@@ -8,7 +8,8 @@ from tests.compiler.bits import compiled
 from weft import linalg
 from weft.compiler.point import kind_of
 from weft.errors import ArgumentError
-from weft.ops.few import MOST
+from weft.ops.few import MOST, TOGETHER
+from weft.ops.linalg import Cholesky, Inv, Solve, TriangularSolve
 
 SIZES = range(1, MOST + 1)
 FLOATS = [np.float32, np.float64]
@@ -54,6 +55,18 @@ def operands(name, n, dtype, batch, columns=2):
     return a, np.random.default_rng(n).normal(size=(*batch, n, columns)).astype(dtype)
 
 
+LARGEST = {  # matrices that still have a kernel
+    "solve": Solve.most,
+    "inv": Inv.most,
+    "det": MOST,
+    "cholesky": Cholesky.most,
+    "lower": TriangularSolve.most,
+    "upper": TriangularSolve.most,
+    "transposed": TriangularSolve.most,
+}
+EACH = [(name, n) for name, most in LARGEST.items() for n in sorted({*SIZES, most})]
+
+
 def by_reference(function, given):
     """What NumPy's instructions make of the operands of a function that is one call."""
     (node,) = wf.trace(function, *map(wf.tensor, given)).nodes
@@ -68,8 +81,7 @@ def close(found, wanted, dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("batch", [(), (1,), (7,), (3, 5), (0,)])
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "n"), EACH)
 def test_a_kernel_and_its_reference_give_the_same_bits(name, n, batch, dtype):
     function, reference, _ = CASES[name]
     given = operands(name, n, dtype, batch)
@@ -86,16 +98,51 @@ def host_calls(function, *args):
     return int(text.split("host calls ")[1].split()[0])
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "n"), EACH)
 def test_few_rows_are_a_kernel(name, n):
     given = [wf.tensor(x) for x in operands(name, n, np.float32, (5,))]
     assert host_calls(wf.compile(CASES[name][0]), *given) == 0
 
 
-def test_more_rows_and_complex_numbers_are_lapack():
-    large = wf.tensor(definite(MOST + 1, np.float64))
-    assert host_calls(wf.compile(linalg.inv), large) == 1
+@pytest.mark.parametrize("name", CASES)
+def test_more_rows_are_lapack(name):
+    given = [wf.tensor(x) for x in operands(name, LARGEST[name] + 1, np.float64, ())]
+    assert host_calls(wf.compile(CASES[name][0]), *given) == 1
+
+
+SOLVERS = ["solve", "lower", "upper", "transposed"]
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 1)])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_right_sides_of_any_number_have_the_bits_of_each_alone(name, batch):
+    function, reference, _ = CASES[name]
+    for n, columns in ((3, TOGETHER // 3), (3, TOGETHER // 3 + 1), (LARGEST[name], 37)):
+        a, b = operands(name, n, np.float32, batch, columns)
+        tensors = wf.tensor(a), wf.tensor(b)
+        solved = wf.compile(function)
+        found = solved(*tensors).numpy()
+        assert host_calls(solved, *tensors) == 0
+        assert found.tobytes() == by_reference(function, (a, b)).tobytes()
+        alone = [function(a, b[..., k : k + 1]).numpy() for k in range(columns)]
+        assert found.tobytes() == np.concatenate(alone, -1).tobytes()
+        close(found, reference(a.astype(np.float64), b.astype(np.float64)), np.float32)
+
+
+def test_batches_of_matrices_and_of_right_sides_meet_as_in_numpy():
+    a, b = definite(3, np.float64, (4, 1)), np.random.default_rng(0).normal(size=(5, 3, 40))
+    for function, reference in (CASES[name][:2] for name in SOLVERS):
+        close(wf.compile(function)(wf.tensor(a), wf.tensor(b)).numpy(), reference(a, b), np.float64)
+
+
+def test_a_singular_matrix_beside_many_right_sides_is_an_error():
+    solved = wf.compile(linalg.solve)
+    with pytest.raises(ArgumentError, match="solve: a matrix is singular"):
+        solved(wf.zeros((2, 3, 3)), wf.ones((2, 3, 50))).numpy()
+    assert np.array_equal(solved(wf.eye(3), wf.ones((3, 50))).numpy(), np.ones((3, 50)))
+
+
+def test_complex_numbers_are_lapack():
     assert host_calls(wf.compile(linalg.inv), wf.tensor(np.eye(2, dtype=complex))) == 1
 
 

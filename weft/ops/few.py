@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-MOST = 4  # rows of a matrix
-MOST_COLUMNS = 8  # of right sides that are solved for together
+MOST = 4  # rows of a matrix, where an op names no other number
+TOGETHER = 32  # elements of right sides that are solved for together; of more, one by one
 
 Matrix: TypeAlias = list[list[Any]]
 Found: TypeAlias = tuple[Matrix, Any]

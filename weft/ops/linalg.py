@@ -82,6 +82,7 @@ def on_matrices(x: Tensor) -> Tensor:
 class Cholesky(FewRowsOperation):
     """The lower triangular L with L Lᴴ = (A + Aᴴ)/2."""
 
+    most = 12
     factors = "... n m -> ... n m"
     examples = (Example({}, ((4, 4),), "s"),)
     problem = (
@@ -117,6 +118,7 @@ def half_lower(x: Tensor) -> Tensor:
 class TriangularSolve(FewRowsOperation):
     """X with A X = B, or Aᵀ X = B; only one triangle of A is read."""
 
+    most = 16
     factors = "... n m, ... n k -> ... m k"
     examples = (
         Example({"lower": True, "unit_diagonal": False, "transpose": False}, ((4, 4), (4, 2)), "l"),
@@ -185,6 +187,7 @@ class TriangularSolve(FewRowsOperation):
 class Solve(FewRowsOperation):
     """X with A X = B."""
 
+    most = 8
     factors = "... n m, ... n k -> ... m k"
     examples = (
         Example({}, ((4, 4), (4, 2)), "mf"),
@@ -215,6 +218,7 @@ class Solve(FewRowsOperation):
 class Inv(FewRowsOperation):
     """A⁻¹; with `strict` off, singular matrices give infinities instead of an error."""
 
+    most = 6
     factors = "... n m -> ... m n"
     examples = (
         Example({"strict": True}, ((4, 4),), "m"),

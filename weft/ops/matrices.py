@@ -13,7 +13,7 @@ from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import Operation, Types
 from weft.ops.families import broadcast_shape
-from weft.ops.few import MOST, MOST_COLUMNS, Found
+from weft.ops.few import MOST, TOGETHER, Found, Matrix
 from weft.ops.functions.numpy_scalars import NumpyScalars
 
 
@@ -42,9 +42,10 @@ class FewRowsOperation(MatrixOperation):
     """An op that is computed element by element for real matrices of a few rows, else by LAPACK."""
 
     core: ClassVar[int] = 2  # axes of the result for each matrix
+    most: ClassVar[int] = MOST  # rows of a matrix that is computed element by element
     problem: ClassVar[str] = ""  # what is said of a matrix for which there is no result
     reasons: ClassVar[dict[str, str]] = {
-        "kernel": f"more than {MOST} rows are a sequence of dependent steps, not a loop nest"
+        "kernel": "many rows are a sequence of dependent steps, not a loop nest"
     }
 
     @abstractmethod
@@ -57,8 +58,11 @@ class FewRowsOperation(MatrixOperation):
 
     def is_few(self, *shapes: Shape) -> bool:
         """Whether matrices of these shapes are computed element by element."""
-        fits = shapes[0][-1] <= MOST and shapes[-1][-1] <= MOST_COLUMNS
-        return fits and all(min(shape[-2:]) > 0 for shape in shapes)
+        return shapes[0][-1] <= self.most and all(min(shape[-2:]) > 0 for shape in shapes)
+
+    def by_column(self, *shapes: Shape) -> bool:
+        """Whether right sides are solved for one by one: each is on its own, so bits are equal."""
+        return len(shapes) > 1 and shapes[1][-2] * shapes[1][-1] > TOGETHER
 
     def is_exact(self, *found: DType, **params: Any) -> bool:
         return any(map(dtypes.is_complex, found))  # else a kernel is quicker where there is one
@@ -67,16 +71,30 @@ class FewRowsOperation(MatrixOperation):
         real = not any(dtypes.is_complex(a.dtype) for a in arrays)
         if not (real and self.is_few(*(a.shape for a in arrays))):
             return self.lapack(*arrays, **params)
-        matrices = ([list(row) for row in np.moveaxis(a, (-2, -1), (0, 1))] for a in arrays)
+        return self._by_elements(*arrays, **params)
+
+    def _by_elements(self, *arrays: Any, **params: Any) -> Array:
+        """The result in NumPy's instructions."""
+        alone = self.by_column(*(a.shape for a in arrays))
+        matrices = [_rows(a) for a in arrays]
+        if alone:  # all right sides of a system lie along one more axis
+            given = [[x[..., None] for x in row] for row in matrices[0]]
+            matrices = [given, [[row] for row in np.moveaxis(arrays[1], -2, 0)]]
         found, bad = self.few(NumpyScalars, *matrices, **params)
         if bad is not None and np.any(bad):
             raise ArgumentError(self.problem)
         lead = broadcast_shape(self.name, *(a.shape[:-2] for a in arrays))
-        made = np.empty((*lead, len(found), len(found[0])), arrays[0].dtype)
+        columns = arrays[1].shape[-1] if alone else len(found[0])
+        made = np.empty((*lead, len(found), columns), arrays[0].dtype)
         for i, row in enumerate(found):
             for j, x in enumerate(row):
-                made[..., i, j] = x
+                made[..., i, slice(None) if alone else j] = x
         return made if self.core else made[..., 0, 0]
+
+
+def _rows(a: Array) -> Matrix:
+    """The elements of matrices, each with the axes of the batch."""
+    return [list(row) for row in np.moveaxis(a, (-2, -1), (0, 1))]
 
 
 def lapack(problem: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
