@@ -150,6 +150,22 @@ def test_a_mask_without_values_is_told_what_to_write(transform) -> None:
 
 
 @pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: wf.repeat(x, x), "wf.repeat(x, repeats, total_repeat_length=…)"),
+        (wf.bincount, "wf.bincount(x, length=…)"),
+        (wf.unique, "wf.unique(x, size=…)"),
+        (lambda x: wf.segment_sum(x, x), "segment_sum(…, num_segments=…)"),
+    ],
+)
+def test_a_size_made_of_values_says_what_to_give_instead(function, text) -> None:
+    for call in (wf.compile(function), lambda x: wf.vmap(function)(x[None])):
+        with pytest.raises(errors.ConcretizationError) as caught:
+            call(wf.tensor([1, 2, 3]))
+        assert str(caught.value).endswith(text) and str(caught.value).count("hint: ") == 1
+
+
+@pytest.mark.parametrize(
     ("ask", "text"),
     [
         (lambda: wf.cat, "module 'weft' has no attribute 'cat'\nhint: wf.concat"),

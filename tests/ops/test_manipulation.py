@@ -166,6 +166,35 @@ def test_repeat_takes_a_count_for_each_position(counts, as_tensor):
     np.testing.assert_array_equal(got.numpy(), np.repeat(A, counts, axis=1))
 
 
+@pytest.mark.parametrize("counts", [[1, 2, 0], [0, 0, 0], [4, 0, 3], 2])
+@pytest.mark.parametrize("length", [0, 3, 7])
+def test_repeat_of_a_known_length_is_traced(counts, length):
+    want = np.repeat(np.arange(3), counts)[:length]
+    want = np.concatenate([want, np.full(length - len(want), 2)])
+    given = wf.tensor(A)  # (2, 3)
+
+    def run(x, counts):
+        return wf.repeat(x, repeats=counts, axis=1, total_repeat_length=length)
+
+    for call in (run, wf.compile(run)):
+        assert call(given, wf.tensor(counts)).tolist() == A[:, want].tolist()
+    rows = wf.vmap(run, in_axes=(None, 0))(given, wf.tensor([counts, counts]))
+    assert rows[1].tolist() == A[:, want].tolist()
+
+
+@pytest.mark.parametrize(
+    ("x", "counts", "text"),
+    [
+        (np.ones(3), [1, 2], r"repeats \(2,\) for axis 0 of size 3"),
+        (np.ones(3), [1.0, 2.0, 3.0], "must be integers, got float32"),
+        (np.ones(0), 2, "no element of axis 0 fills a length of 4"),
+    ],
+)
+def test_repeat_of_a_known_length_refuses(x, counts, text):
+    with pytest.raises(WeftError, match=text):
+        wf.repeat(x, counts, total_repeat_length=4)
+
+
 def test_take_modes():
     x = wf.tensor(V)
     assert wf.take(x, [0, 5], mode="clip").tolist() == [3, 2]

@@ -24,6 +24,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import read_for_size
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -53,7 +54,7 @@ def bincount(
     if not dtypes.is_integer(tensor.dtype) and not dtypes.is_bool(tensor.dtype):
         raise DTypeError(f"bincount: numbers must be integers, not {dtypes.name_of(tensor.dtype)}")
     if length is None:
-        known = tensor.host()
+        known = read_for_size(tensor, "say how many counts there are: wf.bincount(x, length=…)")
         if known.size and int(known.min()) < 0:
             raise ArgumentError(f"bincount: a number is negative ({int(known.min())})")
         least = as_integer("bincount", "minlength", minlength, low=0)

@@ -19,6 +19,7 @@ from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.core.common.types import Array, Shape
 from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import read_for_size
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
@@ -55,15 +56,21 @@ def rollaxis(x: Any, axis: int, /, start: int = 0) -> Tensor:
 
 @public
 @often
-def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Tensor:
+def repeat(
+    x: Any, /, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
+) -> Tensor:
     """Each element several times in a row: `repeats` is one number, or one for each position.
 
-    Numbers for each position are read, since they decide the result's shape.
+    Numbers for each position are read, since they decide the result's shape, unless
+    `total_repeat_length` does: what is longer is cut off, and the last element fills what is left.
     """
-    tensor = to_tensor(x, op="repeat")
+    tensor = to_tensor(x, beside=(repeats,), op="repeat")
     if axis is None:
         tensor, axis = ravel(tensor), 0
     i = normalize_axis("repeat", axis, tensor.ndim)
+    if total_repeat_length is not None:
+        total = as_integer("repeat", "total_repeat_length", total_repeat_length, low=0)
+        return take(tensor, _repeated_places(repeats, tensor, i, total), axis=i)
     counts = _counts(repeats, tensor.shape[i], i)
     if isinstance(counts, np.ndarray):
         check_memory("repeat", (sum(counts.tolist()),), dtypes.int64)
@@ -74,12 +81,31 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Tensor:
     return reshape(stretched, (*before[:-1], before[-1] * counts, *after))
 
 
+def _repeated_places(repeats: Any, x: Tensor, axis: int, total: int) -> Tensor:
+    """Which element stands at each place of a result of a known length."""
+    size = x.shape[axis]
+    counts = to_tensor(repeats, like=x.device, op="repeat")
+    if not dtypes.is_integer(counts.dtype):
+        raise DTypeError(f"repeat: repeats must be integers, got {dtypes.name_of(counts.dtype)}")
+    if (counts.size != 1 and counts.shape != (size,)) or counts.ndim > 1:
+        raise ShapeError(f"repeat: repeats {counts.shape} for axis {axis} of size {size}")
+    if total and not size:
+        raise ShapeError(f"repeat: no element of axis {axis} fills a length of {total}")
+    check_memory("repeat", (total,), dtypes.int64)
+    ends = FUNCTIONS["cumsum"](broadcast(counts, (size,)))
+    order = arange(total, device=x.device)
+    found = FUNCTIONS["searchsorted"](ends, order, side="right")
+    return cast(FUNCTIONS["minimum"](found, max(size - 1, 0)), dtypes.int64)
+
+
 def _counts(repeats: Any, size: int, axis: int) -> int | Array:
     if isinstance(repeats, int | np.integer):
         return as_integer("repeat", "repeats", repeats, low=0)
     else:
         tensor = to_tensor(repeats, op="repeat")
-        found = tensor.host() if tensor.size else np.zeros(tensor.shape, np.int64)
+        instead = "say how long the result is: wf.repeat(x, repeats, total_repeat_length=…)"
+        empty = np.zeros(tensor.shape, np.int64)
+        found = read_for_size(tensor, instead) if tensor.size else empty
     if found.dtype.kind not in "iu":
         raise DTypeError(f"repeat: repeats must be integers, got {found.dtype}")
     if found.size and found.min() < 0:

@@ -25,6 +25,7 @@ from weft.core.common.slots import public
 from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.convert import to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import read_for_size
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
 from weft.ops.axes import normalize_axis
@@ -355,8 +356,9 @@ def unique(
         shaped = (found[1], reshape(found[2], tensor.shape), found[3])
         more = [x for is_wanted, x in zip(asked, shaped, strict=True) if is_wanted]
         return (found[0], *more) if more else found[0]
+    given = read_for_size(tensor, "say how many elements there are: wf.unique(x, size=…)")
     values, indices, inverse, counts = np.unique(
-        _plain(tensor.host()), True, True, True, axis=i, equal_nan=merged
+        _plain(given), True, True, True, axis=i, equal_nan=merged
     )
     inverse = inverse.reshape(tensor.shape if i is None else (-1,))
     if size is not None:

@@ -13,6 +13,7 @@ from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import device_of, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import read_for_size
 from weft.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
@@ -258,7 +259,8 @@ def _segments(
     if values.shape[: ids.ndim] != ids.shape:
         raise ShapeError(f"{name}: ids {ids.shape} do not lead the data's shape {values.shape}")
     if num_segments is None:
-        num_segments = int(ids.host().max(initial=-1)) + 1
+        known = read_for_size(ids, f"say how many segments there are: {name}(…, num_segments=…)")
+        num_segments = int(known.max(initial=-1)) + 1
     count = as_integer(name, "num_segments", num_segments, low=0)
     base = full((count, *values.shape[ids.ndim :]), start, dtype=values.dtype, device=values.device)
     # A negative id is a mistake here, not a position counted from the end.

@@ -36,6 +36,16 @@ def without_reading(kind: TensorType) -> str:
     return "use wf.where, wf.cond or wf.while_loop instead of Python's if and while"
 
 
+def read_for_size(x: Tensor, instead: str) -> Any:
+    """The values of `x`, which decide a size; where none can be read, what to give `instead`."""
+    try:
+        return x.host()
+    except ConcretizationError as error:
+        raise ConcretizationError(
+            f"{error}".partition("\nhint: ")[0] + f"\nhint: {instead}"
+        ) from None
+
+
 class Recorder(Handler):
     """Records every op as a node; equal calls are one node.
 
