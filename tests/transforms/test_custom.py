@@ -171,6 +171,21 @@ def test_print_shows_values_inside_transforms(capsys) -> None:
     assert capsys.readouterr().out.splitlines() == ["x is 3.0", "row 1.0", "row 2.0"]
 
 
+def test_print_takes_values_by_name(capsys) -> None:
+    def shown(x):
+        wf.print("{} of {total:.1f}, {}", x, x + 1, total=x.sum())
+        return x
+
+    for call in (shown, wf.compile(shown), wf.vmap(shown)):
+        call(wf.ones((1, 1))).numpy()
+    want = ["[[1.]] of 1.0, [[2.]]"] * 2 + ["[1.] of 1.0, [2.]"]
+    assert capsys.readouterr().out.splitlines() == want
+    with pytest.raises(ArgumentError, match="does not fit 1 values"):
+        wf.print("{x}", y=wf.ones(1))
+    with pytest.raises(TypeError, match=r"print\(\) missing"):
+        wf.print()
+
+
 def test_check_grads_finds_a_wrong_rule() -> None:
     check_grads(lambda x: wf.sin(x) * x, wf.asarray(POINTS), order=3)
     wrong = wf.custom_jvp(wf.sin)

@@ -47,8 +47,8 @@ def callback(
     )
 
 
-def print_values(template: str, *args: Any) -> None:
-    """Print values from inside transformed code: `wf.print("x = {}", x)`."""
+def print_values(template: str, *args: Any, **named: Any) -> None:
+    """Print values from inside transformed code: `wf.print("x = {}, y = {y}", x, y=y)`."""
 
     if not isinstance(template, str):
         raise ArgumentError(
@@ -57,8 +57,9 @@ def print_values(template: str, *args: Any) -> None:
         )
 
     def show(*values: Array) -> tuple[()]:
+        rest = values[len(args) :]
         try:
-            text = template.format(*values)
+            text = template.format(*values[: len(args)], **dict(zip(named, rest, strict=True)))
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"print: template {template!r} does not fit {len(values)} values ({error})"
@@ -66,7 +67,7 @@ def print_values(template: str, *args: Any) -> None:
         builtins.print(text)
         return ()
 
-    callback(show, (), *args)
+    callback(show, (), *args, *named.values())
 
 
 def break_here(*args: Any) -> None:
@@ -79,5 +80,6 @@ def break_here(*args: Any) -> None:
     callback(stop, (), *args)
 
 
-FUNCTIONS["print"] = print_values
-FUNCTIONS["breakpoint"] = break_here
+for _name, _function in (("print", print_values), ("breakpoint", break_here)):
+    _function.__name__ = _function.__qualname__ = _name  # Python's errors say what was called
+    FUNCTIONS[_name] = _function
