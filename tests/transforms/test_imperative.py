@@ -24,6 +24,15 @@ def tape_nodes() -> int:
     return sum(type(o) is TapeNode for o in gc.get_objects())
 
 
+def test_a_tensor_may_be_made_to_require_a_gradient() -> None:
+    w = wf.tensor([1.0, 2.0], requires_grad=True)
+    assert w.requires_grad and not wf.tensor([1.0]).requires_grad
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [2.0, 4.0]
+    with pytest.raises(DifferentiationError, match="only floats and complex do"):
+        wf.tensor([1, 2], requires_grad=True)
+
+
 def test_a_graph_may_be_walked_back_twice() -> None:
     w = leaf(1.0, 2.0)
     loss = (w * w).sum()

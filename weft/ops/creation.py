@@ -127,13 +127,25 @@ def ascontiguousarray(x: Any, /, dtype: Any = None) -> Tensor:
 
 
 @public
-def tensor(data: Any, dtype: Any = None, device: Any = None, *, copy: bool | None = True) -> Tensor:
+def tensor(
+    data: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    *,
+    copy: bool | None = True,
+) -> Tensor:
     """A new tensor from numbers, nested lists, arrays or tensors; always a copy by default.
+
+    With `requires_grad`, `backward` finds its gradient.
 
     >>> tensor([[1, 2], [3, 4]]).shape
     (2, 2)
     """
-    return asarray(data, dtype=dtype, device=device, copy=copy)
+    made = asarray(data, dtype=dtype, device=device, copy=copy)
+    if as_flag("tensor", "requires_grad", requires_grad):
+        made.requires_grad = True
+    return made
 
 
 array = tensor
