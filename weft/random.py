@@ -17,7 +17,7 @@ from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from weft.core.common.peers import hint_for_name
+from weft.core.common.peers import refuse
 from weft.core.tensor.tensor import Tensor
 from weft.ops.random.continuous import (
     bits,
@@ -173,9 +173,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # checkers know which names there are
-
-    def __getattr__(name: str) -> Any:
-        raise AttributeError(f"module 'weft.random' has no attribute {name!r}{hint_for_name(name)}")
+    __getattr__ = refuse("weft.random")
 
 
 def __dir__() -> list[str]:

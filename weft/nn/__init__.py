@@ -33,6 +33,9 @@ Activations (`relu`, `gelu`, `silu`, `softmax`, …) and poolings of `wf` are he
 and `fold` make columns of patches, and images of columns.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from weft.core.common.peers import refuse as _refuse
 from weft.nn import init as init
 from weft.nn import losses as losses
 from weft.nn.attention import KVCache, MultiHeadAttention, rotary
@@ -240,3 +243,6 @@ __all__ = [
     "unfold",
     "update_where",
 ]
+
+if not _TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = _refuse("weft.nn")

@@ -26,6 +26,9 @@ parameters are one or two parallel regions.
 | `plateau` | `reduce_on_plateau`: a rate that falls when a loss no longer does |
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from weft.core.common.peers import refuse as _refuse
 from weft.nn.policy import Policy
 from weft.optim import schedules as schedules
 from weft.optim.around import (
@@ -148,3 +151,6 @@ __all__ = [
     "split",
     "stateless",
 ]
+
+if not _TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = _refuse("weft.optim")

@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from weft.core.common.slots import FUNCTIONS
 
 # NumPy's, JAX's and torch's names for what a module of weft has.
 NAMES = {
+    "Adam": "wf.optim.adam(rate)",
+    "AdamW": "wf.optim.adamw(rate)",
+    "BCELoss": "wf.binary_cross_entropy",
+    "BCEWithLogitsLoss": "wf.binary_cross_entropy_with_logits",
+    "BatchNorm1d": "wf.nn.BatchNorm",
+    "BatchNorm2d": "wf.nn.BatchNorm",
+    "BatchNorm3d": "wf.nn.BatchNorm",
+    "CrossEntropyLoss": "wf.cross_entropy",
+    "Dropout2d": "wf.nn.Dropout(rate, whole_features=True)",
+    "GELU": "wf.nn.gelu, which stands among layers as it is",
+    "InstanceNorm1d": "wf.nn.InstanceNorm",
+    "InstanceNorm2d": "wf.nn.InstanceNorm",
+    "InstanceNorm3d": "wf.nn.InstanceNorm",
+    "KLDivLoss": "wf.kl_div",
+    "L1Loss": "wf.l1_loss",
+    "LBFGS": "wf.optim.lbfgs(), wf.optim.minimize",
+    "LeakyReLU": "wf.nn.leaky_relu, which stands among layers as it is",
+    "MSELoss": "wf.mse_loss",
+    "ModuleDict": "a dict of modules",
+    "ModuleList": "a tuple or list of modules",
+    "MultiheadAttention": "wf.nn.MultiHeadAttention",
+    "NLLLoss": "wf.nll_loss",
     "PRNGKey": "wf.random.key(seed)",
+    "Parameter": "a tensor in a field of a wf.nn.Module",
+    "RMSprop": "wf.optim.rmsprop(rate)",
+    "ReLU": "wf.nn.relu, which stands among layers as it is",
+    "SGD": "wf.optim.sgd(rate)",
+    "SiLU": "wf.nn.silu, which stands among layers as it is",
+    "Sigmoid": "wf.nn.sigmoid, which stands among layers as it is",
+    "Softmax": "wf.nn.softmax",
+    "Tanh": "wf.nn.tanh, which stands among layers as it is",
+    "apply_updates": "wf.optim.apply",
     "autograd": "wf.grad, wf.custom_vjp",
+    "block_until_ready": "wf.realize",
     "bmm": "wf.matmul",
     "cat": "wf.concat",
     "copyto": "x[...] = values",
     "default_rng": "wf.random.Generator(seed), or wf.random.key(seed)",
+    "device_put": "x.to_device(device), or wf.shard(x, mesh, spec)",
     "double": "wf.float64",
     "errstate": "wf.debug_nans; no warnings are raised",
     "float": "wf.float32",
     "func": "wf.grad, wf.vmap",
     "functional": "wf.relu and others are wf's own",
     "half": "wf.float16",
+    "index_add": "x.at[index].add(values)",
+    "index_copy": "x.at[index].set(values)",
+    "initializers": "wf.nn.init",
+    "iota": "wf.arange",
     "jacobian": "wf.jacrev, wf.jacfwd",
     "lax": "wf.scan, wf.cond and others are wf's own",
     "load": "wf.load_safetensors, or wf.asarray(np.load(file))",
     "loadtxt": "wf.asarray(np.loadtxt(file))",
     "long": "wf.int64",
+    "lr_scheduler": "wf.optim.schedules",
     "make_jaxpr": "wf.trace",
+    "make_mesh": "wf.DeviceMesh",
     "manual_seed": "wf.random.seed",
+    "masked_select": "x[mask]",
     "mm": "wf.matmul",
     "ndarray": "wf.Tensor",
     "ndindex": "np.ndindex(x.shape)",
@@ -44,6 +87,7 @@ NAMES = {
     "save": "wf.save_safetensors, or np.save",
     "savez": "wf.save_safetensors, or np.savez",
     "set_printoptions": "np.set_printoptions, which weft follows",
+    "tensor_split": "wf.array_split",
     "topk": "wf.top_k",
     "tree": "wf.tree_map, wf.tree_leaves",
     "tree_util": "wf.tree_map, wf.tree_leaves",
@@ -52,6 +96,7 @@ NAMES = {
 ATTRIBUTES = {
     "block_until_ready": "wf.realize(x)",
     "bool": 'x.astype("bool")',
+    "clamp": "x.clip(low, high)",
     "clone": "x.copy()",
     "copy_": "x[...] = values",
     "cpu": "x.numpy()",
@@ -59,6 +104,7 @@ ATTRIBUTES = {
     "dim": "x.ndim",
     "double": 'x.astype("float64")',
     "eq": "x == y",
+    "expand_as": "x.expand(y.shape)",
     "fill": "x[...] = value",
     "fill_": "x[...] = value",
     "flat": "x.ravel()",
@@ -66,25 +112,45 @@ ATTRIBUTES = {
     "ge": "x >= y",
     "gt": "x > y",
     "half": 'x.astype("float16")',
+    "index_add_": "x.at[index].add(values)",
     "int": 'x.astype("int32")',
+    "is_cuda": "x.device",
     "le": "x <= y",
     "long": 'x.astype("int64")',
     "lt": "x < y",
+    "masked_select": "x[mask]",
     "mm": "x @ y",
+    "mul": "x * y",
     "ne": "x != y",
+    "new_ones": "wf.ones(shape, dtype=x.dtype)",
+    "new_zeros": "wf.zeros(shape, dtype=x.dtype)",
     "numel": "x.size",
     "requires_grad_": "x.requires_grad = True",
     "resize": "wf.resize(x, shape)",
+    "scatter_add_": "x = wf.scatter_add(x, …)",
     "t": "x.T",
     "topk": "x.top_k(k)",
     "type_as": "x.astype(y.dtype)",
+    "view_as": "x.reshape(y.shape)",
     "zero_": "x[...] = 0",
 }
 
 
 def hint_for_name(name: str) -> str:
     """What to write instead of a name that a module lacks, as the end of a message."""
-    return f"\nhint: {NAMES[name]}" if name in NAMES else ""
+    found = NAMES.get(name)
+    if found is None and name in FUNCTIONS:
+        found = f"wf.{name}"
+    return "" if found is None else f"\nhint: {found}"
+
+
+def refuse(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module: an error that says what weft calls what is missing."""
+
+    def missing(name: str) -> Any:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{hint_for_name(name)}")
+
+    return missing
 
 
 def hint_for_attribute(name: str) -> str:
