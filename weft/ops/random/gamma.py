@@ -11,12 +11,16 @@ import math
 from math import inf
 from typing import Any
 
+import numpy as np
+
+from weft.core.common import dtypes
+from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import Array, DType, Shape
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ShapeError
 from weft.ops import reduction
-from weft.ops.base import Operation, call
-from weft.ops.creation import arange
+from weft.ops.base import Operation, Tangents, call
+from weft.ops.creation import arange, ones
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log, sqrt
 from weft.ops.families import broadcast, cast
@@ -40,27 +44,60 @@ from weft.ops.view.transpose import matrix_transpose
 # A candidate is refused with probability at most 0.049, so all of them with at most 4e-11. Then
 # the first one stands, which is nearly right: it has the Wilson–Hilferty approximation's law.
 _CANDIDATES = 8
+_SMALLEST = 1e-18  # of a sum: terms below it are left out
 
 
-class GammaParameter(Operation):
-    """The same value; refuses derivatives, since an accepted candidate is not a smooth function."""
+class GammaDraw(Operation):
+    """A draw of the gamma law of shape a, given as (a, draw); its derivative by a is implicit.
 
-    factors = "... -> ..."
+    The draw moves so that as much of the law stays below it: dx/da = -(∂F/∂a) / (∂F/∂x).
+    """
+
+    factors = "..., ... -> ..."
     work = 0
     widen = False
+    constants = (1,)
     reasons = {
-        "vjp": "gamma draws have no derivative by their shape parameter",
-        "jvp": "gamma draws have no derivative by their shape parameter",
+        "vjp": "it is given, as that of the law's quantile: the value alone has none",
+        "jvp": "it is given, as that of the law's quantile: the value alone has none",
     }
 
-    def eval(self, x: Array) -> Array:
+    def eval(self, a: Array, x: Array) -> Array:
+        return np.array(np.broadcast_arrays(a, x)[1])
+
+    def body(self, s: Any, a: Any, x: Any) -> Any:
         return x
 
-    def body(self, s: Any, x: Any) -> Any:
-        return x
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return None if tangents[0] is None else tangents[0] * quantile_slope(primals[0], out)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return ct * quantile_slope(primals[0], out), FUNCTIONS["zeros_like"](primals[1])
 
 
-gamma_parameter_op = GammaParameter()
+gamma_draw_op = GammaDraw()
+
+
+def quantile_slope(a: Tensor, x: Tensor) -> Tensor:
+    """How far a quantile x > 0 of the gamma law moves for each unit of its shape a.
+
+    With cₙ = xⁿ / (a (a+1) … (a+n)), F(a, x) = xᵃ e⁻ˣ / Γ(a) Σ cₙ, so that
+    dx/da = x Σ cₙ (ψ(a) - ln x + 1/a + … + 1/(a+n)). In the upper tail terms cancel: float64.
+    """
+    shape, place = cast(a, dtypes.float64), cast(x, dtypes.float64)
+    level = FUNCTIONS["digamma"](shape) - log(place)
+    first = 1 / shape
+
+    def step(state: Any) -> Any:
+        n, term, harmonic, total, mass = state
+        term = where(term > _SMALLEST * mass, term * place / (shape + n), 0)
+        harmonic = harmonic + 1 / (shape + n)
+        return n + 1, term, harmonic, total + term * (level + harmonic), mass + term
+
+    start = (ones((), dtype=dtypes.float64, device=x.device), first, first)
+    state = (*start, first * (level + first), first)
+    found = FUNCTIONS["while_loop"](lambda state: reduction.any(state[1] > 0), step, state)
+    return cast(place * found[3], x.dtype)
 
 
 def first_accepted(candidates: Tensor, accepted: Tensor) -> Tensor:
@@ -72,10 +109,10 @@ def first_accepted(candidates: Tensor, accepted: Tensor) -> Tensor:
 
 def _parts(key: Tensor, a: Tensor, shape: Shape, dtype: DType) -> tuple[Tensor, Tensor]:
     """(g, b) so that g·exp(b) has the gamma law: b lifts shapes below 1 to the next one."""
-    a = call(gamma_parameter_op, (a,), {})
     normals, uniforms, powers = streams(key, 3)
     small = a < 1
-    d = where(small, a + 1, a) - 1 / 3
+    lifted = where(small, a + 1, a)
+    d = FUNCTIONS["stop_gradient"](lifted) - 1 / 3
     wide = (*shape, _CANDIDATES)
     column = broadcast(expand_dims(d, -1), wide)
     z, u = standard_normal(normals, wide, dtype), open_uniform(uniforms, wide, dtype)
@@ -84,7 +121,7 @@ def _parts(key: Tensor, a: Tensor, shape: Shape, dtype: DType) -> tuple[Tensor, 
     v = where(positive, x, 1) ** 3
     accepted = positive & (log(u) < 0.5 * z * z + column * (1 - v + log(v)))
     lift = log(open_uniform(powers, shape, dtype)) / where(small, a, 1)
-    drawn = d * first_accepted(v, accepted)
+    drawn = call(gamma_draw_op, (lifted, d * first_accepted(v, accepted)), {})
     valid = (a > 0) & (a < inf)
     return where(valid, drawn, float("nan")), where(small, lift, 0)
 
@@ -115,7 +152,7 @@ def _log_gamma(key: Tensor, a: Tensor) -> Tensor:
 
 
 def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Tensor:
-    """Gamma floats of shape parameter a and scale 1; no derivative by a (it raises).
+    """Gamma floats of shape parameter a and scale 1; differentiable by a.
 
     A parameter out of range gives NaN where its value cannot be read, inside vmap for instance.
     """
@@ -205,7 +242,7 @@ def multivariate_normal(
 def wishart(key: Any, df: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Tensor:
     """Wishart matrices, df degrees of freedom and positive definite scale, by Bartlett's method.
 
-    The last two axes are the matrix's; df must exceed n - 1. Differentiable in scale, not in df.
+    The last two axes are the matrix's; df must exceed n - 1. Differentiable in both.
     """
     found, target = as_key("wishart", key), float_dtype("wishart", dtype, df, scale)
     wide = working(target)
