@@ -202,6 +202,16 @@ def test_like_functions_need_the_shape_alone():
     assert wf.eval_shape(wf.ones_like, wf.ones((5,), dtype="int8")).dtype == np.int8
 
 
+def test_like_functions_take_another_shape():
+    x = wf.ones((5,), dtype="int8")
+    found = wf.zeros_like(x, shape=(2, 3)), wf.ones_like(x, shape=4), wf.full_like(x, 7, shape=())
+    assert [y.shape for y in found] == [(2, 3), (4,), ()]
+    assert {y.dtype for y in found} == {x.dtype} and found[2].item() == 7
+    assert wf.vmap(lambda x: wf.empty_like(x, shape=(3,)))(wf.ones((2, 5))).shape == (2, 3)
+    mesh = wf.DeviceMesh("two", (2,), ("i",))
+    assert wf.zeros_like(wf.ones(4).shard(mesh, wf.P("i")), shape=(3, 3)).sum().item() == 0
+
+
 def test_full_takes_a_tensor_that_varies():
     assert wf.grad(lambda v: wf.full((2, 3), v).sum())(1.0).item() == 6
     got = wf.vmap(lambda v: wf.full((2,), v))(wf.tensor([1.0, 2.0]))

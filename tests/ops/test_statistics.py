@@ -70,6 +70,19 @@ def test_the_correction_is_taken_off_the_count(correction):
     close(wf.std(x, correction=correction), np.std(x, correction=correction))
 
 
+@pytest.mark.parametrize("name", ["nansum", "nanprod", "nanmean", "nanvar", "nanstd"])
+@pytest.mark.parametrize("axis", [None, 0, (0, 1)])
+def test_what_skips_nan_takes_a_mask(name, axis):
+    x, mask = RNG.normal(size=(4, 3, 2)), RNG.random((4, 3, 2)) < 0.7
+    x[0, 0, 0], mask[:2, 0, 0] = np.nan, True
+    wanted = getattr(np, name)(x, axis, where=mask)
+    found = getattr(wf, name)(wf.tensor(x), axis, where=wf.tensor(mask))
+    close(found, wanted)
+    assert wf.nansum(wf.tensor([1, 2]), where=[True, False]).item() == 1
+    with pytest.raises(DTypeError, match=f"{name}: where: expected a mask of bools"):
+        getattr(wf, name)(x, where=[1.0, 2.0])
+
+
 def test_a_variance_with_no_degree_of_freedom_is_nan():
     assert np.isnan(wf.var([1.0], correction=1).item())
     assert np.isnan(wf.mean(np.zeros(0)).item())

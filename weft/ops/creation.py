@@ -382,40 +382,44 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
 
 
 @public
-def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
-    """One value repeated in another tensor's shape, dtype and device."""
-    return _like("full_like", x, fill_value, dtype, device)
+def full_like(
+    x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None, shape: Any = None
+) -> Tensor:
+    """One value repeated in another tensor's shape (or one that is given), dtype and device."""
+    return _like("full_like", x, fill_value, dtype, device, shape)
 
 
 @public
-def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
-    """Zeros of another tensor's shape, dtype and device."""
-    return _like("zeros_like", x, 0, dtype, device)
+def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None, shape: Any = None) -> Tensor:
+    """Zeros of another tensor's shape (or one that is given), dtype and device."""
+    return _like("zeros_like", x, 0, dtype, device, shape)
 
 
 @public
-def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
-    """Ones of another tensor's shape, dtype and device."""
-    return _like("ones_like", x, 1, dtype, device)
+def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None, shape: Any = None) -> Tensor:
+    """Ones of another tensor's shape (or one that is given), dtype and device."""
+    return _like("ones_like", x, 1, dtype, device, shape)
 
 
 @public
-def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Tensor:
-    """A tensor of another's shape, dtype and device whose values do not matter: zeros."""
-    return _like("empty_like", x, 0, dtype, device)
+def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None, shape: Any = None) -> Tensor:
+    """A tensor like `zeros_like`'s whose values do not matter: zeros."""
+    return _like("empty_like", x, 0, dtype, device, shape)
 
 
-def _like(op: str, x: Any, value: Any, dtype: Any, device: Any) -> Tensor:
+def _like(op: str, x: Any, value: Any, dtype: Any, device: Any, shape: Any) -> Tensor:
     """Only shape, dtype, device and layout of `x` are used: nothing is differentiated or read."""
     like = to_tensor(x, beside=(value,), op=op)
     made = _full(
         op,
-        like.shape,
+        like.shape if shape is None else shape,
         value,
         like.dtype if dtype is None else dtype,
         like.device if device is None else device,
     )
-    if like._impl.owner is None or device is not None or (spec := like.sharding).mesh is None:
+    if like._impl.owner is None or device is not None or shape is not None:
+        return made
+    if (spec := like.sharding).mesh is None:
         return made
     laid_out: Tensor = FUNCTIONS["shard"](made, spec.mesh, spec.settled)
     return laid_out

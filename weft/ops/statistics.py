@@ -319,16 +319,20 @@ def _filled(name: str, x: Any, value: Any) -> Tensor:
 
 @public
 @often
-def nansum(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-    """Sum over axes; NaN counts as 0."""
-    return reduction.sum(_filled("nansum", x, 0), axis, keepdims, dtype=dtype)
+def nansum(
+    x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+) -> Tensor:
+    """Sum over axes (and in a mask); NaN counts as 0."""
+    return reduction.sum(_filled("nansum", x, 0), axis, keepdims, dtype=dtype, where=where)
 
 
 @public
 @named
-def nanprod(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-    """Product over axes; NaN counts as 1."""
-    return reduction.prod(_filled("nanprod", x, 1), axis, keepdims, dtype=dtype)
+def nanprod(
+    x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+) -> Tensor:
+    """Product over axes (and in a mask); NaN counts as 1."""
+    return reduction.prod(_filled("nanprod", x, 1), axis, keepdims, dtype=dtype, where=where)
 
 
 @public
@@ -395,10 +399,13 @@ def _nan_extremum(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
 
 @public
 @often
-def nanmean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-    """Mean over axes of the elements that are not NaN; NaN where there is none."""
+def nanmean(
+    x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+) -> Tensor:
+    """Mean over axes of the elements (in a mask) that are not NaN; NaN where there is none."""
     tensor, target = float_of("nanmean", x, dtype)
-    total = reduction.sum(where(is_missing(tensor), 0, tensor), axis, keepdims)
+    tensor = reduction.selected("nanmean", tensor, where, np.nan)
+    total = reduction.sum(_filled("nanmean", tensor, 0), axis, keepdims)
     return cast(total / _present(tensor, axis, keepdims), target)
 
 
@@ -418,17 +425,22 @@ def nanvar(
     *,
     correction: float = 0.0,
     ddof: float | None = None,
+    where: Any = None,
 ) -> Tensor:
-    """Variance over axes of the elements that are not NaN."""
+    """Variance over axes of the elements (in a mask) that are not NaN."""
     tensor, target = float_of("nanvar", x)
-    lost = is_missing(tensor)
-    centred = where(lost, 0, tensor) - nanmean(tensor, axis, True)
-    total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
+    kept = reduction.selected("nanvar", tensor, where, np.nan)
     less = _correction("nanvar", correction, ddof)
-    less = as_number("nanvar", "correction", less, beside=(tensor,))
-    divisor = _present(tensor, axis, keepdims) - less
-    found = where(divisor <= 0, np.nan, total / where(divisor <= 0, 1, divisor))
-    return cast(found, dtypes.real_of(target))
+    less = as_number("nanvar", "correction", less, beside=(kept,))
+    return cast(_nanvar(kept, axis, keepdims, less), dtypes.real_of(target))
+
+
+def _nanvar(x: Tensor, axis: Any, keepdims: bool, less: Any) -> Tensor:
+    lost = is_missing(x)
+    centred = where(lost, 0, x) - nanmean(x, axis, True)
+    total = reduction.sum(_squares(where(lost, 0, centred)), axis, keepdims)
+    divisor = _present(x, axis, keepdims) - less
+    return where(divisor <= 0, np.nan, total / where(divisor <= 0, 1, divisor))
 
 
 @public
@@ -441,11 +453,13 @@ def nanstd(
     *,
     correction: float = 0.0,
     ddof: float | None = None,
+    where: Any = None,
 ) -> Tensor:
-    """Standard deviation over axes of the elements that are not NaN."""
+    """Standard deviation over axes of the elements (in a mask) that are not NaN."""
     tensor, target = float_of("nanstd", x)
+    kept = reduction.selected("nanstd", tensor, where, np.nan)
     less = _correction("nanstd", correction, ddof)
-    found = FUNCTIONS["sqrt"](nanvar(tensor, axis, keepdims, correction=less))
+    found = FUNCTIONS["sqrt"](nanvar(kept, axis, keepdims, correction=less))
     return cast(found, dtypes.real_of(target))
 
 
