@@ -83,7 +83,7 @@ def test_pixel_shuffle_and_its_inverse_are_torchs(lead):
 
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 def test_grid_sample_is_torchs_with_its_gradients(mode, padding, align):
     agrees(
         lambda x, g: wf.grid_sample(x, g, mode, padding, align),

@@ -159,15 +159,15 @@ def _cubic_taps(source: Array, size: int) -> tuple[Array, Array]:
     first = np.floor(source)
     part = source - first
     positions = np.clip(first[:, None] + np.arange(-1, 3), 0, size - 1)
-    return positions, np.stack([_far(part + 1), _near(part), _near(1 - part), _far(2 - part)], 1)
+    return positions, np.stack(_cubic(part), 1)
 
 
-def _near(t: Array) -> Array:
+def _near(t: Any) -> Any:
     """The cubic kernel for distances up to 1."""
     return ((_CUBIC + 2) * t - (_CUBIC + 3)) * t * t + 1
 
 
-def _far(t: Array) -> Array:
+def _far(t: Any) -> Any:
     """The cubic kernel for distances between 1 and 2."""
     return ((_CUBIC * t - 5 * _CUBIC) * t + 8 * _CUBIC) * t - 4 * _CUBIC
 
@@ -230,7 +230,8 @@ def grid_sample(
 ) -> Tensor:
     """Read `x` (N, C, H, W) at positions `grid` (N, H', W', 2), which are (x, y) in [-1, 1].
 
-    Outside, `padding_mode` reads zeros, the border, or the reflection. Differentiable in both.
+    Outside, `padding_mode` reads zeros, the border, or the reflection. `mode` is "bilinear",
+    "nearest" or "bicubic". Differentiable in both.
     """
     image: Any
     places: Any
@@ -239,15 +240,23 @@ def grid_sample(
         raise ShapeError(f"grid_sample: (N, C, H, W), (N, H, W, 2): {image.shape}, {places.shape}")
     if image.shape[0] != places.shape[0]:
         raise ShapeError(f"grid_sample: batches {image.shape[0]} and {places.shape[0]} differ")
-    as_choice("grid_sample", "mode", mode, ("bilinear", "nearest"))
+    as_choice("grid_sample", "mode", mode, ("bilinear", "nearest", "bicubic"))
     as_choice("grid_sample", "padding_mode", padding_mode, ("zeros", "border", "reflection"))
     places = cast(places, image.dtype)
-    bring = _BRING[padding_mode]
-    column, row = (
-        bring(_unnormalized(places[..., k], image.shape[3 - k], align_corners), n, align_corners)
-        for k, n in ((0, image.shape[3]), (1, image.shape[2]))
-    )
+    height, width = image.shape[2:]
+    column = _unnormalized(places[..., 0], width, align_corners)
+    row = _unnormalized(places[..., 1], height, align_corners)
     moved = moveaxis(image, 1, -1)  # N H W C
+
+    def rows(v: Any) -> Any:
+        return _BRING[padding_mode](v, height, align_corners)
+
+    def columns(v: Any) -> Any:
+        return _BRING[padding_mode](v, width, align_corners)
+
+    if mode == "bicubic":
+        return moveaxis(_bicubic(moved, row, column, rows, columns), -1, 1)
+    row, column = rows(row), columns(column)
     if mode == "nearest":
         found = _read(moved, FUNCTIONS["round"](row), FUNCTIONS["round"](column))
     else:
@@ -290,6 +299,29 @@ def _bilinear(image: Any, row: Any, column: Any) -> Any:
             term = _read(image, r, c) * reshape(near, (*near.shape, 1))
             total = term if total is None else total + term
     return total
+
+
+def _bicubic(image: Any, row: Any, column: Any, rows: Any, columns: Any) -> Any:
+    """The sixteen elements around each position by the cubic kernel, each brought inside first."""
+
+    def taps(v: Any, bring: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
+        below = FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](v))
+        weights = _cubic(v - below)
+        return [(bring(below + k - 1), weight) for k, weight in enumerate(weights)]
+
+    total: Any = None
+    across = taps(column, columns)
+    for r, by_row in taps(row, rows):
+        for c, by_column in across:
+            near = by_row * by_column
+            term = _read(image, r, c) * reshape(near, (*near.shape, 1))
+            total = term if total is None else total + term
+    return total
+
+
+def _cubic(part: Any) -> tuple[Any, Any, Any, Any]:
+    """What four neighbours weigh, at this part of the way from the second to the third."""
+    return _far(part + 1), _near(part), _near(1 - part), _far(2 - part)
 
 
 def _read(image: Any, row: Any, column: Any) -> Any:
