@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -426,6 +427,22 @@ def test_a_failure_in_the_background_reaches_the_caller(
     assert "in the background failed" in caplog.text
     with pytest.raises(StorageError):
         checkpoints.save(2, {})
+
+
+def test_a_block_ends_when_what_it_saves_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = manager.write
+
+    def slow(*args: Any, **options: Any) -> None:
+        time.sleep(0.2)
+        write(*args, **options)
+
+    monkeypatch.setattr(manager, "write", slow)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save_async(1, {"x": wf.ones(2)})
+        assert checkpoints.latest() is None
+    assert checkpoints.latest() == 1
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from weft.checkpoints.background import Saving, snapshot
 from weft.checkpoints.pieces import Piece
@@ -26,7 +26,8 @@ class Checkpoints:
     """Checkpoints by step in `folder`, of which the newest `keep` stay (all with `keep=None`).
 
     A process may be killed at any instant: the newest complete checkpoint is there and loads. Where
-    several processes run, all of them save and restore the same steps.
+    several processes run, all of them save and restore the same steps. A `with` block ends when
+    what it saves in the background is on disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -42,6 +43,12 @@ class Checkpoints:
         self._saving: Saving | None = None
         with reporting("Checkpoints", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.wait()
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step is, or would be."""
