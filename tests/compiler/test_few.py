@@ -267,6 +267,15 @@ def test_a_batch_is_the_same_for_any_number_of_threads_as_in_numpy(name):
         assert compiled(trace, given, threads)[0].tobytes() == wanted.tobytes()
 
 
+@pytest.mark.parametrize("name", SOLVERS)
+def test_right_sides_are_the_same_for_any_number_of_threads_as_in_numpy(name):
+    function, _, _ = CASES[name]
+    given = operands(name, 7, np.float32, (2,), columns=10_007)
+    trace, wanted = wf.trace(function, *map(wf.tensor, given)), by_reference(function, given)
+    for threads in (1, 2, 4):
+        assert compiled(trace, given, threads)[0].tobytes() == wanted.tobytes()
+
+
 def test_operands_that_are_views_are_read_where_they_lie():
     a, b = definite(3, np.float64, (4, 6)), matrices(3, np.float64, (6,))
     function = wf.compile(lambda a, b: linalg.solve(a[::-1, 1:4, ::-1].mT, b[None, 2:5]))
