@@ -180,3 +180,11 @@ def test_attention_mixes_narrow_values_by_narrow_weights():
     assert all(any(isinstance(s, Squares) for s in every(x.kernel.body)) for x in (scores, mixed))
     (written,) = [x for x in weights.memory if x in mixed.memory and x.size == 2 * 4 * 64 * 64]
     assert written.dtype == bfloat16
+
+
+@pytest.mark.parametrize("cut", [np.s_[1:, 4:], np.s_[:64, :64], np.s_[1:, 1:65]], ids=str)
+def test_rows_that_begin_anywhere_are_not_fetched_by_vectors(cut):
+    a, b = operands(bfloat16, (65, 68), (64, 64))
+    function = lambda a, b: a[cut] @ b  # noqa: E731
+    (found,), (expected,) = on_gpu(function, (a, b)), on_gpu(function, (a, b), OLD)
+    assert different(found, expected) == 0

@@ -18,6 +18,7 @@ from weft.compiler.emit_cpu import emit
 from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, get
 from weft.compiler.rebuild import Statements, substitute, with_body
 from weft.compiler.squares import spelled
+from weft.compiler.verify import verify
 from weft.core.common.types import Array
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.runtime import registry
@@ -115,6 +116,8 @@ class EmulatedGpu(Driver):
 
     def compiled(self, kernels: Sequence[Kernel], key: str, write: Callable[..., str]) -> list[Any]:
         """The functions of these kernels, whose threads run one after another."""
+        for kernel in kernels:
+            verify(kernel, scheduled=True)
         target = jit.host_target()
         text = emit([_serial(kernel) for kernel in kernels], target)
 

@@ -159,8 +159,9 @@ class Slab:
             return False
         if itemsize == 8 and size_of(self.depth[1]) % self.slab:
             return False  # past the end lies no zero
-        item = multiply(self.scope.variable("item"), self.lanes)
-        place, depth = (ZERO, item) if self.turned else (item, ZERO)
+        item, other = self.scope.variable("item"), self.scope.variable("other")
+        item = multiply(item, self.lanes)
+        place, depth = (other, item) if self.turned else (item, other)
         source, _ = self._source(place, depth, ZERO, ZERO)
         return divides(polynomial(source.args[0]), self.lanes)
 
