@@ -31,6 +31,7 @@ from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.errors import DeviceError
 from weft.runtime.gpu.array import GpuArray
+from weft.runtime.gpu.interface import GpuMemory
 
 
 class GpuExecutable(Executable):
@@ -162,10 +163,8 @@ class GpuExecutable(Executable):
 
     def _look(self, state: _Run) -> None:
         """Raise what is wrong, if a kernel has met a position that is out of range."""
-        status = np.zeros(1, np.int64)
-        slot = self._slots[self.program.status]  # type: ignore[index]
-        self._gpu.read(state.array(slot, (1,), status.dtype).address, status)
-        if status[0]:
+        assert state.report is not None
+        if self._gpu.reported(state.report):
             values = [*state.given, *(x.data() for x in self._trace.captures)]
             self._trace.walk([_on_host(x) for x in values], self._retell)
             raise DeviceError("a kernel met a position out of range that the reference does not")
@@ -200,7 +199,7 @@ class GpuExecutable(Executable):
 class _Run:
     """The memory of one run."""
 
-    __slots__ = ("_arrays", "_owner", "_pieces", "given", "mark")
+    __slots__ = ("_arrays", "_owner", "_pieces", "given", "mark", "report")
 
     def __init__(self, owner: GpuExecutable, given: list[GpuArray]) -> None:
         self._owner, self.given, self.mark = owner, given, object()
@@ -212,9 +211,10 @@ class _Run:
         for slot, block in owner._places.own:
             self._arrays[slot] = GpuArray.empty(gpu, (block.size,), block.dtype)
         status = owner.program.status
+        self.report: GpuMemory | None = None
         if status is not None:
-            made = self._arrays[slots[status]] = GpuArray.empty(gpu, (1,), status.dtype)
-            gpu.clear(made.address, made.nbytes)
+            self.report = report = gpu.report()
+            self._arrays[slots[status]] = GpuArray(gpu, report, (1,), status.dtype, 0)
         self._pieces = [gpu.allocate(nbytes) for nbytes in owner._places.pieces]
 
     def write(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from weft.core.common.types import Array
 from weft.errors import BackendError, DeviceError, OutOfMemoryError
 from weft.runtime.cpu.code_cache import code_cache
-from weft.runtime.gpu.interface import Driver, GpuMemory
+from weft.runtime.gpu.interface import REPORT, Driver, GpuMemory
 
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2
@@ -30,6 +30,8 @@ _POOLS = 115  # whether the driver keeps memory that was given back
 _KEEP = 4  # an attribute of such a pool: bytes that it keeps
 _EVERYTHING = 2**64 - 1
 _IDLE = 1 << 31  # bytes of memory that are kept by their size: such comes back soon
+_PAGE, _LINE = 4096, 64  # bytes of the host's memory for reports, and of each
+_EVERYWHERE = 1 | 2  # for all GPUs, at the same address
 _MOST_SHARED = 8  # an attribute of functions: bytes that its blocks may be given to share
 _LOG_BYTES = 8192
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # options: where the driver's compiler complains
@@ -176,6 +178,8 @@ class Gpu(Driver):
         self.library = _library()
         self._idle: dict[int, list[int]] = {}  # memory that came back, by size
         self._idle_bytes = 0
+        self._reports: list[int] = []  # numbers that no run has
+        self._settled: set[int] = set()  # those of runs, which no kernel writes any more
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._check("cuDeviceGet", self.library.cuDeviceGet(ctypes.byref(device), number))
         retained = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device)
@@ -320,6 +324,31 @@ class Gpu(Driver):
         """Make bytes zero."""
         place, size = ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
         self.call("cuMemsetD8Async", place, ctypes.c_ubyte(0), size, None)
+
+    def report(self) -> GpuMemory:
+        """A number in memory of the host, which kernels write to without a copy."""
+        with self._lock:
+            if not self._reports:
+                page = ctypes.c_void_p()
+                self.call("cuMemHostAlloc", ctypes.byref(page), ctypes.c_size_t(_PAGE), _EVERYWHERE)
+                ctypes.memset(page, 0, _PAGE)
+                self._reports = [(page.value or 0) + k for k in range(0, _PAGE, _LINE)]
+            address = self._reports.pop()
+        return GpuMemory(address, REPORT.itemsize, self._report_back)
+
+    def reported(self, report: GpuMemory) -> int:
+        """What kernels have written, when all of them are done; it is 0 again."""
+        self.synchronize()
+        number = ctypes.c_int64.from_address(report.address)
+        found, number.value = number.value, 0
+        self._settled.add(report.address)
+        return found
+
+    def _report_back(self, address: int, nbytes: int) -> None:
+        """One that nobody has looked at may still be written: it is not used again."""
+        if address in self._settled:
+            self._settled.discard(address)
+            self._reports.append(address)
 
     # -- kernels ---------------------------------------------------------------------------
 

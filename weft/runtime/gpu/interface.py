@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from weft.core.common.locks import lock_for
 from weft.core.common.types import Array, DType
 from weft.errors import InteropError, UnsupportedError
+
+REPORT = np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,20 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def clear(self, address: int, nbytes: int) -> None:
         """Make bytes zero."""
+
+    def report(self) -> GpuMemory:
+        """A number of 64 bits that is 0 until a kernel writes it: see `reported`."""
+        memory = self.allocate(REPORT.itemsize)
+        self.clear(memory.address, memory.nbytes)
+        return memory
+
+    def reported(self, report: GpuMemory) -> int:
+        """What kernels have written, when all of them are done; it is 0 again."""
+        found = np.zeros(1, REPORT)
+        self.read(report.address, found)
+        if found[0]:
+            self.clear(report.address, report.nbytes)
+        return int(found[0])
 
     @abc.abstractmethod
     def compiled(self, kernels: Sequence[Any], key: str, emit: Callable[..., str]) -> list[Any]:
