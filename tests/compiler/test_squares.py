@@ -188,3 +188,12 @@ def test_rows_that_begin_anywhere_are_not_fetched_by_vectors(cut):
     function = lambda a, b: a[cut] @ b  # noqa: E731
     (found,), (expected,) = on_gpu(function, (a, b)), on_gpu(function, (a, b), OLD)
     assert different(found, expected) == 0
+
+
+def test_float64_products_of_narrower_factors_are_matrices_too():
+    a, b = operands(np.float32, (40, 48), (48, 24))
+    function = lambda a, b: a.astype("float64") @ b.astype("float64")  # noqa: E731
+    (kernel,) = planned(trace(function, *map(wf.asarray, (a, b))), CUDA).kernels
+    assert any(isinstance(s, Squares) for s in every(kernel.body))
+    (found,), (expected,) = on_gpu(function, (a, b)), on_cpu(trace(function, a, b), (a, b))
+    assert different(found, expected) == 0

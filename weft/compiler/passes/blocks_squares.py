@@ -19,8 +19,7 @@ from weft.compiler.squares import WARP, shape_of
 from weft.core.common.dtypes import int8
 from weft.core.common.types import DType
 
-STAGES = (4, 3)  # slabs in shared memory: of those that are not multiplied, all are on their way;
-# as many as leave room for another block, which computes while this one waits
+STAGES = (4, 3)  # slabs in shared memory, as many as leave room for another block
 
 
 def narrow_dtype(product: Product) -> DType | None:
@@ -51,7 +50,9 @@ def shared_bytes(tile: Tile, dtype: DType) -> int:
 
 
 def _narrow(factor: Value) -> Value:
-    return factor.args[0] if factor.op == "cast" else factor
+    """What is multiplied: the factor before it was widened to the dtype of its sums, if it was."""
+    shape = shape_of(factor.args[0].dtype) if factor.op == "cast" else None
+    return factor if shape is None or shape.sums != factor.dtype else factor.args[0]
 
 
 class Squared(Tiled):
@@ -89,11 +90,8 @@ class Squared(Tiled):
     def slab(self, factor: Value, axis: Axis, start: Value, points: int, filling: Value) -> Slab:
         """A factor lies as it does elsewhere; bytes along the depth."""
         given = (self.product.depth, factor, axis, start, points, filling)
-        most = VECTOR // factor.dtype.itemsize
-        deep, spare = (
-            factor.dtype == int8 or None,
-            spare_bytes(factor.dtype) // factor.dtype.itemsize,
-        )
+        most, spare = (n // factor.dtype.itemsize for n in (VECTOR, spare_bytes(factor.dtype)))
+        deep = True if factor.dtype == int8 else None
         return Slab.of(self.scope, self.tile, most, *given, deep=deep, spare=spare)
 
     def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
