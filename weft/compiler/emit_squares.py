@@ -1,8 +1,8 @@
 """Products of small matrices by a warp's threads, in LLVM IR for NVIDIA GPUs.
 
 Factors get to shared memory by copies that go on by themselves. Each thread holds a part of every
-matrix. Factors of one or two bytes come from shared memory four
-matrices at a time, turned on the way if they lie along their points; float64 element by element.
+matrix: factors of one or two bytes come from shared memory four matrices at a time, turned on the
+way if they lie along their points; float64 element by element.
 """
 
 from __future__ import annotations
@@ -107,8 +107,7 @@ class _Words:
                     self._product(sums, sums.places(i, j), row, column)
 
     def _loaded(self, panel: Panel, pointer: str, point: int, depth: int) -> list[str]:
-        """Four matrices: two of points below each other, both at two of the depth; or the same
-        turned about."""
+        """Four matrices: of the points here and below, at this depth and after it."""
         writer = self.values.writer
         turned = "" if panel.along == 1 else ".trans"
         assert not turned or self.unit == 1, "bytes that lie along their points"

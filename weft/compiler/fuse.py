@@ -374,10 +374,9 @@ class Fusion:
                     if r.ref != node.inputs[1]:
                         users.setdefault(r.node, set()).update(outside)
                 continue
-            loops = loops and not self._is_written(node, users)
-            loops = loops and not self._is_made_once(node, outside)
+            stays = self._is_written(node, users) or self._is_made_once(node, outside)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
-            loops = loops and node in cheap
+            loops = loops and not stays and node in cheap
             loops = loops and not self._changes.has_part(node, [r.ref for r in self.reads[node]])
             if outside and loops and node not in self.kept:
                 self.inline.add(node)
@@ -438,13 +437,14 @@ class Fusion:
         )
 
     def _is_written(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
-        """Whether a call ends a product, at no cost, or is narrower than what it is made of."""
+        """Whether a call ends a product, at no cost, or has narrower floats than it is made of."""
         group = self.group[node]
         within = [r for r in self.reads[node] if self.group.get(r.node) is group]
         if any(users[r.node] != {group} or r.node in self.kept for r in within):
             return False
-        wide = max((r.node.types[r.ref[1]].nbytes for r in within), default=0)
-        return group.kind == "dot" or wide > sum(kind.nbytes for kind in node.types)
+        narrow = [kind.nbytes for kind in node.types if dtypes.is_narrow(kind.dtype)]
+        wider = (r.node.types[r.ref[1]].nbytes > n for r in within for n in narrow)
+        return group.kind == "dot" or any(wider)
 
     def _is_made_once(self, node: OutputRefs, outside: set[Group]) -> bool:
         """Whether a call makes something of a row's result that others read for many elements."""

@@ -26,7 +26,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes import blocks_squares
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, size_of
 from weft.compiler.passes.blocks_squares import Squared, narrow_dtype
-from weft.compiler.passes.blocks_tile import Tiled
+from weft.compiler.passes.blocks_tile import Tiled, together
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.polynomial import add, known, multiply
@@ -36,6 +36,7 @@ FEWEST = 8  # products of a sum that a tile is for
 DEEP = 16  # the same for squares
 MULTIPROCESSORS = 132  # of a large GPU: fewer blocks leave some of it idle
 THREADS = 256  # of a multiprocessor: with half as many it mostly waits for memory
+ALONE = 0.6  # of a block's time: what it waits longer if it is nearly alone
 MOST_PIECES = 256  # whose sums are added up by one expression
 
 
@@ -78,14 +79,17 @@ class _Way:
     """How tiles are multiplied, and those that a block can have."""
 
     write: type[Tiled]
-    tiles: tuple[Tile, ...]
+    tiles: dict[Tile, int]  # with the number that a multiprocessor has room for
 
     def chosen(self, product: Product, pieces: int = 1) -> Tile | None:
         """The tile that takes the least time, as far as that can be told."""
 
         def time(tile: Tile) -> float:
-            turns = -(-_blocks(product, tile) * pieces // MULTIPROCESSORS)
-            return turns * tile.rows * tile.columns / tile.rate
+            together = self.tiles[tile]
+            full, left = divmod(_blocks(product, tile) * pieces, together * MULTIPROCESSORS)
+            few = -(-left // MULTIPROCESSORS)  # of the last ones, on the busiest multiprocessor
+            idle = 1 + ALONE * (1 - few / together)
+            return (full * together + few * idle) * tile.rows * tile.columns / tile.rate
 
         return min(self.tiles, key=time, default=None)
 
@@ -98,15 +102,13 @@ def _way(product: Product, limits: Limits) -> _Way:
         if squares:
             return _Way(Squared, squares)
     itemsize = product.dtype.itemsize
-    tiles = (tile.fitted(itemsize) for tile in limits.tiles)
-    return _Way(
-        Tiled,
-        tuple(
-            tile
-            for tile in tiles
-            if tile.threads <= limits.threads and _shared_bytes(tile, itemsize) <= limits.shared
-        ),
-    )
+    fitted = (tile.fitted(itemsize) for tile in limits.tiles)
+    tiles = {
+        tile: together(tile)
+        for tile in fitted
+        if tile.threads <= limits.threads and _shared_bytes(tile, itemsize) <= limits.shared
+    }
+    return _Way(Tiled, tiles)
 
 
 def _blocks(product: Product, tile: Tile) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from weft.compiler.loops import BOOL, Panel, Settle, Squares, Statement, Value, When, value
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab
-from weft.compiler.passes.blocks_tile import Tiled
+from weft.compiler.passes.blocks_tile import Tiled, together
 from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.polynomial import add, divide, multiply, remainder
@@ -30,13 +30,17 @@ def narrow_dtype(product: Product) -> DType | None:
     return dtypes[0] if fits else None
 
 
-def tiles(dtype: DType, limits: Limits) -> tuple[Tile, ...]:
-    """Those that a block can have of these factors."""
+def tiles(dtype: DType, limits: Limits) -> dict[Tile, int]:
+    """Those of these factors that a block can have, and how many a multiprocessor has room for."""
     if dtype == int8:
         squares = tuple(replace(tile, depth=2 * tile.depth) for tile in limits.squares)
     else:
         squares = limits.doubles if dtype.itemsize == 8 else limits.squares
-    return tuple(tile for tile in squares if shared_bytes(tile, dtype) <= limits.room)
+    fitting = (tile for tile in squares if 2 * slab_bytes(tile, dtype) <= limits.room)
+    return {
+        tile: min(together(tile), limits.room // _array_bytes(tile, dtype, limits))
+        for tile in fitting
+    }
 
 
 def spare_bytes(dtype: DType) -> int:
@@ -44,9 +48,19 @@ def spare_bytes(dtype: DType) -> int:
     return 2 * VECTOR if dtype.itemsize == 8 else VECTOR
 
 
-def shared_bytes(tile: Tile, dtype: DType) -> int:
-    """What the slabs of a tile take, at most."""
-    return 2 * (tile.rows + tile.columns) * (tile.depth * dtype.itemsize + spare_bytes(dtype))
+def slab_bytes(tile: Tile, dtype: DType) -> int:
+    """What one slab of both factors takes, at most."""
+    return (tile.rows + tile.columns) * (tile.depth * dtype.itemsize + spare_bytes(dtype))
+
+
+def stages(tile: Tile, dtype: DType, limits: Limits) -> int:
+    """Slabs that are in shared memory if they are fetched; 0 if there is no room for that."""
+    slab = slab_bytes(tile, dtype)
+    return next((n for n in STAGES if n * slab <= limits.room // 2), 0)
+
+
+def _array_bytes(tile: Tile, dtype: DType, limits: Limits) -> int:
+    return max(stages(tile, dtype, limits), 2) * slab_bytes(tile, dtype)
 
 
 def _narrow(factor: Value) -> Value:
@@ -69,8 +83,7 @@ class Squared(Tiled):
         super().__init__(scope, product, tile, limits, piece)
         self.stages = 0  # slabs in shared memory, if they are fetched
         if self.left.is_direct and self.right.is_direct:
-            slab = shared_bytes(tile, self.left.factor.dtype) // 2
-            self.stages = next((n for n in STAGES if n * slab <= limits.room // 2), 0)
+            self.stages = stages(tile, self.left.factor.dtype, limits)
         if self.stages:
             self.left, self.right = (s.in_stages(self.stages) for s in (self.left, self.right))
 

@@ -50,6 +50,11 @@ STATIC = 48 * 1024  # bytes that a kernel's code may have threads share; more ar
 HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet few banks
 
 
+def together(tile: Tile) -> int:
+    """Blocks that a multiprocessor has registers for."""
+    return max(MULTIPROCESSOR // (tile.threads * REGISTERS), 1)
+
+
 def _in_runs(thread: Value, k: int, run: int, threads: int) -> Value:
     """The place of a thread's element k, if threads in a row have `run` elements each in turn."""
     return add(multiply(thread, run), k // run * run * threads + k % run)
@@ -134,9 +139,8 @@ class Tiled:
         begin = self.threads(partial(self._begin, first, self._stop(first)))
         body = (begin, main, self.threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
-        threads = self.tile.threads
-        together = MULTIPROCESSOR // (threads * REGISTERS)
-        notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": together}
+        threads, both = self.tile.threads, together(self.tile)
+        notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": both}
         shared = sum(slab.nbytes for slab in (self.left, self.right))
         if shared > STATIC:
             notes["dynamic"] = shared

@@ -30,7 +30,7 @@ class Tile:
     high: int
     wide: int
     depth: int
-    rate: int = 100  # results in some time, measured where a GPU has many such tiles
+    rate: int = 100  # results in some time, measured where a GPU is full of such tiles
 
     @property
     def threads(self) -> int:
@@ -47,8 +47,11 @@ class Tile:
 
 TILES = (
     Tile(128, 128, 8, 8, 16),
+    Tile(96, 128, 12, 4, 16, 98),
+    Tile(64, 128, 8, 8, 16, 97),
+    Tile(64, 96, 4, 12, 16, 98),
     Tile(128, 64, 8, 4, 16, 95),
-    Tile(64, 64, 8, 4, 16, 78),
+    Tile(64, 64, 8, 4, 16, 91),
     Tile(32, 32, 4, 4, 16, 58),
     Tile(8, 128, 2, 4, 16, 45),
     Tile(128, 8, 4, 2, 16, 45),
@@ -57,9 +60,12 @@ TILES = (
 
 SQUARES = (
     Tile(128, 128, 8, 8, 64),
-    Tile(128, 64, 4, 8, 64, 68),
-    Tile(64, 128, 4, 8, 64, 70),
-    Tile(64, 64, 4, 8, 64, 53),
+    Tile(96, 128, 6, 8, 64, 90),
+    Tile(128, 96, 4, 12, 64, 90),
+    Tile(96, 96, 6, 12, 64, 83),
+    Tile(128, 64, 4, 8, 64, 75),
+    Tile(64, 128, 4, 8, 64, 75),
+    Tile(64, 64, 4, 8, 64, 56),
     Tile(32, 64, 2, 8, 64, 36),
     Tile(32, 32, 2, 4, 64, 26),
     Tile(16, 128, 2, 8, 64, 25),
