@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import harness
@@ -25,6 +26,7 @@ OPTIONS = (
 )
 
 import compiler_steps as steps  # noqa: E402  what stands above must come first
+import gpu_blocks  # noqa: E402
 import numpy as np  # noqa: E402
 from harness import Row, Workload  # noqa: E402
 from peers import gelu  # noqa: E402
@@ -210,6 +212,34 @@ def training() -> Iterator[Row]:
         return made
 
     yield Row("GPT step, 4 layers of 128", gpt)
+    for dtype in (float32, bfloat16):
+        name = f"loss and gradients, 4 blocks of 768, {dtype}"
+        yield Row(name, lambda dtype=dtype: blocks(dtype))
+
+
+def blocks(dtype: Any) -> Workload:
+    """Transformer blocks of usual width, forward and backward."""
+    given = gpu_blocks.arguments(dtype, size(gpu_blocks.WIDTH), size(gpu_blocks.LENGTH))
+    functions = (wf.layer_norm, wf.scaled_dot_product_attention)
+    loss = gpu_blocks.loss_of(*functions, partial(gelu, wf, approximate=True), in_float32)
+    return beside(wf.value_and_grad(loss), given, torch_gradients)
+
+
+def in_float32(x: Any) -> Any:
+    """A tensor of weft in float32."""
+    return x.astype(float32)
+
+
+def torch_gradients(layers: Any, x: Any) -> Any:
+    """The same in torch."""
+    torch = importlib.import_module("torch")
+    own = torch.nn.functional
+    short = partial(own.gelu, approximate="tanh")
+    loss = gpu_blocks.loss_of(
+        own.layer_norm, own.scaled_dot_product_attention, short, torch.Tensor.float
+    )
+    weights = [w.requires_grad_() for p in layers for w in p.values()]
+    return torch.autograd.grad(loss(layers, x), weights)
 
 
 def main() -> None:
