@@ -57,7 +57,7 @@ def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     pieces = -(-size_of(product.depth[1]) // PIECE)
     few = 2 * _blocks(product, tile) * tile.threads <= MULTIPROCESSORS * THREADS
     if few and product.is_pieced and pieces <= MOST_PIECES:
-        return _parted(kernel, pieces, limits)
+        return _parted(kernel, pieces, way, limits)
     return (way.write(scope, product, tile, limits).kernel(),)
 
 
@@ -121,7 +121,7 @@ def _shared_bytes(tile: Tile, itemsize: int) -> int:
     return 2 * tile.depth * ((tile.rows + tile.columns) * itemsize + 2 * VECTOR)
 
 
-def _parted(kernel: Kernel, pieces: int, limits: Limits) -> tuple[Kernel, Kernel]:
+def _parted(kernel: Kernel, pieces: int, way: _Way, limits: Limits) -> tuple[Kernel, Kernel]:
     """A kernel whose blocks have one piece of the depth each, and one that adds up their sums."""
     number = len(kernel.buffers)
     scope = Scope(kernel)
@@ -138,7 +138,6 @@ def _parted(kernel: Kernel, pieces: int, limits: Limits) -> tuple[Kernel, Kernel
         buffers = (*kernel.buffers, Buffer("sums", dtype, mode))
         return replace(made, buffers=buffers, notes={**made.notes, "scratch": scratch})
 
-    way = _way(product, limits)
     tile = way.chosen(product, pieces)
     assert tile is not None
     alone = replace(

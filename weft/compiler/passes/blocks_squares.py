@@ -14,7 +14,7 @@ from weft.compiler.passes.blocks_tile import Tiled, together
 from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.polynomial import add, divide, multiply, remainder
-from weft.compiler.rebuild import Scope, Statements
+from weft.compiler.rebuild import Statements
 from weft.compiler.squares import WARP, shape_of
 from weft.core.common.dtypes import int8
 from weft.core.common.types import DType
@@ -38,7 +38,9 @@ def tiles(dtype: DType, limits: Limits) -> dict[Tile, int]:
         squares = limits.doubles if dtype.itemsize == 8 else limits.squares
     fitting = (tile for tile in squares if 2 * slab_bytes(tile, dtype) <= limits.room)
     return {
-        tile: min(together(tile), limits.room // _array_bytes(tile, dtype, limits))
+        tile: min(
+            together(tile), limits.room // (stages(tile, dtype, limits) * slab_bytes(tile, dtype))
+        )
         for tile in fitting
     }
 
@@ -54,13 +56,9 @@ def slab_bytes(tile: Tile, dtype: DType) -> int:
 
 
 def stages(tile: Tile, dtype: DType, limits: Limits) -> int:
-    """Slabs that are in shared memory if they are fetched; 0 if there is no room for that."""
+    """Slabs that are in shared memory if factors can be fetched; 2 if there is no room for that."""
     slab = slab_bytes(tile, dtype)
-    return next((n for n in STAGES if n * slab <= limits.room // 2), 0)
-
-
-def _array_bytes(tile: Tile, dtype: DType, limits: Limits) -> int:
-    return max(stages(tile, dtype, limits), 2) * slab_bytes(tile, dtype)
+    return next((n for n in STAGES if n * slab <= limits.room // 2), 2)
 
 
 def _narrow(factor: Value) -> Value:
@@ -72,20 +70,16 @@ def _narrow(factor: Value) -> Value:
 class Squared(Tiled):
     """A kernel whose warps have some rows and columns of a tile each."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        product: Product,
-        tile: Tile,
-        limits: Limits,
-        piece: Value | None = None,
-    ) -> None:
-        super().__init__(scope, product, tile, limits, piece)
-        self.stages = 0  # slabs in shared memory, if they are fetched
+    def ahead(self, limits: Limits) -> int:
+        """More than two if factors are fetched."""
         if self.left.is_direct and self.right.is_direct:
-            self.stages = stages(tile, self.left.factor.dtype, limits)
-        if self.stages:
-            self.left, self.right = (s.in_stages(self.stages) for s in (self.left, self.right))
+            return stages(self.tile, self.left.factor.dtype, limits)
+        return super().ahead(limits)
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether factors come by themselves, and not by way of registers."""
+        return self.stages > 2
 
     @property
     def in_pieces(self) -> bool:
@@ -109,7 +103,7 @@ class Squared(Tiled):
 
     def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """The first slabs are on their way, and the first one of them is there."""
-        if not self.stages:
+        if not self.is_fetched:
             return super().first(thread, slab, stop)
         made: list[Statement] = []
         for k in range(self.stages - 1):
@@ -118,7 +112,7 @@ class Squared(Tiled):
 
     def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """The products of one slab, while later ones are on their way."""
-        if not self.stages:
+        if not self.is_fetched:
             return super().step(thread, slab, stop)
         later = self._fetched(thread, add(slab, self.stages - 1), stop)
         products = self.products(thread, remainder(slab, self.stages))

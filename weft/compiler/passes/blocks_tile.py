@@ -93,6 +93,8 @@ class Tiled:
         fillings = const(0, factors[0].dtype), identity_of("add", factors[1].dtype)
         self.left = self.slab(factors[0], product.row, self.row, tile.rows, fillings[0])
         self.right = self.slab(factors[1], product.column, self.column, tile.columns, fillings[1])
+        self.stages = self.ahead(limits)
+        self.left, self.right = (s.in_stages(self.stages) for s in (self.left, self.right))
         self.sums = self._registers("sum")
         self.is_joined = self.in_pieces and piece is None
         self.totals = self._registers("total") if self.is_joined else self.sums
@@ -114,6 +116,10 @@ class Tiled:
         """Where a factor lies in shared memory."""
         given = (self.product.depth, factor, axis, start, points, filling)
         return Slab.of(self.scope, self.tile, self.most, *given)
+
+    def ahead(self, limits: Limits) -> int:
+        """Slabs that shared memory holds: one that is multiplied, and those that are to be."""
+        return 2
 
     def _registers(self, name: str) -> list[list[int]]:
         """A thread's results: vectors across the columns, for each row."""
@@ -189,7 +195,7 @@ class Tiled:
 
     def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """What is there before the first step: its slab."""
-        sides, side = (self.left, self.right), remainder(slab, 2)
+        sides, side = (self.left, self.right), remainder(slab, self.stages)
         return tuple(s for x in sides for s in (*x.taken(thread, slab), *x.put(thread, side)))
 
     def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
@@ -198,8 +204,9 @@ class Tiled:
         more = value("less", (after, stop), BOOL)
         sides = (self.left, self.right)
         taken = tuple(s for side in sides for s in side.taken(thread, after))
-        put = tuple(s for side in sides for s in side.put(thread, remainder(after, 2)))
-        return (When(more, taken), self.products(thread, remainder(slab, 2)), When(more, put))
+        here, there = (remainder(x, self.stages) for x in (slab, after))
+        put = tuple(s for side in sides for s in side.put(thread, there))
+        return (When(more, taken), self.products(thread, here), When(more, put))
 
     def products(self, thread: Value, side: Value) -> Statement:
         """All products of a thread's results in one slab."""

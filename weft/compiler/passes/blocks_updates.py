@@ -118,30 +118,50 @@ def _split(store: Store, nest: Nest) -> _Update | None:
     return _Update(store, far, to_value(near))
 
 
-def _step(far: Value) -> int:
-    """From one place of an update to the next, at least."""
-    return min((abs(count) for count in polynomial(far).values()), default=1)
+class _Updates:
+    """What is updated: the points around, the updates, and parts of what they are for."""
 
-
-class _Shared:
-    """Writes the kernel: some threads for each point, each with every so manyth element."""
-
-    def __init__(self, kernel: Kernel, nest: Nest, inner: Nest, far: Value, limits: Limits) -> None:
+    def __init__(self, kernel: Kernel, nest: Nest, inner: Nest, far: Value) -> None:
         self.scope = Scope(kernel)
         self.nest, self.inner, self.far = nest, inner, far
         self.points = prod(extent for _, extent in nest)
         self.count = prod(extent for _, extent in inner)
         self.parts = 1
+
+    def shared(self, name: str, dtype: DType, length: int) -> int:
+        """An array that the threads of a block share."""
+        self.scope.locals.append(Local(name, dtype, 1, length, shared=True))
+        return len(self.scope.locals) - 1
+
+    def part(self) -> Value:
+        """Which part an update is of: every so manyth place is one's own."""
+        step = min((abs(count) for count in polynomial(self.far).values()), default=1)
+        return remainder(divide(self.far, step), self.parts)
+
+    def stores(self, found: list[_Update], far: Value, names: dict[Value, Value]) -> Statements:
+        """An update, for what is `far`, of the point that `names` place."""
+        return tuple(
+            Store(
+                x.store.buffer,
+                add(far, substitute_value(x.near, names)),
+                substitute_value(x.store.value, names),
+                x.store.combine,
+            )
+            for x in found
+        )
+
+
+class _Shared(_Updates):
+    """Writes the kernel: some threads for each point, each with every so manyth element."""
+
+    def __init__(self, kernel: Kernel, nest: Nest, inner: Nest, far: Value, limits: Limits) -> None:
+        super().__init__(kernel, nest, inner, far)
         while 2 * self.parts * self.points <= THREADS and self.parts * EACH < self.count:
             self.parts *= 2
         self.team = Team(self.scope, rounded(self.points * self.parts, limits))
         self.chunk = min(CHUNK, -(-self.count // WRITTEN_OUT) * WRITTEN_OUT)
-        self.places = self._shared("places", INDEX)
-        self.owners = self._shared("owners", OWNER)
-
-    def _shared(self, name: str, dtype: DType) -> int:
-        self.scope.locals.append(Local(name, dtype, 1, self.chunk, shared=True))
-        return len(self.scope.locals) - 1
+        self.places = self.shared("places", INDEX, self.chunk)
+        self.owners = self.shared("owners", OWNER, self.chunk)
 
     def kernel(self, found: list[_Update]) -> Kernel:
         """All of it."""
@@ -153,7 +173,7 @@ class _Shared:
 
         def place(at: Value) -> Statements:
             number = smaller(add(multiply(chunk, self.chunk), at), self.count - 1)
-            own = value("cast", (remainder(divide(self.far, _step(self.far)), self.parts),), OWNER)
+            own = value("cast", (self.part(),), OWNER)
             put = Assign(self.places, self.far, at), Assign(self.owners, own, at)
             return substitute(put, placed(self.inner, number))
 
@@ -190,45 +210,28 @@ class _Shared:
     def take(self, found: list[_Update], number: Value, at: Value, item: Value) -> Statements:
         """One update of the point that a thread is for, if there are so many."""
         names = placed(self.inner, number) | placed(self.nest, remainder(item, self.points))
-        here = get(self.places, INDEX, at)
-        stores: Statements = tuple(
-            Store(
-                x.store.buffer,
-                add(here, substitute_value(x.near, names)),
-                substitute_value(x.store.value, names),
-                x.store.combine,
-            )
-            for x in found
-        )
+        stores = self.stores(found, get(self.places, INDEX, at), names)
         return (When(less(number, self.count), stores),) if self.count % self.chunk else stores
 
 
-class _Listed:
+class _Listed(_Updates):
     """Writes the kernel: each block has every so manyth row of what is updated."""
 
     def __init__(self, kernel: Kernel, nest: Nest, inner: Nest, far: Value, limits: Limits) -> None:
-        self.scope = Scope(kernel)
-        self.nest, self.inner, self.far = nest, inner, far
-        self.points = prod(extent for _, extent in nest)
-        self.count = prod(extent for _, extent in inner)
+        super().__init__(kernel, nest, inner, far)
         self.team = Team(self.scope, rounded(self.points, limits))
         self.wide = -(-self.points // self.team.threads)  # blocks for one row
-        self.parts = 1
         while 2 * self.parts * self.wide <= BLOCKS and self.parts * EACH < self.count:
             self.parts *= 2
         self.looks = LOOKS
         while (5 * self.looks + 8) * self.team.threads > limits.shared // 2:
             self.looks //= 2
         self.chunk = self.looks * self.team.threads
-        self.mine = self._local("mine", BOOL, self.chunk)
-        self.next = self._local("next", OWNER)
+        self.mine = self.shared("mine", BOOL, self.chunk)
+        self.next = self.scope.local("next", OWNER)
         counts = ("counts", OWNER, self.team.threads)
-        self.counts = self._local(*counts), self._local(*counts)
-        self.list = self._local("list", OWNER, self.chunk)
-
-    def _local(self, name: str, dtype: DType, length: int = 0) -> int:
-        self.scope.locals.append(Local(name, dtype, 1, length, shared=length > 0))
-        return len(self.scope.locals) - 1
+        self.counts = self.shared(*counts), self.shared(*counts)
+        self.list = self.shared("list", OWNER, self.chunk)
 
     def kernel(self, found: list[_Update]) -> Kernel:
         """All of it."""
@@ -259,8 +262,7 @@ class _Listed:
             here = add(thread, k * self.team.threads)
             at = add(start, here)
             number = smaller(at, self.count - 1)
-            far = substitute_value(self.far, placed(self.inner, number))
-            own = remainder(divide(far, _step(self.far)), self.parts)
+            own = substitute_value(self.part(), placed(self.inner, number))
             mine = value("equal", (own, part), BOOL)
             mine = value("bit_and", (mine, less(at, self.count)), BOOL)
             made.append(Assign(self.mine, mine, here))
@@ -308,15 +310,7 @@ class _Listed:
         turn, column = self.scope.variable("turn"), add(first, thread)
         number = value("cast", (get(self.list, OWNER, turn),), INDEX)
         names = placed(self.inner, number) | placed(self.nest, column)
-        stores: Statements = tuple(
-            Store(
-                x.store.buffer,
-                substitute_value(add(x.far, x.near), names),
-                substitute_value(x.store.value, names),
-                x.store.combine,
-            )
-            for x in found
-        )
+        stores = self.stores(found, substitute_value(self.far, names), names)
         count = value("cast", (get(counts, OWNER, integer(self.team.threads - 1)),), INDEX)
         body: Statements = (Loop(turn, integer(0), count, stores),)
         whole = self.points % self.team.threads == 0

@@ -342,9 +342,11 @@ def _mixing(
     """Weights of values before they are divided, and what divides them."""
     factor = (q.shape[-1] or 1) ** -0.5 if scale is None else scale
     factor = as_number(name, "scale", factor, beside=(q,))
-    # Queries are fewer than scores; but those that are narrow in memory are multiplied as such.
-    scores: Any = product_of(name, q * factor if dtype == q.dtype else q, swap(k))
-    scores = scores if dtype == q.dtype else scores * factor
+    scores: Any
+    if dtype == q.dtype:  # queries are fewer than scores
+        scores = product_of(name, q * factor, swap(k))
+    else:  # what is narrow in memory is multiplied as such
+        scores = product_of(name, q, swap(k)) * factor
     seen: Any = None
     if as_flag(name, "is_causal", is_causal):
         seen = _earlier(q.shape[-2], k.shape[-2], q.device)
