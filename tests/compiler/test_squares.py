@@ -183,6 +183,16 @@ def test_attention_mixes_narrow_values_by_narrow_weights():
     assert written.dtype == bfloat16
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_attention_is_differentiated_by_products_of_narrow_factors(dtype):
+    given = [wf.ones((2, 4, 64, 32), dtype=dtype)] * 3
+    total = lambda *x: wf.scaled_dot_product_attention(*x, is_causal=True).sum()  # noqa: E731
+    launches = planned(trace(wf.grad(total, argnums=(0, 1, 2)), *given), CUDA).launches
+    products = [x for x in launches if "matmul" in x.kernel.name]
+    assert len(products) >= 5
+    assert all(any(isinstance(s, Squares) for s in every(x.kernel.body)) for x in products)
+
+
 @pytest.mark.parametrize("cut", [np.s_[1:, 4:], np.s_[:64, :64], np.s_[1:, 1:65]], ids=str)
 def test_rows_that_begin_anywhere_are_not_fetched_by_vectors(cut):
     a, b = operands(bfloat16, (65, 68), (64, 64))

@@ -17,7 +17,7 @@ from weft.core.common import dtypes
 from weft.core.common.types import Array, DType
 from weft.core.graph.node import Ref
 
-IDENTITIES = ("copy", "positive", "stop_gradient", "undifferentiable", "probe")
+IDENTITIES = ("copy", "positive", "stop_gradient", "narrow_back", "undifferentiable", "probe")
 MOST_POWER = 64  # of an integer that is written out as products
 MANY = 1 << 14  # elements that are worth a kernel more
 REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all")
@@ -225,6 +225,12 @@ def cast_of_cast(calls: Calls, call: Call) -> Ref | None:
     return calls.call("cast", (inner.inputs[0],), {"dtype": call.kind.dtype}, call.like)
 
 
+def cast_twice(calls: Calls, call: Call) -> Ref | None:
+    """What a dtype holds of x is a cast there and one back: memory may have the narrower one."""
+    narrow = calls.call("cast", call.inputs, call.params, call.like)
+    return calls.call("cast", (narrow,), {"dtype": call.kind.dtype}, call.like)
+
+
 def _cast_at_once(first: DType, between: DType, last: DType) -> bool:
     if holds(between, first):
         # Floats saturate where integers wrap, and round to narrow floats by ways of their own: an
@@ -325,5 +331,6 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     "where": (choose_known,),
     **dict.fromkeys(("real", "imag"), (part_of_complex,)),
     "cast": (cast_to_same, cast_of_cast),
+    "narrow_ahead": (cast_twice,),
     **dict.fromkeys(REDUCTIONS, (rows_first,)),
 }

@@ -437,14 +437,14 @@ class Fusion:
         )
 
     def _is_written(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
-        """Whether a call ends a product, at no cost, or has narrower floats than it is made of."""
+        """Whether a call ends a product, not wider, or has narrower floats than it is made of."""
         group = self.group[node]
         within = [r for r in self.reads[node] if self.group.get(r.node) is group]
-        if any(users[r.node] != {group} or r.node in self.kept for r in within):
-            return False
-        narrow = [kind.nbytes for kind in node.types if dtypes.is_narrow(kind.dtype)]
-        wider = (r.node.types[r.ref[1]].nbytes > n for r in within for n in narrow)
-        return group.kind == "dot" or any(wider)
+        needed = any(users[r.node] != {group} or r.node in self.kept for r in within)
+        kinds = [(r.node.types[r.ref[1]], kind) for r in within for kind in node.types]
+        narrowed = any(x.nbytes > y.nbytes and dtypes.is_narrow(y.dtype) for x, y in kinds)
+        widened = any(x.nbytes < y.nbytes and dtypes.is_narrow(x.dtype) for x, y in kinds)
+        return not needed and (narrowed or (group.kind == "dot" and not widened))
 
     def _is_made_once(self, node: OutputRefs, outside: set[Group]) -> bool:
         """Whether a call makes something of a row's result that others read for many elements."""

@@ -336,6 +336,42 @@ class Cast(ElementwiseOperation):
         return (cast(ct, x.dtype),)
 
 
+class NarrowAhead(ElementwiseOperation):
+    """What a narrower dtype holds of the operand, as wide as before; cotangents pass unrounded."""
+
+    linear = Linear.JOINTLY
+    examples = (Example({"dtype": np.dtype("float64")}),)
+
+    def eval(self, x: Array, *, dtype: DType) -> Array:
+        return cast_op.eval(cast_op.eval(x, dtype=dtype), dtype=x.dtype)
+
+    def body(self, s: Any, x: Any, *, dtype: DType) -> Any:
+        return s.cast(s.cast(x, dtype), x.dtype)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, dtype: DType) -> Tangents:
+        return (ct,)
+
+
+class NarrowBack(ElementwiseOperation):
+    """The operand itself; its cotangent is rounded to what a narrower dtype holds.
+
+    So products that differentiate a product of narrow factors have such factors too.
+    """
+
+    linear = Linear.JOINTLY
+    work = 0
+    examples = NarrowAhead.examples
+
+    def eval(self, x: Array, *, dtype: DType) -> Array:
+        return np.array(x)
+
+    def body(self, s: Any, x: Any, *, dtype: DType) -> Any:
+        return x
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, dtype: DType) -> Tangents:
+        return (call(narrow_ahead_op, (ct,), {"dtype": dtype}),)
+
+
 def _saturate(x: Array, dtype: DType) -> Array:
     """Floats as integers: truncated, held inside the dtype's range, NaN is 0."""
     wide = np.asarray(x.astype(np.float64))
@@ -391,6 +427,7 @@ floor_divide, remainder, fmod = FloorDivide(), Remainder(), Fmod()
 negative, positive, square, reciprocal = Negative(), Positive(), Square(), Reciprocal()
 pow, gcd, lcm = Pow(), Gcd(), Lcm()
 cast_op, where_op = Cast(), Where()
+narrow_ahead_op, narrow_back_op = NarrowAhead(), NarrowBack()
 
 sub, mul, div, true_divide, neg = subtract, multiply, divide, divide, negative
 power, mod = pow, remainder

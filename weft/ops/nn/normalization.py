@@ -19,8 +19,9 @@ from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
+from weft.ops.base import call
 from weft.ops.contraction import product_of, swap
-from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.arithmetic import narrow_ahead_op, narrow_back_op, where
 from weft.ops.elementwise.elementary import exp
 from weft.ops.families import broadcast_shape, cast
 from weft.ops.naming import named
@@ -307,7 +308,8 @@ def scaled_dot_product_attention(
     parts, total = _mixing(name, dtype, q, k, mask, is_causal, scale, dropout_rate, dropout_key)
     # Dividing the mixed values takes fewer divisions than dividing the weights. Weights are as
     # narrow as values are: so units that multiply narrow matrices can mix them.
-    return cast(product_of(name, cast(cast(parts, dtype), v.dtype), v) / total, dtype)
+    weights = call(narrow_ahead_op, (parts,), {"dtype": dtype}) if dtype != v.dtype else parts
+    return cast(_product(name, dtype, weights, v) / total, dtype)
 
 
 def attention_weights(
@@ -346,7 +348,7 @@ def _mixing(
     if dtype == q.dtype:  # queries are fewer than scores
         scores = product_of(name, q * factor, swap(k))
     else:  # what is narrow in memory is multiplied as such
-        scores = product_of(name, q, swap(k)) * factor
+        scores = _product(name, dtype, q, swap(k)) * factor
     seen: Any = None
     if as_flag(name, "is_causal", is_causal):
         seen = _earlier(q.shape[-2], k.shape[-2], q.device)
@@ -362,6 +364,16 @@ def _mixing(
         parts = where(bernoulli(dropout_key, 1 - rate, parts.shape), parts, 0)
         total = total * (1 - rate)
     return parts, total
+
+
+def _product(name: str, dtype: DType, x: Any, y: Any) -> Any:
+    """The product of tensors that hold values of a dtype; half as wide, its cotangent is so too.
+
+    Then products that differentiate it have narrow factors as well.
+    """
+    found: Any = product_of(name, x, y)
+    is_half = dtype.itemsize == 2 and dtype != x.dtype
+    return call(narrow_back_op, (found,), {"dtype": dtype}) if is_half else found
 
 
 def _earlier(queries: int, keys: int, device: Any) -> Any:
