@@ -22,6 +22,7 @@ _FEATURES = {bfloat16: "tiles of bfloat16", int8: "tiles of int8"}
 _LEFT, _RIGHT = 4, 6  # the first tiles that hold factors
 _SHAPES = bytes([1, *[0] * 15, *[BYTES, 0] * 8, *[0] * 16, *[EDGE] * 8, *[0] * 8])
 AHEAD = 2  # groups of the right factor that the first cache asks for before they are needed
+NEAREST, SECOND = 3, 2  # caches, as prefetching instructions name them
 _TILE, _PLACE = "i8 immarg", "ptr, i64"
 
 
@@ -49,10 +50,16 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     dtype = kernel.locals[tiles.left].dtype
     if feature_of(dtype) not in native:
         raise UnsupportedError(f"kernel {kernel.name}: no tiles of {dtype} on this processor")
+    kind = "buffer" if tiles.shared else "local"
+    memories = ("local", tiles.sums), ("local", tiles.left), (kind, tiles.right)
     sums, left, right = (
-        values.address(values.place_of(("local", number)), values.scalar(at))[0]
-        for number, at in zip((tiles.sums, tiles.left, tiles.right), tiles.places, strict=True)
+        values.address(values.place_of(memory), values.scalar(at))[0]
+        for memory, at in zip(memories, tiles.places, strict=True)
     )
+    soon: tuple[str, int] | None = None
+    if tiles.ahead is not None:
+        place, lines = tiles.ahead
+        soon = values.address(values.place_of(memories[2]), values.scalar(place))[0], lines
     groups = values.scalar(tiles.groups).text
     _sums(writer, tiles, sums, "tilezero" if tiles.fresh else "tileloadd64")
     head, body, done = (writer.label(part) for part in ("tiles", "group", "done"))
@@ -62,6 +69,8 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     writer.begin(body)
     group, following = writer.name(), writer.name()
     writer.lines.append(f"  {group} = phi i64 [ 0, %{head} ], [ {following}, %{body} ]")
+    if soon is not None:
+        _fetch(writer, _part(writer, soon[0], group, soon[1] * BYTES), range(soon[1]), SECOND)
     _group(writer, tiles, left, right, group, _NAMES[dtype])
     writer.lines.append(f"  {following} = add nuw nsw i64 {group}, 1")
     writer.branch(writer.let(f"icmp slt i64 {following}, {groups}"), body, done)
@@ -90,21 +99,32 @@ def _group(writer: Writer, tiles: Tiles, left: str, right: str, group: str, name
         (_LEFT, high, left, TILE, BYTES),
         (_RIGHT, wide, right, BYTES, step),
     ):
-        at = writer.let(f"mul nuw nsw i64 {group}, {count * TILE}")
-        here = writer.let(f"getelementptr inbounds i8, ptr {base}, i64 {at}")
+        here = _part(writer, base, group, count * TILE)
         for k in range(count):
             place = _at(writer, here, k * apart)
             given = f"i8 {first + k}, {place}, i64 {row}"
             _do(writer, "tileloadd64", f"{_TILE}, {_PLACE}", given)
-    kinds = "ptr nocapture readonly, i32 immarg, i32 immarg, i32 immarg"
-    writer.declarations[f"declare void @llvm.prefetch.p0({kinds})"] = None
-    for line in range(wide * EDGE):
-        place = _at(writer, here, AHEAD * wide * TILE + line * BYTES)
-        writer.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
+    first = AHEAD * wide * EDGE
+    _fetch(writer, here, range(first, first + wide * EDGE), NEAREST)
     for i in range(high):
         for j in range(wide):
             given = f"i8 {i * wide + j}, i8 {_LEFT + i}, i8 {_RIGHT + j}"
             _do(writer, name, ", ".join([_TILE] * 3), given)
+
+
+def _fetch(writer: Writer, base: str, lines: range, cache: int) -> None:
+    """Have a cache ask for lines of memory."""
+    kinds = "ptr nocapture readonly, i32 immarg, i32 immarg, i32 immarg"
+    writer.declarations[f"declare void @llvm.prefetch.p0({kinds})"] = None
+    for line in lines:
+        place = _at(writer, base, line * BYTES)
+        writer.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 {cache}, i32 1)")
+
+
+def _part(writer: Writer, base: str, group: str, size: int) -> str:
+    """Where the part of an array begins that belongs to a group."""
+    at = writer.let(f"mul nuw nsw i64 {group}, {size}")
+    return writer.let(f"getelementptr inbounds i8, ptr {base}, i64 {at}")
 
 
 def _at(writer: Writer, base: str, offset: int) -> str:

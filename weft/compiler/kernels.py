@@ -225,9 +225,10 @@ class KernelStore:
             if found is not None:
                 return found
         native = native_to(target)
-        tiled = in_tiles(kernel, native, target.vector_bytes, choice, pieces=pieces, tall=tall)
-        if tiled is not None:
-            return (tiled,)
+        width = target.vector_bytes
+        tiled = in_tiles(kernel, native, width, choice, pieces=pieces, tall=tall, packing=packing)
+        if tiled:
+            return tiled
         has = {"quads": "dot4" in native, "by_lane": "lane" in native}
         if parted:
             by_lane = has["by_lane"]

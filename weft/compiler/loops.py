@@ -301,7 +301,8 @@ class Tiles:
 
     The local arrays `sums` (float32 or int32, row by row), `left` (bfloat16 or int8) and `right`
     (int32, words of two or four such elements, the first one lowest) are used from `places` on, in
-    groups of 64 bytes of the depth; an element that was never assigned counts as 0:
+    groups of 64 bytes of the depth; an element that was never assigned counts as 0. If `right` is
+    `shared` it is a buffer, and from `ahead` on, some lines for each group, it is needed next:
 
         left[(group · rows + i) · 64 / itemsize + k]        element k of row i
         right[(group · 16 + w) · columns + j]               word w of column j
@@ -322,6 +323,8 @@ class Tiles:
     groups: Value
     fresh: bool  # whether sums start at 0
     pairs: bool = False
+    shared: bool = False
+    ahead: tuple[Value, int] | None = None  # a place, and lines of 64 bytes
     body: ClassVar[tuple[Statement, ...]] = ()
 
 
@@ -462,7 +465,8 @@ def expressions(statement: Statement) -> tuple[Value, ...]:
         extents = tuple(extent for _, extent in statement.axes)
         return extents + tuple(v for part in statement.parts for v in part.values)
     if isinstance(statement, Tiles):
-        return (*statement.places, statement.groups)
+        ahead = () if statement.ahead is None else statement.ahead[:1]
+        return (*statement.places, statement.groups, *ahead)
     if isinstance(statement, Squares):
         return (statement.left.start, statement.right.start, statement.lane)
     if isinstance(statement, Fetch):

@@ -168,7 +168,9 @@ def revise_one(statement: Statement, change: Change) -> Statement:
         return statement if same else replace(statement, axes=axes, parts=parts)
     if isinstance(statement, Tiles):
         sums, left, right = _all(statement.places, change)
-        return replace(statement, places=(sums, left, right), groups=change(statement.groups))
+        ahead = statement.ahead and (change(statement.ahead[0]), statement.ahead[1])
+        groups = change(statement.groups)
+        return replace(statement, places=(sums, left, right), groups=groups, ahead=ahead)
     if isinstance(statement, Squares):
         one, other = (replace(x, start=change(x.start)) for x in (statement.left, statement.right))
         return replace(statement, left=one, right=other, lane=change(statement.lane))
@@ -266,6 +268,7 @@ def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
         elif isinstance(statement, Tiles):
             named = (statement.sums, statement.left, statement.right)
             sums, left, right = (numbers.get(n, n) for n in named)
+            right = statement.right if statement.shared else right
             statement = replace(statement, sums=sums, left=left, right=right)
         elif isinstance(statement, Fetch):
             array = numbers.get(statement.array, statement.array)
@@ -320,7 +323,7 @@ def read_locals(statements: Iterable[Statement]) -> set[int]:
     found = {x.data for x in leaves_in(inside) if x.op == "get"}
     for s in every(inside):
         if isinstance(s, Tiles):
-            found |= {s.sums, s.left, s.right}
+            found |= {s.sums, s.left} if s.shared else {s.sums, s.left, s.right}
         elif isinstance(s, Squares):
             found |= {*s.sums, s.left.array, s.right.array}
     return found

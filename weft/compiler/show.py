@@ -92,7 +92,8 @@ class _Text:
         if isinstance(statement, Tiles):
             names = (statement.sums, statement.left, statement.right)
             sums, left, right = (
-                f"t{n}[{self.text(at)}]" for n, at in zip(names, statement.places, strict=True)
+                f"{'tb'[k == 2 and statement.shared]}{n}[{self.text(at)}]"
+                for k, (n, at) in enumerate(zip(names, statement.places, strict=True))
             )
             sign, size = "=" if statement.fresh else "+=", f"{statement.rows}x{statement.columns}"
             kind = "pairs" if statement.pairs else "tiles"
@@ -215,7 +216,8 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
     if isinstance(statement, Tiles):
         s = statement
         names = f"{s.sums} {s.left} {s.right}"
-        return f"tiles {names} {s.rows} {s.columns} {s.fresh} {s.pairs} {own}"
+        flags = f"{s.fresh} {s.pairs} {s.shared} {s.ahead and s.ahead[1]}"
+        return f"tiles {names} {s.rows} {s.columns} {flags} {own}"
     if isinstance(statement, Squares):
         panels = [(p.array, p.across, p.along) for p in (statement.left, statement.right)]
         return f"squares {statement.sums} {statement.rows} {statement.depth} {panels} {own}"

@@ -225,11 +225,14 @@ class _Checker:
     def tiles(self, tiles: Tiles) -> None:
         """Arrays of fitting dtypes, blocks of whole tiles, outside of vector loops."""
         self.ensure(self.lanes == 0, "tiles inside a vector loop", tiles)
-        for number in (tiles.sums, tiles.left, tiles.right):
+        for number in (tiles.sums, tiles.left, *(() if tiles.shared else (tiles.right,))):
             local = self.local(number)
             self.ensure(local.length > 0 and local.lanes == 1, f"{local.name}: no array", tiles)
         dtypes = tuple(self.local(n).dtype for n in (tiles.left, tiles.sums))
-        fits = dtypes in TILED and self.local(tiles.right).dtype == _WORD
+        buffers = self.kernel.buffers
+        self.ensure(not tiles.shared or 0 <= tiles.right < len(buffers), "no such buffer", tiles)
+        right = buffers[tiles.right] if tiles.shared else self.local(tiles.right)
+        fits = dtypes in TILED and right.dtype == _WORD
         self.ensure(fits, f"tiles of {dtypes[0]} summed in {dtypes[1]}", tiles)
         self.ensure(not tiles.pairs or dtypes == _NARROW, f"pairs of {dtypes[0]}", tiles)
         few = tiles.pairs and 0 < tiles.rows * tiles.columns <= 256

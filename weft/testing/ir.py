@@ -169,7 +169,12 @@ class _Machine:
         group = BYTES // dtype.itemsize
         panel = self.taken(tiles.left, left, groups * high * group)
         rows = panel.reshape(groups, high, group).transpose(1, 0, 2).reshape(high, -1)
-        words = self.taken(tiles.right, right, groups * BYTES // WORD * wide).view(dtype)
+        count = groups * BYTES // WORD * wide
+        if tiles.shared:
+            assert 0 <= right <= right + count <= len(self.buffers[tiles.right]), "beyond a buffer"
+            words = self.buffers[tiles.right][right : right + count].view(dtype)
+        else:
+            words = self.taken(tiles.right, right, count).view(dtype)
         points = words.reshape(-1, wide, group * WORD // BYTES).transpose(0, 2, 1)
         columns = points.reshape(-1, wide)
         before = self.taken(tiles.sums, sums, high * wide).reshape(high, wide)

@@ -15,6 +15,7 @@ from typing import Any
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import Buffer, Kernel, Loop, Statement, Value, expressions, integer, walk
+from weft.compiler.narrow import widened
 from weft.compiler.passes.contract_blocks import (
     Block,
     choose_shared,
@@ -65,7 +66,7 @@ class Packing:
 
     def lasts(self, factor: Value) -> bool:
         """Whether a factor is the same in all runs."""
-        return bool(self.lasting) and _read_by(factor) <= self.lasting
+        return bool(self.lasting) and read_by(factor) <= self.lasting
 
 
 _NONE, _SHARED = (False, False), Packing((True, True))
@@ -84,7 +85,7 @@ def packing_of(
     If it must be `alone`, no kernel may pack in each run: it runs panel by panel, and its right
     factor may be packed before. It runs `often` in a loop.
     """
-    product = match(Scope(kernel))
+    product = match(Scope(widened(kernel)))
     if product is None:
         return None
     if not product.batch and _is_bare(product):
@@ -94,8 +95,8 @@ def packing_of(
             found = replace(found, lasting=frozenset())
         if any(found.shared) or found.lasting:
             return found
-    right = _read_by(product.right)
-    apart = right and not _read_by(product.left) <= right and not masks(product)[1]
+    right = read_by(product.right)
+    apart = right and not read_by(product.left) <= right and not masks(product)[1]
     return Packing(_NONE, right) if alone and apart and is_worth_packing(product) else None
 
 
@@ -196,7 +197,7 @@ class _Places:
         """What callers must know of a kernel."""
         dtype, product = self.product.dtype, self.product
         lasting = [x for x, lasts in zip(_factors(product), self.lasting, strict=True) if lasts]
-        kept = frozenset[int]().union(*map(_read_by, lasting))
+        kept = frozenset[int]().union(*map(read_by, lasting))
         if stage == "keeps":
             return {"contract": self.block, "kept": (dtype, self._sizes[1]), "reads": kept}
         notes: dict[str, Any] = {"contract": self.block}
@@ -205,7 +206,7 @@ class _Places:
         others = [x for x in _factors(product) if x not in lasting or masks(product)[0]]
         others += [x for x in product.masks if x is not None]
         others += [x for s in product.epilogue for x in expressions(s)]
-        notes["spared"] = kept - _read_by(*others)
+        notes["spared"] = kept - read_by(*others)
         return notes
 
 
@@ -218,7 +219,7 @@ def _factors(product: Product) -> tuple[Value, Value]:
     return product.left, product.right
 
 
-def _read_by(*values: Value) -> frozenset[int]:
+def read_by(*values: Value) -> frozenset[int]:
     """Buffers that values are read from."""
     return frozenset(x.data for x in walk(*values) if x.op == "load")
 

@@ -14,26 +14,42 @@ has pairs of bfloat16 instead, pieces of the depth are those of any other sum of
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.emit_pairs import HELD
 from weft.compiler.emit_tiles import feature_of
-from weft.compiler.loops import PIECE, Kernel, Statement, Tiles, Value, get, integer
+from weft.compiler.loops import (
+    PIECE,
+    Buffer,
+    Kernel,
+    Loop,
+    Statement,
+    Tiles,
+    Value,
+    expressions,
+    get,
+    integer,
+)
 from weft.compiler.narrow import has_narrow_product, widened
 from weft.compiler.passes.contract_blocks import UNKNOWN, Block, forced_path
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, ceiling, less, when
+from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Product, match, runs_along
 from weft.compiler.passes.contract_registers import balanced
+from weft.compiler.passes.contract_shared import Packing, read_by
 from weft.compiler.passes.contract_tasks import tasks
-from weft.compiler.passes.tiles_pack import BYTES, EDGE, Columns, Rows, there_are, words_of
+from weft.compiler.passes.tiles_pack import BYTES, EDGE, WORD, Columns, Rows, there_are, words_of
 from weft.compiler.polynomial import (
     add,
+    divide,
     known,
     larger,
     multiply,
+    remainder,
     smaller,
     subtract,
 )
@@ -47,6 +63,10 @@ WIDE = 512  # columns of a task, at most
 SLIM = 256  # the same if tasks must be many: columns are more work to pack than rows are
 TASKS = 8  # tasks, at least, if rows are many enough
 SHORT = 64  # rows of a task that is not made shorter
+HELD_ROWS = 256  # rows of a task, at most, that packs them all while columns pass by
+WAITING = 1 << 18  # sums of such a task that wait for the next piece of the depth, at most
+PART = 8  # groups of the depth that a task packs of a factor that is packed before
+SOME = 16  # panels of columns, the same
 FEW = 16  # rows, columns or words of depth, below which bytes are multiplied otherwise
 _SUMS = {bfloat16: np.dtype(np.float32), int8: np.dtype(np.int32)}
 
@@ -59,38 +79,80 @@ def in_tiles(
     *,
     pieces: int = 0,
     tall: int = 0,
-) -> Kernel | None:
-    """The kernel scheduled, if it is a product that goes by tiles; None for any other.
+    packing: Packing | None = None,
+) -> tuple[Kernel, ...]:
+    """The kernels of a product that goes by tiles; none for any other.
 
     The arguments are those of `contract`. No product here waits for others, so `pieces` cut none.
+    Where `packing` says so the right factor is packed before, by kernels as `contract_shared` has.
     """
-    narrow = has_narrow_product(kernel)
-    if not narrow and feature_of(int8) not in native:
-        return None
-    if not narrow and (pieces or forced_path() in ("direct", "turned", "scalar")):
-        return None
-    scope = Scope(widened(kernel))
-    product = match(scope)
-    dtype = None if product is None else _factors(product)
-    if narrow:
+    made: list[Kernel] = []
+    for stage in ("packs", "sums", "keeps"):
+        scope = Scope(widened(kernel))
+        given = match(scope)
+        dtype = None if given is None else _goes(kernel, given, native, pieces)
+        if given is None or dtype is None:
+            return ()
+        pairs = dtype == bfloat16 and feature_of(dtype) not in native
+        product = given
+        if not tall:
+            product = _flat(product) if pairs else _oriented(product)
+        product = replace(product, left=product.left.args[0], right=product.right.args[0])
+        before = _before(product, None if pairs else packing)
+        if stage not in ("sums", before):
+            continue
+        cut = _cut_for_pairs if pairs else _cut_packed if before else _cut
+        block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
+        if tall and tall % block.rows == 0:
+            block = replace(block, tile_rows=tall)
+        first = len(kernel.buffers)
+        if before:
+            buffer = Buffer("packed", WORD, "write" if stage == before else "read")
+            scope.kernel = replace(scope.kernel, buffers=(*kernel.buffers, buffer))
+        task = _Task(scope, product, block, dtype, pairs, first if before else None)
+        loop = tasks(task, partial(_tile, task)) if stage == "sums" else _packing(task)
+        whole = product.row is given.row and product.in_order
+        notes = {"tasks": loop.stop, "rows": product.row[1] if whole else None, "pieces": 0}
+        made.append(scope.kernel_with((loop,), **notes, **_notes(task, stage, before)))
+    return tuple(made)
+
+
+def _goes(kernel: Kernel, product: Product, native: frozenset[str], pieces: int) -> DType | None:
+    """The dtype of the factors of a product that goes by tiles; None for any other."""
+    dtype = _factors(product)
+    if has_narrow_product(kernel):
         assert dtype == bfloat16, f"{kernel.name}: no product for tiles"
-    if product is None or dtype is None or not (narrow or (dtype == int8 and _is_worth(product))):
+        return dtype
+    if feature_of(int8) not in native or dtype != int8:
         return None
-    pairs = dtype == bfloat16 and feature_of(dtype) not in native
-    given = product
-    if not tall:
-        product = _flat(product) if pairs else _oriented(product)
-    product = replace(product, left=product.left.args[0], right=product.right.args[0])
-    cut = _cut_for_pairs if pairs else _cut
-    block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
-    if tall and tall % block.rows == 0:
-        block = replace(block, tile_rows=tall)
-    task = _Task(scope, product, block, dtype, pairs)
-    loop = tasks(task, lambda rows, columns, _: _tile(task, rows, columns))
-    whole = product.row is given.row and product.in_order
-    rows = product.row[1] if whole else None
-    notes = {"tasks": loop.stop, "contract": block, "rows": rows, "pieces": 0}
-    return scope.kernel_with((loop,), **notes)
+    elsewhere = pieces or forced_path() in ("direct", "turned", "scalar")
+    return dtype if _is_worth(product) and not elsewhere else None
+
+
+def _before(product: Product, packing: Packing | None) -> str:
+    """Which kernel packs the right factor before the sums: `packs`, `keeps`, or none."""
+    if packing is None or product.batch:
+        return ""
+    if packing.lasts(product.right):
+        return "keeps"
+    return "packs" if any(packing.shared) else ""
+
+
+def _notes(task: _Task, stage: str, before: str) -> dict[str, Any]:
+    """What callers must know of a kernel."""
+    notes: dict[str, Any] = {"contract": task.block}
+    if not before:
+        return notes
+    assert task.shared is not None and task.shared.panels is not None
+    depth = multiply(ceiling(task.product.depth[1], task.group), task.group)
+    size = multiply(depth, multiply(task.shared.panels, task.shared.width))
+    right = read_by(task.product.right)
+    if stage == "packs":
+        return notes | {"partials": (WORD, size), "packs": True}
+    if stage == "keeps":
+        return notes | {"kept": (WORD, size), "reads": right}
+    others = [task.product.left, *(x for s in task.product.epilogue for x in expressions(s))]
+    return notes | {"spared": right - read_by(*others)}
 
 
 def _factors(product: Product) -> DType | None:
@@ -162,35 +224,107 @@ def _cut_for_pairs(product: Product, dtype: DType, lanes: int, choice: Choice) -
     return replace(block, depth=min(ceil(max(depth, 1) / group) * group, PIECE))
 
 
+def _cut_packed(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
+    """The same where the right factor is packed before: a task packs all its rows at once.
+
+    All its columns pass by them, so that each of its rows is packed once.
+    """
+    rows, columns, depth = (max(size, 1) for size in _sizes(product))
+    group = BYTES // dtype.itemsize
+    high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
+    most = choice.deep or 2 * DEEP // dtype.itemsize
+    step = group if depth <= most else PART * group
+    deep = balanced(depth, max(most // step * step, step), step)
+    wanted = max(choice.tasks, TASKS)
+    tall = min(choice.tall or HELD_ROWS, max(ceil(rows / wanted), SHORT))
+    tile_rows = balanced(rows, max(tall // high * high, high), high)
+    parts = ceil(wanted / ceil(rows / tile_rows))
+    most = max(ceil(columns / parts), SLIM)
+    if deep < depth:
+        most = min(most, max(WAITING // tile_rows, SLIM))
+    tile_columns = balanced(columns, max(most // wide * wide, wide), wide)
+    if forced_path() == "shared":
+        tile_rows, tile_columns, deep = 2 * high, 2 * wide, group
+    lanes = min(lanes, wide)
+    return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
+
+
 class _Task(Frame):
-    """The arrays of a task."""
+    """The arrays of a task; the buffer `packed` has the right factor, if it is not None."""
 
     def __init__(
-        self, scope: Scope, product: Product, block: Block, dtype: DType, pairs: bool
+        self,
+        scope: Scope,
+        product: Product,
+        block: Block,
+        dtype: DType,
+        pairs: bool,
+        packed: int | None,
     ) -> None:
         self.scope, self.product, self.block, self.pairs = scope, product, block, pairs
-        self.dtype = _SUMS[dtype]
+        self.dtype, self.group = _SUMS[dtype], BYTES // dtype.itemsize
         depth = known(product.depth[1])
         self.pieces = depth is None or depth > block.depth
         self.left_ready = self.right_ready = False
-        self.waits = None
+        self.waits, self.shared = None, None
         b = block
         self.panel = words_of(b.depth, b.columns, dtype.itemsize)
         self.high, self.wide = b.tile_rows // b.rows, b.tile_columns // b.columns
         local, size = scope.local, b.rows * b.columns
-        deep = ceil(b.depth * dtype.itemsize / BYTES) * BYTES // dtype.itemsize
-        self.left_array = local("left", dtype, 1, b.rows * deep)
-        self.right_array = local("right", np.dtype(np.int32), 1, self.panel * self.wide)
+        self.rows = b.rows * ceil(b.depth / self.group) * self.group  # elements of a panel
+        if packed is None:
+            number = local("right", WORD, 1, self.panel * self.wide)
+            self.right = Packed(number, WORD, b.columns, b.columns)
+        else:
+            panels = ceiling(product.column[1], b.columns)
+            across = EDGE * b.columns // self.group
+            self.right = self.shared = Packed(packed, WORD, across, b.columns, ZERO, panels)
+        array = local("left", dtype, 1, self.rows * (1 if packed is None else self.high))
+        self.left = Packed(array, dtype, b.rows, b.rows)
         blocks = self.high * self.wide if self.pieces else 1
         self.tile = local("sums", self.dtype, 1, size * blocks)
-        self.group = BYTES // dtype.itemsize
         self.in_lanes = {
             number: local(scope.locals[number].name, scope.locals[number].dtype, b.lanes)
             for number in sorted(assigned_locals(product.epilogue))
         }
 
+    def columns(self) -> Columns:
+        """What packs columns of the right factor."""
+        product, width = self.product, self.block.columns
+        return Columns(self, product.right, product.column, width, self.right)
 
-def _tile(task: _Task, rows: Span, columns: Span) -> Statements:
+    def place(self, column: Value, piece: Span) -> Value:
+        """Where a panel from a column on begins, in the buffer, for a piece of the depth."""
+        assert self.shared is not None
+        whole = multiply(ceiling(piece.count, self.group), self.group)
+        return self.shared.panel(column, Span(piece.start, whole))
+
+
+def _packing(task: _Task) -> Loop:
+    """Tasks that pack some columns of the right factor each, at some points of the depth."""
+    number, made, width = task.scope.variable("task"), list[Statement](), task.block.columns
+    (_, columns), (_, depth) = task.product.column, task.product.depth
+    deep, part = task.block.depth, min(PART * task.group, task.block.depth)
+    across = ceiling(columns, SOME * width)
+    column = task.let("column", multiply(remainder(number, across), SOME * width), made)
+    count = task.let("columns", smaller(subtract(columns, column), SOME * width), made)
+    start = task.let("start", multiply(divide(number, across), part), made)
+    points = task.let("points", smaller(subtract(depth, start), part), made)
+    first = task.let("piece", multiply(divide(start, deep), deep), made)
+    piece = Span(first, task.let("deep", smaller(subtract(depth, first), deep), made))
+    before = task.let("before", divide(subtract(start, first), task.group), made)
+
+    def place(q: Value, group: Value) -> Value:
+        panel = task.place(add(column, multiply(q, width)), piece)
+        return add(panel, multiply(add(before, group), EDGE * width))
+
+    wide = task.let("wide", ceiling(count, width), made)
+    made += task.columns().panels(Span(column, count), wide, Span(start, points), place)
+    total = multiply(across, ceiling(depth, part))
+    return Loop(number, ZERO, total, tuple(made), "parallel")
+
+
+def _tile(task: _Task, rows: Span, columns: Span, _: Value | None) -> Statements:
     """Everything for these rows and columns."""
     depth, deep = task.product.depth[1], task.block.depth
     if not task.pieces:
@@ -228,12 +362,31 @@ class _Piece:
         if t.pieces:
             slot = multiply(add(multiply(p, t.wide), q), b.rows * b.columns)
             slot = t.let("slot", slot, made)
-        panel = t.let("panel", multiply(q, t.panel), made)
         groups = t.let("groups", ceiling(self.depth.count, t.group), made)
-        places = (slot, ZERO, panel)
-        arrays = (t.tile, t.left_array, t.right_array)
+        left, ahead = ZERO, None
+        if t.shared is None:
+            panel = t.let("panel", multiply(q, t.panel), made)
+        else:
+            left = t.let("rows", multiply(p, t.rows), made)
+            column = add(self.columns.start, multiply(q, b.columns))
+            panel = t.let("panel", t.place(column, self.depth), made)
+            # The next panel comes to the second cache while this one meets all rows.
+            lines = ceil(b.columns / t.high)
+            following = t.place(add(column, b.columns), self.depth)
+            done = multiply(multiply(p, groups), lines * EDGE)
+            ahead = t.let("ahead", add(following, done), made), lines
         fresh, more = (
-            Tiles(*arrays, places, b.rows, b.columns, groups, each, t.pairs)
+            Tiles(
+                *(t.tile, t.left.number, t.right.number),
+                places=(slot, left, panel),
+                rows=b.rows,
+                columns=b.columns,
+                groups=groups,
+                fresh=each,
+                pairs=t.pairs,
+                shared=t.shared is not None,
+                ahead=ahead,
+            )
             for each in (True, False)
         )
         made += when(self.first, (fresh,), (more,))
@@ -258,15 +411,27 @@ def _piece(piece: _Piece) -> Statements:
     rows, columns, depth = piece.rows, piece.columns, piece.depth
     made: list[Statement] = []
     wide = t.let("wide", ceiling(columns.count, b.columns), made)
-    right = Columns(t, product.right, product.column, b.columns, t.right_array)
-    left = Rows(t, product.left, product.row, b.rows, t.left_array)
-    made += right.panels(columns, wide, depth, t.panel)
+    high = ceiling(rows.count, b.rows)
 
-    def body(p: Value) -> Statements:
+    def packed(p: Value, first: Value = ZERO) -> Statements:
         found: list[Statement] = []
         start = t.let("from", add(rows.start, multiply(p, b.rows)), found)
         count = t.let("count", there_are(start, product.row[1], b.rows), found)
-        found += left.panel(Span(start, count), depth)
-        return (*found, *t.loop("panel", wide, lambda q: piece.block(p, q)))
+        left = Rows(t, product.left, product.row, b.rows, t.left, first)
+        return (*found, *left.panel(Span(start, count), depth))
 
-    return (*made, *t.loop("panel", ceiling(rows.count, b.rows), body))
+    if t.shared is not None:
+        high = t.let("high", high, made)
+        made += t.loop("panel", high, lambda p: packed(p, multiply(p, t.rows)))
+        inner = lambda q: t.loop("row", high, lambda p: piece.block(p, q))  # noqa: E731
+        return (*made, *t.loop("panel", wide, inner))
+
+    def place(q: Value, group: Value) -> Value:
+        return add(multiply(q, t.panel), multiply(group, EDGE * b.columns))
+
+    made += t.columns().panels(columns, wide, depth, place)
+
+    def body(p: Value) -> Statements:
+        return (*packed(p), *t.loop("panel", wide, lambda q: piece.block(p, q)))
+
+    return (*made, *t.loop("panel", high, body))

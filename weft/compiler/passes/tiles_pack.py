@@ -7,13 +7,15 @@ nowhere. The last group of the depth is filled up with zeros.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from weft.compiler.build import Builder
-from weft.compiler.loops import Assign, Loop, Statement, Value, const, integer, turned
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, less, when
+from weft.compiler.loops import Loop, Statement, Value, const, integer, turned
+from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, less, when
 from weft.compiler.passes.contract_match import Axis, runs_along
 from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, substitute_value
@@ -21,7 +23,9 @@ from weft.compiler.rebuild import Statements, substitute_value
 EDGE = 16  # rows of a tile, and words of one of them
 BYTES = 64  # of the depth in one group
 SEVERAL = 16  # points of the depth that are read side by side, along all panels of columns
-_WORD = np.dtype(np.int32)
+WORD = np.dtype(np.int32)
+
+Place: TypeAlias = Callable[[Value, Value], Value]  # of a panel, and a group of the depth
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Packing:
     factor: Value
     axis: Axis
     width: int
-    array: int
+    array: Packed
 
     @property
     def group(self) -> int:
@@ -75,8 +79,11 @@ class Packing:
         return when(less(whole, depth.count), body)
 
 
+@dataclass(frozen=True)
 class Rows(Packing):
-    """Panels of rows: array[(group · width + i) · points + k], points to a group."""
+    """Panels of rows: array[first + (group · width + i) · points + k], points to a group."""
+
+    first: Value = ZERO
 
     def panel(self, points: Span, depth: Span) -> Statements:
         """Copy the rows that there are, `width` at most."""
@@ -93,7 +100,7 @@ class Rows(Packing):
                 lane = f.scope.variable("lane")
                 deep = add(multiply(g, self.group), lane)
                 copied = self.element(add(points.start, i), deep, depth)
-                step = (Assign(self.array, copied, self.place(g, i, lane)),)
+                step = (self.array.put(self.place(g, i, lane), copied),)
                 return (Loop(lane, ZERO, integer(self.group), step, "vector", self.group),)
 
             return f.loop("group", whole, group)
@@ -102,7 +109,7 @@ class Rows(Packing):
             def point(k: Value) -> Statements:
                 deep = add(multiply(whole, self.group), k)
                 copied = self.element(add(points.start, i), deep, depth, inside=False)
-                return (Assign(self.array, copied, self.place(whole, i, k)),)
+                return (self.array.put(self.place(whole, i, k), copied),)
 
             return f.loop("point", integer(self.group), point)
 
@@ -112,7 +119,7 @@ class Rows(Packing):
     def place(self, group: Value, row: Value, deep: Value) -> Value:
         """Where an element goes."""
         rows = add(multiply(group, self.width), row)
-        return add(multiply(rows, self.group), deep)
+        return add(self.first, add(multiply(rows, self.group), deep))
 
     def turned(self, points: Span, depth: Span, group: Value, chunks: Value) -> Statements:
         """Copy one group of rows that memory holds side by side, 16 at a time."""
@@ -127,7 +134,7 @@ class Rows(Packing):
                 point = add(points.start, add(first, lane))
                 given = [self.element(point, add(start, k), depth) for k in range(EDGE)]
                 body = tuple(
-                    Assign(self.array, x, self.place(group, add(first, i), add(lane, part)))
+                    self.array.put(self.place(group, add(first, i), add(lane, part)), x)
                     for i, x in enumerate(turned(given))
                 )
                 made.append(Loop(lane, ZERO, integer(EDGE), body, "vector", EDGE))
@@ -137,15 +144,15 @@ class Rows(Packing):
 
 
 class Columns(Packing):
-    """Panels of columns: array[place + (group · 16 + w) · width + j], words of a few points."""
+    """Panels of columns: array[place + w · width + j], words of a few points of a group."""
 
     @property
     def points(self) -> int:
         """Points of the depth in one word."""
         return self.group // EDGE
 
-    def panels(self, columns: Span, wide: Value, depth: Span, size: int) -> Statements:
-        """Copy all panels of a part of the axis, each into `size` words."""
+    def panels(self, columns: Span, wide: Value, depth: Span, place: Place) -> Statements:
+        """Copy all panels of a part of the axis; `place` says where a group of a column begins."""
         f, made = self.frame, list[Statement]()
         whole = f.let("whole", self.whole_groups(depth), made)
 
@@ -153,8 +160,7 @@ class Columns(Packing):
             found: list[Statement] = []
             start = f.let("from", add(columns.start, multiply(q, self.width)), found)
             count = f.let("count", there_are(start, self.axis[1], self.width), found)
-            to = add(multiply(q, size), multiply(g, EDGE * self.width))
-            to = f.let("to", to, found)
+            to = f.let("to", place(q, g), found)
             points = Span(start, count)
             if inside and self.lies_along:
                 return (*found, *self.turned(points, depth, g, to))
@@ -194,7 +200,7 @@ class Columns(Packing):
                     for k in range(self.points)
                 ]
                 place = add(to, add(multiply(w, self.width), j))
-                return (Assign(self.array, _joined(given), place),)
+                return (self.array.put(place, _joined(given)),)
 
             lane, column = f.scope.variable("lane"), f.scope.variable("column")
             lanes = Loop(lane, ZERO, chunks, at(lane), "vector", EDGE)
@@ -222,7 +228,7 @@ class Columns(Packing):
                 for w in range(EDGE // self.points):
                     word = _joined(items[w * self.points : (w + 1) * self.points])
                     row = (part // self.points + w) * self.width
-                    body.append(Assign(self.array, word, add(to, add(add(first, lane), row))))
+                    body.append(self.array.put(add(to, add(add(first, lane), row)), word))
                 found.append(Loop(lane, ZERO, integer(EDGE), tuple(body), "vector", EDGE))
             return tuple(found)
 
@@ -234,7 +240,7 @@ class Columns(Packing):
                     for k in range(self.points)
                 ]
                 place = add(to, add(multiply(w, self.width), j))
-                return (Assign(self.array, _joined(given), place),)
+                return (self.array.put(place, _joined(given)),)
 
             return f.loop("word", integer(EDGE), word)
 
@@ -248,8 +254,8 @@ def _joined(elements: list[Value] | tuple[Value, ...]) -> Value:
     bits = np.dtype(f"u{size}")
     found: Value | None = None
     for i, x in enumerate(elements):
-        wide = s.cast(s.bitcast(x, bits), _WORD)
-        wide = s.shift_left(wide, s.const(8 * size * i, _WORD)) if i else wide
+        wide = s.cast(s.bitcast(x, bits), WORD)
+        wide = s.shift_left(wide, s.const(8 * size * i, WORD)) if i else wide
         found = wide if found is None else s.bit_or(found, wide)
     assert found is not None
     return found
@@ -268,4 +274,4 @@ def words_of(depth: int, width: int, itemsize: int) -> int:
     return groups * EDGE * width
 
 
-__all__ = ["BYTES", "EDGE", "Columns", "Rows", "there_are", "words_of"]
+__all__ = ["BYTES", "EDGE", "WORD", "Columns", "Rows", "there_are", "words_of"]
