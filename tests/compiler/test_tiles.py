@@ -15,6 +15,8 @@ from weft.compiler.kernels import KernelStore
 from weft.compiler.lift import form_of, lift
 from weft.compiler.loops import Kernel, Tiles, every
 from weft.compiler.passes.contract_blocks import using_path
+from weft.compiler.passes.contract_shared import packing_of
+from weft.compiler.polynomial import known
 from weft.compiler.program_key import program_key
 from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower
@@ -131,6 +133,41 @@ def test_products_of_bfloat16_are_summed_pair_by_pair(left: str, right: str) -> 
 @pytest.mark.parametrize("right", LAYOUTS)
 def test_products_of_int8_go_by_tiles_where_they_are_large_enough(left: str, right: str) -> None:
     check(np.dtype(np.int8), (17, 19, 70), left, right)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "layouts", "lasting"),
+    [
+        (BFLOAT, (33, 70, 96), ("plain", "plain"), ()),
+        (BFLOAT, (70, 40, 70), ("transposed", "transposed"), (1,)),
+        (np.dtype(np.int8), (66, 33, 140), ("plain", "transposed"), ()),
+        (np.dtype(np.int8), (17, 18, 64), ("transposed", "plain"), (1,)),
+    ],
+    ids=str,
+)
+def test_a_right_factor_that_is_packed_before_changes_no_bit(dtype, size, layouts, lasting) -> None:
+    rows, columns, depth = size
+    a, b = random((rows, depth), dtype, 1), random((depth, columns), dtype, 2)
+    given = [x if how == "plain" else x.T.copy() for x, how in zip((a, b), layouts, strict=True)]
+
+    def function(*factors: wf.Tensor) -> wf.Tensor:
+        pairs = zip(factors, layouts, strict=True)
+        return product(*(x if how == "plain" else x.mT for x, how in pairs))
+
+    with using_target(TILES), using_path("shared"):
+        kernel = kernel_of(function, *given)
+        packing = packing_of(kernel, 64, frozenset(lasting))
+        kernels = [*KernelStore.scheduled(kernel, packing=packing)]
+    first, second = (verify(k, scheduled=True) for k in (kernels[::-1] if lasting else kernels))
+    assert has_tiles(second) and not has_tiles(first)
+    (_, words) = first.notes["kept" if lasting else "partials"]
+    want = multiply(a, b).astype(BFLOAT if dtype == BFLOAT else np.int32)
+    buffers = [*(x.ravel() for x in given), np.zeros(rows * columns, want.dtype)]
+    buffers.append(np.full(known(words), -1, np.int32))
+    for each in (first, second):
+        buffers = run_kernel(each, buffers)
+        assembly(each)
+    assert buffers[2].tobytes() == want.tobytes()
 
 
 def test_one_kernel_serves_all_sizes_a_batch_and_what_follows() -> None:

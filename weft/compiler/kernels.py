@@ -224,27 +224,22 @@ class KernelStore:
             found = convolve(kernel, target.vector_bytes, registers, choice)
             if found is not None:
                 return found
-        native = native_to(target)
-        width = target.vector_bytes
+        native, width = native_to(target), target.vector_bytes
         tiled = in_tiles(kernel, native, width, choice, pieces=pieces, tall=tall, packing=packing)
         if tiled:
             return tiled
         has = {"quads": "dot4" in native, "by_lane": "lane" in native}
         if parted:
             by_lane = has["by_lane"]
-            width = target.vector_bytes
             if is_long_dot(kernel, width):
                 first, last = contract_long_dot(kernel, width, registers, choice)
             else:
                 first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
             return (first, *schedule(last, vector_bytes=width))
         if packing is not None:
-            return contract_shared(
-                kernel, target.vector_bytes, registers, choice, packing, tall=tall, **has
-            )
+            return contract_shared(kernel, width, registers, choice, packing, tall=tall, **has)
         # Plain loops are as good for few products of each result, and for what is no product.
         if not shallow:
-            width = target.vector_bytes
             product = contract(kernel, width, registers, choice, pieces=pieces, tall=tall, **has)
             if product is not kernel:
                 return (product,)

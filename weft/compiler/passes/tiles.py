@@ -6,6 +6,9 @@
             pack the panel of the left factor
             for each panel of columns: Tiles, and after the last piece what is made of the sums
 
+Of a large product, another kernel packs the right factor before, once for all tasks. Then a task
+packs all its rows, and one panel of columns after another passes by them.
+
 Products of bfloat16 all go this way, where a processor has tiles: whatever their shape, a sum takes
 groups of 32 points of the depth in order, so no cut shows. Those of int8 go where it pays. Where it
 has pairs of bfloat16 instead, pieces of the depth are those of any other sum of products.
@@ -232,7 +235,7 @@ def _cut_packed(product: Product, dtype: DType, lanes: int, choice: Choice) -> B
     rows, columns, depth = (max(size, 1) for size in _sizes(product))
     group = BYTES // dtype.itemsize
     high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
-    most = choice.deep or 2 * DEEP // dtype.itemsize
+    most = choice.deep or DEEP // dtype.itemsize
     step = group if depth <= most else PART * group
     deep = balanced(depth, max(most // step * step, step), step)
     wanted = max(choice.tasks, TASKS)
@@ -244,7 +247,7 @@ def _cut_packed(product: Product, dtype: DType, lanes: int, choice: Choice) -> B
         most = min(most, max(WAITING // tile_rows, SLIM))
     tile_columns = balanced(columns, max(most // wide * wide, wide), wide)
     if forced_path() == "shared":
-        tile_rows, tile_columns, deep = 2 * high, 2 * wide, group
+        tile_rows, tile_columns, deep = 2 * high, 2 * wide, 2 * group
     lanes = min(lanes, wide)
     return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
 
@@ -304,7 +307,8 @@ def _packing(task: _Task) -> Loop:
     """Tasks that pack some columns of the right factor each, at some points of the depth."""
     number, made, width = task.scope.variable("task"), list[Statement](), task.block.columns
     (_, columns), (_, depth) = task.product.column, task.product.depth
-    deep, part = task.block.depth, min(PART * task.group, task.block.depth)
+    deep = task.block.depth
+    part = task.group if forced_path() else min(PART * task.group, deep)
     across = ceiling(columns, SOME * width)
     column = task.let("column", multiply(remainder(number, across), SOME * width), made)
     count = task.let("columns", smaller(subtract(columns, column), SOME * width), made)
