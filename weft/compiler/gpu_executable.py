@@ -26,12 +26,15 @@ from weft.compiler.statistics import BuildCounts, Clock
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
 from weft.core.common.source import describe, user_position
+from weft.core.common.types import DType, Shape
 from weft.core.graph.graph import Located
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace
 from weft.errors import DeviceError
 from weft.runtime.gpu.array import GpuArray
 from weft.runtime.gpu.interface import GpuMemory
+
+BYTE = np.dtype(np.uint8)
 
 
 class GpuExecutable(Executable):
@@ -51,13 +54,10 @@ class GpuExecutable(Executable):
         with clock("compile"):
             functions = functions_of(self._gpu, self.program.kernels)
         self._table = (ctypes.c_uint64 * max(len(self._slots), 1))()
-        self._constants = {
-            slot: client.to_device(x) if isinstance(x := block.data, np.ndarray) else x
-            for block, slot in self._slots.items()
-            if block.data is not None
-        }
-        for constant in self._constants.values():
-            constant.memory.common = True  # a result may lie there, and every run reads it
+        # What is the same in every run, by slot; None for what is not.
+        self._held: list[GpuArray | None] = [self._constant(block.data) for block in self._slots]
+        self._inputs = [self._slots[block] for block in self.program.inputs]
+        self._outputs, self._own = self._results()
         self._starts = [
             self._prepared(launch, function)
             for launch, function in zip(self.program.launches, functions, strict=True)
@@ -72,6 +72,21 @@ class GpuExecutable(Executable):
             native_compilations=1,
             milliseconds=clock.milliseconds,
         )
+
+    def _constant(self, x: Any) -> GpuArray | None:
+        if x is None:
+            return None
+        found: GpuArray = self._client.to_device(x) if isinstance(x, np.ndarray) else x
+        found.memory.common = True  # a result may lie there, and every run reads it
+        return found
+
+    def _results(self) -> tuple[list[tuple[int, Shape, DType]], list[tuple[int, int]]]:
+        """The slots of outputs with their kinds, and those of memory that each run has anew."""
+        kinds = [(kind.shape, kind.dtype) for kind in self._trace.output_types]
+        slots = [self._slots[block] for block in self.program.outputs]
+        stored = self._gpu.stored
+        own = [(slot, b.size * stored(b.dtype).itemsize) for slot, b in self._places.own]
+        return [(slot, *kind) for slot, kind in zip(slots, kinds, strict=True)], own
 
     def _prepared(self, step: Launch, function: Any) -> Callable[[], int]:
         notes = step.kernel.notes
@@ -148,18 +163,16 @@ class GpuExecutable(Executable):
             return self._run(arrays)
 
     def _run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        to_device = self._client.to_device
-        given = [to_device(a) if isinstance(a, np.ndarray) else a for a in arrays]
-        for array in given:
-            if array.gpu is not self._gpu:  # whose addresses mean nothing here
+        given, gpu = [], self._gpu
+        for a in arrays:
+            array = self._client.to_device(a) if isinstance(a, np.ndarray) else a
+            if array.gpu is not gpu:  # whose addresses mean nothing here
                 raise DeviceError(f"{self._trace.name}: {array} is on another GPU than its kernels")
+            given.append(array)
         state = _Run(self, given)
         for stage in self._stages:
             stage(state)
-        return tuple(
-            state.array(self._slots[block], kind.shape, kind.dtype)
-            for block, kind in zip(self.program.outputs, self._trace.output_types, strict=True)
-        )
+        return tuple([state.array(*each) for each in self._outputs])
 
     def _look(self, state: _Run) -> None:
         """Raise what is wrong, if a kernel has met a position that is out of range."""
@@ -204,27 +217,28 @@ class _Run:
     def __init__(self, owner: GpuExecutable, given: list[GpuArray]) -> None:
         self._owner, self.given, self.mark = owner, given, object()
         gpu = owner._gpu
-        self._arrays: dict[int, GpuArray] = dict(owner._constants)
-        slots = owner._slots
-        for block, array in zip(owner.program.inputs, given, strict=True):
-            self._arrays[slots[block]] = array
-        for slot, block in owner._places.own:
-            self._arrays[slot] = GpuArray.empty(gpu, (block.size,), block.dtype)
+        arrays = self._arrays = owner._held.copy()
+        for slot, array in zip(owner._inputs, given, strict=True):
+            arrays[slot] = array
+        for slot, nbytes in owner._own:
+            arrays[slot] = GpuArray(gpu, gpu.allocate(nbytes), (nbytes,), BYTE)
         status = owner.program.status
         self.report: GpuMemory | None = None
         if status is not None:
             self.report = report = gpu.report()
-            self._arrays[slots[status]] = GpuArray(gpu, report, (1,), status.dtype, 0)
+            arrays[owner._slots[status]] = GpuArray(gpu, report, (1,), status.dtype)
         self._pieces = [gpu.allocate(nbytes) for nbytes in owner._places.pieces]
 
     def write(self) -> None:
         """Put the addresses of this run into the table, by whoever holds its lock."""
         table = self._owner._table
-        for slot, array in self._arrays.items():
-            table[slot] = array.address
-        firsts = [piece.address for piece in self._pieces]
-        for slot, (piece, offset) in self._owner._places.inside.items():
-            table[slot] = firsts[piece] + offset
+        for slot, array in enumerate(self._arrays):
+            if array is not None:
+                table[slot] = array.memory.address + array.offset
+        if self._pieces:
+            firsts = [piece.address for piece in self._pieces]
+            for slot, (piece, offset) in self._owner._places.inside.items():
+                table[slot] = firsts[piece] + offset
         self._owner._written = self.mark
 
     def hold(self, slot: int, array: GpuArray) -> None:
@@ -237,7 +251,7 @@ class _Run:
 
     def array(self, slot: int, shape: Any, dtype: Any) -> GpuArray:
         """What a slot holds, as an array of this kind."""
-        found = self._arrays.get(slot)
+        found = self._arrays[slot]
         if found is not None:
             return GpuArray(found.gpu, found.memory, shape, dtype, found.offset)
         piece, offset = self._owner._places.inside[slot]

@@ -31,7 +31,7 @@ from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
 from weft.ops.ready import made
-from weft.runtime.cpu.client import CpuClient, CpuRuntime, watched
+from weft.runtime.cpu.client import CpuRuntime, watched
 from weft.runtime.registry import client, place_on, register_runtime
 
 _impl_of = attrgetter("_impl")
@@ -107,7 +107,7 @@ class _Plan:
     A plan is made on a device that can run the op, and remembered under `key`: programs repeat.
     """
 
-    __slots__ = ("_is_view", "device", "run", "size", "types")
+    __slots__ = ("_client", "_holds", "_is_view", "device", "run", "size", "types")
 
     def __init__(
         self, key: Any, op: Operation, impls: tuple[TensorImpl, ...], params: dict[str, Any]
@@ -121,6 +121,7 @@ class _Plan:
         self.run: Any = None  # a function of arrays, once a call has run at once
         self.size = sys.maxsize  # elements that `run` touches at most
         self._is_view = op.view
+        self._holds: type = np.ndarray  # what data is to be, so that `run` takes it
         client(self.device).check(op, types, params, self.types)
         if key is not None:
             if len(_plans) >= _PLANS_LIMIT:
@@ -129,10 +130,11 @@ class _Plan:
 
     def prepare(self, op: Operation, impls: tuple[TensorImpl, ...], params: dict[str, Any]) -> None:
         """Find what runs the calls that come again: the best there is, or what asks the client."""
-        runs, found = client(self.device), None
+        runs: Any = client(self.device)
+        self._client = runs
         types = tuple(map(_type_of, impls))
-        if isinstance(runs, CpuClient):
-            found = runs.prepared(op, types, params, self.types)
+        self._holds = getattr(runs, "holds", np.ndarray)  # a backend may have no such calls
+        found = runs.prepared(op, types, params, self.types) if hasattr(runs, "holds") else None
         if len(_prepared) >= _PREPARED_LIMIT:  # each may hold a program
             for plan in _prepared:
                 plan.run, plan.size = None, sys.maxsize
@@ -145,8 +147,13 @@ class _Plan:
     def result(self, args: tuple[Tensor, ...], arrays: list[Any]) -> Tensor | None:
         """The result on small data that is there; None where the call has to be looked at."""
         for array in arrays:
-            if type(array) is not np.ndarray:
+            if type(array) is not self._holds:
                 return None
+        if self._holds is not np.ndarray:
+            apart = any([x._impl.traced or x._impl.shared for x in args])
+            if apart or client(self.device) is not self._client:
+                return None
+            return Tensor(TensorImpl.realized(self.run(*arrays), self.types[0], self.device))
         found = self.run(*arrays)
         if found is None:
             return None

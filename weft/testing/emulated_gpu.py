@@ -63,12 +63,14 @@ class EmulatedGpu(Driver):
         held = np.full(nbytes + _ALIGNED, 0xA5, np.uint8)
         address = -(-held.ctypes.data // _ALIGNED) * _ALIGNED
         self._held[address] = held
-        self.counted(nbytes)
+        with self._lock:
+            self.counted(nbytes)
         return GpuMemory(address, nbytes, self._free)
 
     def _free(self, address: int, nbytes: int) -> None:
         self._held.pop(address).fill(0xA5)
-        self.discounted(nbytes)
+        with self._lock:
+            self.discounted(nbytes)
 
     def borrow(self, address: int, nbytes: int, owner: object) -> GpuMemory:
         """Memory of others, that may be read and written while weft holds it."""

@@ -20,6 +20,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import CastError, ConversionError, DTypeError
 
 PYTHON_SCALARS = (bool, int, float, complex)
+FITS_EVERYWHERE = 127  # the largest int8
 EXACT_EVERYWHERE = 448.0  # the largest float8_e4m3: no dtype overflows up to here
 
 
@@ -43,6 +44,8 @@ def scalar(value: Any, dtype: DType, device: Device, op: str = "constant") -> Te
         if -EXACT_EVERYWHERE <= value <= EXACT_EVERYWHERE:
             return wrap(np.array(value, dtype), device)
     elif kind is int:
+        if 0 <= value <= FITS_EVERYWHERE and dtype.kind in "fiu":
+            return wrap(np.array(value, dtype), device)
         dtypes.check_scalar_fits(value, dtype, op)
     elif kind not in PYTHON_SCALARS and not isinstance(value, np.generic):
         raise ConversionError(f"{op}: {_complaint(value, None)}")

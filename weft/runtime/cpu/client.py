@@ -123,6 +123,8 @@ class ParallelismConfig:
 class CpuClient(NamedFunctions):
     """Runs ops on one logical CPU device."""
 
+    holds = np.ndarray
+
     def __init__(self, device: Device, allocator: CachingAllocator) -> None:
         self._device = device
         self.allocator = allocator

@@ -219,7 +219,9 @@ class Gpu(Driver):
 
     def enter(self) -> None:
         """Let calls of this thread be about this device."""
-        self._check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self._context))
+        code = self.library.cuCtxSetCurrent(self._context)
+        if code:
+            self._check("cuCtxSetCurrent", code)
 
     def _aside(self, name: str, *args: Any) -> int:
         """The code of one call that a finaliser may make amid this thread's work elsewhere."""
@@ -256,7 +258,8 @@ class Gpu(Driver):
                     f" this process holds {self._live}"
                     "\nhint: drop tensors that are no longer needed; wf.memory_report() lists them"
                 ) from error
-        self.counted(nbytes)
+        with self._lock:
+            self.counted(nbytes)
         return GpuMemory(address, nbytes, self._free)
 
     def _reserve(self, nbytes: int) -> int:
@@ -270,8 +273,8 @@ class Gpu(Driver):
     def _free(self, address: int, nbytes: int) -> None:
         if sys.is_finalizing():
             return  # the driver may be gone
-        self.discounted(nbytes)
         with self._lock:
+            self.discounted(nbytes)
             if self._idle_bytes + nbytes <= _IDLE:
                 self._idle_bytes += nbytes
                 heappush(self._idle.setdefault(nbytes, []), address)

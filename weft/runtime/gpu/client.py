@@ -6,7 +6,7 @@ copies there and back that a profile shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ def install_engine(engine: Any) -> None:
 
 class GpuClient(NamedFunctions):
     """Runs ops on one GPU."""
+
+    holds = GpuArray
 
     def __init__(self, device: Device, gpu: Driver) -> None:
         self._device = device
@@ -63,6 +65,18 @@ class GpuClient(NamedFunctions):
         """Run one op."""
         results: tuple[GpuArray, ...] = _engine[0].run(self, op, arrays, params, types)
         return results
+
+    def prepared(
+        self,
+        op: Any,
+        operands: tuple[TensorType, ...],
+        params: Mapping[str, Any],
+        results: tuple[TensorType, ...],
+    ) -> Callable[..., GpuArray] | None:
+        """A function that gives the only result of calls on arrays here, or None."""
+        found: Callable[..., GpuArray] | None
+        found = _engine[0].prepared(self, op, operands, params, results)
+        return found
 
     def executable(self, trace: Any) -> Any:
         """A whole graph made ready to run: `run(arrays)` gives its results."""

@@ -80,17 +80,16 @@ class Driver(abc.ABC):
         return GpuStats(self._live, self._peak, self._allocations, self._frees)
 
     def counted(self, nbytes: int) -> None:
-        """Say in the statistics that memory was given out."""
-        with self._lock:
-            self._allocations += 1
-            self._live += nbytes
-            self._peak = max(self._peak, self._live)
+        """Say in the statistics that memory was given out; by whoever holds the lock."""
+        self._allocations += 1
+        live = self._live = self._live + nbytes
+        if live > self._peak:
+            self._peak = live
 
     def discounted(self, nbytes: int) -> None:
-        """Say in the statistics that memory came back."""
-        with self._lock:
-            self._frees += 1
-            self._live -= nbytes
+        """Say in the statistics that memory came back; by whoever holds the lock."""
+        self._frees += 1
+        self._live -= nbytes
 
     @abc.abstractmethod
     def enter(self) -> None:
