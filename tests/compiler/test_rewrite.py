@@ -81,6 +81,7 @@ def op(name, **params):
     return lambda *args: call(OPS[name], args, params)
 
 
+WIDE = (wf.float32, wf.float64)
 NO_PADDING = {"low": (0,), "high": (0,), "interior": (0,)}
 RULES = [
     ("x * 1", lambda x: x * 1, REALS, []),
@@ -148,6 +149,13 @@ RULES = [
     ("stop_gradient", lambda x: op("stop_gradient")(x), dtypes.ALL_DTYPES, []),
     ("cast to the same", lambda x: op("cast", dtype=x.dtype)(x), dtypes.ALL_DTYPES, []),
     ("double and back", lambda x: x.astype("float64").astype(x.dtype), dtypes.FLOATING, []),
+    ("narrow_ahead", lambda x: op("narrow_ahead", dtype=wf.float16)(x), WIDE, ["cast", "cast"]),
+    (
+        "narrow_exp",
+        lambda x: op("narrow_exp", dtype=wf.bfloat16)(x),
+        (wf.float32,),
+        ["exp", "cast", "cast"],
+    ),
     ("reshape twice", lambda x: x.reshape((1, -1)).reshape((-1, 1, 1)), REALS, ["reshape"]),
     ("reshape and back", lambda x: x.reshape((1, -1)).reshape((-1,)), REALS, []),
     ("reverse twice", lambda x: x[::-1][::-1], REALS, []),

@@ -191,6 +191,8 @@ def test_attention_is_differentiated_by_products_of_narrow_factors(dtype):
     products = [x for x in launches if "matmul" in x.kernel.name]
     assert len(products) >= 5
     assert all(any(isinstance(s, Squares) for s in every(x.kernel.body)) for x in products)
+    matrices = {m for x in launches for m in x.memory if m.size == 2 * 4 * 64 * 64}
+    assert [m.dtype.itemsize for m in matrices].count(4) == 1, "scores alone are wide"
 
 
 @pytest.mark.parametrize("cut", [np.s_[1:, 4:], np.s_[:64, :64], np.s_[1:, 1:65]], ids=str)

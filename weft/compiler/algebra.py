@@ -226,8 +226,11 @@ def cast_of_cast(calls: Calls, call: Call) -> Ref | None:
 
 
 def cast_twice(calls: Calls, call: Call) -> Ref | None:
-    """What a dtype holds of x is a cast there and one back: memory may have the narrower one."""
-    narrow = calls.call("cast", call.inputs, call.params, call.like)
+    """What a dtype holds of x, or of exp(x): a cast there and one back. Memory has the narrow."""
+    given = call.inputs
+    if call.op.name == "narrow_exp":
+        given = (calls.call("exp", given, {}, call.like),)
+    narrow = calls.call("cast", given, call.params, call.like)
     return calls.call("cast", (narrow,), {"dtype": call.kind.dtype}, call.like)
 
 
@@ -331,6 +334,6 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     "where": (choose_known,),
     **dict.fromkeys(("real", "imag"), (part_of_complex,)),
     "cast": (cast_to_same, cast_of_cast),
-    "narrow_ahead": (cast_twice,),
+    **dict.fromkeys(("narrow_ahead", "narrow_exp"), (cast_twice,)),
     **dict.fromkeys(REDUCTIONS, (rows_first,)),
 }

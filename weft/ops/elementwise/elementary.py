@@ -13,11 +13,11 @@ import numpy as np
 
 from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import public
-from weft.core.common.types import Array
+from weft.core.common.types import Array, DType
 from weft.core.tensor.tensor import Tensor
-from weft.ops.base import Example
-from weft.ops.elementwise.arithmetic import multiply, negative, where
-from weft.ops.families import BinaryOperation, UnaryOperation
+from weft.ops.base import Example, Tangents
+from weft.ops.elementwise.arithmetic import multiply, narrow_ahead_op, negative, where
+from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation
 from weft.ops.naming import named
 
 special = LazyModule("scipy.special")
@@ -42,6 +42,31 @@ class Exp(FloatFunction):
 
     def derivative(self, x: Tensor, y: Tensor) -> Any:
         return y
+
+
+class NarrowExp(ElementwiseOperation):
+    """What a narrower dtype holds of e to the power x, as wide as x.
+
+    It is its own derivative, so that nothing wider has to be kept for that.
+    """
+
+    domain = "floating"
+    examples = (Example({"dtype": np.dtype("float64")}),)
+
+    def eval(self, x: Array, *, dtype: DType) -> Array:
+        return narrow_ahead_op.eval(np.exp(x), dtype=dtype)
+
+    def body(self, s: Any, x: Any, *, dtype: DType) -> Any:
+        return narrow_ahead_op.body(s, s.call("exp", x), dtype=dtype)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return tangents[0] * out
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (ct * out,)
+
+
+narrow_exp_op = NarrowExp()
 
 
 class Exp2(FloatFunction):

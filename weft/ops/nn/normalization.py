@@ -22,7 +22,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.contraction import product_of, swap
 from weft.ops.elementwise.arithmetic import narrow_ahead_op, narrow_back_op, where
-from weft.ops.elementwise.elementary import exp
+from weft.ops.elementwise.elementary import exp, narrow_exp_op
 from weft.ops.families import broadcast_shape, cast
 from weft.ops.naming import named
 from weft.ops.norms import inexact, vector_norm
@@ -306,10 +306,8 @@ def scaled_dot_product_attention(
     if as_flag(name, "enable_gqa", enable_gqa):
         k, v = (_shared_heads(name, q, x) for x in (k, v))
     parts, total = _mixing(name, dtype, q, k, mask, is_causal, scale, dropout_rate, dropout_key)
-    # Dividing the mixed values takes fewer divisions than dividing the weights. Weights are as
-    # narrow as values are: so units that multiply narrow matrices can mix them.
-    weights = call(narrow_ahead_op, (parts,), {"dtype": dtype}) if dtype != v.dtype else parts
-    return cast(_product(name, dtype, weights, v) / total, dtype)
+    # Dividing the mixed values takes fewer divisions than dividing the weights.
+    return cast(_product(name, dtype, parts, v) / total, dtype)
 
 
 def attention_weights(
@@ -354,7 +352,10 @@ def _mixing(
         seen = _earlier(q.shape[-2], k.shape[-2], q.device)
     if mask is not None:
         scores, seen = _masked(name, scores, seen, mask)
-    parts, total = _weights(scores, seen)
+    if dtype == q.dtype:
+        parts, total = _weights(scores, seen)
+    else:
+        parts, total = _narrow_weights(scores, seen, dtype)
     if type(dropout_rate) is not float or dropout_rate:
         if dropout_key is None:
             raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
@@ -362,6 +363,8 @@ def _mixing(
         if not 0 <= rate < 1:
             raise ArgumentError(f"{name}: dropout_rate must be in [0, 1), got {rate}")
         parts = where(bernoulli(dropout_key, 1 - rate, parts.shape), parts, 0)
+        if dtype != q.dtype:  # those that stay are as narrow as before
+            parts = call(narrow_ahead_op, (parts,), {"dtype": dtype})
         total = total * (1 - rate)
     return parts, total
 
@@ -424,6 +427,23 @@ def _weights(scores: Any, seen: Any) -> tuple[Any, Any]:
     parts: Any = exp(scores - where(top == -inf, 0, top))
     if seen is not None:
         parts = where(seen, parts, 0)
+    total: Any = reduce(reduce_sum_op, parts, -1, True)
+    return parts, where(total == 0, 1, total)
+
+
+def _narrow_weights(scores: Any, seen: Any, dtype: DType) -> tuple[Any, Any]:
+    """The same, of weights as narrow as values are: so units for narrow matrices can mix them.
+
+    What is not seen is hidden before the exponential, whose result alone derivatives need.
+    """
+    if scores.shape[-1] == 0:
+        return _weights(scores, seen)
+    given: Any = FUNCTIONS["stop_gradient"](scores)
+    given = given if seen is None else where(seen, given, -inf)
+    top: Any = reduce(reduce_max_op, given, -1, True)
+    scores = scores - where(top == -inf, 0, top)
+    scores = scores if seen is None else where(seen, scores, -inf)
+    parts: Any = call(narrow_exp_op, (scores,), {"dtype": dtype})
     total: Any = reduce(reduce_sum_op, parts, -1, True)
     return parts, where(total == 0, 1, total)
 
