@@ -303,6 +303,44 @@ class TestValuesInEveryDtype:
             self.tolerance(dtype),
         )
 
+    @pytest.mark.parametrize("trans", [0, 1, 2, "N", "T", "C"])
+    def test_triangular_solve_takes_scipys_word_for_transposes(self, dtype, trans):
+        a, b = square(4, dtype=dtype), matrix(4, 2, dtype=dtype, seed=1)
+        want = scipy.linalg.solve_triangular(a, b, trans=trans)
+        close(L.solve_triangular(a, b, trans=trans), want, self.tolerance(dtype))
+        close(
+            wf.compile(lambda a, b: L.solve_triangular(a, b, trans=trans))(a, b),
+            want,
+            self.tolerance(dtype),
+        )
+        rows = np.stack([b, 2 * b])
+        found = wf.vmap(lambda b: L.solve_triangular(a, b, trans=trans))(rows)
+        close(found, np.stack([want, 2 * want]), self.tolerance(dtype))
+
+
+@pytest.mark.parametrize("trans", [1, 2])
+def test_triangular_solve_with_transposes_has_jaxs_derivatives(trans):
+    a, b = square(3), matrix(3, 2, seed=1)
+
+    def ours(a, b):
+        return wf.sum(L.solve_triangular(a, b, trans=trans, lower=True) ** 2)
+
+    def theirs(a, b):
+        found = jax.scipy.linalg.solve_triangular(a, b, trans=trans, lower=True)
+        return (found**2).sum()
+
+    with jax.enable_x64(True):
+        wants = jax.jit(jax.grad(theirs, (0, 1)))(a, b)
+    for found, want in zip(wf.grad(ours, (0, 1))(a, b), wants, strict=True):
+        close(found, want, 1e-9)
+
+
+def test_a_word_for_transposes_beside_flags_is_refused():
+    with pytest.raises(ArgumentError, match="trans is 'T', and transpose or conjugate were"):
+        L.solve_triangular(np.eye(2), np.ones(2), trans="T", transpose=True)
+    with pytest.raises(ArgumentError, match="trans must be one of 0, 1, 2, 'N', 'T', 'C', got 3"):
+        L.solve_triangular(np.eye(2), np.ones(2), trans=3)
+
 
 @pytest.mark.parametrize("dtype", [wf.asarray(0.0, dtype=d).dtype for d in ("float16", "bfloat16")])
 def test_narrow_floats_are_computed_in_float32_and_rounded(dtype):

@@ -201,6 +201,44 @@ def test_empty_axes_stay_empty():
     assert gradient.shape == (2, 0)
 
 
+RUNNING = {
+    "cumsum": jax.lax.cumsum,
+    "cumprod": jax.lax.cumprod,
+    "cummax": jax.lax.cummax,
+    "cummin": jax.lax.cummin,
+    "logcumsumexp": jax.lax.cumlogsumexp,
+}
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_running_combinations_from_the_end_are_jaxs(name):
+    x, step = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(3, 4))
+    weights = RNG.normal(size=(3, 4))
+
+    def ours(v, axis=1):
+        return getattr(wf, name)(v, axis, reverse=True)
+
+    def theirs(v, axis=1):
+        return RUNNING[name](v, axis, reverse=True)
+
+    for axis in (0, 1, 2):
+        close(ours(x, axis), theirs(x, axis))
+    close(ours(x, None), theirs(x.ravel(), 0))
+    close(ours(x[0, 0, 0], 0), x[0, 0, 0])
+    close(wf.vmap(ours)(x), theirs(x, 2))
+    close(wf.compile(ours)(x), theirs(x))
+    close(wf.jvp(ours, (x[0],), (step,))[1], jax.jvp(theirs, (x[0],), (step,))[1])
+    got = wf.compile(wf.grad(lambda v: wf.sum(ours(v) * weights)))(x[0])
+    close(got, slope(lambda v: (theirs(v) * weights).sum())(x[0]))
+
+
+def test_a_running_combination_refuses_an_axis_that_is_not_there_in_either_direction():
+    with pytest.raises(AxisError, match="cummin: axis 2"):
+        wf.cummin(np.ones((2, 2)), 2, reverse=True)
+    with pytest.raises(DTypeError, match="cumsum: reverse must be True or False, got 'yes'"):
+        wf.cumsum(np.ones(2), reverse="yes")
+
+
 CHAINS = [
     np.array([2.0, -3.0, 0.5, 4.0]),
     np.array([2.0, 0.0, 0.5, 4.0]),

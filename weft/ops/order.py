@@ -313,15 +313,25 @@ def top_k(
 
 
 @public
-def cumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
-    """Running sum along an axis (of the flattened tensor when none is given)."""
-    return _running(cumsum_op, "cumsum", x, axis, _accumulated("cumsum", x, dtype))
+def cumsum(
+    x: Any, /, axis: int | None = None, dtype: Any = None, *, reverse: bool = False
+) -> Tensor:
+    """Running sum along an axis (of the flattened tensor when none is given).
+
+    With `reverse` it runs from the end: each result is the sum of an element and all after it.
+
+    >>> cumsum([1, 2, 3], reverse=True).tolist()
+    [6, 5, 3]
+    """
+    return _running(cumsum_op, "cumsum", x, axis, _accumulated("cumsum", x, dtype), reverse)
 
 
 @public
-def cumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Tensor:
-    """Running product along an axis (of the flattened tensor when none is given)."""
-    return _running(cumprod_op, "cumprod", x, axis, _accumulated("cumprod", x, dtype))
+def cumprod(
+    x: Any, /, axis: int | None = None, dtype: Any = None, *, reverse: bool = False
+) -> Tensor:
+    """Running product along an axis, or with `reverse` from its end; see `cumsum`."""
+    return _running(cumprod_op, "cumprod", x, axis, _accumulated("cumprod", x, dtype), reverse)
 
 
 @public
@@ -343,23 +353,26 @@ def cumulative_prod(
 
 
 @public
-def cummax(x: Any, /, axis: int | None = None) -> Tensor:
-    """Running maximum along an axis: the values alone, without their positions."""
-    return _running(cummax_op, "cummax", x, axis, _ordered("cummax", x))
+def cummax(x: Any, /, axis: int | None = None, *, reverse: bool = False) -> Tensor:
+    """Running maximum along an axis, or from its end: the values alone, without their positions."""
+    return _running(cummax_op, "cummax", x, axis, _ordered("cummax", x), reverse)
 
 
 @public
-def cummin(x: Any, /, axis: int | None = None) -> Tensor:
-    """Running minimum along an axis: the values alone, without their positions."""
-    return _running(cummin_op, "cummin", x, axis, _ordered("cummin", x))
+def cummin(x: Any, /, axis: int | None = None, *, reverse: bool = False) -> Tensor:
+    """Running minimum along an axis, or from its end: the values alone, without their positions."""
+    return _running(cummin_op, "cummin", x, axis, _ordered("cummin", x), reverse)
 
 
 @public
-def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
-    """Logarithm of the running sum of exponentials along an axis, without overflow."""
+def logcumsumexp(x: Any, /, axis: int | None = None, *, reverse: bool = False) -> Tensor:
+    """Logarithm of the running sum of exponentials along an axis, or from its end.
+
+    No exponential overflows.
+    """
     found = _ordered("logcumsumexp", x)
     target = found if dtypes.is_floating(found) else default_float()
-    return _running(logcumsumexp_op, "logcumsumexp", x, axis, target)
+    return _running(logcumsumexp_op, "logcumsumexp", x, axis, target, reverse)
 
 
 def _accumulated(name: str, x: Any, dtype: Any) -> DType:
@@ -375,11 +388,17 @@ def _ordered(name: str, x: Any) -> DType:
     return found
 
 
-def _running(op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType) -> Tensor:
+def _running(
+    op: AxisOrder, name: str, x: Any, axis: int | None, dtype: DType, reverse: bool
+) -> Tensor:
     tensor = to_tensor(x, op=name)
     if axis is None:
         tensor, axis = FUNCTIONS["reshape"](tensor, (-1,)), 0
-    return _along(op, name, cast(tensor, dtype), axis)
+    if not as_flag(name, "reverse", reverse) or tensor.ndim == 0:
+        return _along(op, name, cast(tensor, dtype), axis)
+    i, flip = normalize_axis(name, axis, tensor.ndim), FUNCTIONS["flip"]
+    found: Tensor = flip(_along(op, name, cast(flip(tensor, axis=i), dtype), i), axis=i)
+    return found
 
 
 def _standard(

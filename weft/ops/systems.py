@@ -13,7 +13,7 @@ from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice, as_flag, shown
 from weft.core.common.types import Shape
 from weft.core.tensor.tensor import Tensor
-from weft.errors import DTypeError, ShapeError, TreeError
+from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from weft.ops.base import call, call_multiple
 from weft.ops.creation import arange
 from weft.ops.diagonals import tril, triu
@@ -33,6 +33,16 @@ from weft.ops.norms import inexact
 from weft.ops.order import argsort, take_along_axis
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import slice_axes
+
+# SciPy's word for what is solved with: whether it is transposed, and whether conjugated.
+_TRANS = {
+    0: (False, False),
+    1: (True, False),
+    2: (True, True),
+    "N": (False, False),
+    "T": (True, False),
+    "C": (True, True),
+}
 
 
 class LUResult(NamedTuple):
@@ -110,11 +120,15 @@ def solve_triangular(
     unit_diagonal: bool = False,
     transpose: bool = False,
     conjugate: bool = False,
+    trans: int | str | None = None,
 ) -> Tensor:
     """The x with x1 @ x = x2 for triangular x1, of which the other triangle is not read.
 
-    `transpose` and `conjugate` solve with x1ᵀ, its conjugate, or (both) its adjoint instead.
+    `transpose` and `conjugate` solve with x1ᵀ, its conjugate, or (both) its adjoint instead. SciPy
+    says that with `trans`: 0 or "N" for x1, 1 or "T" for x1ᵀ, 2 or "C" for the adjoint.
     """
+    if trans is not None:
+        transpose, conjugate = _transposition(trans, transpose, conjugate)
     a, b, vector = system("solve_triangular", x1, x2)
     flags = {"lower": lower, "unit_diagonal": unit_diagonal, "transpose": transpose}
     params = {name: as_flag("solve_triangular", name, value) for name, value in flags.items()}
@@ -122,6 +136,16 @@ def solve_triangular(
         a = conj(a)
     found: Tensor = call(triangular_solve_op, (a, b), params)
     return reshape(found, found.shape[:-1]) if vector else found
+
+
+def _transposition(trans: Any, *flags: bool) -> tuple[bool, bool]:
+    """Whether SciPy's `trans` transposes, and whether it conjugates."""
+    as_choice("solve_triangular", "trans", trans, _TRANS)
+    if any(flags):
+        raise ArgumentError(
+            f"solve_triangular: trans is {trans!r}, and transpose or conjugate were given too"
+        )
+    return _TRANS[trans]
 
 
 def lu(x: Any, /) -> LUResult:
