@@ -37,7 +37,7 @@ SECTIONS = {
     "New tensors": "ops.creation ops.ranges ops.random",
     "Functions of each element": "ops.elementwise ops.packing",
     "Sums, extrema and statistics": (
-        "ops.reduction ops.statistics ops.quantiles ops.norms ops.multi_output"
+        "ops.reduction ops.statistics ops.exponential_sums ops.quantiles ops.norms ops.multi_output"
     ),
     "Curves and polynomials": "ops.curves polynomial",
     "Products": "ops.contraction ops.einsum",

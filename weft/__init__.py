@@ -63,6 +63,7 @@ from weft.ops.dynamic import *
 from weft.ops.elementwise.special_functions import *
 from weft.ops.quantiles import *
 from weft.ops.statistics import *
+from weft.ops.exponential_sums import *
 from weft.ops.view.broadcast import *
 from weft.ops.view.join import *
 from weft.ops.view.reshape import *

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 import weft as wf
 from weft.core.common import dtypes
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.testing import check_grads
 
 RNG = np.random.default_rng(13)
 AXES = [None, 0, -1, (0, 2), ()]
@@ -150,120 +148,20 @@ def test_nan_elements_get_no_derivative():
     np.testing.assert_allclose(wf.grad(wf.nanvar)(x).numpy(), [-1.5, 0.0, 1.5])
 
 
-@given(hnp.arrays(np.float64, (3, 4), elements=VALUES))
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_logsumexp_is_scipys_on_special_values(x):
-    for axis in (None, 0, (0, 1)):
-        got = wf.logsumexp(x, axis).numpy()
-        np.testing.assert_allclose(got, scipy.special.logsumexp(x, axis), rtol=1e-12)
-
-
-def test_logsumexp_of_nothing_is_minus_infinity():
-    assert wf.logsumexp(np.zeros(0)).item() == -np.inf
-    assert wf.logsumexp(np.zeros((2, 0)), 1, True).tolist() == [[-np.inf], [-np.inf]]
-    assert wf.logsumexp(np.zeros((0, 2)), 1).shape == (0,)
-    assert wf.logsumexp(np.float16(3)).dtype == dtypes.float16
-    close(wf.logsumexp(np.array([1j, 2.0])), scipy.special.logsumexp(np.array([1j, 2.0])))
-
-
-def test_logsumexp_differentiates_twice_and_gives_zero_where_everything_is_minus_infinity():
-    x, step = RNG.normal(size=(3, 4)) * 300, RNG.normal(size=(3, 4))
-
-    def loss(v):
-        return wf.sum(wf.logsumexp(v, 1) ** 2)
-
-    def other(v):
-        return (jax.nn.logsumexp(v, 1) ** 2).sum()
-
-    for point in (x, x / 300):
-        close(wf.grad(loss)(point), slope(other)(point))
-        close(
-            wf.grad(lambda v: wf.sum(wf.grad(loss)(v) * step))(point),
-            slope(lambda v: (slope(other)(v) * step).sum())(point),
-        )
-    gone = np.full((2, 3), -np.inf)
-    np.testing.assert_array_equal(wf.grad(lambda v: wf.sum(wf.logsumexp(v, 1)))(gone).numpy(), 0)
-
-
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_softmax_is_scipys_and_differentiates_twice(name):
-    x, step = RNG.normal(size=(3, 4)) * 3, RNG.normal(size=(3, 4))
-    weights = RNG.normal(size=(3, 4))
-    for axis in (-1, 0, (0, 1)):
-        close(getattr(wf, name)(x, axis), getattr(scipy.special, name)(x, axis))
-
-    def loss(v):
-        return wf.sum(getattr(wf, name)(v) ** 2 * weights)
-
-    def other(v):
-        return (getattr(jax.nn, name)(v) ** 2 * weights).sum()
-
-    close(wf.grad(loss)(x), slope(other)(x))
-    close(
-        wf.grad(lambda v: wf.sum(wf.grad(loss)(v) * step))(x),
-        slope(lambda v: (slope(other)(v) * step).sum())(x),
-    )
-    close(
-        wf.jvp(getattr(wf, name), (x,), (step,))[1],
-        jax.jvp(getattr(jax.nn, name), (x,), (step,))[1],
-    )
-
-
-def test_softmax_neither_overflows_nor_lets_masked_elements_count():
-    x = np.array([1e4, -np.inf, 1e4 - 1])
-    close(wf.softmax(x), jax.nn.softmax(x))
-    weights = np.array([1.0, 2.0, 3.0])
-    got = wf.grad(lambda v: wf.sum(wf.softmax(v) * weights))(x)
-    close(got, slope(lambda v: (jax.nn.softmax(v) * weights).sum())(x))
-    assert np.isnan(wf.softmax(np.full(3, -np.inf)).numpy()).all()
-    assert wf.softmax(np.zeros((2, 0))).shape == (2, 0)
-    assert wf.log_softmax(np.array([0.0, -2000.0])).tolist() == [0.0, -2000.0]
-
-
-@pytest.mark.parametrize("axis", [-1, 0, (0, 1)], ids=str)
-@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
-def test_what_a_mask_leaves_out_of_a_softmax_does_not_count(name, axis):
-    x, mask = RNG.normal(size=(4, 5)), RNG.uniform(size=(4, 5)) < 0.6
-    mask[1], mask[:, 1] = False, False
-    x[0, 1], x[1, 1], x[2, 1] = np.nan, np.inf, -np.inf  # none of them is seen
-    ours, theirs = getattr(wf, name), getattr(scipy.special, name)
-    with np.errstate(all="ignore"):
-        want = np.nan_to_num(theirs(np.where(mask, x, -np.inf), axis), nan=-np.inf, neginf=-np.inf)
-    if name == "softmax":
-        want = np.where(mask, want, 0)
-    close(ours(x, axis, where=mask), want)
-    close(wf.compile(lambda x, m: ours(x, axis, where=m))(wf.asarray(x), wf.asarray(mask)), want)
-
-    def loss(v):
-        found = ours(v, axis, where=mask)
-        return wf.sum(wf.where(found == -np.inf, 0, found) ** 2)
-
-    check_grads(loss, (np.where(mask, x, 7.0),))
-    assert (np.isfinite(wf.grad(loss)(x).numpy())).all()
-    np.testing.assert_array_equal(wf.grad(loss)(x).numpy()[~mask], 0)
-
-
-def test_masks_of_a_softmax_broadcast_keep_dtypes_and_are_bools():
-    x = wf.ones((2, 3), dtype=wf.bfloat16)
-    found = wf.softmax(x, where=np.array([True, False, True]))
-    assert found.dtype == wf.bfloat16 and found.tolist() == [[0.5, 0.0, 0.5]] * 2
-    assert wf.log_softmax(x, where=[[True], [False]], dtype=wf.float64).dtype == wf.float64
-    with wf.debug_nans():  # a row without elements takes none on the way
-        assert wf.softmax(x, where=[[True], [False]])[1].tolist() == [0.0] * 3
-    with pytest.raises(DTypeError, match="softmax: where: expected a mask of bools"):
-        wf.softmax(x, where=x)
-    with pytest.raises(ShapeError, match="log_softmax: where: a mask of shape"):
-        wf.log_softmax(x, where=np.ones((4, 2, 3), bool))
-    assert wf.softmax(np.ones(3, dtypes.bfloat16)).dtype == dtypes.bfloat16
-    assert wf.softmax(np.arange(3)).dtype == dtypes.float32
-    with pytest.raises(DTypeError, match="softmax: complex numbers have no order"):
-        wf.softmax(np.ones(2, complex))
-
-
 METHODS = ["linear", "lower", "higher", "nearest", "midpoint"]
+OTHERS = [
+    "inverted_cdf",
+    "averaged_inverted_cdf",
+    "closest_observation",
+    "interpolated_inverted_cdf",
+    "hazen",
+    "weibull",
+    "median_unbiased",
+    "normal_unbiased",
+]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS + OTHERS)
 @pytest.mark.parametrize("axis", AXES, ids=str)
 def test_quantiles_are_numpys(axis, method):
     x = RNG.normal(size=(3, 4, 5))
@@ -275,7 +173,7 @@ def test_quantiles_are_numpys(axis, method):
     close(wf.percentile(x, 35, axis, method=method), np.percentile(x, 35, axis, method=method))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS + OTHERS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_quantiles_treat_nan_as_numpy_does(method):
     x = RNG.normal(size=(4, 6))
@@ -331,6 +229,81 @@ def test_quantiles_differentiate_and_map_over_q(method):
     close(got, want)
     mapped = wf.vmap(lambda q: wf.quantile(x, q, 1, method=method))(parts)
     close(mapped, np.quantile(x, parts, 1, method=method))
+
+
+@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+def test_quantiles_at_places_of_elements_are_numpys(n, method):
+    x = RNG.normal(size=n)
+    for q in np.linspace(0, 1, 2 * n + 1):
+        close(wf.quantile(x, q, method=method), np.quantile(x, q, method=method))
+
+
+WEIGHED = [
+    ((3, 4, 5), None, (3, 4, 5)),
+    ((3, 4, 5), 1, (4,)),
+    ((3, 4, 5), (0, 2), (3, 5)),
+    ((3, 4, 4), (2, 1), (4, 4)),
+    ((4, 3), -1, (4, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axis", "sizes"), WEIGHED, ids=str)
+def test_quantiles_with_weights_are_numpys(shape, axis, sizes):
+    x, weights = RNG.normal(size=shape), RNG.integers(0, 4, sizes) + 0.25
+    weights[..., 1] = 0
+    kinds = {"method": "inverted_cdf", "weights": weights}
+    for q in (0.0, 0.3, 1.0, [0.1, 0.5], [[0.2], [0.9]]):
+        close(wf.quantile(x, q, axis, **kinds), np.quantile(x, q, axis, **kinds))
+        close(
+            wf.quantile(x, q, axis, True, **kinds), np.quantile(x, q, axis, keepdims=True, **kinds)
+        )
+    close(wf.percentile(x, 35, axis, **kinds), np.percentile(x, 35, axis, **kinds))
+    found = wf.compile(lambda x, w: wf.quantile(x, 0.4, axis, method="inverted_cdf", weights=w))
+    close(found(x, weights), np.quantile(x, 0.4, axis, **kinds))
+
+
+def test_weights_of_0_at_the_beginning_are_no_part_and_nan_has_none():
+    x = np.array([1.0, 2.0, np.nan, 3.0, 4.0])
+    kinds = {"method": "inverted_cdf", "weights": [0, 0, 5, 1, 2]}
+    for q in (0.0, 0.3, 0.34, 1.0):
+        close(wf.nanquantile(x, q, **kinds), np.nanquantile(x, q, **kinds))
+        close(wf.nanpercentile(x, 100 * q, **kinds), np.nanpercentile(x, 100 * q, **kinds))
+    assert np.isnan(wf.quantile(x, 0.5, **kinds).item())
+    for bad in ([0.0, 0.0], [1.0, np.inf], [-1.0, 2.0], [np.nan, 1.0]):
+        found = wf.quantile(x[:2], 0.5, method="inverted_cdf", weights=wf.asarray(bad))
+        assert np.isnan(found.item())
+
+
+def test_weighted_quantiles_differentiate_and_map():
+    x, weights = RNG.normal(size=(3, 7)), RNG.uniform(0.1, 1, (3, 7))
+
+    def median(x, w):
+        return wf.quantile(x, 0.5, method="inverted_cdf", weights=w)
+
+    want = [
+        np.quantile(a, 0.5, weights=w, method="inverted_cdf")
+        for a, w in zip(x, weights, strict=True)
+    ]
+    close(wf.vmap(median)(x, weights), np.array(want))
+    by_x, by_weights = wf.grad(lambda x, w: wf.sum(wf.vmap(median)(x, w)), (0, 1))(x, weights)
+    np.testing.assert_array_equal(by_x.numpy(), x == np.array(want)[:, None])
+    np.testing.assert_array_equal(by_weights.numpy(), 0)
+
+
+def test_mistakes_in_weights_of_quantiles_are_named():
+    x = np.ones((2, 3))
+    with pytest.raises(ArgumentError, match="weights need the method 'inverted_cdf', got 'linear'"):
+        wf.quantile(x, 0.5, weights=x)
+    with pytest.raises(ArgumentError, match="percentile: weights must be 0 or more, got -1"):
+        wf.percentile(x, 50, 0, method="inverted_cdf", weights=[1, -1])
+    with pytest.raises(ShapeError, match=r"quantile: weights of shape \(2,\) fit neither"):
+        wf.quantile(x, 0.5, 1, method="inverted_cdf", weights=[1, 2])
+
+
+def test_weights_of_means_belong_to_the_axes_in_the_order_they_are_named_in():
+    x, weights = RNG.normal(size=(2, 3, 3)), RNG.uniform(size=(3, 3))
+    close(wf.average(x, (2, 1), weights), np.average(x, (2, 1), weights))
 
 
 def test_ptp_and_weighted_means_are_numpys():

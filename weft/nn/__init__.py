@@ -92,6 +92,7 @@ from weft.nn.state import load_state_dict, state_dict
 from weft.nn.summary import summary
 from weft.nn.transformer import TransformerDecoderLayer, TransformerEncoderLayer
 from weft.ops.elementwise.elementary import log_sigmoid, sigmoid, tanh
+from weft.ops.exponential_sums import log_softmax, softmax
 from weft.ops.nn.activation import (
     celu,
     elu,
@@ -130,7 +131,6 @@ from weft.ops.nn.pooling import (
     max_pool3d,
 )
 from weft.ops.nn.unpooling import max_unpool1d, max_unpool2d, max_unpool3d
-from weft.ops.statistics import log_softmax, softmax
 
 __all__ = [
     "GRU",

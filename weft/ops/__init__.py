@@ -11,6 +11,7 @@
 | `elementwise/` | functions of each element: arithmetic, order, bits, elementary, special |
 | `packing` | bits in bytes |
 | `reduction`, `statistics`, `quantiles`, `norms` | over axes: sums, spread, order |
+| `exponential_sums` | over axes: sums of exponentials, and what is divided by them |
 | `sorting`, `order`, `search`, `distinct` | order along axes, running values, positions, sets |
 | `histograms` | how often numbers are there, points in bins |
 | `curves` | interpolation, slopes, areas, windows |

@@ -1,4 +1,4 @@
-"""Statistics of axes: means, spread, exponential sums, and versions that skip NaN.
+"""Statistics of axes: means, spread, and versions that skip NaN.
 
 All are compositions of reductions and sorts. Integers become the default float; narrow floats are
 computed in float32 and rounded once, so that a mean of many float16 numbers does not overflow.
@@ -20,10 +20,9 @@ from weft.core.tensor.convert import as_number, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
-from weft.ops.axes import reduced_axes
+from weft.ops.axes import normalize_axes, reduced_axes
 from weft.ops.contraction import matmul
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.elementwise.elementary import exp, log
 from weft.ops.families import as_tensors, cast
 from weft.ops.naming import named
 from weft.ops.often import often
@@ -203,21 +202,33 @@ def _average(x: Any, axis: Any, weights: Any, keepdims: bool) -> tuple[Tensor, T
     given, factors = to_tensors("average", x, weights)
     tensor, target = float_of("average", given)
     weight, wide = float_of("average", factors)
-    if weight.shape != tensor.shape:
-        axes = reduced_axes("average", axis, tensor.ndim)
-        if weight.shape != tuple(tensor.shape[i] for i in axes):
-            raise ShapeError(
-                f"average: weights of shape {weight.shape} fit neither the tensor"
-                f" {tensor.shape} nor its axes {axis}"
-            )
-        weight = with_axes(weight, tensor.shape, _others(axes, tensor.ndim))
-        weight = FUNCTIONS["broadcast_to"](weight, tensor.shape)
+    weight = weights_of_elements("average", weight, tensor.shape, axis)
     total, divisor = (reduction.sum(t, axis, keepdims) for t in (tensor * weight, weight))
     kind = dtypes.promote(target, wide, op="average")
     return cast(total / divisor, kind), cast(divisor, kind)
 
 
-def _others(axes: Shape, rank: int) -> Shape:
+def weights_of_elements(name: str, weight: Tensor, shape: Shape, axis: Any) -> Tensor:
+    """Weights of all elements: given so, or for the axes `axis`, in the order it names them."""
+    if weight.shape == shape:
+        return weight
+    rank = len(shape)
+    named_axes = range(rank) if axis is None else normalize_axes(name, axis, rank)
+    if weight.shape != tuple(shape[i] for i in named_axes):
+        raise ShapeError(
+            f"{name}: weights of shape {weight.shape} fit neither the tensor {shape}"
+            f" nor its axes {axis}"
+        )
+    turned = FUNCTIONS["permute_dims"](
+        weight, sorted(range(weight.ndim), key=named_axes.__getitem__)
+    )
+    found = with_axes(turned, shape, others(tuple(i - rank for i in named_axes), rank))
+    result: Tensor = FUNCTIONS["broadcast_to"](found, shape)
+    return result
+
+
+def others(axes: Shape, rank: int) -> Shape:
+    """The axes that are not among these (all negative)."""
     return tuple(i for i in range(-rank, 0) if i not in axes)
 
 
@@ -463,97 +474,10 @@ def nanstd(
     return cast(found, dtypes.real_of(target))
 
 
-def _level(x: Tensor, axis: Any) -> Tensor:
-    """What exponents are measured from, held constant: the largest along the axes."""
-    real = FUNCTIONS["real"](x) if dtypes.is_complex(x.dtype) else x
-    result: Tensor = FUNCTIONS["stop_gradient"](reduction.max(real, axis, True))
-    return result
-
-
-@public
-@often
-def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
-    """Logarithm of the sum of exponentials over axes (and in a mask), without overflow.
-
-    Nothing, or nothing but -inf, gives -inf (with derivative 0).
-    """
-    tensor, target = float_of("logsumexp", x)
-    kept = reduction.selected("logsumexp", tensor, where, -np.inf)
-    return cast(_logsumexp(kept, axis, as_flag("logsumexp", "keepdims", keepdims)), target)
-
-
-def _logsumexp(tensor: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    axes = reduced_axes("logsumexp", axis, tensor.ndim)
-    if any(tensor.shape[i] == 0 for i in axes):
-        return reduction.sum(tensor, axis, keepdims) - np.inf
-    top = _level(tensor, axis)
-    top = where(top - top == 0, top, 0)  # an infinite level would make inf - inf
-    total = reduction.sum(exp(tensor - top), axis, True)
-    empty = total == 0
-    found = where(empty, -np.inf, log(where(empty, 1, total)) + top)
-    if keepdims:
-        return found
-    return reshape(found, tuple(tensor.shape[i] for i in _others(axes, tensor.ndim)))
-
-
-@public
-def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) -> Tensor:
-    """Exponentials divided by their sum along an axis (or axes), without overflow.
-
-    A row of nothing but -inf, or with +inf in it, gives NaN. `where` is a mask of the elements that
-    count; the others give 0.
-
-    >>> softmax([1.0, 5.0, 1.0], where=[True, False, True]).tolist()
-    [0.5, 0.0, 0.5]
-    """
-    if where is not None:
-        kept, mask, kind = _counting("softmax", x, axis, dtype, where)
-        return reduction.selected("softmax", softmax(kept, axis, dtype=kind), mask, 0)
-    tensor, target = float_of("softmax", x, dtype)
-    if _is_empty("softmax", tensor, axis):
-        return cast(exp(tensor), target)
-    powers = exp(tensor - _level(tensor, axis))
-    return cast(powers * (1 / reduction.sum(powers, axis, True)), target)
-
-
-@public
-def log_softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) -> Tensor:
-    """Logarithm of `softmax`, exact where the softmax itself would underflow.
-
-    `where` is a mask of the elements that count; the others give -inf.
-    """
-    if where is not None:
-        kept, mask, kind = _counting("log_softmax", x, axis, dtype, where)
-        made = log_softmax(kept, axis, dtype=kind)
-        return reduction.selected("log_softmax", made, mask, -np.inf)
-    tensor, target = float_of("log_softmax", x, dtype)
-    if _is_empty("log_softmax", tensor, axis):
-        return cast(exp(tensor), target)
-    shifted = tensor - _level(tensor, axis)
-    return cast(shifted - log(reduction.sum(exp(shifted), axis, True)), target)
-
-
-def _counting(name: str, x: Any, axis: Any, dtype: Any, mask: Any) -> tuple[Tensor, Tensor, DType]:
-    """`x` with -inf outside a mask (0 along axes where all is outside), the mask, and the dtype."""
-    tensor, target = float_of(name, x, dtype)
-    axes = reduced_axes(name, axis, tensor.ndim)
-    kept = reduction.selected(name, FUNCTIONS["ones_like"](tensor, dtype=bool), mask, False)
-    fill = where(reduction.any(kept, axes, True), -np.inf, 0.0)
-    return where(kept, tensor, cast(fill, tensor.dtype)), kept, target
-
-
-def _is_empty(name: str, x: Tensor, axis: Any) -> bool:
-    if dtypes.is_complex(x.dtype):
-        raise DTypeError(f"{name}: complex numbers have no order")
-    return any(x.shape[i] == 0 for i in reduced_axes(name, axis, x.ndim))
-
-
 __all__ = [
     "average",
     "corrcoef",
     "cov",
-    "log_softmax",
-    "logsumexp",
     "mean",
     "nanargmax",
     "nanargmin",
@@ -567,7 +491,6 @@ __all__ = [
     "nansum",
     "nanvar",
     "ptp",
-    "softmax",
     "std",
     "var",
 ]
