@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pytest
 
 import weft as wf
 from weft import errors
+from weft.core.common.keywords import WORDS
 from weft.core.common.peers import ATTRIBUTES, NAMES
+from weft.core.common.slots import FUNCTIONS
 from weft.ops.naming import named
 
 CASES = {
@@ -198,6 +201,50 @@ def test_a_hint_names_what_there_is(hint: str) -> None:
 def test_no_hint_is_given_for_what_is_there() -> None:
     assert not [name for name in ATTRIBUTES if hasattr(wf.Tensor, name)]
     assert not [name for name in NAMES if hasattr(wf, name) and hasattr(wf.random, name)]
+
+
+@pytest.mark.parametrize(
+    ("ask", "hint"),
+    [
+        (lambda x: wf.sum(x, dim=0), "dim is called axis here"),
+        (lambda x: x.sum(dim=0), "dim is called axis here"),
+        (lambda x: x.softmax(dim=-1), "dim is called axis here"),
+        (lambda x: wf.concat([x, x], dim=0), "dim is called axis here"),
+        (lambda x: wf.median(x, dim=0), "dim is called axis here"),
+        (lambda x: wf.flip(x, dims=0), "dims is called axis here"),
+        (lambda x: wf.permute_dims(x, dims=(1, 0)), "dims is called axes here"),
+        (lambda x: wf.fft.fft(x, dim=0), "dim is called axis here"),
+        (lambda x: wf.fft.fftn(x, dim=0), "dim is called axes here"),
+        (lambda x: wf.linalg.vector_norm(x, dim=0), "dim is called axis here"),
+        (lambda x: wf.mean(x, 0, keepdim=True), "keepdim is called keepdims here"),
+        (lambda x: x.var(0, unbiased=False), "unbiased is called correction here"),
+        (lambda x: wf.quantile(x, 0.5, interpolation="lower"), "interpolation is called method he"),
+        (lambda x: wf.sum(input=x), "input has no name here: sum(x, …)"),
+        (lambda x: wf.concat(tensors=[x]), "tensors has no name here: concat("),
+        (lambda x: wf.cumsum(a=x), "a has no name here: cumsum(x, …)"),
+        (lambda x: wf.amax(x, out=x), "results have memory of their own: leave out= away"),
+    ],
+)
+def test_a_peers_word_for_a_parameter_is_told_ours(ask, hint) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"\nhint: {hint}")):
+        ask(wf.ones((2, 2)))
+
+
+def test_no_word_is_told_that_the_function_lacks_or_that_was_not_the_mistake() -> None:
+    with pytest.raises(TypeError) as lacking:
+        wf.argmax(wf.ones(2), unbiased=True)
+    with pytest.raises(errors.DTypeError) as other:
+        wf.sum(wf.ones(2), axis="rows", keepdims=True)
+    assert "hint" not in str(lacking.value)
+    assert "called" not in str(other.value)
+
+
+@pytest.mark.parametrize(("word", "ours"), WORDS.items())
+def test_a_word_that_is_told_is_that_of_some_function(word, ours) -> None:
+    asked = [set(inspect.signature(f).parameters) for f in FUNCTIONS.values() if callable(f)]
+    for name in ours:
+        assert any(name in given for given in asked), name
+    assert any(word not in given and set(ours) & given for given in asked)
 
 
 def test_a_mistake_in_a_threads_first_call_is_reported_in_our_words() -> None:

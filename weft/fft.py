@@ -17,6 +17,7 @@ from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float
 from weft.core.common.device import as_device
 from weft.core.common.handler import current
+from weft.core.common.keywords import hinting
 from weft.core.common.parameters import as_choice, as_finite, as_flag, as_integer, as_sequence
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -41,16 +42,19 @@ Axes = Sequence[int] | None
 Norm = str | None  # None is "backward", as in NumPy
 
 
+@hinting
 def fft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """Fourier transform along one axis."""
     return _complex(fft_op, "fft", x, None if n is None else (n,), (axis,), norm)
 
 
+@hinting
 def ifft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """Inverse Fourier transform along one axis."""
     return _complex(ifft_op, "ifft", x, None if n is None else (n,), (axis,), norm)
 
 
+@hinting
 def fftn(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
 ) -> Tensor:
@@ -58,6 +62,7 @@ def fftn(
     return _complex(fft_op, "fftn", x, s, axes, norm)
 
 
+@hinting
 def ifftn(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
 ) -> Tensor:
@@ -65,6 +70,7 @@ def ifftn(
     return _complex(ifft_op, "ifftn", x, s, axes, norm)
 
 
+@hinting
 def fft2(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
 ) -> Tensor:
@@ -72,6 +78,7 @@ def fft2(
     return _complex(fft_op, "fft2", x, s, axes, norm)
 
 
+@hinting
 def ifft2(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
 ) -> Tensor:
@@ -79,11 +86,13 @@ def ifft2(
     return _complex(ifft_op, "ifft2", x, s, axes, norm)
 
 
+@hinting
 def rfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """Fourier transform of a real tensor along one axis: its n//2 + 1 first frequencies."""
     return _real("rfft", x, None if n is None else (n,), (axis,), norm)
 
 
+@hinting
 def rfftn(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
 ) -> Tensor:
@@ -91,6 +100,7 @@ def rfftn(
     return _real("rfftn", x, s, axes, norm)
 
 
+@hinting
 def rfft2(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
 ) -> Tensor:
@@ -98,11 +108,13 @@ def rfft2(
     return _real("rfft2", x, s, axes, norm)
 
 
+@hinting
 def irfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The real tensor whose `rfft` this is; its length is `n`, or 2(m - 1) for m frequencies."""
     return _to_real("irfft", x, None if n is None else (n,), (axis,), norm)
 
 
+@hinting
 def irfftn(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = None, norm: Norm = "backward"
 ) -> Tensor:
@@ -110,6 +122,7 @@ def irfftn(
     return _to_real("irfftn", x, s, axes, norm)
 
 
+@hinting
 def irfft2(
     x: Any, /, s: Sequence[int] | None = None, axes: Axes = (-2, -1), norm: Norm = "backward"
 ) -> Tensor:
@@ -117,6 +130,7 @@ def irfft2(
     return _to_real("irfft2", x, s, axes, norm)
 
 
+@hinting
 def hfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The real spectrum of a signal that has Hermitian symmetry, given by its first half."""
     chosen = _opposite("hfft", norm)
@@ -124,6 +138,7 @@ def hfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward
     return _to_real("hfft", turned, None if n is None else (n,), (axis,), chosen)
 
 
+@hinting
 def ihfft(x: Any, /, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The first half of the signal whose real spectrum this is: the inverse of `hfft`."""
     chosen = _opposite("ihfft", norm)
@@ -259,11 +274,13 @@ def rfftfreq(n: int, /, d: float = 1.0, dtype: Any = None, device: Any = None) -
     return _frequencies("rfftfreq", np.arange(size // 2 + 1), size, d, dtype, device)
 
 
+@hinting
 def fftshift(x: Any, /, axes: int | Sequence[int] | None = None) -> Tensor:
     """Move frequency zero to the middle of the given axes, or of all."""
     return _shifted("fftshift", x, axes, forward=True)
 
 
+@hinting
 def ifftshift(x: Any, /, axes: int | Sequence[int] | None = None) -> Tensor:
     """Undo `fftshift`; for odd sizes the two differ by one place."""
     return _shifted("ifftshift", x, axes, forward=False)

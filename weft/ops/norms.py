@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
+from weft.core.common.keywords import hinting
 from weft.core.common.parameters import as_flag, as_real, shown
 from weft.core.common.slots import public
 from weft.core.common.types import DType
@@ -46,6 +47,7 @@ def _widened(name: str, x: Any) -> tuple[Tensor, DType]:
     return (cast(tensor, dtypes.float32) if dtypes.is_narrow(tensor.dtype) else tensor), result
 
 
+@hinting
 @often
 def vector_norm(
     x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: Any = 2

@@ -10,6 +10,7 @@
 | `files` | files and folders that appear whole or not at all |
 | `frozen` | keys that tell apart what `==` does not |
 | `handler` | the handler stack and `perform` |
+| `keywords` | other libraries' words for parameters |
 | `lazy` | modules loaded at first use |
 | `locks` | locks that a forked child finds free |
 | `markup` | HTML for notebooks and pages, escaped |

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from weft.core.common.keywords import hinting
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 Place = Callable[[Any, Any], Any]
@@ -32,5 +34,6 @@ def place(array: Any, device: Any) -> Any:
 
 def public(function: F) -> F:
     """Enter a user-facing function into `FUNCTIONS` under its own name."""
-    FUNCTIONS[function.__name__] = function
-    return function
+    told = hinting(function)
+    FUNCTIONS[function.__name__] = told
+    return told
