@@ -38,6 +38,53 @@ def test_a_row_of_an_embedding_that_stands_for_nothing(row):
     assert nn.Embedding(300, 4, -1, key=KEY)(np.array([3], np.int8)).shape == (1, 4)
 
 
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+@pytest.mark.parametrize("row", [None, 2, -1])
+def test_bags_of_an_embedding(row, mode):
+    ids = np.array([[1, 2, 6], [6, 2, 2]])
+    ours = nn.EmbeddingBag(7, 4, mode, padding_idx=row, key=KEY)
+    other = theirs.EmbeddingBag(7, 4, mode=mode, padding_idx=row)
+    assert row is None or not ours.weight[row].numpy().any()
+    same_layer(ours, other, ids)
+
+
+def test_bags_begin_at_offsets_and_sums_take_weights():
+    ids, offsets, weights = np.array([1, 2, 6, 0]), np.array([0, 3, 4]), draw(4)
+    other = theirs.EmbeddingBag(7, 4, mode="sum", include_last_offset=True).double()
+    ours = loaded(nn.EmbeddingBag(7, 4, "sum", True, key=KEY), other)
+    given = [torch.tensor(v) for v in (ids, offsets, weights)]
+    close(ours(ids, offsets, weights), other(*given).detach())
+    mapped = wf.compile(wf.vmap(lambda ids: ours(ids, offsets)))(np.stack([ids, ids[::-1]]))
+    close(mapped[1], other(torch.tensor(ids[::-1].copy()), given[1]).detach())
+    with pytest.raises(ArgumentError, match="EmbeddingBag: mode must be one of 'sum', 'mean'"):
+        nn.EmbeddingBag(7, 4, "min", key=KEY)
+
+
+UNPOOLS = [
+    ({"kernel_size": 2}, None),
+    ({"kernel_size": 2, "stride": 3}, (8, 6, 6)),
+    ({"kernel_size": 2, "stride": 2, "padding": 1}, None),
+]
+
+
+@pytest.mark.parametrize(("options", "size"), UNPOOLS, ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_pools_undone(rank, options, size):
+    x = draw(2, 3, *(8, 6, 6)[:rank])
+    pools = [getattr(m, f"MaxPool{rank}d")(**options, return_indices=True) for m in (nn, theirs)]
+    backs = [getattr(m, f"MaxUnpool{rank}d")(**options) for m in (nn, theirs)]
+    wanted = None if size is None else size[:rank]
+    found, other = wf.asarray(x), torch.tensor(x, requires_grad=True)
+
+    def undone(x):
+        return backs[0](*pools[0](x), output_size=wanted)
+
+    want = backs[1](*pools[1](other), output_size=wanted)
+    close(undone(found), want.detach())
+    (want**2).sum().backward()
+    close(wf.compile(wf.grad(lambda x: wf.sum(undone(x) ** 2)))(found), other.grad)
+
+
 POOLS = [
     ("MaxPool", {"kernel_size": 2}),
     ("MaxPool", {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),

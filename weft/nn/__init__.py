@@ -11,9 +11,9 @@ it returns.
 | file | what lives in it |
 |---|---|
 | `module` | `Module`, `static`, `buffer`, `map_modules`, `modules` |
-| `basic` | `Linear`, `Embedding`, `Dropout`, `MLP`, `Sequential`, `Apply`, `Flatten`, … |
+| `basic` | `Linear`, `Embedding`, `EmbeddingBag`, `Dropout`, `MLP`, `Sequential`, `Apply`, … |
 | `convolution` | `Conv1d`, `Conv2d`, `Conv3d` and their transposes `ConvTranspose1d`, … |
-| `pooling` | `MaxPool1d`, `AvgPool1d`, `AdaptiveAvgPool1d`, …, `Upsample` |
+| `pooling` | `MaxPool1d`, `MaxUnpool1d`, `AvgPool1d`, `AdaptiveAvgPool1d`, …, `Upsample` |
 | `normalization` | `LayerNorm`, `RMSNorm`, `GroupNorm`, `InstanceNorm`, `BatchNorm` |
 | `attention` | `MultiHeadAttention`, `KVCache`, `rotary` |
 | `transformer` | `TransformerEncoderLayer`, `TransformerDecoderLayer` |
@@ -44,6 +44,7 @@ from weft.nn.basic import (
     Apply,
     Dropout,
     Embedding,
+    EmbeddingBag,
     Flatten,
     Identity,
     Linear,
@@ -85,6 +86,9 @@ from weft.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
     Upsample,
 )
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
@@ -156,6 +160,7 @@ __all__ = [
     "ConvTranspose3d",
     "Dropout",
     "Embedding",
+    "EmbeddingBag",
     "Entry",
     "Flatten",
     "GRUCell",
@@ -170,6 +175,9 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
     "Module",
     "MultiHeadAttention",
     "PReLU",

@@ -9,6 +9,7 @@ from typing import Any
 
 import weft as wf
 from weft.core.common.parameters import (
+    as_choice,
     as_flag,
     as_function,
     as_integer,
@@ -115,6 +116,57 @@ class Embedding(Module):
     def logits(self, x: Any) -> wf.Tensor:
         """The scores of all rows for vectors (…, embedding_dim): a head that shares the table."""
         return affine(features_last(self, "x", x, self.weight.shape[-1]), self.weight)
+
+
+class EmbeddingBag(Module):
+    """A table of vectors, of which each bag of integers gives the mean, sum or maximum.
+
+    The row `padding_idx` stands for nothing: it begins as zeros, and no bag counts it.
+
+    >>> bag = EmbeddingBag(9, 4, key=wf.random.key(0))
+    >>> bag([[0, 1], [2, 2], [5, 8]]).shape
+    (3, 4)
+    """
+
+    weight: wf.Tensor
+    mode: str = static()
+    include_last_offset: bool = static()
+    padding_idx: int | None = static()
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        key: wf.Tensor,
+        init: Initializer | None = None,
+        dtype: Any = None,
+    ) -> None:
+        kind = "EmbeddingBag"
+        shape = sizes(kind, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.weight = (init or normal())(key, shape, dtype)
+        self.mode = as_choice(kind, "mode", mode, ("sum", "mean", "max"))
+        self.include_last_offset = as_flag(kind, "include_last_offset", include_last_offset)
+        self.padding_idx = None
+        if padding_idx is not None:
+            rows = shape[0]
+            self.padding_idx = as_integer(kind, "padding_idx", padding_idx, -rows, rows - 1) % rows
+            self.weight = wf.index_update(self.weight, self.padding_idx, 0, "set")
+
+    def __call__(self, ids: Any, offsets: Any = None, per_sample_weights: Any = None) -> wf.Tensor:
+        """The vectors of bags: rows of `ids`, or parts of one row that begin at `offsets`."""
+        return wf.embedding_bag(
+            self.weight,
+            ids,
+            offsets,
+            self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
 
 
 class Identity(Module):

@@ -36,6 +36,7 @@ class _MaxPool(_Pool):
     """The largest element of each window."""
 
     dilation: tuple[int, ...] = static()
+    return_indices: bool = static()
 
     def __init__(
         self,
@@ -44,17 +45,47 @@ class _MaxPool(_Pool):
         padding: int | tuple[int, ...] = 0,
         dilation: int | tuple[int, ...] = 1,
         ceil_mode: bool = False,
+        return_indices: bool = False,
     ) -> None:
+        kind = type(self).__name__
         self._make(kernel_size, stride, padding, ceil_mode)
-        self.dilation = per_axis(type(self).__name__, "dilation", dilation, self.rank)
+        self.dilation = per_axis(kind, "dilation", dilation, self.rank)
+        self.return_indices = as_flag(kind, "return_indices", return_indices)
 
-    def __call__(self, x: Any) -> wf.Tensor:
-        """Maxima of windows of (N, C, space…), or of one example without N."""
+    def __call__(self, x: Any) -> Any:
+        """Maxima of windows of (N, C, space…), or of one example without N.
+
+        With `return_indices` also where they were, for a layer that undoes the pool.
+        """
         pool = (wf.max_pool1d, wf.max_pool2d, wf.max_pool3d)[self.rank - 1]
-        found: wf.Tensor = pool(
-            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
-        )
-        return found
+        window = (self.kernel_size, self.stride, self.padding, self.dilation)
+        return pool(x, *window, self.ceil_mode, self.return_indices)
+
+
+class _MaxUnpool(Module):
+    """The elements of a max pool put back where they were, zeros elsewhere."""
+
+    kernel_size: tuple[int, ...] = static()
+    stride: tuple[int, ...] = static()
+    padding: tuple[int, ...] = static()
+
+    rank: ClassVar[int]
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] | None = None,
+        padding: int | tuple[int, ...] = 0,
+    ) -> None:
+        kind, rank = type(self).__name__, self.rank
+        self.kernel_size = per_axis(kind, "kernel_size", kernel_size, rank)
+        self.stride = per_axis(kind, "stride", kernel_size if stride is None else stride, rank)
+        self.padding = per_axis(kind, "padding", padding, rank, 0)
+
+    def __call__(self, x: Any, indices: Any, output_size: Any = None) -> wf.Tensor:
+        """What was pooled to `x`, by the `indices` of the pool: (N, C, space…), or without N."""
+        unpool = (wf.max_unpool1d, wf.max_unpool2d, wf.max_unpool3d)[self.rank - 1]
+        return unpool(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class _AvgPool(_Pool):
@@ -139,6 +170,29 @@ class MaxPool2d(_MaxPool):
 
 class MaxPool3d(_MaxPool):
     """The largest element of each window over (N, C, D, H, W)."""
+
+    rank: ClassVar[int] = 3
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The elements of a max pool over (N, C, L) where they were.
+
+    >>> pool = MaxPool1d(2, return_indices=True)
+    >>> MaxUnpool1d(2)(*pool(wf.tensor([[1.0, 5.0, 4.0, 2.0]]))).tolist()
+    [[0.0, 5.0, 4.0, 0.0]]
+    """
+
+    rank: ClassVar[int] = 1
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The elements of a max pool over (N, C, H, W) where they were."""
+
+    rank: ClassVar[int] = 2
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The elements of a max pool over (N, C, D, H, W) where they were."""
 
     rank: ClassVar[int] = 3
 
