@@ -93,6 +93,29 @@ def test_grid_sample_is_torchs_with_its_gradients(mode, padding, align):
     )
 
 
+@pytest.mark.parametrize("align", [True, False])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_grid_sample_of_volumes_is_torchs_with_its_gradients(mode, padding, align):
+    agrees(
+        lambda x, g: wf.grid_sample(x, g, mode, padding, align),
+        lambda x, g: F.grid_sample(x, g, mode, padding, align),
+        draw(2, 3, 5, 4, 3),
+        draw(2, 2, 6, 7, 3, seed=1),
+    )
+
+
+def test_grid_sample_of_volumes_maps_and_compiles():
+    x, grids = draw(2, 3, 5, 4, 3), draw(4, 2, 2, 3, 2, 3)
+    want = [F.grid_sample(torch.tensor(x), torch.tensor(g), align_corners=False) for g in grids]
+    found = wf.compile(wf.vmap(lambda g: wf.grid_sample(x, g)))(grids)
+    close(found.numpy(), torch.stack(want).numpy())
+    step = draw(2, 2, 3, 2, 3, seed=2)
+    ahead = wf.jvp(lambda g: wf.grid_sample(x, g), (grids[0],), (step,))[1]
+    near = [wf.grid_sample(x, grids[0] + e * step).numpy() for e in (1e-7, -1e-7)]
+    close(ahead.numpy(), (near[0] - near[1]) / 2e-7, 1e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -114,7 +137,13 @@ def test_grid_sample_is_torchs_with_its_gradients(mode, padding, align):
         (lambda x: wf.pixel_unshuffle(x, 2), ShapeError, "5 × 4 is no multiple of 2"),
         (lambda x: wf.pixel_shuffle(x[0, 0], 1), ShapeError, "expected .…, C, H, W."),
         (lambda x: wf.pixel_shuffle(x, 0), ArgumentError, "factor must be at least 1"),
-        (lambda x: wf.grid_sample(x, x), ShapeError, "grid_sample"),
+        (lambda x: wf.grid_sample(x, x), ShapeError, "grid_sample: expected .N, C, H, W. and"),
+        (lambda x: wf.grid_sample(x[None], x[None]), ShapeError, "grid_sample: expected"),
+        (
+            lambda x: wf.grid_sample(x[:, None], np.ones((2, 1, 1, 1, 3)), "bicubic"),
+            ArgumentError,
+            "mode 'bicubic' is for images",
+        ),
         (lambda x: wf.grid_sample(x, np.ones((1, 2, 2, 2))), ShapeError, "batches 2 and 1 differ"),
         (lambda x: wf.grid_sample(x, np.ones((2, 2, 2, 2)), "cubic"), ArgumentError, "cubic"),
     ],
@@ -131,5 +160,11 @@ def test_affine_grid_is_torchs_with_its_gradient(align_corners):
         lambda theta: F.affine_grid(theta, (2, 3, 4, 5), align_corners=align_corners),
         draw(2, 2, 3),
     )
-    with pytest.raises(ShapeError, match=r"affine_grid: theta \(N, 2, 3\)"):
-        wf.affine_grid(np.ones((2, 3)), (2, 3, 4, 5))
+    agrees(
+        lambda theta: wf.affine_grid(theta, (2, 3, 4, 5, 6), align_corners),
+        lambda theta: F.affine_grid(theta, (2, 3, 4, 5, 6), align_corners=align_corners),
+        draw(2, 3, 4),
+    )
+    for theta, size in ((np.ones((2, 3)), (2, 3, 4, 5)), (np.ones((2, 2, 3)), (2, 3, 4, 5, 6))):
+        with pytest.raises(ShapeError, match=r"affine_grid: expected theta \(N, 2, 3\)"):
+            wf.affine_grid(theta, size)

@@ -7,6 +7,7 @@ at constant positions. Coordinates follow torch, including `align_corners`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from math import floor
 from typing import Any
 
@@ -230,55 +231,73 @@ def grid_sample(
 ) -> Tensor:
     """Read `x` (N, C, H, W) at positions `grid` (N, H', W', 2), which are (x, y) in [-1, 1].
 
-    Outside, `padding_mode` reads zeros, the border, or the reflection. `mode` is "bilinear",
-    "nearest" or "bicubic". Differentiable in both.
+    Volumes (N, C, D, H, W) are read at (x, y, z). Outside, `padding_mode` reads zeros, the border,
+    or the reflection. `mode` is "bilinear" (of volumes trilinear), "nearest" or, for images,
+    "bicubic". Differentiable in both.
     """
     image: Any
     places: Any
     image, places = to_tensors("grid_sample", x, grid)
-    if image.ndim != 4 or places.ndim != 4 or places.shape[-1] != 2 or 0 in image.shape[2:]:
-        raise ShapeError(f"grid_sample: (N, C, H, W), (N, H, W, 2): {image.shape}, {places.shape}")
-    if image.shape[0] != places.shape[0]:
-        raise ShapeError(f"grid_sample: batches {image.shape[0]} and {places.shape[0]} differ")
     as_choice("grid_sample", "mode", mode, ("bilinear", "nearest", "bicubic"))
-    as_choice("grid_sample", "padding_mode", padding_mode, ("zeros", "border", "reflection"))
-    places = cast(places, image.dtype)
-    height, width = image.shape[2:]
-    column = _unnormalized(places[..., 0], width, align_corners)
-    row = _unnormalized(places[..., 1], height, align_corners)
-    moved = moveaxis(image, 1, -1)  # N H W C
+    as_choice("grid_sample", "padding_mode", padding_mode, tuple(_BRING))
+    _check_grid(image, places, mode)
+    places, space = cast(places, image.dtype), image.shape[2:]
+    points = [  # the grid names the last axis of space first
+        _unnormalized(places[..., len(space) - 1 - k], size, align_corners)
+        for k, size in enumerate(space)
+    ]
+    moved = moveaxis(image, 1, -1)  # N space… C
 
-    def rows(v: Any) -> Any:
-        return _BRING[padding_mode](v, height, align_corners)
-
-    def columns(v: Any) -> Any:
-        return _BRING[padding_mode](v, width, align_corners)
+    def inward(k: int, v: Any) -> Any:
+        return _BRING[padding_mode](v, space[k], align_corners)
 
     if mode == "bicubic":
-        return moveaxis(_bicubic(moved, row, column, rows, columns), -1, 1)
-    row, column = rows(row), columns(column)
+        return moveaxis(_bicubic(moved, points, inward), -1, 1)
+    inside = [inward(k, v) for k, v in enumerate(points)]
     if mode == "nearest":
-        found = _read(moved, FUNCTIONS["round"](row), FUNCTIONS["round"](column))
+        found = _read(moved, [FUNCTIONS["round"](v) for v in inside])
     else:
-        found = _bilinear(moved, row, column)
+        found = _linear(moved, inside)
     return moveaxis(found, -1, 1)
+
+
+def _check_grid(image: Tensor, places: Tensor, mode: str) -> None:
+    """Images and grids of images, or volumes and grids of volumes."""
+    rank = image.ndim - 2
+    fits = rank in (2, 3) and places.ndim == image.ndim and places.shape[-1] == rank
+    if not fits or 0 in image.shape[2:]:
+        raise ShapeError(
+            "grid_sample: expected (N, C, H, W) and (N, H, W, 2), or (N, C, D, H, W) and"
+            f" (N, D, H, W, 3), got {image.shape} and {places.shape}"
+        )
+    if image.shape[0] != places.shape[0]:
+        raise ShapeError(f"grid_sample: batches {image.shape[0]} and {places.shape[0]} differ")
+    if mode == "bicubic" and rank == 3:
+        raise ArgumentError("grid_sample: mode 'bicubic' is for images, not for volumes")
 
 
 @public
 def affine_grid(theta: Any, size: Any, align_corners: bool = False) -> Tensor:
     """Where each pixel of images `size` (N, C, H, W) lies after maps `theta` (N, 2, 3).
 
-    The result (N, H, W, 2) is for `grid_sample`, with the same `align_corners`.
+    Volumes (N, C, D, H, W) take maps (N, 3, 4). The result (N, H, W, 2), or (N, D, H, W, 3), is for
+    `grid_sample`, with the same `align_corners`.
     """
     maps: Any = inexact("affine_grid", theta)
     shape = as_integers("affine_grid", "size", size, 0)
-    if maps.ndim != 3 or maps.shape[1:] != (2, 3) or len(shape) != 4 or shape[0] != maps.shape[0]:
-        raise ShapeError(f"affine_grid: theta (N, 2, 3), size (N, C, H, W): {maps.shape}, {shape}")
+    rank = len(shape) - 2
+    fits = rank in (2, 3) and maps.ndim == 3 and maps.shape[1:] == (rank, rank + 1)
+    if not fits or shape[0] != maps.shape[0]:
+        raise ShapeError(
+            "affine_grid: expected theta (N, 2, 3) and size (N, C, H, W), or (N, 3, 4) and"
+            f" (N, C, D, H, W), got {maps.shape} and {shape}"
+        )
     as_flag("affine_grid", "align_corners", align_corners)
-    rows, columns = (_centres(n, align_corners) for n in shape[2:])
-    points = np.stack([*np.meshgrid(columns, rows), np.ones(shape[2:])], axis=-1)
-    flat = cast(wrap(points.reshape(-1, 3), maps.device), maps.dtype)
-    return reshape(matmul(flat, swap(maps)), (shape[0], *shape[2:], 2))
+    space = shape[2:]
+    lines = np.meshgrid(*(_centres(n, align_corners) for n in space), indexing="ij")
+    points = np.stack([*lines[::-1], np.ones(space)], axis=-1)
+    flat = cast(wrap(points.reshape(-1, rank + 1), maps.device), maps.dtype)
+    return reshape(matmul(flat, swap(maps)), (shape[0], *space, rank))
 
 
 def _centres(count: int, align_corners: bool) -> Array:
@@ -288,33 +307,35 @@ def _centres(count: int, align_corners: bool) -> Array:
     return (2 * np.arange(count) + 1) / max(count, 1) - 1
 
 
-def _bilinear(image: Any, row: Any, column: Any) -> Any:
-    """The four elements around each position, each by how near it is."""
-    below = [FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](v)) for v in (row, column)]
+def _linear(image: Any, points: list[Any]) -> Any:
+    """The elements around each position, two along each axis, each by how near it is."""
+    below = [FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](v)) for v in points]
     total: Any = None
-    for i in (0, 1):
-        for j in (0, 1):
-            r, c = below[0] + i, below[1] + j
-            near = (1 - FUNCTIONS["abs"](row - r)) * (1 - FUNCTIONS["abs"](column - c))
-            term = _read(image, r, c) * reshape(near, (*near.shape, 1))
-            total = term if total is None else total + term
+    for corner in product((0, 1), repeat=len(points)):
+        at = [v + step for v, step in zip(below, corner, strict=True)]
+        near: Any = None
+        for v, c in zip(points, at, strict=True):
+            part = 1 - FUNCTIONS["abs"](v - c)
+            near = part if near is None else near * part
+        term = _read(image, at) * reshape(near, (*near.shape, 1))
+        total = term if total is None else total + term
     return total
 
 
-def _bicubic(image: Any, row: Any, column: Any, rows: Any, columns: Any) -> Any:
+def _bicubic(image: Any, points: list[Any], inward: Callable[[int, Any], Any]) -> Any:
     """The sixteen elements around each position by the cubic kernel, each brought inside first."""
 
-    def taps(v: Any, bring: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
-        below = FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](v))
-        weights = _cubic(v - below)
-        return [(bring(below + k - 1), weight) for k, weight in enumerate(weights)]
+    def taps(k: int) -> list[tuple[Any, Any]]:
+        below = FUNCTIONS["stop_gradient"](FUNCTIONS["floor"](points[k]))
+        weights = _cubic(points[k] - below)
+        return [(inward(k, below + step - 1), weight) for step, weight in enumerate(weights)]
 
     total: Any = None
-    across = taps(column, columns)
-    for r, by_row in taps(row, rows):
+    across = taps(1)
+    for r, by_row in taps(0):
         for c, by_column in across:
             near = by_row * by_column
-            term = _read(image, r, c) * reshape(near, (*near.shape, 1))
+            term = _read(image, [r, c]) * reshape(near, (*near.shape, 1))
             total = term if total is None else total + term
     return total
 
@@ -324,13 +345,15 @@ def _cubic(part: Any) -> tuple[Any, Any, Any, Any]:
     return _far(part + 1), _near(part), _near(1 - part), _far(2 - part)
 
 
-def _read(image: Any, row: Any, column: Any) -> Any:
-    """Elements at whole positions (N H' W'); zero outside the image."""
-    height, width = image.shape[1:3]
-    inside = (row >= 0) & (row <= height - 1) & (column >= 0) & (column <= width - 1)
-    safe = (cast(where(inside, v, 0), dtypes.int64) for v in (row, column))
-    params = {"indexed": 2, "rest": 1, "picks": 2, "mode": "raise"}
-    found = call(gather_op, (image, stack(list(safe), axis=-1)), params)
+def _read(image: Any, places: list[Any]) -> Any:
+    """Elements of (N, space…, C) at whole positions, one for each axis of space; zero outside."""
+    inside: Any = None
+    for v, size in zip(places, image.shape[1:-1], strict=True):
+        within = (v >= 0) & (v <= size - 1)
+        inside = within if inside is None else inside & within
+    safe = [cast(where(inside, v, 0), dtypes.int64) for v in places]
+    params = {"indexed": len(safe), "rest": 1, "picks": len(safe), "mode": "raise"}
+    found = call(gather_op, (image, stack(safe, axis=-1)), params)
     return where(reshape(inside, (*inside.shape, 1)), found, 0)
 
 
