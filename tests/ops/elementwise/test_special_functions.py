@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import jax.scipy.special as jsp
+import mpmath
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -229,10 +230,69 @@ def test_derivatives_by_the_last_operand_are_the_integrands():
         second_derivative_is_the_slope_of_the_first(lambda x, f=function: f(a, x), 1.3)
 
 
+def slope_by_shape(a, x):
+    """∂P/∂a by its series, with digits enough for what cancels."""
+    with mpmath.workdps(60 + int(x / 2)):
+        a, x = mpmath.mpf(a), mpmath.mpf(x)
+        level = mpmath.log(x) - mpmath.digamma(a + 1)
+        term, harmonic, total, mass, n = mpmath.mpf(1), mpmath.mpf(0), level, mpmath.mpf(1), 0
+        while term > mass * mpmath.eps:
+            n += 1
+            term, harmonic = term * x / (a + n), harmonic + 1 / (a + n)
+            total, mass = total + term * (level - harmonic), mass + term
+        return float(total * mpmath.exp(a * mpmath.log(x) - x - mpmath.loggamma(a + 1)))
+
+
+SHAPES = [0.0, 1e-10, 0.1, 0.9, 1.0, 5.0, 19.9, 20.1, 99.0, 101.0, 400.0]
+
+
+@pytest.mark.parametrize("a", SHAPES)
+def test_the_derivative_of_incomplete_gamma_functions_by_the_shape_is_exact_in_both_tails(a):
+    parts = np.array([1e-6, 0.01, 0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 1.7, 3.0])
+    x = max(a, 1.0) * parts
+    want = np.array([slope_by_shape(a, each) for each in x])
+    assert (want <= 0).all()
+    shapes = np.full(x.shape, a)
+    with np.errstate(over="raise", invalid="raise"):
+        lower = wf.grad(lambda a: wf.gammainc(a, x).sum())(shapes)
+        upper = wf.grad(lambda a: wf.gammaincc(a, x).sum())(shapes)
+    np.testing.assert_allclose(lower.numpy(), want, rtol=2e-13, atol=1e-300)
+    np.testing.assert_allclose(upper.numpy(), -want, rtol=2e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize("a", [1e8, 1e15, 1e300])
+def test_the_derivative_of_incomplete_gamma_functions_by_large_shapes_is_a_normal_density(a):
+    found = wf.grad(lambda b: wf.gammainc(b, np.float64(a)))(np.float64(a)).item()
+    assert found == pytest.approx(-1 / np.sqrt(2 * np.pi) / np.sqrt(a), rel=1e-7)
+
+
+def test_the_derivative_of_incomplete_gamma_functions_at_the_ends():
+    a = np.array([1.0, 1.0, np.inf, 0.0, 2.0, -1.0, 1.0, np.nan])
+    x = np.array([0.0, np.inf, 1.0, 3.0, 1e308, 1.0, -1.0, 1.0])
+    found = wf.vmap(wf.grad(wf.gammainc))(a, x).numpy()
+    np.testing.assert_allclose(found[:5], [0, 0, 0, -special.exp1(3.0), 0], rtol=1e-13)
+    assert np.isnan(found[5:]).all()
+
+
+@pytest.mark.parametrize("name", ["gammainc", "gammaincc"])
+def test_incomplete_gamma_functions_have_jaxs_derivatives_by_both(name):
+    agrees_with_jax(getattr(wf, name), getattr(jsp, name), POS, POS[::-1].copy(), tolerance=1e-9)
+    ours = getattr(wf, name)
+    mixed = wf.grad(lambda x: wf.grad(ours)(np.float64(1.5), x))(np.float64(2.0)).item()
+    other = wf.grad(lambda a: wf.grad(ours, 1)(a, np.float64(2.0)))(np.float64(1.5)).item()
+    h = 1e-6
+    near = [wf.grad(ours)(np.float64(1.5), np.float64(2.0 + s)).item() for s in (h, -h)]
+    assert mixed == pytest.approx((near[0] - near[1]) / (2 * h), rel=1e-7)
+    assert other == pytest.approx(mixed, rel=1e-12)
+    narrow = wf.compile(wf.grad(lambda a: ours(a, 2.0).sum()))(POS.astype(np.float32))
+    wide = wf.grad(lambda a: ours(a, 2.0).sum())(POS)
+    np.testing.assert_allclose(narrow.numpy(), wide.numpy(), rtol=1e-5)
+
+
 def test_derivatives_without_a_closed_form_are_refused():
     calls = {
-        "gammainc: operand 0": lambda a: wf.gammainc(a, 0.5),
-        "gammaincc: operand 0": lambda a: wf.gammaincc(a, a),
+        "derivative of gammainc: operand 0": wf.grad(lambda a: wf.gammainc(a, 0.5)),
+        "derivative of gammaincc: operand 0": wf.grad(lambda a: wf.gammaincc(a, a)),
         "zeta: operand 0": lambda a: wf.zeta(a, 1.0),
         "betainc: operand 1": lambda b: wf.betainc(0.5, b, 0.5),
     }

@@ -10,4 +10,5 @@
 | `complex_parts` | complex numbers and their parts; NaN and infinity |
 | `special_functions` | error functions, logarithms that meet zeros, Bessel functions |
 | `gamma_functions` | gamma, beta, polygamma, zeta, incomplete integrals |
+| `gamma_slope` | how the incomplete gamma function changes with its shape, as numbers |
 """

@@ -1,7 +1,7 @@
 """The gamma function and its kin: beta, polygamma, zeta and the incomplete integrals.
 
 All take real floats; integers become the default float first. Values come from SciPy. Where a
-derivative has no closed form, asking for it raises instead of giving zeros.
+derivative has no closed form and no numbers of its own (`gamma_slope`), asking for it raises.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from weft.errors import MissingRuleError
 from weft.ops.base import Example, Operation, Tangents, call
 from weft.ops.elementwise.arithmetic import add, subtract
 from weft.ops.elementwise.elementary import exp
+from weft.ops.elementwise.gamma_slope import slope_by_shape
 from weft.ops.elementwise.special_functions import (
     KernelFunction,
     OrderedFunction,
@@ -159,20 +160,56 @@ class Zeta(BinaryOperation):
         return -exponent * zeta_op(exponent + 1, x)
 
 
-class IncompleteGamma(BinaryOperation):
-    """A regularized integral of the gamma function's integrand, of (a, x)."""
+class GammaincSlope(BinaryOperation):
+    """The derivative of the lower incomplete gamma function of (a, x) by a."""
 
     domain = "floating"
     constants = (0,)
     sample = "pp"
     reasons = {"kernel": _SERIES}
+
+    def eval(self, a: Array, x: Array) -> Array:
+        return slope_by_shape(a, x).astype(np.result_type(a, x))
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return None if tangents[1] is None else tangents[1] * self.slope(*primals)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return FUNCTIONS["zeros_like"](primals[0]), ct * self.slope(*primals)
+
+    def slope(self, a: Tensor, x: Tensor) -> Any:
+        """The derivative by x: that of the integrand at x by a."""
+        density = exp(xlogy(a - 1, x) - x - lgamma(a))
+        return xlogy(density, x) - density * digamma(a)
+
+
+class IncompleteGamma(BinaryOperation):
+    """A regularized integral of the gamma function's integrand, of (a, x)."""
+
+    domain = "floating"
+    sample = "pp"
+    selective = True
+    reasons = {"kernel": _SERIES}
     direction = 1
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        return None if tangents[1] is None else tangents[1] * self.density(*primals)
+        by_a, by_x = tangents
+        moved = None if by_a is None else by_a * self.by_shape(*primals)
+        if by_x is None:
+            return moved
+        along = by_x * self.density(*primals)
+        return along if moved is None else moved + along
 
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return FUNCTIONS["zeros_like"](primals[0]), ct * self.density(*primals)
+    def vjp(
+        self, primals: Any, out: Any, ct: Any, needed: Any = (True, True), **params: Any
+    ) -> Tangents:
+        by_a = ct * self.by_shape(*primals) if needed[0] else None
+        return by_a, ct * self.density(*primals) if needed[1] else None
+
+    def by_shape(self, a: Tensor, x: Tensor) -> Any:
+        """The derivative by a, which has none by a itself."""
+        name = {"function": f"derivative of {self.name}", "operand": 0}
+        return self.direction * gammainc_slope_op(call(undifferentiable, (a,), name), x)
 
     def density(self, a: Tensor, x: Tensor) -> Any:
         """The integrand at x, negative if the integral starts there."""
@@ -219,7 +256,8 @@ class Betainc(Operation):
 
 gamma, lgamma, digamma, beta, betaln = Gamma(), Lgamma(), Digamma(), Beta(), Betaln()
 polygamma_op, zeta_op, undifferentiable = Polygamma(), Zeta(), Undifferentiable()
-gammainc_op, gammaincc_op, betainc_op = Gammainc(), Gammaincc(), Betainc()
+gammainc_op, gammaincc_op, gammainc_slope_op = Gammainc(), Gammaincc(), GammaincSlope()
+betainc_op = Betainc()
 
 gammaln, psi = lgamma, digamma
 
@@ -253,14 +291,14 @@ def zeta(x1: Any, x2: Any = 1.0, /) -> Tensor:
 
 @public
 def gammainc(a: Any, x: Any, /) -> Tensor:
-    """The regularized lower incomplete gamma function; a derivative exists by x alone."""
-    return _with_fixed("gammainc", gammainc_op, a, x)
+    """The regularized lower incomplete gamma function; by a it can be differentiated once."""
+    return gammainc_op(a, x)
 
 
 @public
 def gammaincc(a: Any, x: Any, /) -> Tensor:
-    """1 - gammainc(a, x), precise in the tail; a derivative exists by x alone."""
-    return _with_fixed("gammaincc", gammaincc_op, a, x)
+    """1 - gammainc(a, x), precise in the tail; by a it can be differentiated once."""
+    return gammaincc_op(a, x)
 
 
 @public
