@@ -177,6 +177,7 @@ CALLS: dict[str, list[Call]] = {
     "bessel_i": _call(VECTOR, order=1, scaled=False),
     "bessel_j": _call(VECTOR, order=1),
     "cast": _call(VECTOR, dtype=np.dtype("float64")),
+    "checkpoint_name": _call(MATRIX, "name"),
     "cond": [
         *_call(True, lambda x: x * 2, lambda x: x + 1, VECTOR),
         *_call(MASK_OF_ONE, lambda x: x * 2, lambda x: x + 1, 0.5),

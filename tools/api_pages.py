@@ -26,7 +26,7 @@ from weft.core.common.slots import FUNCTIONS
 from weft.nn import init, losses
 from weft.ops.communication import collectives, layout
 from weft.optim import schedules
-from weft.transforms import planning
+from weft.transforms import checkpoint_policies, planning
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "api"
 
@@ -102,6 +102,12 @@ NAMESPACES = (
     Namespace("schedules", "wf.optim.schedules: rates", "wf.optim.schedules", (schedules,)),
     Namespace("data", "wf.data: batches", "wf.data", (data,)),
     Namespace("checkpoints", "wf.checkpoints: trees on disk", "wf.checkpoints", (checkpoints,)),
+    Namespace(
+        "checkpoint_policies",
+        "wf.checkpoint_policies: what is kept",
+        "wf.checkpoint_policies",
+        (checkpoint_policies,),
+    ),
     Namespace("errors", "wf.errors: exceptions", "wf.errors", (errors,), ("annotations",)),
 )
 

@@ -147,6 +147,8 @@ RULES = [
     ("where(m, x, x)", lambda x: wf.where(x == x, x, x), NUMBERS, []),
     ("copy(copy(x))", lambda x: wf.copy(wf.copy(x)), dtypes.ALL_DTYPES, []),
     ("stop_gradient", lambda x: op("stop_gradient")(x), dtypes.ALL_DTYPES, []),
+    ("checkpoint_name", lambda x: wf.checkpoint_name(x, "x"), dtypes.ALL_DTYPES, []),
+    ("kept", lambda x: op("kept")(x, x), dtypes.ALL_DTYPES, []),
     ("cast to the same", lambda x: op("cast", dtype=x.dtype)(x), dtypes.ALL_DTYPES, []),
     ("double and back", lambda x: x.astype("float64").astype(x.dtype), dtypes.FLOATING, []),
     ("narrow_ahead", lambda x: op("narrow_ahead", dtype=wf.float16)(x), WIDE, ["cast", "cast"]),

@@ -17,7 +17,16 @@ from weft.core.common import dtypes
 from weft.core.common.types import Array, DType
 from weft.core.graph.node import Ref
 
-IDENTITIES = ("copy", "positive", "stop_gradient", "narrow_back", "undifferentiable", "probe")
+IDENTITIES = (
+    "checkpoint_name",
+    "copy",
+    "kept",
+    "narrow_back",
+    "positive",
+    "probe",
+    "stop_gradient",
+    "undifferentiable",
+)
 MOST_POWER = 64  # of an integer that is written out as products
 MANY = 1 << 14  # elements that are worth a kernel more
 REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all")
@@ -26,7 +35,7 @@ _SIGNED_REALS = frozenset((*dtypes.SIGNED, *dtypes.FLOATING))
 
 
 def same(calls: Calls, call: Call) -> Ref | None:
-    """The op gives its operand's values: copy, positive, stop_gradient."""
+    """The op gives its first operand's values: copy, positive, stop_gradient."""
     return calls.fitted(call.inputs[0], call)
 
 

@@ -6,7 +6,7 @@ equal calls shared; what nobody needs then is gone. A trace's `captures` are tak
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -73,6 +73,15 @@ def _captured(trace: Trace) -> tuple[OutputRefs, ...]:
     return trace.inputs[len(trace.inputs) - len(trace.captures) :]
 
 
+def _remembered(trace: Trace) -> Iterator[tuple[Ref, Ref]]:
+    """Results that are computed again, each with what has kept their value (op `kept`)."""
+    for node in trace.nodes:
+        if node.op.name == "kept":
+            value, made = node.inputs
+            if value[0].types[value[1]] == made[0].types[made[1]]:
+                yield made, value
+
+
 @dataclass
 class _Rewriter:
     """Rewrites one trace; `known` has the values of those inputs that are constants."""
@@ -87,6 +96,7 @@ class _Rewriter:
         self.kept: list[OutputRefs] = []  # calls that are still there, in other places perhaps
         self.bodies: dict[Any, Trace] = {}
         self.effects: dict[OutputRefs, OutputRefs] = {}
+        self.remembered = dict(_remembered(self.trace))
 
     def result(self) -> tuple[Trace, RewriteCounts]:
         """The new trace, or the old one if nothing changed."""
@@ -137,7 +147,8 @@ class _Rewriter:
         if counted and how:
             setattr(self.counts, how, getattr(self.counts, how) + 1)
         for slot, ref in enumerate(found):
-            values[node, slot] = ref
+            known = self.remembered.get((node, slot))
+            values[node, slot] = ref if known is None else values.get(known, ref)
 
     def _simpler(
         self, node: OutputRefs, inputs: tuple[Ref, ...]

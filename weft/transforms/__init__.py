@@ -12,6 +12,7 @@
 | `shard_map` | run over the devices of a mesh: `shard_map` |
 | `pipeline` | stages on a mesh axis: `gpipe`, `one_forward_one_backward` |
 | `checkpoint` | recompute instead of storing |
+| `checkpoint_policies` | what is stored all the same: `wf.checkpoint_policies` |
 | `custom` | derivatives of one's own: `custom_vjp`, `custom_jvp` |
 | `stop` | `stop_gradient`, `no_grad` |
 | `debug` | `debug`, `debug_nans` |
@@ -28,9 +29,10 @@
 from weft.compiler.export import LoadedFunction, load_compiled
 from weft.compiler.function import CompiledFunction
 from weft.compiler.statistics import CompilationStats
+from weft.transforms import checkpoint_policies
 from weft.transforms.along import apply_along_axis, apply_over_axes, vectorize
 from weft.transforms.callback import break_here, callback, print_values
-from weft.transforms.checkpoint import checkpoint, remat
+from weft.transforms.checkpoint import checkpoint, checkpoint_name, remat
 from weft.transforms.compile import compile, jit
 from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.debug import debug, debug_nans
@@ -57,6 +59,8 @@ __all__ = [
     "breakpoint",
     "callback",
     "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "compile",
     "custom_jvp",
     "custom_vjp",

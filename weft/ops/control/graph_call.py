@@ -59,12 +59,17 @@ class GraphCall(Operation):
         return FUNCTIONS["jvp"](at, tuple(primals[i] for i in places), tuple(moved))[1]
 
     def vjp(self, *args: Any, **params: Any) -> Tangents:
-        primals, _, ct = args
+        primals, outs, ct = args
         needed = params.get("needed", (True,) * len(primals))
         places = [i for i in inexact_places(primals) if needed[i]]
-        at = _at_places(params["trace"].replay, primals, places)
-        _, pullback = FUNCTIONS["vjp"](at, *(primals[i] for i in places))
-        return scattered(pullback(tuple(ct)), places, len(primals))
+        at = _at_places(self.replayed(outs, **params), primals, places)
+        found, pullback = FUNCTIONS["vjp"](at, *(primals[i] for i in places))
+        return scattered(pullback(tuple(ct[: len(found)])), places, len(primals))
+
+    def replayed(self, outs: Any, **params: Any) -> Callable[..., tuple[Any, ...]]:
+        """What `vjp` differentiates: the calls once more, for the first of the results or all."""
+        trace: Trace = params["trace"]
+        return trace.replay
 
     def batch(self, *arguments: Any, **params: Any) -> Any:
         size, args, hidden = arguments
