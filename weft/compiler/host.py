@@ -17,7 +17,9 @@ from weft.core.graph.node import OutputRefs
 from weft.ops.communication.remote import ShareWorld
 from weft.runtime.communicator import world
 from weft.runtime.communicator.interface import Exposed
+from weft.runtime.cpu.client import CpuClient
 from weft.runtime.cpu.program import Avoidable, Words
+from weft.runtime.registry import client
 
 Memory: TypeAlias = tuple[tuple[int, ...], list[Array], list[Array]]  # addresses, operands, results
 
@@ -32,7 +34,14 @@ class HostCalls:
         """What does a node's work."""
         if isinstance(node.op, ShareWorld):
             return self._terms(node).meet
-        return BareCall(node, inputs) if node.op.bare else partial(run_on_host, node, inputs)
+        if node.op.bare:
+            return BareCall(node, inputs)
+        driver = client(node.device)
+        if isinstance(driver, CpuClient):
+            run = driver.reference(node.op, inputs, node.params, node.types)
+            if run is not None:
+                return ReferenceCall(node, inputs, run)
+        return partial(run_on_host, node, inputs)
 
     def reserve(self, node: OutputRefs) -> Callable[[], list[int]]:
         """What tells a run where the terms of a `share_world` lie."""
@@ -76,6 +85,41 @@ def run_on_host(node: OutputRefs, inputs: tuple[TensorType, ...], *addresses: in
         results = execute(node, arrays)
     for address, kind, result in zip(addresses[len(inputs) :], node.types, results, strict=True):
         np.copyto(array_at(address, kind), np.asarray(result).reshape(kind.shape))
+
+
+class ReferenceCall:
+    """A call that is always its op's `eval`; memory mostly lies where it lay before."""
+
+    __slots__ = ("_inputs", "_memory", "_node", "_run")
+
+    def __init__(
+        self,
+        node: OutputRefs,
+        inputs: tuple[TensorType, ...],
+        run: Callable[..., tuple[Array, ...]],
+    ) -> None:
+        self._node = node
+        self._inputs = inputs
+        self._run = run
+        self._memory: Memory = (), [], []
+
+    def __call__(self, *addresses: int) -> None:
+        if watchers:
+            run_on_host(self._node, self._inputs, *addresses)
+            return
+        memory = self._memory  # at once, since another thread may run the same program
+        if addresses != memory[0]:
+            arrays = list(map(array_at, addresses, (*self._inputs, *self._node.types)))
+            count = len(self._inputs)
+            self._memory = memory = addresses, arrays[:count], arrays[count:]
+        try:
+            for out, result in zip(memory[2], self._run(*memory[1]), strict=True):
+                out[...] = result.reshape(out.shape)
+        except MemoryError:
+            run_on_host(self._node, self._inputs, *addresses)  # says what there is no room for
+        except BaseException as error:
+            locate(self._node, error)
+            raise
 
 
 class BareCall(Avoidable):
@@ -130,7 +174,8 @@ class BareCall(Avoidable):
 
 def array_at(address: int, kind: TensorType) -> Array:
     """Memory of a program as an array; it must not outlive the run."""
-    if not kind.nbytes:
+    nbytes = kind.nbytes
+    if not nbytes:
         return np.empty(kind.shape, kind.dtype)
-    memory: Any = (ctypes.c_char * kind.nbytes).from_address(address)
-    return np.frombuffer(memory, np.uint8).view(kind.dtype).reshape(kind.shape)
+    memory: Any = (ctypes.c_char * nbytes).from_address(address)
+    return np.ndarray(kind.shape, kind.dtype, memory)
