@@ -221,6 +221,16 @@ def test_data_held_by_waiting_calls_is_bounded(limits):
     assert total.numpy()[0, 0] == sum(range(100))
 
 
+def test_what_is_only_repeated_along_an_axis_holds_no_data(limits):
+    x = large()
+    limits.flush_bytes = 8 * x.nbytes
+    before = GRAPH.counters.flushes
+    difference = x[:, None] - x[None]
+    assert not difference.is_realized
+    assert GRAPH.counters.flushes == before
+    assert (difference * difference).sum().numpy() == 0
+
+
 def test_equal_calls_share_a_node_but_every_result_is_its_own():
     x = large()
     a, b = x + 1, x + 1

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from weft.config import settings
 from weft.core.common.device import Device
 from weft.core.common.frozen import freeze
@@ -154,7 +156,7 @@ class ComputeGraph:
         for source, _ in inputs:
             if source.results is not None and not source.counted:
                 source.counted = True
-                self._held_bytes += sum(kind.nbytes for kind in source.types)
+                self._held_bytes += sum(map(_held, source.results, source.types))
 
     def _flush_at(self, node: OutputRefs) -> None:
         """Flush here if the last flush was at this line too, or if it cannot wait any longer."""
@@ -283,6 +285,15 @@ class ComputeGraph:
 GRAPH = ComputeGraph()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=GRAPH.reset_after_fork)
+
+
+def _held(array: Any, kind: TensorType) -> int:
+    """Bytes of memory that a value keeps: an axis along which it only repeats has none."""
+    size = kind.nbytes
+    if isinstance(array, np.ndarray) and 0 in array.strides:
+        for length, stride in zip(array.shape, array.strides, strict=True):
+            size //= length if length and not stride else 1
+    return size
 
 
 def _waits_for_nothing(node: OutputRefs) -> bool:
