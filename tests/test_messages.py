@@ -41,6 +41,12 @@ CASES = {
         errors.TreeError,
         "fori_loop: body_fun returns a state of structure PyTreeSpec((*, *)), init has",
     ),
+    "classes that are no integers": (
+        lambda: wf.cross_entropy(wf.ones((2, 3)), wf.tensor([0.0, 1.0])),
+        errors.ShapeError,
+        "cross_entropy: target (2,) for logits (2, 3)"
+        "\nhint: classes are integers, these are float32: use astype",
+    ),
     "layers in a list": (
         lambda: wf.nn.Sequential([1, 2]),
         errors.ArgumentError,

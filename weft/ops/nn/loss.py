@@ -137,7 +137,9 @@ def cross_entropy(
             name, scores, y, weight, ignore_index, label_smoothing, reduction, in_rows
         )
     if y.shape != x.shape:
-        raise ShapeError(f"{name}: target {y.shape} for logits {x.shape}")
+        text = f"{name}: target {y.shape} for logits {x.shape}"
+        hint = f"\nhint: classes are integers, these are {dtypes.name_of(y.dtype)}: use astype"
+        raise ShapeError(text + (hint if y.shape == scores.shape[:-1] else ""))
     count = x.shape[classes]
     spread = moveaxis(inexact(name, y), classes, -1) * (1 - label_smoothing)
     terms = (spread + label_smoothing / max(count, 1)) * scores
