@@ -294,8 +294,9 @@ class TestValuesInEveryDtype:
     @pytest.mark.parametrize("lower", [True, False])
     @pytest.mark.parametrize("unit", [True, False])
     @pytest.mark.parametrize("transpose", [True, False])
-    def test_triangular_solve_is_scipys(self, dtype, lower, unit, transpose):
-        a, b = square(4, dtype=dtype), matrix(4, 2, dtype=dtype, seed=1)
+    @pytest.mark.parametrize("rows", [4, 20])
+    def test_triangular_solve_is_scipys(self, dtype, lower, unit, transpose, rows):
+        a, b = square(rows, dtype=dtype) / rows, matrix(rows, 2, dtype=dtype, seed=1)
         options = {"lower": lower, "unit_diagonal": unit}
         close(
             L.solve_triangular(a, b, transpose=transpose, **options),
@@ -382,6 +383,16 @@ def test_negative_strides_are_read_right():
     a = square(4)[::-1, ::-1]
     close(L.inv(a), np.linalg.inv(a))
     close(L.solve_triangular(a, a[:, ::-1]), scipy.linalg.solve_triangular(a, a[:, ::-1]))
+
+
+def test_triangular_systems_of_any_layout_are_solved_and_left_as_they_are():
+    a, b = square(24) / 24, matrix(2, 24, 3, seed=1)
+    for layout in (a, a.T.copy().T, a[::-1, ::-1]):
+        kept = layout.copy(), b.copy()
+        expected = [scipy.linalg.solve_triangular(layout, x, lower=True) for x in b]
+        close(L.solve_triangular(layout, b, lower=True), np.stack(expected))
+        assert np.array_equal(layout, kept[0])
+        assert np.array_equal(b, kept[1])
 
 
 def test_only_the_hermitian_part_is_factored():

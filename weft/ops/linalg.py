@@ -158,9 +158,11 @@ class TriangularSolve(FewRowsOperation):
         if out.size == 0:
             return out
         # Not LAPACK's trtrs: OpenBLAS wakes its threads for that one however small the matrix is.
+        # Xᵀ Aᵀ = Bᵀ: BLAS reads columns, which rows are when transposed, so that nothing is copied.
         (trsm,) = scipy_linalg.get_blas_funcs(("trsm",), (a, b))
+        options = {"side": 1, "lower": not lower, "trans_a": transpose, "diag": unit_diagonal}
         for i in np.ndindex(lead):
-            out[i] = trsm(1.0, a[i], out[i], lower=lower, trans_a=transpose, diag=unit_diagonal)
+            out[i] = trsm(1.0, a[i].T, out[i].T, overwrite_b=True, **options).T
         return out
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
@@ -470,8 +472,10 @@ class Lu(MatrixOperation):
             (getrf,) = scipy_linalg.get_lapack_funcs(("getrf",), (a,))
             for i in np.ndindex(a.shape[:-2]):
                 packed[i], exchanges, _ = getrf(a[i])
-                for k, other in enumerate(exchanges):
-                    rows[(*i, [k, other])] = rows[(*i, [other, k])]
+                order = list(range(a.shape[-2]))
+                for k, other in enumerate(exchanges.tolist()):
+                    order[k], order[other] = order[other], order[k]
+                rows[i] = order
         return packed, rows
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
