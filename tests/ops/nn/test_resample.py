@@ -48,6 +48,17 @@ def test_interpolation_by_a_factor_is_torchs_with_its_gradient(mode, rank, facto
     )
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_whole_factors_of_nearest_elements_need_no_positions(mode):
+    trace = wf.trace(lambda x: wf.interpolate(x, (10, 21), mode=mode), draw(2, 3, 5, 7))
+    assert "gather" not in str(trace)
+    agrees(
+        lambda x: wf.interpolate(x, (10, 21), mode=mode),
+        lambda x: F.interpolate(x, (10, 21), mode=mode),
+        draw(2, 3, 5, 7),
+    )
+
+
 def test_sizes_may_differ_between_axes():
     agrees(
         lambda x: wf.interpolate(x, (3, 9), mode="bilinear"),

@@ -37,6 +37,7 @@ from weft.ops.gather import gather_op
 from weft.ops.nn.pooling import mean_along, taken
 from weft.ops.norms import inexact
 from weft.ops.reduction import reduce, reduce_sum_op
+from weft.ops.view.broadcast import broadcast_to
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis, permute_dims
@@ -115,9 +116,9 @@ def _resized(x: Any, axis: int, count: int, scale: float, mode: str, align: bool
     if mode == "area":
         return mean_along(x, axis, count)
     if mode == "nearest":
-        return taken(x, axis, np.minimum(np.floor(steps * scale), size - 1))
+        return _nearest(x, axis, np.minimum(np.floor(steps * scale), size - 1))
     if mode == "nearest-exact":
-        return taken(x, axis, np.minimum(np.floor((steps + 0.5) * scale), size - 1))
+        return _nearest(x, axis, np.minimum(np.floor((steps + 0.5) * scale), size - 1))
     if align:
         source = steps * ((size - 1) / (count - 1) if count > 1 else 0.0)
     else:
@@ -125,6 +126,16 @@ def _resized(x: Any, axis: int, count: int, scale: float, mode: str, align: bool
     if mode == "bicubic":
         return _weighted(x, axis, *_cubic_taps(source, size))
     return _weighted(x, axis, *_linear_taps(np.maximum(source, 0), size))
+
+
+def _nearest(x: Any, axis: int, positions: Array) -> Any:
+    """Elements at constant positions of one axis; a view, where each comes equally often in turn."""
+    lead, size, rest = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    times = len(positions) // max(size, 1)
+    if not np.array_equal(positions, np.repeat(np.arange(size), times)):
+        return taken(x, axis, positions)
+    wide = broadcast_to(reshape(x, (*lead, size, 1, *rest)), (*lead, size, times, *rest))
+    return reshape(wide, (*lead, size * times, *rest))
 
 
 def _covered(x: Any, axis: int, count: int, scale: float, cubic: bool) -> Any:
