@@ -90,6 +90,18 @@ def test_like_groups_with_other_divisors_are_other_kernels(monkeypatch):
     assert written(Native(wf.trace(function, wf.tensor(x)))) == {7, 9, 11}
 
 
+def test_places_are_divided_by_small_numbers_that_are_written_in_kernels(monkeypatch):
+    monkeypatch.setattr(settings, "cache_bytes", 0)
+    for rows, times in ((30, 8), (30, 3), (40, 3), (50, 5), (60, 5)):
+        x = np.arange(rows * 64.0).reshape(rows, 64)
+        program = Native(wf.trace(lambda x, n=times: wf.repeat(x, n, axis=-1), wf.tensor(x)))
+        steps = [s for s in program.steps if isinstance(s, Call)]
+        values = [x for s in steps for k in s.request.compiled.kernels for x in values_of(k.body)]
+        by = {x.args[1].op for x in values if x.op in ("floordiv", "rem")}
+        assert by <= {"const"}
+        assert np.array_equal(program.run([x], 1)[0], np.repeat(x, times, axis=-1))
+
+
 @pytest.mark.parametrize(("width", "lanes"), [(16, False), (64, True)])
 def test_narrow_vectors_leave_long_products_and_searches_to_scalars(width, lanes):
     table, x = wf.tensor(np.arange(100.0)), wf.tensor(np.zeros(4096, np.int64))

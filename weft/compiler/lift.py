@@ -31,6 +31,7 @@ from weft.compiler.rebuild import changer, revise, values_of
 
 # Strides and offsets that decide how memory is read stay as they are, and so do short rows.
 SMALL = frozenset({-1, 0, 1})
+FEW = 16  # places that have a quotient in common: there are as many kernels as such numbers
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,16 @@ def form_of(kernel: Kernel) -> Form:
 
 
 def _divisors(kernel: Kernel) -> frozenset[int]:
-    """Numbers that what memory holds is divided by, which is sooner done if they are known."""
-    return frozenset(
-        integer_of(x.args[1])
+    """Numbers that are divided by, and had better be known: what memory holds is divided sooner.
+
+    So are places, by small numbers: their quotients change from lane to lane.
+    """
+    found = (
+        (integer_of(x.args[1]), x.args[0])
         for x in values_of(kernel.body)
-        if x.op in ("floordiv", "rem") and is_literal(x.args[1]) and _is_read(x.args[0])
+        if x.op in ("floordiv", "rem") and is_literal(x.args[1])
     )
+    return frozenset(n for n, x in found if n <= FEW or _is_read(x))
 
 
 def _is_read(x: Value) -> bool:
