@@ -129,7 +129,7 @@ def _resized(x: Any, axis: int, count: int, scale: float, mode: str, align: bool
 
 
 def _nearest(x: Any, axis: int, positions: Array) -> Any:
-    """Elements at constant positions of one axis; a view, where each comes equally often in turn."""
+    """Elements at constant positions of one axis: a view, if each comes equally often in turn."""
     lead, size, rest = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     times = len(positions) // max(size, 1)
     if not np.array_equal(positions, np.repeat(np.arange(size), times)):
