@@ -102,6 +102,30 @@ def test_places_are_divided_by_small_numbers_that_are_written_in_kernels(monkeyp
         assert np.array_equal(program.run([x], 1)[0], np.repeat(x, times, axis=-1))
 
 
+REPEATED = {
+    "repeat": lambda m, x: m.repeat(x, 3, axis=-1),
+    "tile": lambda m, x: m.tile(x, (3, 4)),
+    "kron": lambda m, x: m.kron(x, m.ones((3, 3))),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_kernels_for_any_size_nest_loops_where_those_of_one_size_do(name, monkeypatch):
+    monkeypatch.setattr(settings, "cache_bytes", 0)
+    for rows, columns in ((70, 90), (80, 110), (97, 130), (51, 77)):
+        x = np.arange(float(rows * columns)).reshape(rows, columns)
+        program = Native(wf.trace(lambda x: REPEATED[name](wf, x), wf.tensor(x)))
+        assert np.array_equal(program.run([x], 1)[0], REPEATED[name](np, x))
+        for step in program.steps:
+            assert isinstance(step, Call)
+            for kernel in step.request.compiled.kernels:
+                loops = [s for s in every(kernel.body) if isinstance(s, Loop)]
+                lanes = {s.variable for s in loops if s.kind == "vector"}
+                divided = [x for x in values_of(kernel.body) if x.op in ("floordiv", "rem")]
+                assert lanes
+                assert not any(y in lanes for x in divided for y in walk(x.args[0]))
+
+
 @pytest.mark.parametrize(("width", "lanes"), [(16, False), (64, True)])
 def test_narrow_vectors_leave_long_products_and_searches_to_scalars(width, lanes):
     table, x = wf.tensor(np.arange(100.0)), wf.tensor(np.zeros(4096, np.int64))

@@ -6,8 +6,9 @@ sizes, the literals that differ are lifted out, and one kernel serves both and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from weft.compiler.loops import (
     INDEX,
@@ -18,6 +19,7 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    every,
     expressions,
     integer_of,
     leaves_of,
@@ -27,7 +29,10 @@ from weft.compiler.passes.beside import beside_extents
 from weft.compiler.passes.contract_match import shallow_sizes
 from weft.compiler.passes.short import short_extents
 from weft.compiler.passes.unroll import unrolled_steps
+from weft.compiler.polynomial import multiply
 from weft.compiler.rebuild import changer, revise, values_of
+
+Multiples: TypeAlias = Mapping[int, tuple[int, int]]  # a literal: what is lifted for it, how often
 
 # Strides and offsets that decide how memory is read stay as they are, and so do short rows.
 SMALL = frozenset({-1, 0, 1})
@@ -40,6 +45,7 @@ class Form:
 
     key: tuple[object, ...]
     literals: tuple[int, ...]  # in order of first appearance, each once
+    multiples: Multiples  # literals that are others, times numbers that stay
 
 
 class Versions:
@@ -64,13 +70,15 @@ class Versions:
 def form_of(kernel: Kernel) -> Form:
     """The form of a kernel and the sizes it has."""
     fixed = short_extents(kernel) | shallow_sizes(kernel) | beside_extents(kernel)
-    speller = _Speller(SMALL | fixed | unrolled_steps(kernel) | _divisors(kernel))
+    fixed |= SMALL | unrolled_steps(kernel) | _divisors(kernel)
+    multiples = _multiples(kernel, fixed)
+    speller = _Speller(fixed, multiples)
     key = (
         tuple((b.dtype, b.mode) for b in kernel.buffers),
         tuple((x.dtype, x.lanes, x.length) for x in kernel.locals),
         tuple(speller.text(kernel.body)),
     )
-    return Form(key, tuple(speller.literals))
+    return Form(key, tuple(speller.literals), multiples)
 
 
 def _divisors(kernel: Kernel) -> frozenset[int]:
@@ -86,6 +94,29 @@ def _divisors(kernel: Kernel) -> frozenset[int]:
     return frozenset(n for n, x in found if n <= FEW or _is_read(x))
 
 
+def _multiples(kernel: Kernel, fixed: frozenset[int]) -> Multiples:
+    """Extents of loops that are few times what their variable is divided by: `unfold` nests them.
+
+    One of the two factors stays as it is, so that the other can be seen in the extent.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for loop in every(kernel.body):
+        if not isinstance(loop, Loop) or not is_literal(loop.stop):
+            continue
+        extent = integer_of(loop.stop)
+        divisors = [
+            integer_of(x.args[1])
+            for x in values_of(loop.body)
+            if x.op in ("floordiv", "rem") and x.args[0] is loop.variable and is_literal(x.args[1])
+        ]
+        for by in sorted(n for n in divisors if 1 < n < extent and extent % n == 0):
+            times = extent // by
+            if extent not in fixed and (by in fixed or times <= FEW):
+                lifted, kept = (times, by) if by in fixed else (by, times)
+                found.setdefault(extent, (lifted, kept))
+    return {n: pair for n, pair in found.items() if pair[0] not in fixed and pair[0] not in found}
+
+
 def _is_read(x: Value) -> bool:
     return any(leaf.op in ("load", "get") for leaf in leaves_of(x))
 
@@ -93,8 +124,9 @@ def _is_read(x: Value) -> bool:
 class _Speller:
     """Spells kernels, and collects the sizes in them: literals, but for those that are `fixed`."""
 
-    def __init__(self, fixed: frozenset[int]) -> None:
+    def __init__(self, fixed: frozenset[int], multiples: Multiples) -> None:
         self.fixed = fixed
+        self.multiples = multiples
         self.literals: dict[int, int] = {}
         self._numbers: dict[Value, int] = {}
 
@@ -133,7 +165,8 @@ class _Speller:
             numbers[here] = len(numbers)
             args = tuple(numbers[a] for a in here.args)
             if is_literal(here) and integer_of(here) not in self.fixed:
-                yield "size", self.literals.setdefault(integer_of(here), len(self.literals))
+                number, times = self.multiples.get(integer_of(here), (integer_of(here), 1))
+                yield "size", self.literals.setdefault(number, len(self.literals)), times
             else:
                 yield here.op, args, here.dtype, here.data
         yield numbers[x]
@@ -152,7 +185,10 @@ def lift(kernel: Kernel, form: Form, lifted: frozenset[int]) -> tuple[Kernel, tu
     given = {form.literals[i]: k for k, i in enumerate(places)}
 
     def change(x: Value) -> Value:
-        return parameter(given[integer_of(x)]) if is_literal(x) and integer_of(x) in given else x
+        if not is_literal(x):
+            return x
+        number, times = form.multiples.get(integer_of(x), (integer_of(x), 1))
+        return multiply(parameter(given[number]), times) if number in given else x
 
     made = replace(kernel, body=revise(kernel.body, changer(change)), parameters=len(places))
     return made, tuple(form.literals[i] for i in places)

@@ -76,12 +76,11 @@ def _divisor(divisors: set[Value], extent: Value) -> Value | None:
 
 def quotient(x: Value, by: Value) -> Value | None:
     """x / by where that is whole: literals, or products that `by` is a factor of."""
-    divisor = known(by)
+    divisor, terms = known(by), polynomial(x)
     if divisor is not None:
-        number = known(x)
-        whole = divisor > 0 and number is not None and number % divisor == 0
-        return integer(number // divisor) if whole and number is not None else None
-    terms = polynomial(x)
+        if divisor <= 0 or any(count % divisor for count in terms.values()):
+            return None
+        return to_value({term: count // divisor for term, count in terms.items()})
     if not terms or any(by not in term for term in terms):
         return None
     left = {}
