@@ -148,14 +148,16 @@ def diag(x: Any, /, k: int = 0) -> Tensor:
         return diagonal(tensor, k)
     if tensor.ndim != 1:
         raise ShapeError(f"diag: needs one or two axes, got shape {tensor.shape}")
-    count = tensor.shape[0]
-    size = count + abs(k)
-    shape_tuple("diag", (size, size))
-    # In row-major order the elements stand `size` zeros apart.
-    low = max(-k, 0) * size + max(k, 0) if count else 0
-    used = low + (count + (count - 1) * size if count else 0)
-    widths = {"low": (low,), "high": (size * size - used,), "interior": (size,)}
-    return reshape(call(pad_op, (tensor, _zero(tensor)), widths), (size, size))
+    shape_tuple("diag", (tensor.shape[0] + abs(k),) * 2)
+    return _diagonal_matrix(tensor, k)
+
+
+@often
+def _diagonal_matrix(x: Tensor, k: int) -> Tensor:
+    if k:  # each element above or below its column
+        widths = {"low": (max(k, 0),), "high": (max(-k, 0),), "interior": (0,)}
+        x = call(pad_op, (x, _zero(x)), widths)
+    return where(_offsets(x.shape[0], x.shape[0], x.device) == k, x, _zero(x))
 
 
 @public
