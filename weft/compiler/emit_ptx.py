@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.compiler.emit_llvm import Frame, emit_kernel
-from weft.compiler.emit_squares import DEEP_DOUBLES
+from weft.compiler.emit_squares import DEEP_DOUBLES, GROUPED
 from weft.compiler.emit_text import Writer
 from weft.compiler.loops import Kernel, Loop
 from weft.errors import UnsupportedError
 from weft.runtime.cpu.jit import Target, emit_assembly
 
 ALIGNED = 16  # bytes that every buffer's address divides by, at the least
+SWIRLED = 1024  # the same of memory that blocks are given at their start: eight rows of 128 bytes
 _INDEX = {"block": "ctaid", "thread": "tid"}
 _NATIVE: dict[str, frozenset[str]] = {  # what each kind of GPU has, and those before it have not
     "sm_70": frozenset({"half", "round", "fma", "saturate"}),
@@ -31,6 +32,8 @@ def gpu_target(capability: tuple[int, int] = (9, 0)) -> Target:
     major, minor = capability
     if capability < (7, 0):
         raise UnsupportedError(f"cuda: compute capability {major}.{minor}: 7.0 is the oldest")
+    if capability == GROUPED:
+        return Target("nvptx64-nvidia-cuda", "sm_90a", "+ptx80")
     if capability >= (9, 0):
         return Target("nvptx64-nvidia-cuda", "sm_90", "+ptx80")
     return Target("nvptx64-nvidia-cuda", f"sm_{'80' if major == 8 else '70'}", "+ptx70")
@@ -64,7 +67,7 @@ class Ptx:
         """Write the function's header."""
         if kernel.notes.get("dynamic"):
             self._dynamic = f"@{kernel.name}_dynamic"
-            declared = f"{self._dynamic} = external addrspace(3) global [0 x i8], align {ALIGNED}"
+            declared = f"{self._dynamic} = external addrspace(3) global [0 x i8], align {SWIRLED}"
             writer.declarations[declared] = None
         buffers = tuple(f"%b{number}" for number in range(len(kernel.buffers)))
         parameters = tuple(f"%p{number}" for number in range(kernel.parameters))

@@ -11,10 +11,11 @@ from weft.compiler.emit_text import Writer, type_of
 from weft.compiler.emit_values import Values
 from weft.compiler.loops import Fetch, Panel, Settle, Squares, Value
 from weft.compiler.polynomial import add, divide, multiply, remainder
-from weft.compiler.squares import Shape, place_in, shape_of
+from weft.compiler.squares import ROW, Shape, place_in, shape_of
 from weft.core.common.dtypes import float16
 
 SQUARED = (8, 0)  # the oldest compute capability that has these instructions
+GROUPED = (9, 0)  # the only one whose warps multiply four together, as they do it here
 DEEP_DOUBLES = "deep squares of float64"  # what a GPU is said to have that multiplies
 DEEP = 16  # so many points of the depth of float64 at once
 _WORD = 2  # bytes that matrices of factors are counted in, when they are loaded
@@ -25,7 +26,8 @@ def multiply_squares(values: Values, squares: Squares) -> None:
     dtype = values.kernel.locals[squares.left.array].dtype
     shape = shape_of(dtype)
     assert shape is not None, f"squares of {dtype}"
-    write = (_Doubles if dtype.itemsize == 8 else _Words)(values, squares, shape)
+    kind = _Groups if squares.together else _Doubles if dtype.itemsize == 8 else _Words
+    write = kind(values, squares, shape)
     sums = _Sums(values, squares, write.high)
     write.products(sums)
     sums.put()
@@ -129,6 +131,59 @@ class _Words:
         _call(writer, self.shape, word, factors, sums, places)
 
 
+class _Groups:
+    """Factors of two bytes, which four warps read from shared memory by themselves.
+
+    They are told of a panel by one number: its address, and how far its parts are apart.
+    """
+
+    high = 2
+
+    def __init__(self, values: Values, squares: Squares, shape: Shape) -> None:
+        self.values, self.squares, self.shape = values, squares, shape
+        dtype = values.kernel.locals[squares.left.array].dtype
+        self.word = "f16" if dtype == float16 else "bf16"
+
+    def products(self, sums: _Sums) -> None:
+        """All of them, by one piece of code that waits for its results."""
+        writer, squares = self.values.writer, self.squares
+        order = [p for j in range(sums.wide // 2) for p in sums.places(0, j)]
+        count, steps = len(order), range(0, squares.depth, self.shape.depth)
+        panels = (squares.left, squares.right)
+        told = [self._told(panel, k) for panel in panels for k in steps]
+        name = (
+            f"wgmma.mma_async.sync.aligned.m64n{2 * sums.wide * 2}k16.f32.{self.word}.{self.word}"
+        )
+        held = ", ".join(f"${k}" for k in range(count))
+        turned = ", ".join(str(int(panel.along != 1)) for panel in panels)
+        lines = [".reg .pred p;", "setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]
+        for k in range(len(steps)):
+            left, right = (2 * count + k + half * len(steps) for half in (0, 1))
+            lines.append(f"{name} {{{held}}}, ${left}, ${right}, p, 1, 1, {turned};")
+        lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
+        constraints = ["=f"] * count + [str(k) for k in range(count)] + ["l"] * len(told)
+        given = [f"float {sums.found[p]}" for p in order] + [f"i64 {x}" for x in told]
+        made = f"{{ {', '.join(['float'] * count)} }}"
+        text = f'"{{ {" ".join(lines)} }}", "{",".join([*constraints, "~{memory}"])}"'
+        found = writer.let(f"call {made} asm sideeffect {text}({', '.join(given)}) convergent")
+        for k, place in enumerate(order):
+            sums.found[place] = writer.let(f"extractvalue {made} {found}, {k}")
+
+    def _told(self, panel: Panel, depth: int) -> str:
+        """What describes a panel from a point of its depth on."""
+        values, writer = self.values, self.values.writer
+        place = values.place_of(("local", panel.array))
+        pointer, _ = values.address(place, values.scalar(panel.start))
+        deep = panel.along == 1
+        moved = depth * (1 if deep else ROW) * _WORD
+        apart = panel.swirled * _WORD  # unused where rows are points
+        fixed = (1 << 62) | ((8 * ROW * _WORD) >> 4) << 32 | (apart >> 4) << 16
+        address = writer.let(f"ptrtoint {place.kind} {pointer} to i32")
+        first = writer.let(f"add i32 {address}, {moved}")
+        short = writer.let(f"lshr i32 {writer.let(f'and i32 {first}, {0x3FFFF}')}, 4")
+        return writer.let(f"or i64 {writer.let(f'zext i32 {short} to i64')}, {fixed}")
+
+
 class _Doubles:
     """Factors of float64: by matrices of 8 by 4, or of 16 by 16 where a GPU has them."""
 
@@ -218,6 +273,8 @@ def settle(writer: Writer, settle: Settle) -> None:
     ):
         writer.declarations[f"declare void @llvm.nvvm.cp.async.{name}({kinds})"] = None
         writer.do(f"call void @llvm.nvvm.cp.async.{name}({given})")
+    if settle.shown:
+        writer.do('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
 
 
 def _call(

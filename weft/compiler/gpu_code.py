@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.compiler.emit_ptx import emit_ptx, gpu_target
-from weft.compiler.emit_squares import SQUARED
+from weft.compiler.emit_squares import GROUPED, SQUARED
 from weft.compiler.emit_wgsl import emit_wgsl
 from weft.compiler.loops import Kernel
-from weft.compiler.passes.items import Limits
+from weft.compiler.passes.items import GROUPS, Limits
 from weft.compiler.pipeline_gpu import CUDA, OLDER, WEBGPU
 from weft.compiler.show import fingerprint
 from weft.errors import UnsupportedDTypeError, UnsupportedError
@@ -56,7 +56,10 @@ def functions_of(gpu: Driver, kernels: Sequence[Kernel]) -> list[Any]:
 
 
 def _with_squares(gpu: Any) -> Limits:
-    return replace(CUDA, room=gpu.shared) if gpu.capability >= SQUARED else OLDER
+    if gpu.capability < SQUARED:
+        return OLDER
+    groups = GROUPS if gpu.capability == GROUPED else ()
+    return replace(CUDA, room=gpu.shared, groups=groups)
 
 
 def _shaders(gpu: Any) -> Limits:

@@ -332,13 +332,17 @@ class Tiles:
 class Panel:
     """Points of one factor in an array that threads share, each at the points of a depth.
 
-    Element k of point p is at `start` + p · `across` + k · `along`; one of both steps is 1.
+    Element k of point p is at `start` + p · `across` + k · `along`; one of both steps is 1. A panel
+    that is `swirled` lies in rows of 128 bytes, of a point or of one of the depth, in which chunk c
+    of 16 bytes of row r is at c ^ (r % 8); `swirled` are the elements from points that a row of the
+    depth holds to the points after them.
     """
 
     array: int
     start: Value
     across: int
     along: int
+    swirled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +352,8 @@ class Squares:
     `sums` are kept registers of a thread, row by row, each of 1 or 2 adjacent columns: `rows` of
     them, 8 apart, and every fourth pair of columns. Thread `lane` of 32 begins at row lane // 4 and
     column 2 · (lane % 4). Products of narrow floats are added up in float32 as the instruction does
-    it; of float64, each in order by `fma`; integers wrap.
+    it; of float64, each in order by `fma`; integers wrap. If four warps multiply `together`, lanes
+    are 128, those of each warp 16 rows below those of the one before.
     """
 
     sums: tuple[int, ...]
@@ -357,6 +362,7 @@ class Squares:
     right: Panel
     depth: int
     lane: Value
+    together: bool = False
     body: ClassVar[tuple[Statement, ...]] = ()
 
 
@@ -378,9 +384,13 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Ends a group of a thread's fetches, and waits until all but the last `pending` are done."""
+    """Ends a group of a thread's fetches, and waits until all but the last `pending` are done.
+
+    Warps that multiply together read what is there only if it is `shown` to them.
+    """
 
     pending: int
+    shown: bool = False
     body: ClassVar[tuple[Statement, ...]] = ()
 
 

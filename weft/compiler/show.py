@@ -219,10 +219,12 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
         flags = f"{s.fresh} {s.pairs} {s.shared} {s.ahead and s.ahead[1]}"
         return f"tiles {names} {s.rows} {s.columns} {flags} {own}"
     if isinstance(statement, Squares):
-        panels = [(p.array, p.across, p.along) for p in (statement.left, statement.right)]
-        return f"squares {statement.sums} {statement.rows} {statement.depth} {panels} {own}"
+        sides = (statement.left, statement.right)
+        panels = [(p.array, p.across, p.along, p.swirled) for p in sides]
+        sizes = f"{statement.rows} {statement.depth} {statement.together}"
+        return f"squares {statement.sums} {sizes} {panels} {own}"
     if isinstance(statement, Fetch):
         return f"fetch {statement.array} {statement.lanes} {statement.inside is None} {own}"
     if isinstance(statement, Settle):
-        return f"settle {statement.pending}"
+        return f"settle {statement.pending} {statement.shown}"
     return f"ahead {own}" if isinstance(statement, Ahead) else f"when {own}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.compiler.loops import (
+    INDEX,
     Assign,
     Fetch,
     Kernel,
@@ -30,6 +31,7 @@ from weft.core.common.dtypes import bfloat16, float16, int8
 from weft.core.common.types import DType
 
 WARP = 32
+ROW, CHUNK = 64, 8  # elements of two bytes of a row that is swirled, and of its chunks
 _FLOAT = np.dtype(np.float32)
 
 
@@ -59,7 +61,21 @@ def shape_of(dtype: DType) -> Shape | None:
 def place_in(panel: Panel, point: Value | int, depth: Value | int) -> Value:
     """Where an element of a panel is in its array."""
     p, k = (integer(x) if isinstance(x, int) else x for x in (point, depth))
+    if panel.swirled:
+        return add(panel.start, swirled(p, k, panel.along == 1, panel.swirled))
     return add(panel.start, add(multiply(p, panel.across), multiply(k, panel.along)))
+
+
+def swirled(point: Value, depth: Value, deep: bool, apart: int) -> Value:
+    """Where an element of two bytes is in a swirled panel, whose rows are points if `deep`."""
+    if deep:
+        return _in_row(point, depth)
+    return add(multiply(divide(point, ROW), apart), _in_row(depth, remainder(point, ROW)))
+
+
+def _in_row(row: Value, place: Value) -> Value:
+    chunk = value("bit_xor", (divide(place, CHUNK), remainder(row, CHUNK)), INDEX)
+    return add(multiply(row, ROW), add(multiply(chunk, CHUNK), remainder(place, CHUNK)))
 
 
 def spelled(statement: Statement, kernel: Kernel, number: int) -> Statements:
@@ -85,7 +101,10 @@ def _copy(fetch: Fetch, number: int) -> Statement:
 def _products(squares: Squares, dtype: DType, sums: DType, lanes: int, number: int) -> Statement:
     """A thread's share of them."""
     depth, column = variable(f"square_depth{number}"), variable(f"square_column{number}")
-    first, second = divide(squares.lane, 4), multiply(remainder(squares.lane, 4), 2)
+    lane = remainder(squares.lane, WARP) if squares.together else squares.lane
+    first, second = divide(lane, 4), multiply(remainder(lane, 4), 2)
+    if squares.together:
+        first = add(first, multiply(divide(squares.lane, WARP), 16))
     per_row = len(squares.sums) // squares.rows
     body: list[Statement] = []
     for k, register in enumerate(squares.sums):

@@ -269,6 +269,8 @@ class _Checker:
         whole = squares.rows % (shape.rows // 8) == squares.depth % shape.depth == 0
         count = len(sums) * sums[0].lanes == 2 * squares.rows * pairs
         self.ensure(whole and count and pairs > 0, "no whole squares", squares)
+        grouped = squares.together and squares.rows == 2 and all(p.swirled for p in panels)
+        self.ensure(grouped or not squares.together, "warps that cannot multiply together", squares)
         steps = all(1 in (p.across, p.along) for p in panels)
         self.ensure(steps, "a panel that lies neither along its points nor its depth", squares)
 

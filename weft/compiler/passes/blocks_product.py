@@ -23,7 +23,8 @@ from weft.compiler.loops import (
     load,
     value,
 )
-from weft.compiler.passes import blocks_squares
+from weft.compiler.passes import blocks_groups, blocks_squares
+from weft.compiler.passes.blocks_groups import Grouped
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, size_of
 from weft.compiler.passes.blocks_squares import Squared, narrow_dtype
 from weft.compiler.passes.blocks_tile import Tiled, together
@@ -50,7 +51,7 @@ def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     product = match(scope)
     if product is None or not _fits(product):
         return ()
-    way = _way(product, limits)
+    way = _way(kernel, product, limits)
     tile = way.chosen(product)
     if tile is None:
         return ()
@@ -83,24 +84,32 @@ class _Way:
 
     def chosen(self, product: Product, pieces: int = 1) -> Tile | None:
         """The tile that takes the least time, as far as that can be told."""
+        return min(self.tiles, key=lambda tile: self.time(product, tile, pieces), default=None)
 
-        def time(tile: Tile) -> float:
-            together = self.tiles[tile]
-            full, left = divmod(_blocks(product, tile) * pieces, together * MULTIPROCESSORS)
-            few = -(-left // MULTIPROCESSORS)  # of the last ones, on the busiest multiprocessor
-            idle = 1 + ALONE * (1 - few / together)
-            return (full * together + few * idle) * tile.rows * tile.columns / tile.rate
+    def time(self, product: Product, tile: Tile, pieces: int = 1) -> float:
+        """What a product takes by such tiles, in some unit."""
+        together = self.tiles[tile]
+        full, left = divmod(_blocks(product, tile) * pieces, together * MULTIPROCESSORS)
+        few = -(-left // MULTIPROCESSORS)  # of the last ones, on the busiest multiprocessor
+        idle = 1 + ALONE * (1 - few / together)
+        return (full * together + few * idle) * tile.rows * tile.columns / tile.rate
 
-        return min(self.tiles, key=time, default=None)
+    def least(self, product: Product) -> float:
+        """What it takes by the best of them."""
+        return min(self.time(product, tile) for tile in self.tiles)
 
 
-def _way(product: Product, limits: Limits) -> _Way:
-    """By squares where that is possible."""
+def _way(kernel: Kernel, product: Product, limits: Limits) -> _Way:
+    """By squares where that is possible, of one warp or of several together."""
     dtype = narrow_dtype(product)
     if dtype is not None and size_of(product.depth[1]) >= DEEP:
-        squares = blocks_squares.tiles(dtype, limits)
-        if squares:
-            return _Way(Squared, squares)
+        ways = (
+            _Way(Squared, blocks_squares.tiles(dtype, limits)),
+            _Way(Grouped, blocks_groups.tiles(kernel, dtype, limits)),
+        )
+        found = [way for way in ways if way.tiles]
+        if found:
+            return min(found, key=lambda way: way.least(product))
     itemsize = product.dtype.itemsize
     fitted = (tile.fitted(itemsize) for tile in limits.tiles)
     tiles = {

@@ -36,6 +36,7 @@ from weft.compiler.polynomial import (
     smaller,
 )
 from weft.compiler.rebuild import Scope, Statements, substitute_value
+from weft.compiler.squares import ROW, swirled
 
 VECTOR = 16  # bytes that a thread moves at once
 ZERO = integer(0)
@@ -53,7 +54,8 @@ class Slab:
     """A slab of one factor: how threads copy it, and where it lies in shared memory.
 
     `lanes` elements are read at once, along the depth if it is `turned`. In shared memory the depth
-    runs fastest if it is `deep`. Past the last point of the depth lies `filling`.
+    runs fastest if it is `deep`; its rows may be `swirled`. Past the last point of the depth lies
+    `filling`.
     """
 
     scope: Scope
@@ -72,6 +74,7 @@ class Slab:
     array: int
     stages: int  # slabs that the array has room for
     staged: tuple[int, ...]  # registers on the way from one memory to the other
+    swirled: bool = False
 
     @classmethod
     def of(
@@ -88,6 +91,7 @@ class Slab:
         *,
         deep: bool | None = False,
         spare: int = 0,
+        swirled: bool = False,
     ) -> Slab:
         """A factor's: by vectors of `most` if it lies along its axis, or along the depth.
 
@@ -105,6 +109,7 @@ class Slab:
         made = cls(
             *(scope, factor, axis, depth, start, points, tile.depth, tile.threads),
             *(filling, turned, deep, spare, lanes, len(scope.locals), 2, staged),
+            swirled=swirled,
         )
         length = made.stages * made.size
         scope.locals.append(Local("slab", factor.dtype, 1, length, shared=True))
@@ -128,7 +133,8 @@ class Slab:
     @property
     def steps(self) -> tuple[int, int]:
         """Elements from one point to the next, and from one of the depth to the next."""
-        return (self.pitch, 1) if self.deep else (1, self.pitch)
+        pitch = ROW if self.swirled else self.pitch
+        return (pitch, 1) if self.deep else (1, pitch)
 
     def taken(self, thread: Value, slab: Value) -> Statements:
         """Read a thread's elements of a slab into registers."""
@@ -189,6 +195,9 @@ class Slab:
 
     def position(self, place: Value, depth: Value, side: Value) -> Value:
         """Where an element of one side is in the array."""
+        if self.swirled:
+            inside = swirled(place, depth, self.deep, ROW * self.slab)
+            return add(multiply(side, self.size), inside)
         across, along = self.steps
         start = add(multiply(side, self.size), multiply(depth, along))
         return add(start, multiply(place, across))

@@ -107,8 +107,12 @@ class Squared(Tiled):
             return super().first(thread, slab, stop)
         made: list[Statement] = []
         for k in range(self.stages - 1):
-            made += (*self._fetched(thread, add(slab, k), stop), Settle(self.stages - 2))
+            made += (*self._fetched(thread, add(slab, k), stop), self.settled())
         return tuple(made)
+
+    def settled(self) -> Settle:
+        """Slabs on their way, but those that are needed next."""
+        return Settle(self.stages - 2)
 
     def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """The products of one slab, while later ones are on their way."""
@@ -116,7 +120,7 @@ class Squared(Tiled):
             return super().step(thread, slab, stop)
         later = self._fetched(thread, add(slab, self.stages - 1), stop)
         products = self.products(thread, remainder(slab, self.stages))
-        return (*later, products, Settle(self.stages - 2))
+        return (*later, products, self.settled())
 
     def _fetched(self, thread: Value, slab: Value, stop: Value) -> Statements:
         fetches = tuple(s for x in (self.left, self.right) for s in x.fetched(thread, slab))

@@ -148,7 +148,7 @@ class Tiled:
         threads, both = self.tile.threads, together(self.tile)
         notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": both}
         shared = sum(slab.nbytes for slab in (self.left, self.right))
-        if shared > STATIC:
+        if shared > STATIC or self.left.swirled:
             notes["dynamic"] = shared
         return self.scope.kernel_with((loop,), **notes)
 

@@ -78,12 +78,21 @@ DOUBLES = (
 )
 
 
+GROUPS = (
+    Tile(128, 128, 2, 32, 64, 180),
+    Tile(128, 64, 2, 16, 64, 135),
+    Tile(64, 128, 2, 32, 64, 135),
+    Tile(64, 64, 2, 16, 64, 100),
+)
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a block may use: threads, bytes of shared memory, and elements of a thread's vector.
 
     `tiles` are those for products of matrices, the largest first. Warps that can multiply small
-    matrices take `squares` for factors of two bytes and `doubles` for float64, in `room` bytes.
+    matrices take `squares` for factors of two bytes and `doubles` for float64, in `room` bytes;
+    four warps that can multiply larger ones together take `groups`.
     """
 
     threads: int = 256
@@ -92,6 +101,7 @@ class Limits:
     tiles: tuple[Tile, ...] = TILES
     squares: tuple[Tile, ...] = ()
     doubles: tuple[Tile, ...] = ()
+    groups: tuple[Tile, ...] = ()
     room: int = 96 * 1024
 
 
