@@ -386,9 +386,8 @@ class Fusion:
     def _users(self) -> dict[OutputRefs, set[Group]]:
         """The groups that read each call."""
         users: dict[OutputRefs, set[Group]] = {}
-        for node, reads in self.reads.items():
-            for r in reads:
-                users.setdefault(r.node, set()).add(self.group[node])
+        for node, r in ((node, r) for node, reads in self.reads.items() for r in reads):
+            users.setdefault(r.node, set()).add(self.group[node])
         return users
 
     def _take_parts(self, nodes: Sequence[OutputRefs]) -> None:
@@ -437,14 +436,15 @@ class Fusion:
         )
 
     def _is_written(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
-        """Whether a call ends a product, not wider, or has narrower floats than it is made of."""
+        """Whether a call ends a product, not wider, or has narrower floats, best for products."""
         group = self.group[node]
         within = [r for r in self.reads[node] if self.group.get(r.node) is group]
         needed = any(users[r.node] != {group} or r.node in self.kept for r in within)
         kinds = [(r.node.types[r.ref[1]], kind) for r in within for kind in node.types]
-        narrowed = any(x.nbytes > y.nbytes and dtypes.is_narrow(y.dtype) for x, y in kinds)
+        if any(x.nbytes > y.nbytes and dtypes.is_narrow(y.dtype) for x, y in kinds):
+            return not needed or any(g.kind == "dot" for g in users.get(node, set()) - {group})
         widened = any(x.nbytes < y.nbytes and dtypes.is_narrow(x.dtype) for x, y in kinds)
-        return not needed and (narrowed or (group.kind == "dot" and not widened))
+        return not needed and group.kind == "dot" and not widened
 
     def _is_made_once(self, node: OutputRefs, outside: set[Group]) -> bool:
         """Whether a call makes something of a row's result that others read for many elements."""
