@@ -103,3 +103,26 @@ def test_ptx_of_hopper_alone_has_such_products(dtype):
         assert "sm_90a" not in gpu_target(capability).cpu
         gpu = type("Gpu", (), {"capability": capability, "shared": 227 * 1024})
         assert not gpu_code._with_squares(gpu).groups
+
+
+@pytest.mark.parametrize("features", [8, 24, 20, 64])
+@pytest.mark.parametrize("turned", [False, True], ids=["factor", "turned"])
+@pytest.mark.parametrize("dtype", [bfloat16, np.float32], ids=["bfloat16", "float32"])
+def test_merged_heads_are_read_by_vectors(by_groups, dtype, features, turned):
+    heads, length = 5, 72
+    width = heads * features
+    a, b = operands(dtype, (2, heads, length, features), (2 * length if turned else width, 40))
+
+    def function(a: wf.Tensor, b: wf.Tensor) -> wf.Tensor:
+        merged = wf.permute_dims(a, (0, 2, 1, 3)).reshape(2 * length, width)
+        return (merged.mT if turned else merged) @ b
+
+    if dtype == bfloat16:
+        assert bool(grouped(function, a, b)) == (features % 8 == 0)
+    cuda = gpu_code.CUDA
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{__name__}.HOPPER", replace(HOPPER, tiles=cuda.tiles, squares=cuda.squares))
+        (found,), (expected,) = on_gpu(function, (a, b)), on_gpu(function, (a, b), OLD)
+    assert different(found, expected) == 0
+    if dtype == np.float32:
+        assert different(found, function(wf.asarray(a), wf.asarray(b)).host()) == 0

@@ -22,6 +22,8 @@ from weft.compiler.loops import (
     get,
     integer,
     value,
+    variable,
+    walk,
 )
 from weft.compiler.passes.contract_match import Axis, runs_along
 from weft.compiler.passes.items import Tile, less
@@ -35,7 +37,7 @@ from weft.compiler.polynomial import (
     remainder,
     smaller,
 )
-from weft.compiler.rebuild import Scope, Statements, substitute_value
+from weft.compiler.rebuild import Scope, Statements, rebuild, substitute_value
 from weft.compiler.squares import ROW, swirled
 
 VECTOR = 16  # bytes that a thread moves at once
@@ -98,8 +100,8 @@ class Slab:
         If it is not said whether it is `deep`, it lies as it is read; rows of it that are written
         across are as far apart as their banks are, others have `spare` elements between them.
         """
-        along = runs_along(factor, axis[0])
-        turned = not along and runs_along(factor, depth[0])
+        along = _runs(factor, axis[0], most)
+        turned = not along and _runs(factor, depth[0], most)
         deep = turned if deep is None else deep
         spare = spare or (VECTOR // factor.dtype.itemsize if turned and not deep else 0)
         fits = (along or turned) and points % most == tile.depth % most == 0
@@ -239,12 +241,34 @@ class Slab:
         along, across = (self.lanes, 1) if self.turned else (1, self.lanes)
         held_depth = depth if whole else _held(depth, length, along)
         held_place = place if points % self.points == 0 else _held(place, points, across)
+        fast, held, other, beside = self.axis[0], held_place, self.depth[0], held_depth
         if self.turned:
-            held_depth = add(held_depth, lane)
-        else:
-            held_place = add(held_place, lane)
-        found = substitute_value(self.factor, {self.axis[0]: held_place, self.depth[0]: held_depth})
-        return found, None if whole else less(depth, length)
+            fast, held, other, beside = other, beside, fast, held
+        found = _at(self.factor, fast, held, lane, self.lanes)
+        return substitute_value(found, {other: beside}), None if whole else less(depth, length)
+
+
+def _runs(factor: Value, axis: Value, lanes: int) -> bool:
+    """Whether memory holds vectors of so many points of an axis side by side."""
+    if runs_along(factor, axis):
+        return True
+    unit, lane = variable("unit"), variable("lane_of_unit")
+    return lanes > 1 and runs_along(_at(factor, axis, multiply(unit, lanes), lane, lanes), lane)
+
+
+def _at(factor: Value, axis: Value, first: Value, lane: Value, lanes: int) -> Value:
+    """A factor at a lane of a vector of points, of which `first` is a multiple of lanes.
+
+    Points that axes are made of, as heads and their features are, are not divided lane by lane.
+    """
+    parts: dict[Value, Value] = {}
+    for x in walk(factor):
+        by = known(x.args[1]) if x.op in ("floordiv", "rem") and x.args[0] == axis else None
+        if by and by % lanes == 0:
+            unit, count = divide(first, lanes), by // lanes
+            inside = add(multiply(remainder(unit, count), lanes), lane)
+            parts[x] = divide(unit, count) if x.op == "floordiv" else inside
+    return rebuild(factor, lambda x: x, {**parts, axis: add(first, lane)})
 
 
 def _held(first: Value, extent: int, lanes: int) -> Value:
