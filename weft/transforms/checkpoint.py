@@ -27,7 +27,7 @@ from weft.errors import DTypeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call, call_multiple
 from weft.ops.control.graph_call import GraphCall, capture
 from weft.ops.control.subgraphs import interned
-from weft.transforms.checkpoint_policies import Policy
+from weft.transforms.checkpoint_policies import CheckpointPolicy
 
 
 class Checkpoint(GraphCall):
@@ -128,7 +128,7 @@ def checkpoint_name(x: Any, name: str) -> Tensor:
 
 @public
 def checkpoint(
-    function: Callable[..., Any] | None = None, *, policy: Policy | None = None
+    function: Callable[..., Any] | None = None, *, policy: CheckpointPolicy | None = None
 ) -> Callable[..., Any]:
     """The same function, but reverse mode stores only its arguments and recomputes the rest.
 
@@ -156,7 +156,7 @@ def checkpoint(
     return recomputed
 
 
-def _keeping(trace: Trace, policy: Policy | None) -> tuple[Trace, tuple[int, ...]]:
+def _keeping(trace: Trace, policy: CheckpointPolicy | None) -> tuple[Trace, tuple[int, ...]]:
     """The trace with what a policy keeps among its outputs, and where it is among them."""
     if policy is None:
         return trace, ()

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from weft.core.common.parameters import as_function, shown
 from weft.errors import DTypeError
 
-Policy: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
+CheckpointPolicy: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
 
 
 def everything_saveable(op: str, params: Mapping[str, Any]) -> bool:
@@ -38,7 +38,7 @@ def dots_saveable(op: str, params: Mapping[str, Any]) -> bool:
     return op in ("matmul", "conv")
 
 
-def save_only_these_names(*names: str) -> Policy:
+def save_only_these_names(*names: str) -> CheckpointPolicy:
     """Keep what `wf.checkpoint_name` has given one of these names."""
     for name in names:
         if not isinstance(name, str):
@@ -50,7 +50,7 @@ def save_only_these_names(*names: str) -> Policy:
     return policy
 
 
-def save_from_both_policies(first: Policy, second: Policy) -> Policy:
+def save_from_both_policies(first: CheckpointPolicy, second: CheckpointPolicy) -> CheckpointPolicy:
     """Keep what either policy keeps."""
     as_function("save_from_both_policies", "first", first)
     as_function("save_from_both_policies", "second", second)
