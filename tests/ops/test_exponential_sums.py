@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import weft as wf
+from tests.ops.statistics_beside_jax import close, drawn, slope
 from weft.core.common import dtypes
 from weft.errors import DTypeError, ShapeError
 from weft.testing import check_grads
 
 RNG = np.random.default_rng(17)
+sample = partial(drawn, RNG)
 VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, 700.0, np.nan, np.inf, -np.inf])
 
 
@@ -23,23 +27,6 @@ VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, 700.0, np.nan, np.inf, -np.inf])
 def double_precision():
     with jax.enable_x64(True):
         yield
-
-
-def close(got, want, tolerance=1e-9):
-    found = np.asarray(got.numpy())
-    found = found.astype(np.float32) if dtypes.is_narrow(found.dtype) else found
-    np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
-    assert found.shape == np.shape(want)
-
-
-def slope(function):
-    return jax.jit(jax.grad(function))
-
-
-def sample(dtype, shape=(2, 3, 4)):
-    if dtypes.is_complex(dtype):
-        return (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(dtype)
-    return RNG.integers(0, 3, shape).astype(np.float32).astype(dtype)
 
 
 @given(hnp.arrays(np.float64, (3, 4), elements=VALUES))

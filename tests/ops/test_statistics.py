@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import weft as wf
+from tests.ops.statistics_beside_jax import close, drawn, slope
 from weft.core.common import dtypes
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 RNG = np.random.default_rng(13)
+sample = partial(drawn, RNG)
 AXES = [None, 0, -1, (0, 2), ()]
 VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, 700.0, np.nan, np.inf, -np.inf])
 
@@ -23,23 +27,6 @@ VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, 700.0, np.nan, np.inf, -np.inf])
 def double_precision():
     with jax.enable_x64(True):
         yield
-
-
-def close(got, want, tolerance=1e-9):
-    found = np.asarray(got.numpy())
-    found = found.astype(np.float32) if dtypes.is_narrow(found.dtype) else found
-    np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
-    assert found.shape == np.shape(want)
-
-
-def slope(function):
-    return jax.jit(jax.grad(function))
-
-
-def sample(dtype, shape=(2, 3, 4)):
-    if dtypes.is_complex(dtype):
-        return (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(dtype)
-    return RNG.integers(0, 3, shape).astype(np.float32).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", dtypes.ALL_DTYPES, ids=str)
@@ -72,7 +59,7 @@ def test_the_correction_is_taken_off_the_count(correction):
 @pytest.mark.parametrize("axis", [None, 0, (0, 1)])
 def test_what_skips_nan_takes_a_mask(name, axis):
     x, mask = RNG.normal(size=(4, 3, 2)), RNG.random((4, 3, 2)) < 0.7
-    x[0, 0, 0], mask[:2, 0, 0] = np.nan, True
+    x[0, 0, 0], mask[:2] = np.nan, True  # of every column something is left
     wanted = getattr(np, name)(x, axis, where=mask)
     found = getattr(wf, name)(wf.tensor(x), axis, where=wf.tensor(mask))
     close(found, wanted)
