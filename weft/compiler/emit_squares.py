@@ -151,9 +151,7 @@ class _Groups:
         count, steps = len(order), range(0, squares.depth, self.shape.depth)
         panels = (squares.left, squares.right)
         told = [self._told(panel, k) for panel in panels for k in steps]
-        name = (
-            f"wgmma.mma_async.sync.aligned.m64n{2 * sums.wide * 2}k16.f32.{self.word}.{self.word}"
-        )
+        name = f"wgmma.mma_async.sync.aligned.m64n{4 * sums.wide}k16.f32.{self.word}.{self.word}"
         held = ", ".join(f"${k}" for k in range(count))
         turned = ", ".join(str(int(panel.along != 1)) for panel in panels)
         lines = [".reg .pred p;", "setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]

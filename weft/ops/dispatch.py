@@ -133,8 +133,9 @@ class _Plan:
         runs: Any = client(self.device)
         self._client = runs
         types = tuple(map(_type_of, impls))
-        self._holds = getattr(runs, "holds", np.ndarray)  # a backend may have no such calls
-        found = runs.prepared(op, types, params, self.types) if hasattr(runs, "holds") else None
+        holds = getattr(runs, "holds", None)  # a backend may have no such calls
+        found = None if holds is None else runs.prepared(op, types, params, self.types)
+        self._holds = holds or np.ndarray
         if len(_prepared) >= _PREPARED_LIMIT:  # each may hold a program
             for plan in _prepared:
                 plan.run, plan.size = None, sys.maxsize

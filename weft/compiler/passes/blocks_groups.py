@@ -17,7 +17,7 @@ from weft.compiler.passes.contract_match import Axis, match
 from weft.compiler.passes.items import Limits, Tile
 from weft.compiler.polynomial import add, divide, multiply, remainder
 from weft.compiler.rebuild import Scope
-from weft.compiler.squares import ROW, WARP
+from weft.compiler.squares import CHUNK, ROW, WARP
 from weft.core.common.types import DType
 
 GROUP = 4 * WARP  # threads that multiply together
@@ -58,7 +58,7 @@ class Grouped(Squared):
     def slab(self, factor: Value, axis: Axis, start: Value, points: int, filling: Value) -> Slab:
         """A factor lies as it does elsewhere, in rows that are swirled."""
         given = (self.product.depth, factor, axis, start, points, filling)
-        return Slab.of(self.scope, self.tile, ROW // 8, *given, deep=None, swirled=True)
+        return Slab.of(self.scope, self.tile, CHUNK, *given, deep=None, swirled=True)
 
     def settled(self) -> Settle:
         """Warps that read by themselves are shown what is there."""
