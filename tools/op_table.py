@@ -18,7 +18,8 @@ import weft as wf
 from weft.compiler.emit_ptx import emit, gpu_target
 from weft.compiler.emit_wgsl import emit_wgsl
 from weft.compiler.fuse import Fusion
-from weft.compiler.gpu_program import Call, plan
+from weft.compiler.gpu_program import plan
+from weft.compiler.gpu_steps import Call
 from weft.compiler.loops import Kernel
 from weft.compiler.pipeline_gpu import CUDA, WEBGPU
 from weft.compiler.rewrite import rewrite

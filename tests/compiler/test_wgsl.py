@@ -9,7 +9,7 @@ import weft as wf
 from tests.compiler.gpu_results import different, on_cpu
 from tools import accuracy, golden
 from weft.compiler.emit_wgsl import emit_wgsl
-from weft.compiler.gpu_program import Launch
+from weft.compiler.gpu_steps import Launch
 from weft.compiler.loops import Buffer, Kernel, Loop, Store, integer, load, value, variable
 from weft.compiler.pipeline_gpu import WEBGPU, schedule_gpu
 from weft.core.common.slots import OPS

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.compiler.gpu_program import Block, Call, GpuProgram, call_of, single
+from weft.compiler.gpu_program import call_of, single
+from weft.compiler.gpu_steps import Block, Call, GpuProgram
 from weft.core.common.device import as_device
 from weft.core.common.types import TensorType
 from weft.errors import IndexingError

@@ -7,7 +7,7 @@ import pytest
 
 import weft as wf
 from tests.compiler.test_order import NAMES, drawn
-from weft.compiler.gpu_program import Call
+from weft.compiler.gpu_steps import Call
 from weft.core.tensor.tracing import trace
 from weft.runtime.registry import client
 

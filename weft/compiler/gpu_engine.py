@@ -7,9 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from weft.compiler import gpu_panels
 from weft.compiler.gpu_calls import run_call
 from weft.compiler.gpu_executable import GpuExecutable
 from weft.compiler.gpu_program import call_of, single
+from weft.compiler.recompute import recompute
 from weft.core.common.frozen import freeze
 from weft.core.common.locks import lock_for
 from weft.core.common.types import TensorType
@@ -78,8 +80,8 @@ def _call(
 
 
 def executable(client: Any, trace: Trace) -> GpuExecutable:
-    """A whole trace made ready to run."""
-    return GpuExecutable(trace, client)
+    """A whole trace made ready to run, which computes again what is too large to be kept."""
+    return GpuExecutable(recompute(trace, gpu_panels.terms()), client)
 
 
 def _node(

@@ -21,7 +21,8 @@ from weft.compiler.gpu_calls import is_on_host, run_alone, run_call, run_on_host
 from weft.compiler.gpu_chains import Chains
 from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
-from weft.compiler.gpu_program import Call, GpuProgram, Launch, plan
+from weft.compiler.gpu_program import plan
+from weft.compiler.gpu_steps import Call, GpuProgram, Launch
 from weft.compiler.statistics import BuildCounts, Clock
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.compiler import memory
-from weft.compiler.gpu_program import Block, GpuProgram, Launch
+from weft.compiler.gpu_steps import Block, GpuProgram, Launch
 from weft.runtime.gpu.interface import Driver
 
 

@@ -1,4 +1,4 @@
-"""`GpuProgram`: a trace as launches on a GPU, the memory between them, and calls of other kinds.
+"""From a trace to a `GpuProgram`: launches, the memory between them, and calls of other kinds.
 
 Graphs of elementwise ops, views, reductions, products of matrices and updates become kernels; every
 kernel is one launch (two for a reduction of few long rows). Anything else is a `Call`, which reads
@@ -8,13 +8,14 @@ and gives whole arrays and says why it is no kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from weft.compiler.cost import operations
 from weft.compiler.fuse import Fusion, Group
+from weft.compiler.gpu_panels import with_panels
+from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Work
 from weft.compiler.loops import INDEX, Kernel, Statement, Store, Value, const, load
 from weft.compiler.lower import Lowered
 from weft.compiler.order.gpu import lower_order_gpu
@@ -25,106 +26,16 @@ from weft.compiler.rebuild import Statements, changer, revise, with_body
 from weft.compiler.scatter import lower
 from weft.compiler.steps import Memory
 from weft.core.common.device import Device
-from weft.core.common.source import describe
-from weft.core.common.types import Array, DType, TensorType
+from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.errors import UnsupportedDTypeError, UnsupportedError
-from weft.ops.view.reshape import Reshape
 
 Admit = Callable[[Kernel], Kernel]
 
 
 def _as_it_is(kernel: Kernel) -> Kernel:
     return kernel
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Memory of one result, or of what one kernel leaves for the next."""
-
-    dtype: DType
-    size: int
-    data: Any = None  # of a constant, here or on the GPU
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its elements."""
-        return self.size * self.dtype.itemsize
-
-
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """One kernel on certain memory, for some calls: the first of their launches has them all."""
-
-    kernel: Kernel
-    memory: tuple[Block, ...]
-    calls: tuple[OutputRefs, ...] = ()
-
-    def details(self) -> dict[str, Any]:
-        """What the kernel does, in numbers and words."""
-        modes = [buffer.mode for buffer in self.kernel.buffers]
-        pairs = list(zip(self.memory, modes, strict=False))
-        read = sum(block.nbytes for block, mode in pairs if mode != "write")
-        written = sum(block.nbytes for block, mode in pairs if mode != "read")
-        return {
-            "ops": ", ".join(node.name for node in self.calls),
-            "dtype": str(max((b.dtype for b, _ in pairs), key=lambda d: d.itemsize)),
-            "flops": sum(map(operations, self.calls)),
-            "read": read,
-            "written": written,
-            "blocks": self.kernel.notes["blocks"],
-            "threads": self.kernel.notes["threads"],
-            "line": describe(self.calls[0].position) if self.calls else "",
-            "elsewhere": True,  # the peaks of this processor are not its own
-        }
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call that is no kernel: what it reads and what it makes."""
-
-    node: OutputRefs
-    reads: tuple[Block, ...]
-    makes: tuple[Block, ...]
-    why: str = ""  # what keeps it from the GPU
-    alone: bool = False  # whether it runs there, by itself
-
-
-@dataclass
-class GpuProgram:
-    """What runs, in order; `inputs` and `outputs` are memory by position."""
-
-    trace: Trace
-    inputs: list[Block] = field(default_factory=list)
-    outputs: list[Block] = field(default_factory=list)
-    steps: list[Launch | Call] = field(default_factory=list)
-    status: Block | None = None  # where kernels report positions that are out of range
-
-    @property
-    def launches(self) -> list[Launch]:
-        """The steps that are kernels."""
-        return [step for step in self.steps if isinstance(step, Launch)]
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """The kernels of all launches; each has a name of its own."""
-        return [launch.kernel for launch in self.launches]
-
-    def memory(self) -> list[Block]:
-        """Every block once: inputs and constants first."""
-        used = (
-            block
-            for step in self.steps
-            for block in (step.memory if isinstance(step, Launch) else (*step.reads, *step.makes))
-        )
-        return list(dict.fromkeys((*self.inputs, *self.outputs, *used)))
-
-    def passed(self) -> list[Block]:
-        """What calls read whose results may be the same memory: loops, branches, reshapes."""
-        calls = [s for s in self.steps if isinstance(s, Call)]
-        passing = [s for s in calls if not s.node.op.leaf or isinstance(s.node.op, Reshape)]
-        return [block for call in passing for block in call.reads]
 
 
 def call_of(
@@ -192,7 +103,10 @@ class _Planner:
     ) -> None:
         self.trace, self.limits, self.others, self.admit = trace, limits, others, admit
         self.made = GpuProgram(trace)
+        self.steps: list[Work | Launch | Call] = []  # before there are panels
         self.blocks: dict[Ref, Block] = {}
+        self.scheduled: dict[int, tuple[Kernel, tuple[Kernel, ...]]] = {}
+        self.count = 0  # of kernels that have a name
         self.refused: list[tuple[OutputRefs, ...]] = []
         self.reasons: list[str] = []
         kinds = {node: kind_of(node) for node in trace.nodes}
@@ -215,10 +129,20 @@ class _Planner:
         _constants(trace, blocks)
         for group in self.fusion.groups:
             self.step(group)
+        self.raise_refused()
+        made.outputs = [self.block(ref) for ref in trace.outputs]
+        for step in with_panels(self.steps, frozenset(made.outputs)):
+            if isinstance(step, Work):
+                self.launch(step)
+            else:
+                made.steps.append(step)
+        self.raise_refused()
+        return made
+
+    def raise_refused(self) -> None:
+        """Say which groups cannot be kernels, if there are such."""
         if self.refused:
             raise _NoKernels(self.refused, self.reasons)
-        made.outputs = [blocks[ref] for ref in trace.outputs]
-        return made
 
     def step(self, group: Group) -> None:
         """One group: kernels, or a call."""
@@ -232,15 +156,23 @@ class _Planner:
                 self.order(first)
                 return
             for lowered in lower(self.fusion, group, {}, one_nest=True):
-                self.launches(group, lowered)
+                self.work(group, lowered)
         except (UnsupportedError, UnsupportedDTypeError) as error:
-            self.refused.append((*group.members, *self.fusion.pulled(group)))
-            self.reasons.append(str(error).partition("\n")[0])
+            self.refuse(self.all_of(group), error)
+
+    def all_of(self, group: Group) -> tuple[OutputRefs, ...]:
+        """The calls of a group, and those it computes for itself."""
+        return (*group.members, *self.fusion.pulled(group))
+
+    def refuse(self, group: tuple[OutputRefs, ...], error: Exception) -> None:
+        """Remember what cannot be kernels."""
+        self.refused.append(group)
+        self.reasons.append(str(error).partition("\n")[0])
 
     def call(self, node: OutputRefs) -> None:
         """A call that is no kernel."""
         why = self.others.get(node, f"{node.name}: no kernel for a GPU")
-        self.made.steps.append(
+        self.steps.append(
             Call(
                 node,
                 tuple(self.block(ref) for ref in node.inputs),
@@ -265,35 +197,50 @@ class _Planner:
             for each in made.memory:
                 if each not in blocks:
                     blocks[each] = Block(each.kind.dtype, each.kind.size, each.data)
-            kernel = replace(made.kernel, name=f"k{len(self.made.steps)}_{made.kernel.name}")
             memory = tuple(blocks[each] for each in made.memory)
-            self.made.steps.append(Launch(self.admit(kernel), memory, calls))
+            self.steps.append(Launch(self.named(made.kernel), memory, calls))
             calls = ()
 
-    def launches(self, group: Group, lowered: Lowered) -> None:
-        """The launches of one lowered kernel."""
+    def work(self, group: Group, lowered: Lowered) -> None:
+        """One lowered kernel."""
         memory = [self.block(ref) for ref in lowered.refs]
         if lowered.reports:
             self.made.status = self.made.status or Block(INDEX, 1)
             memory.append(self.made.status)
         calls = () if lowered.reports else tuple(group.members)
         kernel, memory = _with_numbers(lowered.kernel, memory)
-        self.launch(kernel, memory, calls)
-
-    def launch(self, kernel: Kernel, memory: list[Block], calls: tuple[OutputRefs, ...]) -> None:
-        """The launches of one kernel that has no constants any more."""
-        scratch: list[Block] = []
         if not memory or any(block.size == 0 for block in memory):
             kinds = ", ".join(str(block.size) for block in memory)
             raise UnsupportedError(f"kernel {kernel.name}: memory of no element ({kinds}) on a GPU")
-        steps = self.made.steps
-        for made in schedule_gpu(kernel, self.limits):
-            wanted = made.notes["scratch"]
+        self.steps.append(Work(kernel, tuple(memory), calls, self.all_of(group)))
+
+    def launch(self, work: Work) -> None:
+        """The launches of one kernel."""
+        try:
+            kernels = self.schedule(work.kernel)
+        except (UnsupportedError, UnsupportedDTypeError) as error:
+            self.refuse(work.group, error)
+            return
+        scratch: list[Block] = []
+        calls = work.calls
+        for kernel in kernels:
+            wanted = kernel.notes["scratch"]
             scratch += [Block(dtype, size) for dtype, size in wanted[len(scratch) :]]
-            named = replace(made, name=f"k{len(steps)}_{made.name}")
-            given = (*memory, *scratch[: len(wanted)])
-            steps.append(Launch(self.admit(named), given, calls))
+            given = (*work.memory, *scratch[: len(wanted)])
+            self.made.steps.append(Launch(kernel, given, calls))
             calls = ()
+
+    def schedule(self, kernel: Kernel) -> tuple[Kernel, ...]:
+        """A kernel for blocks and threads; it may be asked for again."""
+        if id(kernel) not in self.scheduled:
+            made = tuple(map(self.named, schedule_gpu(kernel, self.limits)))
+            self.scheduled[id(kernel)] = kernel, made  # which stays, and so does its number
+        return self.scheduled[id(kernel)][1]
+
+    def named(self, kernel: Kernel) -> Kernel:
+        """A kernel under a name of its own, if the GPU can have it."""
+        self.count += 1
+        return self.admit(replace(kernel, name=f"k{self.count - 1}_{kernel.name}"))
 
     def block(self, ref: Ref) -> Block:
         """The memory of a result."""

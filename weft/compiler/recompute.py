@@ -11,6 +11,7 @@ need be held. Sums have the order they had, so no bit changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
@@ -32,14 +33,25 @@ _PLAIN = ("where", "broadcast_to")  # calls that read elements at their own plac
 Part: TypeAlias = tuple[int, bool]  # how many uses came before; whether it is transposed
 
 
-def recompute(trace: Trace) -> Trace:
+@dataclass(frozen=True)
+class Terms:
+    """What a device holds whole: anything smaller than `large`, and some squares for their sums.
+
+    Panels of a square run `in_order`, and add up sums along its columns, where that says so.
+    """
+
+    large: int = LARGE
+    in_order: Callable[[TensorType], bool] = lambda square: prod(square.shape[:-2]) >= pool.cores
+
+
+def recompute(trace: Trace, terms: Terms = Terms()) -> Trace:
     """A trace of the same bits that keeps no square, or only those with uses of other kinds."""
     trace = behind_masks(trace)
-    if all(node.types[0].nbytes < LARGE for node in trace.nodes if node.types):
+    if all(node.types[0].nbytes < terms.large for node in trace.nodes if node.types):
         return trace
     kept: frozenset[OutputRefs] = frozenset()
     while True:
-        squares = _Squares(trace, kept)
+        squares = _Squares(trace, kept, terms)
         used = squares.used_otherwise()
         if not used:
             break
@@ -50,8 +62,8 @@ def recompute(trace: Trace) -> Trace:
 class _Squares:
     """The squares of a trace; `kept` are products that are not to be counted among them."""
 
-    def __init__(self, trace: Trace, kept: frozenset[OutputRefs]) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, kept: frozenset[OutputRefs], terms: Terms) -> None:
+        self.trace, self.terms = trace, terms
         self.found: dict[OutputRefs, frozenset[OutputRefs]] = {}  # the products behind each
         for node in trace.nodes:
             if node not in kept and self._is_square(node):
@@ -66,7 +78,7 @@ class _Squares:
         if kind == "dot":
             nbytes = node.types[0].nbytes
             factors = sum(source.types[slot].nbytes for source, slot in node.inputs)
-            return nbytes >= LARGE and nbytes >= _TIMES * factors
+            return nbytes >= self.terms.large and nbytes >= _TIMES * factors
         plain = isinstance(node.op, ElementwiseOperation) or node.op.name == "where"
         return (
             plain
@@ -91,7 +103,7 @@ class _Squares:
         node = ref[0]
         while node not in self.found and node.op is not None and kind_of(node) == "view":
             node = node.inputs[0][0]
-        given = node.op is None and node.types[0].nbytes * _TIMES >= LARGE
+        given = node.op is None and node.types[0].nbytes * _TIMES >= self.terms.large
         return given or node in self.upright
 
     def _is_drawn(self, node: OutputRefs) -> bool:
@@ -108,7 +120,7 @@ class _Squares:
 
     def runs_in_order(self, square: OutputRefs) -> bool:
         """Whether panels of a square run in order: it stays upright, or each core has a batch."""
-        return square in self.upright or prod(_shape(square)[:-2]) >= pool.cores
+        return square in self.upright or self.terms.in_order(square.types[0])
 
     def is_sum(self, node: OutputRefs) -> bool:
         """Whether a product sums over the rows or the columns of a square."""

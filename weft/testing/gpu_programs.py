@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import weft as wf
-from weft.compiler.gpu_program import GpuProgram, plan
+from weft.compiler.gpu_program import plan
+from weft.compiler.gpu_steps import GpuProgram
 from weft.compiler.passes.items import Limits
 from weft.compiler.rewrite import rewrite
 from weft.core.common.types import Array

@@ -1,0 +1,291 @@
+"""Run chains of a GPU's kernels panel by panel: what is large between them never exists whole.
+
+A chain begins with a kernel that makes something large for later kernels. Those whose outermost
+loops are the same, and which read what others of the chain make at the same turn of these loops,
+can run on some turns, a *panel*, and then on the next ones. What only they read has memory for one
+panel. Their kernels are those of all turns with shorter loops; where a panel begins, they read from
+memory, so that one kernel serves all panels. No bit changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product, takewhile
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from weft.compiler.gpu_steps import Block, Call, Launch, Work
+from weft.compiler.index import axis, flat
+from weft.compiler.loops import (
+    INDEX,
+    Buffer,
+    Kernel,
+    Loop,
+    Statement,
+    Store,
+    Value,
+    integer,
+    load,
+    value,
+)
+from weft.compiler.polynomial import add, known, number, stride
+from weft.compiler.rebuild import Statements, leaves_in, substitute, substitute_value, with_body
+from weft.compiler.recompute import Terms
+
+LARGE = 1 << 29  # bytes of results that need not be held whole for panels to pay
+ROOM = 1 << 28  # bytes of them that a panel may have
+BATCH = 4  # times that, a square that is one panel because all its rows must be there
+_START = np.dtype(np.int32)  # every GPU has such numbers
+
+Step: TypeAlias = Work | Launch | Call
+
+
+def terms() -> Terms:
+    """Which squares a GPU does not keep; sums along columns are added up where a batch has room."""
+    room = BATCH * ROOM
+    return Terms(LARGE, lambda square: square.nbytes <= room * prod(square.shape[:-2]))
+
+
+@dataclass
+class _Chain:
+    """Kernels that run panel by panel along their outermost loops, and what goes around them."""
+
+    extents: tuple[int, ...]  # of these loops
+    members: list[Work] = field(default_factory=list)
+    before: list[Step] = field(default_factory=list)
+    after: list[Step] = field(default_factory=list)
+    made: set[Block] = field(default_factory=set)  # by members, turn by turn
+    late: set[Block] = field(default_factory=set)  # what is there when all panels are done
+    private: set[Block] = field(default_factory=set)  # what only members read
+
+    @property
+    def turns(self) -> int:
+        """Of all its loops together."""
+        return prod(self.extents)
+
+    @property
+    def held(self) -> int:
+        """Bytes that need not be held whole."""
+        return sum(block.nbytes for block in self.private)
+
+    @property
+    def points(self) -> int:
+        """Turns of the last loop in a panel: all panels are about as large."""
+        extent = self.extents[-1]
+        most = max(1, ROOM * self.turns // self.held)
+        return -(-extent // -(-extent // most))
+
+    @property
+    def saved(self) -> int:
+        """Bytes that panels save."""
+        if not self.private:
+            return 0
+        return self.held - self.held * min(self.points, self.extents[-1]) // self.turns
+
+    def take(self, work: Work) -> None:
+        """Put the next kernel where it belongs."""
+        waits = work.reads & self.late
+        wanted = work.reads & self.made or any(b.nbytes >= ROOM for b in work.writes)
+        member = self._by_turns(work) if wanted and not waits else None
+        if member is not None:
+            self.members.append(member)
+            turned = {block for block in work.writes if self._has_turns(member, block)}
+            self.made |= turned
+            self.late |= work.writes - turned
+        elif waits or work.reads & self.made:
+            self.after.append(work)
+            self.late |= work.writes
+        else:
+            self.before.append(work)
+
+    def _by_turns(self, work: Work) -> Work | None:
+        """A kernel with the loops of this chain, if it reads what others make turn by turn."""
+        kernel = _nested(work.kernel, self.extents)
+        if kernel is None or any(buffer.mode == "update" for buffer in kernel.buffers):
+            return None
+        made = replace(work, kernel=kernel)
+        fits = all(self._has_turns(made, block) for block in work.reads & self.made)
+        return made if fits else None
+
+    def _has_turns(self, work: Work, block: Block) -> bool:
+        """Whether each turn of a kernel touches its own part of a result, row by row."""
+        variables = [loop.variable for loop in _around(work.kernel)[: len(self.extents)]]
+        each, rest = divmod(block.size, self.turns)
+        if rest:
+            return False
+        steps = [each * prod(self.extents[k + 1 :]) for k in range(len(variables))]
+        return all(
+            [number(stride(index, v)) for v in variables] == steps
+            for k, index in _places(work.kernel)
+            if work.memory[k] is block
+        )
+
+
+def with_panels(steps: Sequence[Step], outputs: frozenset[Block]) -> Iterator[Step]:
+    """All steps, chains of them panel by panel."""
+    left = list(steps)
+    while left:
+        first, *rest = left
+        chain = None
+        if isinstance(first, Work) and any(block.nbytes >= ROOM for block in first.writes):
+            chain = _chain(first, rest, outputs)
+        if chain is None:
+            yield first
+            left = rest
+            continue
+        yield from chain.before
+        yield from _panels(chain)
+        left = chain.after
+
+
+def _chain(first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Chain | None:
+    """The chain that begins with a kernel, along as few loops as will do; None if none pays."""
+    extents = [_extent(loop) for loop in _around(first.kernel)]
+    found = [
+        _taken(_Chain(tuple(extents[: k + 1])), first, rest, outputs) for k in range(len(extents))
+    ]
+    most = max((chain.saved for chain in found), default=0)
+    if most < LARGE - ROOM:
+        return None
+    return next(chain for chain in found if chain.saved >= most - ROOM)
+
+
+def _taken(chain: _Chain, first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Chain:
+    """A chain with everything in its place, until all that is large in it is used up."""
+    readers: dict[Block, int] = {}
+    for step in rest:
+        for block in _reads(step):
+            readers[block] = readers.get(block, 0) + 1
+    chain.take(first)
+    for place, step in enumerate(rest):
+        is_open = any(readers.get(block) for block in chain.made if block.nbytes >= ROOM)
+        if not is_open or not isinstance(step, Work):
+            chain.after += rest[place:]
+            break
+        chain.take(step)
+        for block in step.reads:
+            readers[block] -= 1
+    others = {block for step in (*chain.before, *chain.after) for block in _reads(step)}
+    chain.private = chain.made - others - outputs
+    return chain
+
+
+def _reads(step: Step) -> Iterable[Block]:
+    """What a step reads, or may read."""
+    return step.memory if isinstance(step, Launch) else step.reads
+
+
+def _panels(chain: _Chain) -> Iterator[Work]:
+    """The kernels of all panels, one panel after another."""
+    *outer, extent = chain.extents
+    sizes = {min(chain.points, extent), extent % chain.points or extent}
+    kernels = {n: [_shorter(work, chain, n) for work in chain.members] for n in sizes}
+    for lead in product(*map(range, outer)):
+        for start in range(0, extent, chain.points):
+            n = min(chain.points, extent - start)
+            own = {b: Block(b.dtype, b.size // chain.turns * n) for b in chain.private}
+            begins = Block(_START, len(chain.extents), np.array([*lead, start], _START))
+            is_first = not any(lead) and start == 0
+            for work, kernel in zip(chain.members, kernels[n], strict=True):
+                memory = (*(own.get(b, b) for b in work.memory), begins)
+                yield Work(kernel, memory, work.calls if is_first else (), work.group)
+
+
+def _shorter(work: Work, chain: _Chain, points: int) -> Kernel:
+    """The kernel of a panel, which is given the numbers of its first turns."""
+    kernel = work.kernel
+    loops = _around(kernel)[: len(chain.extents)]
+    inner = axis("p", points)
+    here = [*[integer(0)] * (len(loops) - 1), inner.value]
+    begins = [
+        value("cast", (load(len(kernel.buffers), integer(k), _START),), INDEX)
+        for k in range(len(loops))
+    ]
+    around = _loops(kernel)
+    single = (loop for loop in around[: around.index(loops[-1])] if _extent(loop) == 1)
+    ones = {loop.variable: integer(0) for loop in single}
+    local = {loop.variable: x for loop, x in zip(loops, here, strict=True)}
+    whole = {v: add(x, begin) for (v, x), begin in zip(local.items(), begins, strict=True)}
+    private = {k for k, block in enumerate(work.memory) if block in chain.private}
+    body = _within(substitute(loops[-1].body, ones), private, local)
+    for x in leaves_in(body):
+        if x.op == "load" and x.data in private:
+            whole[x] = load(x.data, substitute_value(x.args[0], local), x.dtype)
+    body = substitute(body, whole)
+    return replace(
+        kernel,
+        buffers=(*kernel.buffers, Buffer("begins", _START)),
+        body=(Loop(inner.value, integer(0), integer(points), body),),
+    )
+
+
+def _nested(kernel: Kernel, extents: Sequence[int]) -> Kernel | None:
+    """The kernel with loops of these extents around it; one loop may stand for the last of them."""
+    loops = _around(kernel)
+    same = takewhile(lambda pair: pair[0] == _extent(pair[1]), zip(extents, loops, strict=False))
+    count = len(list(same))
+    if count == len(extents):
+        return kernel
+    if count == len(loops):
+        return None
+    loop, wanted = loops[count], extents[count:]
+    each, rest = divmod(_extent(loop), prod(wanted))
+    if rest:
+        return None
+    axes = [axis(f"q{k}", n) for k, n in enumerate((*wanted, each))]
+    body = substitute(loop.body, {loop.variable: flat(axes, (*wanted, each)).value})
+    for point, n in reversed(list(zip(axes, (*wanted, each), strict=True))):
+        body = (Loop(point.value, integer(0), integer(n), body),)
+    for outer in reversed(_loops(kernel)[: _loops(kernel).index(loop)]):
+        body = (replace(outer, body=body),)
+    return replace(kernel, body=body)
+
+
+def _within(statements: Statements, private: set[int], local: dict[Value, Value]) -> Statements:
+    """Statements that store to private memory as a panel counts its turns."""
+    made: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Store) and s.buffer in private:
+            made.append(replace(s, index=substitute_value(s.index, local)))
+        else:
+            made.append(with_body(s, _within(s.body, private, local)) if s.body else s)
+    return tuple(made)
+
+
+def _loops(kernel: Kernel) -> list[Loop]:
+    """The loops around everything a kernel does, from the outside in."""
+    found: list[Loop] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], Loop) and _extent(body[0]):
+        found.append(body[0])
+        body = body[0].body
+    return found
+
+
+def _around(kernel: Kernel) -> list[Loop]:
+    """Those of them that have several turns."""
+    return [loop for loop in _loops(kernel) if _extent(loop) > 1]
+
+
+def _extent(loop: Loop) -> int:
+    """How many turns a loop has that counts from 0 by 1; 0 if that is not known."""
+    plain = loop.kind == "serial" and known(loop.start) == 0 and loop.step == 1
+    return (known(loop.stop) or 0) if plain else 0
+
+
+def _places(kernel: Kernel) -> Iterator[tuple[int, Value]]:
+    """The buffers a kernel touches, with the index of each access."""
+    for x in leaves_in(kernel.body):
+        if x.op == "load":
+            yield x.data, x.args[0]
+    yield from _stores(kernel.body)
+
+
+def _stores(statements: Statements) -> Iterator[tuple[int, Value]]:
+    for s in statements:
+        if isinstance(s, Store):
+            yield s.buffer, s.index
+        yield from _stores(s.body)
