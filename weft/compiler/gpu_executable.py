@@ -199,9 +199,12 @@ class GpuExecutable(Executable):
         lines = [f"{count} steps on {self._gpu.name}, {between} bytes between them"]
         for step in self.program.steps:
             if isinstance(step, Launch):
+                number, panels = step.panel
                 notes = step.kernel.notes
                 where = f"{notes['blocks']} blocks of {notes['threads']} threads"
-                lines.append(f"  kernel {step.kernel.name}: {where}")
+                if number == 0:
+                    again = f", in {panels} panels" if panels > 1 else ""
+                    lines.append(f"  kernel {step.kernel.name}: {where}{again}")
             elif step.why and is_on_host(step.node):
                 why = step.why.removeprefix(f"{step.node.name}: ")
                 lines.append(f"  call {step.node.name} on the host: {why}")

@@ -9,6 +9,7 @@ memory, so that one kernel serves all panels. No bit changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product, takewhile
@@ -35,9 +36,10 @@ from weft.compiler.polynomial import add, known, number, stride
 from weft.compiler.rebuild import Statements, leaves_in, substitute, substitute_value, with_body
 from weft.compiler.recompute import Terms
 
-LARGE = 1 << 29  # bytes of results that need not be held whole for panels to pay
-ROOM = 1 << 28  # bytes of them that a panel may have
-BATCH = 4  # times that, a square that is one panel because all its rows must be there
+LARGE = 1 << 31  # bytes of results that need not be held whole for panels to pay
+ROOM = 1 << 30  # bytes of them that a panel may have
+SQUARE = 1 << 29  # bytes of a square that is computed again, and not kept
+MOST = 32  # kernels of a chain
 _START = np.dtype(np.int32)  # every GPU has such numbers
 
 Step: TypeAlias = Work | Launch | Call
@@ -45,8 +47,7 @@ Step: TypeAlias = Work | Launch | Call
 
 def terms() -> Terms:
     """Which squares a GPU does not keep; sums along columns are added up where a batch has room."""
-    room = BATCH * ROOM
-    return Terms(LARGE, lambda square: square.nbytes <= room * prod(square.shape[:-2]))
+    return Terms(SQUARE, True, lambda square: square.nbytes <= ROOM * prod(square.shape[:-2]))
 
 
 @dataclass
@@ -54,10 +55,12 @@ class _Chain:
     """Kernels that run panel by panel along their outermost loops, and what goes around them."""
 
     extents: tuple[int, ...]  # of these loops
+    shared: frozenset[Block]  # what several steps write
     members: list[Work] = field(default_factory=list)
     before: list[Step] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
     made: set[Block] = field(default_factory=set)  # by members, turn by turn
+    large: set[Block] = field(default_factory=set)  # what the chain is for
     late: set[Block] = field(default_factory=set)  # what is there when all panels are done
     private: set[Block] = field(default_factory=set)  # what only members read
 
@@ -87,13 +90,15 @@ class _Chain:
 
     def take(self, work: Work) -> None:
         """Put the next kernel where it belongs."""
-        waits = work.reads & self.late
-        wanted = work.reads & self.made or any(b.nbytes >= ROOM for b in work.writes)
+        waits = work.reads & self.late or work.writes & self.shared
+        large = _large(work, self.made)
+        wanted = work.reads & self.made or large
         member = self._by_turns(work) if wanted and not waits else None
         if member is not None:
             self.members.append(member)
             turned = {block for block in work.writes if self._has_turns(member, block)}
             self.made |= turned
+            self.large |= large & turned
             self.late |= work.writes - turned
         elif waits or work.reads & self.made:
             self.after.append(work)
@@ -102,13 +107,13 @@ class _Chain:
             self.before.append(work)
 
     def _by_turns(self, work: Work) -> Work | None:
-        """A kernel with the loops of this chain, if it reads what others make turn by turn."""
+        """A kernel with the loops of this chain, if it reads what all of them make turn by turn."""
         kernel = _nested(work.kernel, self.extents)
-        if kernel is None or any(buffer.mode == "update" for buffer in kernel.buffers):
+        if kernel is None:
             return None
         made = replace(work, kernel=kernel)
-        fits = all(self._has_turns(made, block) for block in work.reads & self.made)
-        return made if fits else None
+        read = work.reads & (self.made | work.writes)
+        return made if all(self._has_turns(made, block) for block in read) else None
 
     def _has_turns(self, work: Work, block: Block) -> bool:
         """Whether each turn of a kernel touches its own part of a result, row by row."""
@@ -127,11 +132,13 @@ class _Chain:
 def with_panels(steps: Sequence[Step], outputs: frozenset[Block]) -> Iterator[Step]:
     """All steps, chains of them panel by panel."""
     left = list(steps)
+    writers = Counter(b for step in steps if isinstance(step, Work) for b in step.writes)
+    shared = frozenset(block for block, count in writers.items() if count > 1)
     while left:
         first, *rest = left
         chain = None
-        if isinstance(first, Work) and any(block.nbytes >= ROOM for block in first.writes):
-            chain = _chain(first, rest, outputs)
+        if isinstance(first, Work) and _large(first, set()):
+            chain = _chain(first, rest, shared, outputs)
         if chain is None:
             yield first
             left = rest
@@ -141,11 +148,14 @@ def with_panels(steps: Sequence[Step], outputs: frozenset[Block]) -> Iterator[St
         left = chain.after
 
 
-def _chain(first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Chain | None:
+def _chain(
+    first: Work, rest: Sequence[Step], shared: frozenset[Block], outputs: frozenset[Block]
+) -> _Chain | None:
     """The chain that begins with a kernel, along as few loops as will do; None if none pays."""
     extents = [_extent(loop) for loop in _around(first.kernel)]
     found = [
-        _taken(_Chain(tuple(extents[: k + 1])), first, rest, outputs) for k in range(len(extents))
+        _taken(_Chain(tuple(extents[: k + 1]), shared), first, rest, outputs)
+        for k in range(len(extents))
     ]
     most = max((chain.saved for chain in found), default=0)
     if most < LARGE - ROOM:
@@ -154,23 +164,31 @@ def _chain(first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Cha
 
 
 def _taken(chain: _Chain, first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Chain:
-    """A chain with everything in its place, until all that is large in it is used up."""
-    readers: dict[Block, int] = {}
-    for step in rest:
-        for block in _reads(step):
-            readers[block] = readers.get(block, 0) + 1
+    """A chain with everything in its place, until all that is large in it is used up.
+
+    It has nothing to save if that takes too long: then it would be most of a program.
+    """
+    readers = Counter(block for step in rest for block in _reads(step))
     chain.take(first)
     for place, step in enumerate(rest):
-        is_open = any(readers.get(block) for block in chain.made if block.nbytes >= ROOM)
+        is_open = any(readers[block] for block in chain.large)
         if not is_open or not isinstance(step, Work):
             chain.after += rest[place:]
             break
+        if len(chain.members) == MOST:
+            return chain
         chain.take(step)
         for block in step.reads:
             readers[block] -= 1
     others = {block for step in (*chain.before, *chain.after) for block in _reads(step)}
     chain.private = chain.made - others - outputs
     return chain
+
+
+def _large(work: Work, made: set[Block]) -> set[Block]:
+    """What a kernel makes that is large, and larger than what it reads that was there before."""
+    most = max((block.nbytes for block in work.reads - work.writes - made), default=0)
+    return {block for block in work.writes if block.nbytes >= ROOM and block.nbytes > most}
 
 
 def _reads(step: Step) -> Iterable[Block]:
@@ -183,15 +201,14 @@ def _panels(chain: _Chain) -> Iterator[Work]:
     *outer, extent = chain.extents
     sizes = {min(chain.points, extent), extent % chain.points or extent}
     kernels = {n: [_shorter(work, chain, n) for work in chain.members] for n in sizes}
-    for lead in product(*map(range, outer)):
-        for start in range(0, extent, chain.points):
-            n = min(chain.points, extent - start)
-            own = {b: Block(b.dtype, b.size // chain.turns * n) for b in chain.private}
-            begins = Block(_START, len(chain.extents), np.array([*lead, start], _START))
-            is_first = not any(lead) and start == 0
-            for work, kernel in zip(chain.members, kernels[n], strict=True):
-                memory = (*(own.get(b, b) for b in work.memory), begins)
-                yield Work(kernel, memory, work.calls if is_first else (), work.group)
+    starts = list(product(*map(range, outer), range(0, extent, chain.points)))
+    for place, start in enumerate(starts):
+        n = min(chain.points, extent - start[-1])
+        own = {b: Block(b.dtype, b.size // chain.turns * n) for b in chain.private}
+        begins = Block(_START, len(start), np.array(start, _START))
+        for work, kernel in zip(chain.members, kernels[n], strict=True):
+            memory = (*(own.get(b, b) for b in work.memory), begins)
+            yield Work(kernel, memory, work.calls, work.group, (place, len(starts)))
 
 
 def _shorter(work: Work, chain: _Chain, points: int) -> Kernel:

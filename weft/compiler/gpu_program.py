@@ -227,7 +227,7 @@ class _Planner:
             wanted = kernel.notes["scratch"]
             scratch += [Block(dtype, size) for dtype, size in wanted[len(scratch) :]]
             given = (*work.memory, *scratch[: len(wanted)])
-            self.made.steps.append(Launch(kernel, given, calls))
+            self.made.steps.append(Launch(kernel, given, calls, work.panel))
             calls = ()
 
     def schedule(self, kernel: Kernel) -> tuple[Kernel, ...]:

@@ -37,6 +37,7 @@ class Work:
     memory: tuple[Block, ...]
     calls: tuple[OutputRefs, ...]
     group: tuple[OutputRefs, ...]
+    panel: tuple[int, int] = (0, 1)  # its number, and how many there are
 
     @cached_property
     def reads(self) -> frozenset[Block]:
@@ -60,6 +61,7 @@ class Launch:
     kernel: Kernel
     memory: tuple[Block, ...]
     calls: tuple[OutputRefs, ...] = ()
+    panel: tuple[int, int] = (0, 1)  # its number, and how many there are
 
     def details(self) -> dict[str, Any]:
         """What the kernel does, in numbers and words."""
@@ -70,7 +72,7 @@ class Launch:
         return {
             "ops": ", ".join(node.name for node in self.calls),
             "dtype": str(max((b.dtype for b, _ in pairs), key=lambda d: d.itemsize)),
-            "flops": sum(map(operations, self.calls)),
+            "flops": sum(map(operations, self.calls)) // self.panel[1],
             "read": read,
             "written": written,
             "blocks": self.kernel.notes["blocks"],

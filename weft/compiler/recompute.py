@@ -37,10 +37,12 @@ Part: TypeAlias = tuple[int, bool]  # how many uses came before; whether it is t
 class Terms:
     """What a device holds whole: anything smaller than `large`, and some squares for their sums.
 
-    Panels of a square run `in_order`, and add up sums along its columns, where that says so.
+    Panels of a square run `in_order`, and add up sums along its columns, where that says so. What
+    is given may be `turned`, if reading it by columns is as good.
     """
 
     large: int = LARGE
+    turned: bool = False
     in_order: Callable[[TensorType], bool] = lambda square: prod(square.shape[:-2]) >= pool.cores
 
 
@@ -103,7 +105,8 @@ class _Squares:
         node = ref[0]
         while node not in self.found and node.op is not None and kind_of(node) == "view":
             node = node.inputs[0][0]
-        given = node.op is None and node.types[0].nbytes * _TIMES >= self.terms.large
+        large = node.types[0].nbytes * _TIMES >= self.terms.large
+        given = node.op is None and large and not self.terms.turned
         return given or node in self.upright
 
     def _is_drawn(self, node: OutputRefs) -> bool:
