@@ -41,13 +41,14 @@ class Terms:
     is given may be `turned`, if reading it by columns is as good.
     """
 
-    large: int = LARGE
+    large: int
     turned: bool = False
     in_order: Callable[[TensorType], bool] = lambda square: prod(square.shape[:-2]) >= pool.cores
 
 
-def recompute(trace: Trace, terms: Terms = Terms()) -> Trace:
+def recompute(trace: Trace, terms: Terms | None = None) -> Trace:
     """A trace of the same bits that keeps no square, or only those with uses of other kinds."""
+    terms = terms or Terms(LARGE)
     trace = behind_masks(trace)
     if all(node.types[0].nbytes < terms.large for node in trace.nodes if node.types):
         return trace
