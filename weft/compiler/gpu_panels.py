@@ -32,7 +32,8 @@ from weft.compiler.loops import (
     load,
     value,
 )
-from weft.compiler.polynomial import add, known, number, stride
+from weft.compiler.nests import around, loops_of, turns
+from weft.compiler.polynomial import add, number, stride
 from weft.compiler.rebuild import Statements, leaves_in, substitute, substitute_value, with_body
 from weft.compiler.recompute import Terms
 
@@ -117,7 +118,7 @@ class _Chain:
 
     def _has_turns(self, work: Work, block: Block) -> bool:
         """Whether each turn of a kernel touches its own part of a result, row by row."""
-        variables = [loop.variable for loop in _around(work.kernel)[: len(self.extents)]]
+        variables = [loop.variable for loop in around(work.kernel)[: len(self.extents)]]
         each, rest = divmod(block.size, self.turns)
         if rest:
             return False
@@ -152,7 +153,7 @@ def _chain(
     first: Work, rest: Sequence[Step], shared: frozenset[Block], outputs: frozenset[Block]
 ) -> _Chain | None:
     """The chain that begins with a kernel, along as few loops as will do; None if none pays."""
-    extents = [_extent(loop) for loop in _around(first.kernel)]
+    extents = [turns(loop) for loop in around(first.kernel)]
     found = [
         _taken(_Chain(tuple(extents[: k + 1]), shared), first, rest, outputs)
         for k in range(len(extents))
@@ -214,15 +215,15 @@ def _panels(chain: _Chain) -> Iterator[Work]:
 def _shorter(work: Work, chain: _Chain, points: int) -> Kernel:
     """The kernel of a panel, which is given the numbers of its first turns."""
     kernel = work.kernel
-    loops = _around(kernel)[: len(chain.extents)]
+    loops = around(kernel)[: len(chain.extents)]
     inner = axis("p", points)
     here = [*[integer(0)] * (len(loops) - 1), inner.value]
     begins = [
         value("cast", (load(len(kernel.buffers), integer(k), _START),), INDEX)
         for k in range(len(loops))
     ]
-    around = _loops(kernel)
-    single = (loop for loop in around[: around.index(loops[-1])] if _extent(loop) == 1)
+    every = loops_of(kernel)
+    single = (loop for loop in every[: every.index(loops[-1])] if turns(loop) == 1)
     ones = {loop.variable: integer(0) for loop in single}
     local = {loop.variable: x for loop, x in zip(loops, here, strict=True)}
     whole = {v: add(x, begin) for (v, x), begin in zip(local.items(), begins, strict=True)}
@@ -241,22 +242,22 @@ def _shorter(work: Work, chain: _Chain, points: int) -> Kernel:
 
 def _nested(kernel: Kernel, extents: Sequence[int]) -> Kernel | None:
     """The kernel with loops of these extents around it; one loop may stand for the last of them."""
-    loops = _around(kernel)
-    same = takewhile(lambda pair: pair[0] == _extent(pair[1]), zip(extents, loops, strict=False))
+    loops = around(kernel)
+    same = takewhile(lambda pair: pair[0] == turns(pair[1]), zip(extents, loops, strict=False))
     count = len(list(same))
     if count == len(extents):
         return kernel
     if count == len(loops):
         return None
     loop, wanted = loops[count], extents[count:]
-    each, rest = divmod(_extent(loop), prod(wanted))
+    each, rest = divmod(turns(loop), prod(wanted))
     if rest:
         return None
     axes = [axis(f"q{k}", n) for k, n in enumerate((*wanted, each))]
     body = substitute(loop.body, {loop.variable: flat(axes, (*wanted, each)).value})
     for point, n in reversed(list(zip(axes, (*wanted, each), strict=True))):
         body = (Loop(point.value, integer(0), integer(n), body),)
-    for outer in reversed(_loops(kernel)[: _loops(kernel).index(loop)]):
+    for outer in reversed(loops_of(kernel)[: loops_of(kernel).index(loop)]):
         body = (replace(outer, body=body),)
     return replace(kernel, body=body)
 
@@ -270,27 +271,6 @@ def _within(statements: Statements, private: set[int], local: dict[Value, Value]
         else:
             made.append(with_body(s, _within(s.body, private, local)) if s.body else s)
     return tuple(made)
-
-
-def _loops(kernel: Kernel) -> list[Loop]:
-    """The loops around everything a kernel does, from the outside in."""
-    found: list[Loop] = []
-    body = kernel.body
-    while len(body) == 1 and isinstance(body[0], Loop) and _extent(body[0]):
-        found.append(body[0])
-        body = body[0].body
-    return found
-
-
-def _around(kernel: Kernel) -> list[Loop]:
-    """Those of them that have several turns."""
-    return [loop for loop in _loops(kernel) if _extent(loop) > 1]
-
-
-def _extent(loop: Loop) -> int:
-    """How many turns a loop has that counts from 0 by 1; 0 if that is not known."""
-    plain = loop.kind == "serial" and known(loop.start) == 0 and loop.step == 1
-    return (known(loop.stop) or 0) if plain else 0
 
 
 def _places(kernel: Kernel) -> Iterator[tuple[int, Value]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,17 @@ import numpy as np
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.gpu_panels import with_panels
 from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Work
-from weft.compiler.loops import INDEX, Kernel, Statement, Store, Value, const, load
+from weft.compiler.loops import INDEX, Kernel, Value, const
 from weft.compiler.lower import Lowered
 from weft.compiler.order.gpu import lower_order_gpu
+from weft.compiler.passes.blocks_woven import is_woven, weave_kernel
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
 from weft.compiler.point import kind_of
-from weft.compiler.rebuild import Statements, changer, revise, with_body
+from weft.compiler.rebuild import changer, renumbered, revise
 from weft.compiler.scatter import lower
 from weft.compiler.steps import Memory
+from weft.compiler.weave import Woven, woven
 from weft.core.common.device import Device
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, Ref
@@ -131,13 +134,29 @@ class _Planner:
             self.step(group)
         self.raise_refused()
         made.outputs = [self.block(ref) for ref in trace.outputs]
-        for step in with_panels(self.steps, frozenset(made.outputs)):
+        outputs = frozenset(made.outputs)
+        for step in with_panels(self.woven(outputs), outputs):
             if isinstance(step, Work):
                 self.launch(step)
             else:
                 made.steps.append(step)
         self.raise_refused()
         return made
+
+    def woven(self, outputs: frozenset[Block]) -> list[Work | Launch | Call]:
+        """The steps, of which some are one kernel where warps multiply matrices."""
+        if not self.limits.squares:
+            return self.steps
+        fits = partial(is_woven, limits=self.limits)
+        return [
+            self.weave(step) if isinstance(step, Woven) else step
+            for step in woven(self.steps, outputs, fits)
+        ]
+
+    def weave(self, woven: Woven) -> Launch:
+        """A weave as one launch."""
+        kernel = self.named(weave_kernel(woven.weave, self.limits))
+        return Launch(kernel, woven.work.memory, woven.work.calls)
 
     def raise_refused(self) -> None:
         """Say which groups cannot be kernels, if there are such."""
@@ -276,12 +295,9 @@ def _with_numbers(kernel: Kernel, memory: list[Block]) -> tuple[Kernel, list[Blo
     new = {old: number for number, old in enumerate(kept)}
 
     def change(x: Value) -> Value:
-        if x.op != "load":
-            return x
-        found = numbers.get(x.data)
-        return load(new[x.data], x.args[0], x.dtype) if found is None else found
+        return numbers.get(x.data, x) if x.op == "load" else x
 
-    body = _renumbered(revise(kernel.body, changer(change)), new)
+    body = renumbered(revise(kernel.body, changer(change)), new)
     buffers = tuple(kernel.buffers[k] for k in kept)
     return replace(kernel, body=body, buffers=buffers), [memory[k] for k in kept]
 
@@ -289,15 +305,3 @@ def _with_numbers(kernel: Kernel, memory: list[Block]) -> tuple[Kernel, list[Blo
 def _number(data: Any) -> Array:
     host: Array = data if isinstance(data, np.ndarray) else data.to_host()
     return host.reshape(())
-
-
-def _renumbered(statements: Statements, new: dict[int, int]) -> Statements:
-    """Statements that store to buffers of other numbers."""
-    made: list[Statement] = []
-    for s in statements:
-        if isinstance(s, Store):
-            made.append(replace(s, buffer=new[s.buffer]))
-        else:
-            inner = s.body
-            made.append(with_body(s, _renumbered(inner, new)) if inner else s)
-    return tuple(made)

@@ -285,6 +285,28 @@ def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
     return tuple(made)
 
 
+def renumbered(statements: Statements, numbers: Mapping[int, int]) -> Statements:
+    """Statements whose buffers have other numbers."""
+
+    def change(x: Value) -> Value:
+        if x.op != "load" or numbers.get(x.data, x.data) == x.data:
+            return x
+        return value("load", x.args, x.dtype, numbers[x.data])
+
+    return _stored_to(revise(statements, changer(change)), numbers)
+
+
+def _stored_to(statements: Statements, numbers: Mapping[int, int]) -> Statements:
+    made: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Store):
+            made.append(replace(s, buffer=numbers.get(s.buffer, s.buffer)))
+        else:
+            inner = s.body
+            made.append(with_body(s, _stored_to(inner, numbers)) if inner else s)
+    return tuple(made)
+
+
 def values_of(statements: Iterable[Statement]) -> set[Value]:
     """Every point of every expression in statements and in those inside them."""
     return values_in(*(x for s in every(tuple(statements)) for x in expressions(s)))

@@ -179,9 +179,9 @@ class Slab:
         self.scope.locals[self.array] = longer
         return replace(self, stages=stages)
 
-    def fetched(self, thread: Value, slab: Value) -> Statements:
-        """Fetch a thread's elements of a slab."""
-        side = remainder(slab, self.stages)
+    def fetched(self, thread: Value, slab: Value, side: Value | None = None) -> Statements:
+        """Fetch a thread's elements of a slab, to one side of the array."""
+        side = remainder(slab, self.stages) if side is None else side
 
         def fetch(_: int, place: Value, depth: Value) -> Statements:
             source, inside = self._source(place, depth, ZERO, slab)

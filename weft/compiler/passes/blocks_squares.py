@@ -24,7 +24,7 @@ STAGES = (4, 3)  # slabs in shared memory, as many as leave room for another blo
 
 def narrow_dtype(product: Product) -> DType | None:
     """The dtype of factors that warps multiply, as memory holds them; None if they cannot."""
-    dtypes = [_narrow(x).dtype for x in (product.left, product.right)]
+    dtypes = [narrowed(x).dtype for x in (product.left, product.right)]
     shape = shape_of(dtypes[0])
     fits = shape is not None and dtypes[0] == dtypes[1] and product.dtype == shape.sums
     return dtypes[0] if fits else None
@@ -61,7 +61,7 @@ def stages(tile: Tile, dtype: DType, limits: Limits) -> int:
     return next((n for n in STAGES if n * slab <= limits.room // 2), 2)
 
 
-def _narrow(factor: Value) -> Value:
+def narrowed(factor: Value) -> Value:
     """What is multiplied: the factor before it was widened to the dtype of its sums, if it was."""
     shape = shape_of(factor.args[0].dtype) if factor.op == "cast" else None
     return factor if shape is None or shape.sums != factor.dtype else factor.args[0]
@@ -92,7 +92,7 @@ class Squared(Tiled):
 
     def factors(self) -> tuple[Value, Value]:
         """Both as narrow as they are in memory."""
-        return _narrow(self.product.left), _narrow(self.product.right)
+        return narrowed(self.product.left), narrowed(self.product.right)
 
     def slab(self, factor: Value, axis: Axis, start: Value, points: int, filling: Value) -> Slab:
         """A factor lies as it does elsewhere; bytes along the depth."""

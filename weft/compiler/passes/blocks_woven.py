@@ -1,0 +1,505 @@
+"""A weave on a GPU: scores, weights and what they mix by tensor cores, a block for some rows.
+
+The rows' factor lies in shared memory all the time, the columns' factors a few columns at a time,
+of which the next ones are on their way. Scores stay in the registers that multiplied them. Weights
+go to shared memory, where they are a factor again. Every reduction of a row goes over all columns:
+its lanes and its tree are those of `reduce`, so each bit is what it is in separate kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from weft.compiler.loops import (
+    BOOL,
+    INDEX,
+    LANES,
+    Assign,
+    Kernel,
+    Local,
+    Loop,
+    Panel,
+    Part,
+    Reduce,
+    Settle,
+    Squares,
+    Statement,
+    Value,
+    When,
+    const,
+    get,
+    identity_of,
+    integer,
+    value,
+)
+from weft.compiler.passes.accumulate import exponent, joined
+from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
+from weft.compiler.passes.contract_match import Axis
+from weft.compiler.passes.cooperate import BLOCK, Team
+from weft.compiler.passes.items import Limits, Tile, less, placed
+from weft.compiler.polynomial import add, divide, multiply, remainder, smaller
+from weft.compiler.rebuild import (
+    Scope,
+    Statements,
+    assigned_locals,
+    rename_locals,
+    substitute,
+    substitute_value,
+)
+from weft.compiler.squares import CHUNK, ROW, WARP, shape_of, swirled
+from weft.compiler.weave import Weave
+from weft.core.common.types import DType
+
+SIDE = 64  # rows of a block, and columns that it takes at a time
+THREADS = 4 * WARP
+STAGES = 3  # columns in shared memory: those at hand, and the next ones
+WIDEST = 128  # points of a depth, and columns of results
+ROWS, PAIR = 2, 2  # of a thread: its rows, and adjacent columns in a register
+STEP = 16  # points of a depth that are multiplied at once
+ACROSS = LANES // 2  # running values of a row, those of lanes 8 apart having met
+_TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
+_TOGETHER = 3  # blocks that a multiprocessor has registers for,
+_ROOM = 227 << 10  # and the memory that they share
+
+
+def is_woven(weave: Weave, limits: Limits) -> bool:
+    """Whether warps can multiply its matrices, and a block has room for them."""
+    dtypes = {weave.inner.left.dtype, weave.inner.right.dtype, weave.outer.right.dtype}
+    dtypes |= {weave.kernel.locals[weave.weight].dtype}
+    sizes = (size_of(weave.inner.depth[1]), size_of(weave.outer.column[1]))
+    shape = shape_of(dtypes.pop()) if len(dtypes) == 1 else None
+    if not limits.squares or shape is None or max(sizes) > WIDEST or min(sizes) < WARP // 2:
+        return False
+    made = _Block(weave, limits)
+    return made.is_fetched and made.nbytes <= limits.room
+
+
+def weave_kernel(weave: Weave, limits: Limits) -> Kernel:
+    """The kernel of a weave."""
+    return _Block(weave, limits).kernel()
+
+
+@dataclass
+class _Meeting:
+    """The running values of one part of a reduction: vectors of two columns for each row.
+
+    Those of a sum are apart for even and odd groups of 8 columns: they are lanes of their own.
+    """
+
+    part: Part
+    dtype: DType
+    held: list[list[int]]  # for each row
+
+    @property
+    def flat(self) -> list[int]:
+        """Those of all rows."""
+        return [r for row in self.held for r in row]
+
+    def is_tree(self, trees: dict[DType, int]) -> bool:
+        """Whether it is a sum of more than one leaf."""
+        return self.part.combine == "add" and self.dtype in trees
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run over all columns: what is done at each of them."""
+
+    meetings: list[_Meeting]
+    point: Statements
+    wide: dict[int, int]  # registers of two columns in the place of those of one
+    is_last: bool
+
+
+class _Block:
+    """A kernel whose blocks have some rows each."""
+
+    def __init__(self, weave: Weave, limits: Limits) -> None:
+        self.weave = weave
+        self.scope = scope = Scope(weave.kernel)
+        self.team = Team(scope, THREADS)
+        self.together = bool(limits.groups)
+        self.group = scope.variable("group")
+        self.high = -(-size_of(weave.row[1]) // SIDE)
+        batch = [(v, size_of(extent)) for v, extent in weave.batch]
+        self.blocks = self.high * prod(extent for _, extent in batch)
+        self.where = placed(batch, divide(self.group, self.high))
+        self.first = multiply(remainder(self.group, self.high), SIDE)
+        self.columns = size_of(weave.column[1])
+        self.tiles = -(-self.columns // SIDE)
+        self.deep = size_of(weave.inner.depth[1])
+        self.wide = -(-size_of(weave.outer.column[1]) // SIDE) * SIDE
+        self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
+        self._share()
+        self.scores = self._registers("scores", SIDE)
+        self.mixed = self._registers("mixed", self.wide)
+        own = assigned_locals(s for s in weave.middle if isinstance(s, Assign))
+        own |= {t for run in self.runs for part in run.parts for t in part.targets}
+        self.own = [
+            {n: self._kept(scope.locals[n].name, self._dtype(n)) for n in sorted(own)}
+            for _ in range(ROWS)
+        ]
+
+    # -- memory ----------------------------------------------------------------------------
+
+    def _share(self) -> None:
+        """What lies in shared memory: factors first, which begin at whole rows."""
+        weave, depth = self.weave, -(-self.deep // SIDE)
+        inner, outer = weave.inner, weave.outer
+        rows = self._slab(inner.left, inner.depth, weave.row, self.first, SIDE)
+        self.rows = rows.in_stages(depth)
+        keys = self._slab(inner.right, inner.depth, weave.column, ZERO, SIDE)
+        self.keys = keys.in_stages(STAGES * depth)
+        values = self._slab(outer.right, weave.column, outer.column, ZERO, self.wide)
+        self.values = values.in_stages(STAGES)
+        self.pitch = SIDE if self.together else SIDE + CHUNK
+        self.weights = self._array("weights", inner.left.dtype, SIDE * self.pitch)
+        leaves = -(-self.columns // BLOCK)
+        self.levels = leaves.bit_length()
+        parts = [part for run in self.runs for part in run.parts]
+        dtypes = dict.fromkeys(part.values[0].dtype for part in parts)
+        self.met = {dtype: self._array("met", dtype, SIDE * ACROSS) for dtype in dtypes}
+        summed = dict.fromkeys(p.values[0].dtype for p in parts if p.combine == "add")
+        length = self.levels * 2 * ROWS * PAIR * THREADS
+        self.trees = {d: self._array("tree", d, length) for d in summed if leaves > 1}
+
+    def _slab(self, factor: Value, depth: Axis, axis: Axis, start: Value, points: int) -> Slab:
+        factor = substitute_value(factor, self.where)
+        given = (self.scope, _TILE, CHUNK, depth, factor, axis, start, points)
+        filling, spare = const(0, factor.dtype), 0 if self.together else CHUNK
+        return Slab.of(*given, filling, deep=None, spare=spare, swirled=self.together)
+
+    def _array(self, name: str, dtype: DType, length: int) -> int:
+        self.scope.locals.append(Local(name, dtype, 1, length, shared=True))
+        return len(self.scope.locals) - 1
+
+    def _kept(self, name: str, dtype: DType, lanes: int = 1) -> int:
+        self.scope.locals.append(Local(name, dtype, lanes, kept=True))
+        return len(self.scope.locals) - 1
+
+    def _registers(self, name: str, columns: int) -> list[list[int]]:
+        """Sums of a thread: two columns of every 8, for each of its rows."""
+        dtype = self._dtype(self.weave.inner.target)
+        return [[self._kept(name, dtype, PAIR) for _ in range(columns // 8)] for _ in range(ROWS)]
+
+    def _dtype(self, local: int) -> DType:
+        return self.scope.locals[local].dtype
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether all factors can go to shared memory as they lie."""
+        return all(slab.is_direct for slab in (self.rows, self.keys, self.values))
+
+    @property
+    def nbytes(self) -> int:
+        """Of shared memory."""
+        shared = (x.length * x.dtype.itemsize for x in self.scope.locals if x.shared)
+        return sum(-(-nbytes // VECTOR) * VECTOR for nbytes in shared)
+
+    # -- the kernel ------------------------------------------------------------------------
+
+    def kernel(self) -> Kernel:
+        """All of it."""
+        body: list[Statement] = [self._threads(self._begin)]
+        for s in self.weave.middle:
+            if isinstance(s, Reduce):
+                body += self._run(s, is_last=s is self.runs[-1])
+            else:
+                body.append(self._threads(partial(self._of_rows, s)))
+        body.append(self._threads(self._finish))
+        loop = Loop(self.group, ZERO, integer(self.blocks), tuple(body), "block")
+        together = max(1, min(_TOGETHER, _ROOM // self.nbytes))
+        notes = {"blocks": self.blocks, "threads": THREADS, "scratch": (), "together": together}
+        return self.scope.kernel_with((loop,), **notes, dynamic=self.nbytes)
+
+    def _threads(self, body: Callable[[Value], Statements]) -> Loop:
+        return self.team.each("item", THREADS, body)
+
+    def _begin(self, thread: Value) -> Statements:
+        """The rows' factor is on its way, and nothing is mixed yet."""
+        slabs = range(self.rows.stages)
+        fetches = [s for k in slabs for s in self.rows.fetched(thread, integer(k))]
+        return (*fetches, *self._all(self.mixed, const(0, self._dtype(self.mixed[0][0]))))
+
+    def _all(self, registers: Sequence[Sequence[int]], x: Value) -> Statements:
+        return self._vector(lambda _: tuple(Assign(r, x) for row in registers for r in row))
+
+    def _vector(self, body: Callable[[Value], Statements]) -> Statements:
+        lane = self.scope.variable("lane")
+        return (Loop(lane, ZERO, integer(PAIR), body(lane), "vector", PAIR),)
+
+    # -- a run over all columns ------------------------------------------------------------
+
+    def _run(self, reduce: Reduce, is_last: bool) -> Statements:
+        """All columns, a few at a time, and what they give together."""
+        point = (*self.weave.inner.epilogue, *reduce.body)
+        wide = self._in_lanes(assigned_locals(point))
+        run = _Run([self._meeting(part) for part in reduce.parts], point, wide, is_last)
+        tile = self.scope.variable("tile")
+
+        def begin(thread: Value) -> Statements:
+            made: list[Statement] = []
+            for k in range(STAGES - 1):
+                made += (*self._fetched(thread, integer(k), is_last), self._settled())
+            for m in run.meetings:
+                made += self._all(m.held, identity_of(m.part.combine, m.dtype))
+            return tuple(made)
+
+        def step(thread: Value) -> Statements:
+            made = [*self._fetched(thread, add(tile, STAGES - 1), is_last)]
+            made += self._all(self.scores, const(0, self._dtype(self.scores[0][0])))
+            made += self._products(thread, tile)
+            made += self._points(thread, tile, run)
+            made += self._leaves(thread, tile, run.meetings)
+            return (*made, self._settled())
+
+        inner = [self._threads(step)]
+        if is_last:
+            inner.append(self._threads(lambda thread: (self._mix(thread, tile),)))
+        loop = Loop(tile, ZERO, integer(self.tiles), tuple(inner))
+        return (self._threads(begin), loop, *(s for m in run.meetings for s in self._met(m)))
+
+    def _meeting(self, part: Part) -> _Meeting:
+        dtype = part.values[0].dtype
+        count = 2 if part.combine == "add" else 1
+        held = [[self._kept("running", dtype, PAIR) for _ in range(count)] for _ in range(ROWS)]
+        return _Meeting(part, dtype, held)
+
+    def _settled(self) -> Settle:
+        return Settle(STAGES - 2, shown=self.together)
+
+    def _fetched(self, thread: Value, tile: Value, with_values: bool) -> Statements:
+        """A few columns of both factors, or of the one that scores are made of."""
+        side, depth = remainder(tile, STAGES), self.rows.stages
+        keys = replace(self.keys, start=multiply(tile, SIDE))
+        made: list[Statement] = []
+        for k in range(depth):
+            made += keys.fetched(thread, integer(k), add(multiply(side, depth), k))
+        if with_values:
+            made += self.values.fetched(thread, tile)
+        return (When(less(tile, self.tiles), tuple(made)),)
+
+    def _products(self, thread: Value, tile: Value) -> Statements:
+        """The scores of a thread."""
+        side, depth = remainder(tile, STAGES), self.rows.stages
+        sums = tuple(r for row in self.scores for r in row)
+        made: list[Statement] = []
+        for k in range(depth):
+            left = self._panel(self.rows, integer(k), self._first_row(thread))
+            right = self._panel(self.keys, add(multiply(side, depth), k), ZERO)
+            deep = min(-(-(self.deep - k * SIDE) // STEP) * STEP, SIDE)
+            made.append(self._squares(thread, sums, left, right, deep))
+        return tuple(made)
+
+    def _mix(self, thread: Value, tile: Value) -> Statement:
+        """What the weights of a few columns add to the results."""
+        sums = tuple(r for row in self.mixed for r in row)
+        start = multiply(self._first_row(thread), self.pitch)
+        left = Panel(self.weights, start, self.pitch, 1, swirled=self.together * ROW * SIDE)
+        right = self._panel(self.values, remainder(tile, STAGES), ZERO)
+        return self._squares(thread, sums, left, right, SIDE)
+
+    def _first_row(self, thread: Value) -> Value:
+        """The first row of what multiplies: of a warp, or of all four together."""
+        return ZERO if self.together else multiply(divide(thread, WARP), 8 * ROWS)
+
+    def _panel(self, slab: Slab, side: Value, place: Value) -> Panel:
+        if self.together:
+            start = multiply(side, slab.size)
+            return Panel(slab.array, start, *slab.steps, swirled=ROW * slab.slab)
+        return Panel(slab.array, slab.position(place, ZERO, side), *slab.steps)
+
+    def _squares(
+        self, thread: Value, sums: tuple[int, ...], left: Panel, right: Panel, depth: int
+    ) -> Squares:
+        lane = thread if self.together else remainder(thread, WARP)
+        return Squares(sums, ROWS, left, right, depth, lane, together=self.together)
+
+    # -- points ----------------------------------------------------------------------------
+
+    def _place(self, thread: Value, number: int, k: int = 0) -> tuple[Value, Value]:
+        """The row of the block, and the first of two columns, that a register is for."""
+        warp, lane = divide(thread, WARP), remainder(thread, WARP)
+        row = add(multiply(warp, 8 * ROWS), add(divide(lane, 4), 8 * number))
+        return row, add(multiply(remainder(lane, 4), PAIR), 8 * k)
+
+    def _points(self, thread: Value, tile: Value, run: _Run) -> Statements:
+        """Everything at the columns of a thread, for each of its rows."""
+        start = multiply(tile, SIDE)
+        return tuple(
+            s
+            for number, registers in enumerate(self.scores)
+            for k in range(len(registers))
+            for s in self._vector(partial(self._point, thread, start, run, number, k))
+        )
+
+    def _point(
+        self, thread: Value, start: Value, run: _Run, number: int, k: int, lane: Value
+    ) -> Statements:
+        """What is done at two adjacent columns of one row."""
+        weave, (row, column) = self.weave, self._place(thread, number, k)
+        place = add(add(start, column), lane)
+        inside = None if self.columns % SIDE == 0 else less(place, self.columns)
+        score = get(self.scores[number][k], self._dtype(self.scores[number][k]))
+        where = {
+            **self.where,
+            weave.row[0]: self._row(row),
+            weave.column[0]: place,
+            get(weave.inner.target, score.dtype): score,
+        }
+        found: list[Statement] = [*run.point]
+        for m in run.meetings:
+            held = m.held[number][k % len(m.held[number])]
+            x = _held(inside, m.part.values[0], identity_of(m.part.combine, m.dtype))
+            found.append(Assign(held, joined(m.part.combine, get(held, m.dtype), x)))
+        if run.is_last:
+            found.append(self._weighed(row, column, lane, inside))
+        return rename_locals(substitute(tuple(found), where), {**self.own[number], **run.wide})
+
+    def _weighed(self, row: Value, column: Value, lane: Value, inside: Value | None) -> Assign:
+        """A weight goes to shared memory."""
+        weight = get(self.weave.weight, self._dtype(self.weave.weight))
+        x = _held(inside, weight, const(0, weight.dtype))
+        if self.together:
+            place = swirled(row, column, True, ROW * SIDE)
+        else:
+            place = add(multiply(row, self.pitch), column)
+        return Assign(self.weights, x, add(place, lane))
+
+    def _row(self, row: Value) -> Value:
+        """A row of the block, or the last there is."""
+        size, here = size_of(self.weave.row[1]), add(self.first, row)
+        return here if size % SIDE == 0 else smaller(here, size - 1)
+
+    def _in_lanes(self, numbers: set[int]) -> dict[int, int]:
+        """Registers for two columns in the place of these."""
+        return {
+            n: self.scope.local(self.scope.locals[n].name, self._dtype(n), PAIR)
+            for n in sorted(numbers)
+        }
+
+    # -- reductions ------------------------------------------------------------------------
+
+    def _leaves(self, thread: Value, tile: Value, meetings: list[_Meeting]) -> Statements:
+        """Sums of so many columns that they are a leaf of the tree are joined to those before."""
+        sums = [m for m in meetings if m.is_tree(self.trees)]
+        if not sums:
+            return ()
+        each = BLOCK // SIDE
+        after = add(divide(tile, each), 1)
+        lowest = value("bit_and", (after, value("neg", (after,), INDEX)), INDEX)
+        full, level = exponent(lowest), self.scope.variable("level")
+        made: list[Statement] = []
+        for m in sums:
+            join = self._vector(partial(self._from_tree, m, level, thread))
+            made.append(Loop(level, ZERO, full, join))
+            made += self._vector(partial(self._to_tree, m, full, thread))
+            made += self._all(m.held, identity_of("add", m.dtype))
+        ends = value("equal", (remainder(tile, each), integer(each - 1)), BOOL)
+        last = value("equal", (tile, integer(self.tiles - 1)), BOOL)
+        return (When(value("bit_or", (ends, last), BOOL), tuple(made)),)
+
+    def _from_tree(self, m: _Meeting, level: Value, thread: Value, lane: Value) -> Statements:
+        """Running sums are met by those that a level of the tree holds."""
+        made: list[Statement] = []
+        for a, r in enumerate(m.flat):
+            earlier = get(self.trees[m.dtype], m.dtype, _in_tree(a, level, thread, lane))
+            made.append(Assign(r, joined("add", earlier, get(r, m.dtype))))
+        return tuple(made)
+
+    def _to_tree(self, m: _Meeting, level: Value, thread: Value, lane: Value) -> Statements:
+        """A level of the tree holds the running sums."""
+        tree = self.trees[m.dtype]
+        return tuple(
+            Assign(tree, get(r, m.dtype), _in_tree(a, level, thread, lane))
+            for a, r in enumerate(m.flat)
+        )
+
+    def _met(self, m: _Meeting) -> Statements:
+        """What all columns of a row give, in each thread that has some of them."""
+        combine, array = m.part.combine, self.met[m.dtype]
+
+        def give(thread: Value) -> Statements:
+            made: list[Statement] = [*self._joined_leaves(m, thread)]
+            for number in range(ROWS):
+                made += self._vector(partial(self._given, m, thread, number))
+            return tuple(made)
+
+        def take(thread: Value) -> Statements:
+            made: list[Statement] = []
+            for number in range(ROWS):
+                start = multiply(self._place(thread, number)[0], ACROSS)
+                lanes = [get(array, m.dtype, add(start, k)) for k in range(ACROSS)]
+                while len(lanes) > 1:
+                    half = len(lanes) // 2
+                    lanes = [joined(combine, lanes[k], lanes[k + half]) for k in range(half)]
+                made.append(Assign(self.own[number][m.part.targets[0]], lanes[0]))
+            return tuple(made)
+
+        return self._threads(give), self._threads(take)
+
+    def _given(self, m: _Meeting, thread: Value, number: int, lane: Value) -> Statements:
+        """Running values of one row go where all threads see them."""
+        row, first = self._place(thread, number)
+        now = [get(r, m.dtype) for r in m.held[number]]
+        x = now[0] if len(now) == 1 else joined(m.part.combine, *now)
+        return (Assign(self.met[m.dtype], x, add(multiply(row, ACROSS), add(first, lane))),)
+
+    def _joined_leaves(self, m: _Meeting, thread: Value) -> Statements:
+        """The leaves of a tree that are left, the latest and smallest ones first."""
+        if not m.is_tree(self.trees):
+            return ()
+        leaves = -(-self.columns // BLOCK)
+        levels = [integer(k) for k in range(self.levels) if leaves >> k & 1]
+        return tuple(
+            s for k in levels for s in self._vector(partial(self._from_tree, m, k, thread))
+        )
+
+    # -- results ---------------------------------------------------------------------------
+
+    def _of_rows(self, statement: Statement, thread: Value) -> Statements:
+        """A statement of a row, for each of a thread's."""
+        made: list[Statement] = []
+        for number in range(ROWS):
+            where = {**self.where, self.weave.row[0]: self._row(self._place(thread, number)[0])}
+            made += rename_locals(substitute((statement,), where), self.own[number])
+        return tuple(made)
+
+    def _finish(self, thread: Value) -> Statements:
+        """The results of a thread that there are."""
+        outer = self.weave.outer
+        wide = self._in_lanes(assigned_locals(outer.epilogue))
+        made: list[Statement] = []
+        for number in range(ROWS):
+            inner: list[Statement] = []
+            for k in range(size_of(outer.column[1]) // 8):
+                inner += self._vector(partial(self._result, thread, number, k, wide))
+            row = add(self.first, self._place(thread, number)[0])
+            made.append(When(less(row, size_of(self.weave.row[1])), tuple(inner)))
+        return tuple(made)
+
+    def _result(
+        self, thread: Value, number: int, k: int, wide: dict[int, int], lane: Value
+    ) -> Statements:
+        outer, (row, column) = self.weave.outer, self._place(thread, number, k)
+        total = get(self.mixed[number][k], self._dtype(self.mixed[number][k]))
+        where = {
+            **self.where,
+            self.weave.row[0]: add(self.first, row),
+            outer.column[0]: add(column, lane),
+            get(outer.target, total.dtype): total,
+        }
+        return rename_locals(substitute(outer.epilogue, where), {**self.own[number], **wide})
+
+
+def _in_tree(number: int, level: Value, thread: Value, lane: Value) -> Value:
+    """Where a level of the tree holds a thread's running sums of a number."""
+    place = add(multiply(add(multiply(level, 2 * ROWS), number), THREADS), thread)
+    return add(multiply(place, PAIR), lane)
+
+
+def _held(inside: Value | None, x: Value, other: Value) -> Value:
+    """A value, or another one outside."""
+    return x if inside is None else value("select", (inside, x, other), x.dtype)
