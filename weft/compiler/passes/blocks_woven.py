@@ -355,18 +355,19 @@ class _Block:
             x = _held(inside, m.part.values[0], identity_of(m.part.combine, m.dtype))
             found.append(Assign(held, joined(m.part.combine, get(held, m.dtype), x)))
         if run.is_last:
-            found.append(self._weighed(row, column, lane, inside))
+            weight = get(weave.weight, self._dtype(weave.weight))
+            x = _held(inside, weight, const(0, weight.dtype))
+            found.append(self._weighed(thread, number, k, lane, x))
         return rename_locals(substitute(tuple(found), where), {**self.own[number], **run.wide})
 
-    def _weighed(self, row: Value, column: Value, lane: Value, inside: Value | None) -> Assign:
+    def _weighed(self, thread: Value, number: int, k: int, lane: Value, x: Value) -> Assign:
         """A weight goes to shared memory."""
-        weight = get(self.weave.weight, self._dtype(self.weave.weight))
-        x = _held(inside, weight, const(0, weight.dtype))
+        row, column = self._place(thread, number)
         if self.together:
-            place = swirled(row, column, True, ROW * SIDE)
+            place = swirled(row, integer(8 * k), True, ROW * SIDE)
         else:
-            place = add(multiply(row, self.pitch), column)
-        return Assign(self.weights, x, add(place, lane))
+            place = add(multiply(row, self.pitch), 8 * k)
+        return Assign(self.weights, x, add(add(place, column), lane))
 
     def _row(self, row: Value) -> Value:
         """A row of the block, or the last there is."""
