@@ -85,7 +85,8 @@ def blocks(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     if not _is_row(body):
         made = tiled(kernel, limits) if isinstance(body[0], Reduce) else ()
         if made:
-            return (made[0], *(k for rest in made[1:] for k in blocks(rest, limits)))
+            ready = ((k,) if "blocks" in k.notes else blocks(k, limits) for k in made)
+            return tuple(k for each in ready for k in each)
         squares = turned(kernel, nest, body, limits)
         return (squares or _Elements(kernel, nest, limits).kernel(),)
     rows = prod(extent for _, extent in nest)

@@ -30,8 +30,10 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.passes.blocks_hidden import Rests, shown
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
-from weft.compiler.passes.contract_match import Axis, Product
+from weft.compiler.passes.contract_frame import ceiling
+from weft.compiler.passes.contract_match import Axis, Product, changed
 from weft.compiler.passes.cooperate import Team
 from weft.compiler.passes.items import Limits, Tile, less, placed
 from weft.compiler.polynomial import add, divide, multiply, remainder, smaller, subtract
@@ -70,6 +72,7 @@ class Tiled:
         tile: Tile,
         limits: Limits,
         piece: Value | None = None,
+        rests: Rests | None = None,
     ) -> None:
         self.scope, self.tile = scope, tile
         self.dtype = product.dtype
@@ -79,12 +82,14 @@ class Tiled:
         self.wide = -(-size_of(product.column[1]) // tile.columns)
         batch = [(v, size_of(extent)) for v, extent in product.batch]
         self.blocks = self.high * self.wide * prod(extent for _, extent in batch)
-        where = placed(batch, divide(self.group, self.high * self.wide))
+        self.where = where = placed(batch, divide(self.group, self.high * self.wide))
         self.product = product = _moved(product, where)
         self.piece = None if piece is None else where[piece]  # the only one that a block takes
         self.row = multiply(remainder(divide(self.group, self.wide), self.high), tile.rows)
         self.column = multiply(remainder(self.group, self.wide), tile.columns)
         self.slabs = -(-size_of(product.depth[1]) // tile.depth)
+        corner = self.row, self.column
+        self.shown = shown(product, tile, self.slabs, corner, rests, where)
         self.most = min(limits.lanes, VECTOR // self.dtype.itemsize)
         lanes = self.widest()
         self.lanes = lanes if size_of(product.column[1]) % lanes == 0 else 1
@@ -134,16 +139,16 @@ class Tiled:
 
     def kernel(self) -> Kernel:
         """All of it."""
-        first, steps = ZERO, PIECE // self.tile.depth
+        first, steps, main = ZERO, PIECE // self.tile.depth, list[Statement]()
         if self.is_joined:
             piece = self.scope.variable("piece")
-            inner = (self._loop(multiply(piece, steps)), self.threads(self._joined))
-            main = Loop(piece, ZERO, integer(-(-self.slabs // steps)), inner)
+            inner = (*self._loop(multiply(piece, steps)), self.threads(self._joined))
+            main.append(Loop(piece, ZERO, integer(-(-self.slabs // steps)), inner))
         else:
             first = ZERO if self.piece is None else multiply(self.piece, steps)
-            main = self._loop(first)
-        begin = self.threads(partial(self._begin, first, self._stop(first)))
-        body = (begin, main, self.threads(self._finish))
+            main += self._loop(first)
+        begin = self.threads(partial(self._begin, *self._run(first)))
+        body = (begin, *main, self.threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
         threads, both = self.tile.threads, together(self.tile)
         notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": both}
@@ -156,24 +161,37 @@ class Tiled:
         """What every thread does."""
         return self.team.each("item", self.tile.threads, body)
 
-    def _loop(self, first: Value) -> Loop:
-        """All slabs, or those of the piece whose first one is given."""
-        slab, stop = self.scope.variable("slab"), self._stop(first)
+    def _loop(self, first: Value) -> Statements:
+        """All slabs, or those of the piece whose first one is given, and the rests of hidden ones.
+
+        Threads have left those before alone.
+        """
+        slab, last = self.scope.variable("slab"), add(first, self._count(first))
+        begin, end = self.shown.part(first, last)
+        _, stop = self._run(first)
 
         def step(thread: Value) -> Statements:
-            return self.step(thread, add(first, slab), stop)
+            return self.step(thread, add(begin, slab), stop)
 
-        return Loop(slab, ZERO, self._count(first), (self.threads(step),))
+        made: list[Statement] = []
+        if self.shown.begins:
+            made.append(self.threads(partial(self._rested, first, begin)))
+        made.append(Loop(slab, ZERO, subtract(end, begin), (self.threads(step),)))
+        if self.shown.stops:
+            made.append(self.threads(partial(self._rested, end, last)))
+        return tuple(made)
+
+    def _run(self, first: Value) -> tuple[Value, Value]:
+        """Where the slabs begin and end that a block takes, one after another."""
+        if self.is_joined:
+            return self.shown.part(ZERO, integer(self.slabs))
+        return self.shown.part(first, add(first, self._count(first)))
 
     def _count(self, first: Value) -> Value:
         """Slabs from the first one of a piece on."""
         if self.is_joined or self.piece is not None:
             return smaller(subtract(integer(self.slabs), first), PIECE // self.tile.depth)
         return integer(self.slabs)
-
-    def _stop(self, first: Value) -> Value:
-        """Where the slabs end that a block takes."""
-        return integer(self.slabs) if self.piece is None else add(first, self._count(first))
 
     def _begin(self, first: Value, stop: Value, thread: Value) -> Statements:
         """The first slab, and sums that are 0."""
@@ -196,7 +214,8 @@ class Tiled:
     def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """What is there before the first step: its slab."""
         sides, side = (self.left, self.right), remainder(slab, self.stages)
-        return tuple(s for x in sides for s in (*x.taken(thread, slab), *x.put(thread, side)))
+        made = tuple(s for x in sides for s in (*x.taken(thread, slab), *x.put(thread, side)))
+        return (When(value("less", (slab, stop), BOOL), made),) if self.shown.varies else made
 
     def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """The products of one slab, while the next one is read."""
@@ -256,6 +275,40 @@ class Tiled:
 
         return self._vector(join)
 
+    def _rested(self, first: Value, last: Value, thread: Value) -> Statements:
+        """Add the rests of slabs from a first to a last one that are hidden."""
+        rests, made = self.shown.rests, list[Statement]()
+        assert rests is not None
+        rows, columns = self.places(thread)
+        step, unit = rests.unit // self.tile.depth, self.scope.variable("unit")
+        units = ceiling(first, step), ceiling(last, step)
+        lanes = self.lanes if rests.is_left else 1
+        start, places = (self.column, columns) if rests.is_left else (self.row, rows)
+        held = [smaller(add(start, x), size_of(rests.axis[1]) - lanes) for x in places]
+        sums = [self.scope.local("rest", self.dtype, lanes) for _ in held]
+        vector = self._vector if rests.is_left else lambda body: body(ZERO)
+
+        def taken(lane: Value) -> Statements:
+            found = (rests.at(unit, add(place, lane), self.where) for place in held)
+            both = ((get(s, self.dtype), x) for s, x in zip(sums, found, strict=True))
+            return tuple(
+                Assign(s, value("add", pair, self.dtype)) for s, pair in zip(sums, both, strict=True)
+            )
+
+        def added(_: Value) -> Statements:
+            made: list[Statement] = []
+            for i, registers in enumerate(self.sums):
+                for j, register in enumerate(registers):
+                    rest = get(sums[j if rests.is_left else i], self.dtype)
+                    total = value("add", (get(register, self.dtype), rest), self.dtype)
+                    made.append(Assign(register, total))
+            return tuple(made)
+
+        nothing = identity_of("add", self.dtype)
+        made += vector(lambda _: tuple(Assign(s, nothing) for s in sums))
+        made.append(Loop(unit, *units, vector(taken)))
+        return (*made, *self._vector(added))
+
     # -- results ---------------------------------------------------------------------------
 
     def _finish(self, thread: Value) -> Statements:
@@ -303,4 +356,5 @@ def _moved(product: Product, where: dict[Value, Value]) -> Product:
         left=substitute_value(product.left, where),
         right=substitute_value(product.right, where),
         epilogue=substitute(product.epilogue, where),
+        masks=changed(product.masks, lambda x: substitute_value(x, where)),
     )

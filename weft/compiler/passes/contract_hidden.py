@@ -166,6 +166,23 @@ def _least(gap: Polynomial, box: Box) -> Value | None:
     return None if any(hides(least, v) for v in box) else least
 
 
+def ends(condition: Value, point: Value, box: Box) -> tuple[list[Value], list[Value]]:
+    """From where on, and up to where, a condition may hold at a variable's points in a box.
+
+    At points before one of the first or from one of the second on it holds nowhere.
+    """
+    lows: list[Value] = []
+    highs: list[Value] = []
+    for each in compared(condition):
+        gap, bound = _gap(each)
+        step, least = number(coefficient(gap, point)), _least(without(gap, (point,)), box)
+        if least is not None and step == 1:
+            highs.append(subtract(integer(bound + 1), least))
+        if least is not None and step == -1:
+            lows.append(subtract(least, bound))
+    return lows, highs
+
+
 def box_of(*spans: tuple[Axis, Span]) -> Box:
     """A box of axes, each with its part."""
     last = ((a[0], s.start, subtract(add(s.start, s.count), 1)) for a, s in spans)
@@ -234,15 +251,11 @@ class Hidden:
         found, (name, _) = depth.count, self.frame.product.depth
         if self.left is None:
             return found
-        box = box_of((self.frame.product.row, rows))
-        for each in compared(self.left.condition):
-            gap, bound = _gap(each)
-            least = _least(without(gap, (name,)), box)
-            if least is None or number(coefficient(gap, name)) != 1:
-                continue
-            shown = subtract(integer(bound + 1), add(least, depth.start))
+        _, highs = ends(self.left.condition, name, box_of((self.frame.product.row, rows)))
+        for high in highs:
+            shown = subtract(high, depth.start)
             shown = larger(multiply(ceiling(shown, TURNS), TURNS), 0)
-            found = smaller(found, _chosen(is_held(least), shown, depth.count))
+            found = smaller(found, _chosen(is_held(high), shown, depth.count))
         return _chosen(none, ZERO, _chosen(self.left.hides_by_zero, found, depth.count))
 
     def no_products_of_some(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
