@@ -17,6 +17,7 @@ from weft.compiler.cost import operations
 from weft.compiler.fuse import Fusion, Group
 from weft.compiler.loops import INDEX, Kernel, Statement, Store, Value, const, load
 from weft.compiler.lower import Lowered
+from weft.compiler.masks import behind_masks
 from weft.compiler.order.gpu import lower_order_gpu
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
@@ -151,7 +152,7 @@ def plan(trace: Trace, limits: Limits, admit: Admit = _as_it_is) -> GpuProgram:
 
     Captures are constants. `admit` gives a kernel that the GPU can have, or raises what it lacks.
     """
-    others: dict[OutputRefs, str] = {}
+    trace, others = behind_masks(trace), dict[OutputRefs, str]()
     while True:
         try:
             return _Planner(trace, limits, others, admit).program()

@@ -156,7 +156,8 @@ def with_rests(
 
 def _hides(mask: Masked, product: Product, own: Axis) -> bool:
     """Whether a factor is 0, and not another number, in whole slabs that can be told from it."""
-    if mask.hidden.op != "const" or literal(mask.hidden) != 0 or product.is_paired:
+    number = mask.hidden.args[0] if mask.hidden.op == "cast" else mask.hidden
+    if number.op != "const" or literal(number) != 0 or product.is_paired:
         return False
     lows, highs = ends(mask.condition, product.depth[0], {own[0]: (ZERO, ZERO)})
     return bool(lows or highs) and all(is_held(x) is True for x in (*lows, *highs))

@@ -28,7 +28,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either
-from weft.compiler.passes.contract_match import Axis, Product, runs_along
+from weft.compiler.passes.contract_match import Axis, Product, masked, runs_along
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
     Polynomial,
@@ -81,11 +81,13 @@ def masks(product: Product) -> tuple[Masked | None, Masked | None]:
 
 
 def _masked(product: Product, factor: Value) -> Masked | None:
+    factor = masked(factor)
     if factor.op != "select" or factor.dtype.kind != "f":
         return None
     condition, shown, hidden = factor.args
     axes = {v for v, _ in (product.row, product.column, product.depth, *product.batch)}
-    if any(hides(hidden, v) for v in axes) or hidden.op not in ("load", "const"):
+    number = hidden.args[0] if hidden.op == "cast" else hidden
+    if any(hides(hidden, v) for v in axes) or number.op not in ("load", "const"):
         return None
     return Masked(condition, shown, hidden) if compared(condition) else None
 
