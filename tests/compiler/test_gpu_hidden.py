@@ -12,10 +12,11 @@ import weft as wf
 from tests.compiler.gpu_results import different, on_cpu
 from tests.compiler.test_gpu_products import run
 from weft.compiler import gpu_code
-from weft.compiler.loops import Kernel, Loop, Reduce, every
+from weft.compiler.loops import Fetch, Kernel, Loop, Squares, Statement, Value, every, literal
 from weft.compiler.passes import blocks_hidden, blocks_product
-from weft.compiler.passes.items import Limits, Tile
+from weft.compiler.passes.items import GROUPS, Limits, Tile
 from weft.compiler.verify import verify
+from weft.core.common.dtypes import bfloat16
 from weft.core.tensor.tracing import trace
 from weft.testing.emulated_gpu import use_emulated_gpu
 from weft.testing.gpu_programs import planned
@@ -24,7 +25,11 @@ SMALL = Limits(tiles=(Tile(8, 8, 4, 4, 8),))
 WIDE = Limits(tiles=(Tile(8, 16, 4, 8, 4),))
 TALL = Limits(tiles=(Tile(32, 8, 4, 4, 8),), lanes=1)
 DOUBLES = Limits(tiles=(), doubles=(Tile(16, 16, 1, 4, 8),))
+TWO = Limits(tiles=(), squares=(Tile(16, 16, 2, 4, 32),), room=1 << 13)  # slabs at a time,
+MORE = Limits(tiles=(), squares=(Tile(16, 32, 2, 4, 32),))  # or three and more
+GROUPED = Limits(tiles=(), groups=GROUPS, room=227 * 1024)
 LIMITS = {"small": SMALL, "wide": WIDE, "tall": TALL}
+NARROW = {"two": TWO, "more": MORE, "groups": GROUPED}
 
 
 def earlier(row: Any, column: Any) -> Any:
@@ -54,22 +59,26 @@ def hidden(mask: Any, x: Any, by: float = 0.0) -> Any:
     return wf.where(mask(rows[:, None], columns), x, by)
 
 
-def left(mask: Any) -> Any:
+def itself(x: Any) -> Any:
+    return x
+
+
+def left(mask: Any, made: Any = itself) -> Any:
     """The left factor is masked."""
-    return lambda a, b: hidden(mask, a) @ b
+    return lambda a, b: hidden(mask, made(a)) @ b
 
 
-def turned(mask: Any) -> Any:
+def turned(mask: Any, made: Any = itself) -> Any:
     """The same, which lies the other way."""
-    return lambda a, b: hidden(mask, a).mT @ b
+    return lambda a, b: hidden(mask, made(a)).mT @ b
 
 
-def right(mask: Any) -> Any:
+def right(mask: Any, made: Any = itself) -> Any:
     """The right factor is masked."""
-    return lambda a, b: a @ hidden(mask, b)
+    return lambda a, b: a @ hidden(mask, made(b))
 
 
-def sums(mask: Any) -> Any:
+def sums(mask: Any, made: Any = itself) -> Any:
     """Sums are."""
     return lambda a, b: hidden(mask, a @ b, -wf.inf)
 
@@ -118,10 +127,44 @@ def agree(function, arrays, limits: Limits) -> None:
         assert different(x, np.asarray(y)) == 0
 
 
-def has_bounds(kernel: Kernel) -> bool:
-    """Whether slabs of a kernel's blocks are not all of them."""
-    loops = [s for s in every(kernel.body) if isinstance(s, Loop) and s.variable.data == "slab"]
-    return any(s.stop.op != "const" for s in loops)
+OPS = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "floordiv": lambda x, y: x // y,
+    "rem": lambda x, y: x % y,
+    "min": min,
+    "max": max,
+    "less": lambda x, y: x < y,
+    "less_equal": lambda x, y: x <= y,
+    "bit_or": lambda x, y: x or y,
+    "bit_and": lambda x, y: x and y,
+    "select": lambda c, x, y: x if c else y,
+}
+
+
+def turns(statements: Any, known: dict[Value, int] | None = None) -> int:
+    """How often the loops over slabs of a kernel turn, in all of its blocks."""
+
+    def number(x: Value) -> int:
+        if x.op == "const":
+            return int(literal(x))
+        return known[x] if x in known else OPS[x.op](*map(number, x.args))
+
+    known, found = known or {}, 0
+    for s in statements:
+        if isinstance(s, Loop) and s.variable.data == "slab":
+            assert number(s.start) == 0 and number(s.stop) >= 0
+            found += number(s.stop)
+        elif isinstance(s, Loop) and s.variable.data in ("group", "piece"):
+            for at in range(number(s.start), number(s.stop)):
+                found += turns(s.body, {**known, s.variable: at})
+    return found
+
+
+def share(kernel: Kernel, slabs: int) -> float:
+    """The slabs that blocks take of all of them."""
+    return turns(verify(kernel, scheduled=True).body) / (kernel.notes["blocks"] * slabs)
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -134,10 +177,74 @@ def test_masked_products_keep_every_bit(kind, mask, limits, size):
     agree(kind(mask), [with_special(a), with_special(b)], LIMITS[limits])
 
 
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("kind", [left, turned, right, sums])
-def test_loops_over_slabs_begin_and_end_where_masks_do(kind, mask):
-    graph = trace(kind(mask), *map(wf.asarray, operands((64, 64), (64, 64))))
+@pytest.mark.parametrize(("mask", "most"), [(earlier, 0.57), (later, 0.68), (window, 0.52)])
+def test_blocks_take_no_more_slabs_than_masks_show(kind, mask, most):
+    graph = trace(kind(mask), *map(wf.asarray, operands((2, 64, 64), (2, 64, 64))))
     kernels = planned(graph, SMALL).kernels
     assert len(kernels) == (1 if kind is sums else 2)
-    assert has_bounds(verify(kernels[-1], scheduled=True))
+    assert 0.3 < share(kernels[-1], 8) < most
+
+
+def test_blocks_take_no_slabs_where_nothing_is_shown():
+    for kind in (left, turned, right, sums):
+        graph = trace(kind(nothing), *map(wf.asarray, operands((64, 64), (64, 64))))
+        assert share(planned(graph, SMALL).kernels[-1], 8) < 0.1
+
+
+LONG = [earlier, later, lambda row, column: (row >= column) & (row < column + 200)]
+
+
+@pytest.mark.parametrize("kind", [left, turned, right])
+@pytest.mark.parametrize("mask", LONG, ids=["earlier", "later", "window"])
+@pytest.mark.parametrize("busy", [True, False], ids=["joined", "parted"])
+def test_pieces_of_long_sums_keep_every_bit(monkeypatch, kind, mask, busy):
+    monkeypatch.setattr(blocks_product, "THREADS", 0 if busy else 1 << 20)
+    sizes = ((9, 600), (600, 600)) if kind is right else ((600, 600), (600, 9))
+    a, b = operands(*sizes)
+    graph = trace(kind(mask), *map(wf.asarray, (a, b)))
+    assert len(planned(graph, SMALL).kernels) == (2 if busy else 3)
+    agree(kind(mask), [a, b], SMALL)
+    agree(kind(mask), [with_special(a), with_special(b)], SMALL)
+
+
+@pytest.mark.parametrize("limits", [SMALL, DOUBLES], ids=["threads", "squares"])
+@pytest.mark.parametrize("kind", [left, turned, right, sums])
+@pytest.mark.parametrize("size", [64, 300])
+def test_float64_keeps_every_bit(kind, limits, size):
+    a, b = operands((size, size), (size, size), dtype=np.float64)
+    agree(kind(window), [a, b], limits)
+    agree(kind(earlier), [with_special(a), with_special(b)], limits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [left, turned, right, sums])
+@pytest.mark.parametrize("size", [24, 27])
+def test_threads_may_run_in_any_order(kind, size):
+    arrays = [with_special(x) for x in operands((size, size), (size, size))]
+    graph = trace(kind(window), *map(wf.asarray, arrays))
+    program, (expected,) = planned(graph, SMALL), on_cpu(graph, arrays)
+    for backward in (False, True):
+        (found,) = run(program, arrays, backward)
+        assert different(found, expected) == 0
+
+
+@pytest.mark.parametrize("limits", NARROW)
+@pytest.mark.parametrize("kind", [left, turned, right, sums])
+@pytest.mark.parametrize("mask", [earlier, window])
+def test_squares_leave_out_the_same(monkeypatch, kind, mask, limits):
+    size = 328 if limits == "groups" else 120
+    given = [x.astype(bfloat16) for x in operands((2, size, size), (2, size, size))]
+    function = kind(mask, wf.exp)  # which is stored, as weights of attention are
+    for arrays in (given, [with_special(x) for x in given]):
+        (found,) = on_gpu(function, arrays, NARROW[limits])
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks_hidden, "WORTH", 1 << 60)
+            patch.setattr(blocks_hidden, "mask_of_sums", lambda product: None)
+            (expected,) = on_gpu(function, arrays, NARROW[limits])
+        assert different(found, expected) == 0
+        assert not np.isnan(found.astype(np.float32)).all()
+    kernels = planned(trace(function, *map(wf.asarray, given)), NARROW[limits]).kernels
+    product = next(k for k in kernels if any(isinstance(s, Squares) for s in every(k.body)))
+    depth = 64 if limits == "groups" else 32
+    assert share(product, -(-size // depth)) < 0.8

@@ -258,7 +258,11 @@ def mask_later(calls: Calls, call: Call) -> Ref | None:
         ref, others = call.inputs[1], call.inputs[:1]
     mask = calls.made_by(ref, "where")
     factors = [calls.number(other) for other in others]
-    if mask is None or mask.types[0].shape != call.kind.shape or not _is_of_positions(mask.inputs[0]):
+    if (
+        mask is None
+        or mask.types[0].shape != call.kind.shape
+        or not _is_of_positions(mask.inputs[0])
+    ):
         return None
     number = calls.number(mask.inputs[2])
     if number is None or not _gives_zero(call, number, factors):

@@ -20,11 +20,8 @@ from weft.compiler.loops import (
     Buffer,
     Kernel,
     Loop,
-    Part,
-    Reduce,
     Store,
     Value,
-    get,
     identity_of,
     integer,
     literal,
@@ -63,6 +60,7 @@ class Rests:
     place: Value  # where a rest lies
     buffer: int
     dtype: DType
+    grows: bool  # whether later rows, or columns, are shown more
 
     def at(self, unit: Value, place: Value, where: Mapping[Value, Value]) -> Value:
         """The rest of a unit at a row or a column; `where` has the variables of batches."""
@@ -142,11 +140,11 @@ def with_rests(
     nest = [axis for axis in product.batch if hides(factor, axis[0])]
     nest += [(part, units), other]
     place = reduce(lambda at, axis: add(multiply(at, axis[1]), axis[0]), nest, ZERO)
-    rests = Rests(
-        mask, is_left, unit, other, part, place, len(kernel.buffers), product.dtype
-    )
+    lows, _ = ends(mask.condition, product.depth[0], {own[0]: (ZERO, ZERO)})
+    number = len(kernel.buffers)
+    rests = Rests(mask, is_left, unit, other, part, place, number, product.dtype, not lows)
     scratch = ((product.dtype, prod(size_of(extent) for _, extent in nest)),)
-    body: Statements = _sums(scope, product, factor, rests)
+    body: Statements = _sums(product, factor, rests)
     for variable, extent in reversed(nest):
         body = (Loop(variable, ZERO, extent, body),)
     buffers = (*kernel.buffers, Buffer("rests", product.dtype, "write"))
@@ -163,18 +161,20 @@ def _hides(mask: Masked, product: Product, own: Axis) -> bool:
     return bool(lows or highs) and all(is_held(x) is True for x in (*lows, *highs))
 
 
-def _sums(scope: Scope, product: Product, factor: Value, rests: Rests) -> Statements:
-    """The rest of a unit: a sum that begins with -0.0."""
-    point, length = scope.variable("point"), size_of(product.depth[1])
-    depth = add(multiply(rests.part, rests.unit), point)
-    held = depth if length % rests.unit == 0 else smaller(depth, length - 1)
-    other = substitute_value(factor, {product.depth[0]: held})
-    x = value("mul", (rests.mask.hidden, other), rests.dtype)
-    if held is not depth:
-        x = value("select", (less(depth, length), x, identity_of("add", x.dtype)), x.dtype)
-    part = Part((product.target,), "add", (x,))
-    total = get(product.target, rests.dtype)
-    return (
-        Reduce(((point, integer(rests.unit)),), 1, (part,)),
-        Store(rests.buffer, rests.place, total),
-    )
+def _sums(product: Product, factor: Value, rests: Rests) -> Statements:
+    """The rest of a unit: all of it at once, so that no thread waits for one number after another.
+
+    A sum of ±0 and NaN is the same in any order.
+    """
+    first, length = multiply(rests.part, rests.unit), size_of(product.depth[1])
+    found: list[Value] = []
+    for k in range(rests.unit):
+        depth = add(first, k)
+        held = depth if length % rests.unit == 0 else smaller(depth, length - 1)
+        other = substitute_value(factor, {product.depth[0]: held})
+        x = value("mul", (rests.mask.hidden, other), rests.dtype)
+        if held is not depth:
+            x = value("select", (less(depth, length), x, identity_of("add", x.dtype)), x.dtype)
+        found.append(x)
+    total = reduce(lambda x, y: value("add", (x, y), rests.dtype), found)
+    return (Store(rests.buffer, rests.place, total),)

@@ -49,6 +49,7 @@ from weft.compiler.rebuild import (
 REGISTERS = 128  # of a thread: others then fit on a multiprocessor, which hide what it waits for
 MULTIPROCESSOR = 1 << 16  # registers that it has
 STATIC = 48 * 1024  # bytes that a kernel's code may have threads share; more are given at its start
+BESIDE = 4  # rests that are read together: none waits for another
 HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet few banks
 
 
@@ -81,12 +82,13 @@ class Tiled:
         self.high = -(-size_of(product.row[1]) // tile.rows)
         self.wide = -(-size_of(product.column[1]) // tile.columns)
         batch = [(v, size_of(extent)) for v, extent in product.batch]
-        self.blocks = self.high * self.wide * prod(extent for _, extent in batch)
-        self.where = where = placed(batch, divide(self.group, self.high * self.wide))
+        self.batches = prod(extent for _, extent in batch)
+        self.blocks = self.high * self.wide * self.batches
+        at_row, at_column, at_batch = self._place(rests)
+        self.where = where = placed(batch, at_batch)
         self.product = product = _moved(product, where)
         self.piece = None if piece is None else where[piece]  # the only one that a block takes
-        self.row = multiply(remainder(divide(self.group, self.wide), self.high), tile.rows)
-        self.column = multiply(remainder(self.group, self.wide), tile.columns)
+        self.row, self.column = multiply(at_row, tile.rows), multiply(at_column, tile.columns)
         self.slabs = -(-size_of(product.depth[1]) // tile.depth)
         corner = self.row, self.column
         self.shown = shown(product, tile, self.slabs, corner, rests, where)
@@ -103,6 +105,21 @@ class Tiled:
         self.sums = self._registers("sum")
         self.is_joined = self.in_pieces and piece is None
         self.totals = self._registers("total") if self.is_joined else self.sums
+
+    def _place(self, rests: Rests | None) -> tuple[Value, Value, Value]:
+        """A block's place down and across the tiles of a batch, and the batch.
+
+        Those that a mask shows most to come first: others then fill what time they leave.
+        """
+        high, wide, group = self.high, self.wide, self.group
+        if rests is None:
+            batch = divide(group, high * wide)
+            return remainder(divide(group, wide), high), remainder(group, wide), batch
+        own, other = (high, wide) if rests.is_left else (wide, high)
+        first = divide(group, other * self.batches)
+        first = subtract(integer(own - 1), first) if rests.grows else first
+        second, batch = remainder(group, other), remainder(divide(group, other), self.batches)
+        return (first, second, batch) if rests.is_left else (second, first, batch)
 
     @property
     def in_pieces(self) -> bool:
@@ -280,20 +297,25 @@ class Tiled:
         rests, made = self.shown.rests, list[Statement]()
         assert rests is not None
         rows, columns = self.places(thread)
-        step, unit = rests.unit // self.tile.depth, self.scope.variable("unit")
-        units = ceiling(first, step), ceiling(last, step)
+        step, turn = rests.unit // self.tile.depth, self.scope.variable("turn")
+        start, stop = ceiling(first, step), ceiling(last, step)
         lanes = self.lanes if rests.is_left else 1
-        start, places = (self.column, columns) if rests.is_left else (self.row, rows)
-        held = [smaller(add(start, x), size_of(rests.axis[1]) - lanes) for x in places]
+        corner, places = (self.column, columns) if rests.is_left else (self.row, rows)
+        held = [smaller(add(corner, x), size_of(rests.axis[1]) - lanes) for x in places]
         sums = [self.scope.local("rest", self.dtype, lanes) for _ in held]
         vector = self._vector if rests.is_left else lambda body: body(ZERO)
+        nothing = identity_of("add", self.dtype)
 
         def taken(lane: Value) -> Statements:
-            found = (rests.at(unit, add(place, lane), self.where) for place in held)
-            both = ((get(s, self.dtype), x) for s, x in zip(sums, found, strict=True))
-            return tuple(
-                Assign(s, value("add", pair, self.dtype)) for s, pair in zip(sums, both, strict=True)
-            )
+            made: list[Statement] = []
+            for k in range(BESIDE):
+                here = add(add(start, multiply(turn, BESIDE)), k)
+                inside = value("less", (here, stop), BOOL)
+                for s, place in zip(sums, held, strict=True):
+                    x = rests.at(smaller(here, subtract(stop, 1)), add(place, lane), self.where)
+                    x = value("select", (inside, x, nothing), self.dtype)
+                    made.append(Assign(s, value("add", (get(s, self.dtype), x), self.dtype)))
+            return tuple(made)
 
         def added(_: Value) -> Statements:
             made: list[Statement] = []
@@ -304,9 +326,8 @@ class Tiled:
                     made.append(Assign(register, total))
             return tuple(made)
 
-        nothing = identity_of("add", self.dtype)
         made += vector(lambda _: tuple(Assign(s, nothing) for s in sums))
-        made.append(Loop(unit, *units, vector(taken)))
+        made.append(Loop(turn, ZERO, ceiling(subtract(stop, start), BESIDE), vector(taken)))
         return (*made, *self._vector(added))
 
     # -- results ---------------------------------------------------------------------------
