@@ -12,7 +12,7 @@ import weft as wf
 from tests.compiler.gpu_results import different, on_cpu
 from tests.compiler.test_gpu_products import run
 from weft.compiler import gpu_code
-from weft.compiler.loops import Fetch, Kernel, Loop, Squares, Statement, Value, every, literal
+from weft.compiler.loops import Kernel, Loop, Squares, Value, every, literal
 from weft.compiler.passes import blocks_hidden, blocks_product
 from weft.compiler.passes.items import GROUPS, Limits, Tile
 from weft.compiler.verify import verify
