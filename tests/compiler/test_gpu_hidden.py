@@ -248,3 +248,48 @@ def test_squares_leave_out_the_same(monkeypatch, kind, mask, limits):
     product = next(k for k in kernels if any(isinstance(s, Squares) for s in every(k.body)))
     depth = 64 if limits == "groups" else 32
     assert share(product, -(-size // depth)) < 0.8
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return wf.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def gradients(q: Any, k: Any, v: Any) -> Any:
+    total = lambda *x: wf.sum(wf.sin(attention(*x).astype("float32")))  # noqa: E731
+    return wf.grad(total, argnums=(0, 1, 2))(q, k, v)
+
+
+def weighted(q: Any, k: Any, v: Any) -> Any:
+    """Attention to some earlier places, by weights that are stored."""
+    scores = hidden(window, q @ k.mT, -wf.inf)
+    return hidden(window, wf.exp(scores - wf.max(scores, axis=-1, keepdims=True))) @ v
+
+
+@pytest.mark.parametrize("function", [attention, gradients, weighted])
+@pytest.mark.parametrize("length", [64, 83])
+def test_attention_keeps_every_bit(function, length):
+    given = operands(*[(2, 2, length, 16)] * 3)
+    agree(function, given, SMALL)
+    agree(function, [*given[:2], with_special(given[2])], SMALL)
+    graph = trace(function, *map(wf.asarray, given))
+    products = [k for k in planned(graph, SMALL).kernels if turns(k.body)]
+    assert len(products) == (6 if function is gradients else 2)
+    for kernel in products:
+        slabs = 2 if turns(kernel.body) <= 2 * kernel.notes["blocks"] else -(-length // 8)
+        assert share(kernel, slabs) < 0.8
+
+
+@pytest.mark.parametrize("function", [attention, gradients])
+@pytest.mark.parametrize("limits", NARROW)
+def test_narrow_attention_leaves_out_the_same(monkeypatch, function, limits):
+    length = 200 if limits == "groups" else 75
+    given = [x.astype(bfloat16) for x in operands(*[(2, length, 24)] * 3)]
+    for arrays in (given, [*given[:2], with_special(given[2])]):
+        found = on_gpu(function, arrays, NARROW[limits])
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks_hidden, "WORTH", 1 << 60)
+            patch.setattr(blocks_hidden, "mask_of_sums", lambda product: None)
+            expected = on_gpu(function, arrays, NARROW[limits])
+        for x, y in zip(found, expected, strict=True):
+            assert different(x, y) == 0
+            assert arrays is not given or np.isfinite(x.astype(np.float32)).all()
