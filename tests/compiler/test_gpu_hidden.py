@@ -15,6 +15,7 @@ from weft.compiler import gpu_code
 from weft.compiler.loops import Kernel, Loop, Squares, Value, every, literal
 from weft.compiler.passes import blocks_hidden, blocks_product
 from weft.compiler.passes.items import GROUPS, Limits, Tile
+from weft.compiler.rebuild import values_of
 from weft.compiler.verify import verify
 from weft.core.common.dtypes import bfloat16
 from weft.core.tensor.tracing import trace
@@ -293,3 +294,12 @@ def test_narrow_attention_leaves_out_the_same(monkeypatch, function, limits):
         for x, y in zip(found, expected, strict=True):
             assert different(x, y) == 0
             assert arrays is not given or np.isfinite(x.astype(np.float32)).all()
+
+
+def test_rows_read_what_masks_show_of_scores():
+    given = operands(*[(64, 16)] * 3)
+    _, rows, *_ = planned(trace(attention, *map(wf.asarray, given)), SMALL).kernels
+    inside = values_of(rows.body)
+    read = [x for x in inside if x.op == "load" and x.data == 0]
+    assert rows.buffers[0].mode == "read" and len(read) >= 2
+    assert all(x.args[0].op == "select" for x in read)

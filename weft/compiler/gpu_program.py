@@ -174,6 +174,14 @@ def _why_not(node: OutputRefs, limits: Limits, admit: Admit) -> str:
     return next((step.why for step in made.steps if isinstance(step, Call)), "")
 
 
+class _Fusion(Fusion):
+    """Groups for a GPU, where blocks reduce rows: they need not read what a mask hides."""
+
+    def looks(self, group: Group) -> bool:
+        """Products, and reductions along rows."""
+        return super().looks(group) or bool(group.inner and not group.columns)
+
+
 class _NoKernels(Exception):
     """Calls of some groups cannot be kernels together, and why."""
 
@@ -199,7 +207,7 @@ class _Planner:
         kinds = {node: kind_of(node) for node in trace.nodes}
         few = [node for node, kind in kinds.items() if kind == "few"]
         kinds |= dict.fromkeys((*few, *others), "host")
-        self.fusion = Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
+        self.fusion = _Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
 
     def program(self) -> GpuProgram:
         """All of it."""

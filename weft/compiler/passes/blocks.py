@@ -30,6 +30,7 @@ from weft.compiler.loops import (
     integer,
 )
 from weft.compiler.passes.accumulate import dtypes_of
+from weft.compiler.passes.blocks_hidden import guarded
 from weft.compiler.passes.blocks_product import tiled
 from weft.compiler.passes.blocks_turned import turned
 from weft.compiler.passes.blocks_updates import updates
@@ -267,7 +268,7 @@ class _Rows:
         if isinstance(statement, Reduce):
             count = -(-_count(statement) // BLOCK)
             chunks = chunks_of(count, statement.parts, self.budget)
-            return Cooperation(self.team, statement, chunks).statements()
+            return Cooperation(self.team, guarded(statement), chunks).statements()
         if isinstance(statement, Loop):
             return self.run(statement)
         if isinstance(statement, Assign):

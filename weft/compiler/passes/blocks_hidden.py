@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import reduce as folded
 from math import prod
 
 from weft.compiler.loops import (
     INDEX,
     PIECE,
+    WRITTEN,
     Buffer,
     Kernel,
     Loop,
+    Reduce,
     Store,
     Value,
     identity_of,
@@ -42,7 +44,7 @@ from weft.compiler.passes.contract_match import Axis, Product
 from weft.compiler.passes.items import Tile, less
 from weft.compiler.passes.positions import is_held
 from weft.compiler.polynomial import add, divide, hides, larger, multiply, smaller
-from weft.compiler.rebuild import Scope, Statements, substitute_value
+from weft.compiler.rebuild import Scope, Statements, changer, revise, substitute_value
 from weft.core.common.types import DType
 
 WORTH = 1 << 28  # products for which leaving out some is worth a kernel before
@@ -139,7 +141,7 @@ def with_rests(
     units = integer(-(-size_of(product.depth[1]) // unit))
     nest = [axis for axis in product.batch if hides(factor, axis[0])]
     nest += [(part, units), other]
-    place = reduce(lambda at, axis: add(multiply(at, axis[1]), axis[0]), nest, ZERO)
+    place = folded(lambda at, axis: add(multiply(at, axis[1]), axis[0]), nest, ZERO)
     lows, _ = ends(mask.condition, product.depth[0], {own[0]: (ZERO, ZERO)})
     number = len(kernel.buffers)
     rests = Rests(mask, is_left, unit, other, part, place, number, product.dtype, not lows)
@@ -176,5 +178,26 @@ def _sums(product: Product, factor: Value, rests: Rests) -> Statements:
         if held is not depth:
             x = value("select", (less(depth, length), x, identity_of("add", x.dtype)), x.dtype)
         found.append(x)
-    total = reduce(lambda x, y: value("add", (x, y), rests.dtype), found)
+    total = folded(lambda x, y: value("add", (x, y), rests.dtype), found)
     return (Store(rests.buffer, rests.place, total),)
+
+
+def guarded(reduce: Reduce) -> Reduce:
+    """A reduction that reads the first of its points in the place of those that a mask hides.
+
+    Of elements that were stored under a mask those that it hides are known: so only what it shows
+    comes from memory.
+    """
+    first = {variable: ZERO for variable, _ in reduce.axes}
+
+    def change(x: Value) -> Value:
+        if x.op != "select" or x.data != WRITTEN or x.args[1].op != "load":
+            return x
+        condition, (index,), shown = x.args[0], x.args[1].args, x.args[1]
+        near = value("select", (condition, index, substitute_value(index, first)), INDEX)
+        found = load(shown.data, near, shown.dtype)
+        return value("select", (condition, found, x.args[2]), x.dtype)
+
+    (made,) = revise((reduce,), changer(change))
+    assert isinstance(made, Reduce)
+    return made
