@@ -47,7 +47,8 @@ from weft.compiler.polynomial import add, divide, hides, larger, multiply, small
 from weft.compiler.rebuild import Scope, Statements, changer, revise, substitute_value
 from weft.core.common.types import DType
 
-WORTH = 1 << 28  # products for which leaving out some is worth a kernel before
+WORTH = 1 << 29  # products for which leaving out some is worth a kernel before,
+QUICK = 8  # times as many if they are of narrow floats, which take less time
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class Shown:
     begins: bool = False  # whether some are hidden before,
     stops: bool = False  # and after
     varies: bool = True
+    unused: Value | None = None  # whether nobody uses the sums of the block,
+    mask: Value | None = None  # which this one hides then
 
     def part(self, first: Value, last: Value) -> tuple[Value, Value]:
         """Where slabs begin and end of those from a first to a last one."""
@@ -115,17 +118,18 @@ def shown(
         return Shown(low, high, rests, bool(lows), bool(highs))
     unused = False if seen is None else is_hidden(seen, box_of(rows, columns))
     if isinstance(unused, Value):
-        unused = value("select", (unused, ZERO, high), INDEX)
-        return Shown(low, unused)
+        end = value("select", (unused, ZERO, high), INDEX)
+        return Shown(low, end, unused=unused, mask=seen)
     return Shown(low, ZERO if unused else high, varies=unused)
 
 
 def with_rests(
-    kernel: Kernel, scope: Scope, product: Product, tile: Tile
+    kernel: Kernel, scope: Scope, product: Product, tile: Tile, quick: bool
 ) -> tuple[Kernel, Rests] | None:
     """A kernel that leaves rests in its last buffer, for a product that a mask hides much of."""
     axes = (*product.batch, product.row, product.column, product.depth)
-    if prod(size_of(extent) for _, extent in axes) < WORTH or mask_of_sums(product) is not None:
+    few = prod(size_of(extent) for _, extent in axes) < (QUICK * WORTH if quick else WORTH)
+    if few or mask_of_sums(product) is not None:
         return None
     left, right = masks(product)
     mask, is_left = (left, True) if left is not None else (right, False)

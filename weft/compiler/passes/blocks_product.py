@@ -61,20 +61,21 @@ def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     few = 2 * _blocks(product, tile) * tile.threads <= MULTIPROCESSORS * THREADS
     if few and product.is_pieced and pieces <= MOST_PIECES:
         return _parted(kernel, pieces, way, limits)
-    before, kernel, rests = _rested(kernel, scope, product, tile)
+    before, kernel, rests = _rested(kernel, scope, product, tile, way)
     scope.kernel = kernel
     made = way.write(scope, product, tile, limits, rests=rests).kernel()
     return (*before, _with_scratch(made, kernel))
 
 
 def _rested(
-    kernel: Kernel, scope: Scope, product: Product, tile: Tile
+    kernel: Kernel, scope: Scope, product: Product, tile: Tile, way: _Way
 ) -> tuple[tuple[Kernel, ...], Kernel, Rests | None]:
     """A kernel for rests of what a mask hides, the kernel that can read them, and where they lie.
 
     If nothing is to be left out, there is no such kernel.
     """
-    found = with_rests(kernel, scope, product, tile)
+    quick = way.write is not Tiled and product.dtype.itemsize == 4
+    found = with_rests(kernel, scope, product, tile, quick)
     if found is None:
         return (), kernel, None
     first, rests = found
@@ -88,10 +89,7 @@ def _with_scratch(made: Kernel, kernel: Kernel) -> Kernel:
 
 
 def _fits(product: Product) -> bool:
-    """Whether sums are of plain products of wide elements, and long enough.
-
-    Masks that factors were written under are not looked at: memory has what they show.
-    """
+    """Whether sums are of plain products of wide elements, and long enough."""
     if product.is_paired:
         return False
     axes = (*product.batch, product.row, product.column)
@@ -162,7 +160,7 @@ def _parted(kernel: Kernel, pieces: int, way: _Way, limits: Limits) -> tuple[Ker
     assert product is not None
     tile = way.chosen(product, pieces)
     assert tile is not None
-    before, kernel, rests = _rested(kernel, scope, product, tile)
+    before, kernel, rests = _rested(kernel, scope, product, tile, way)
     number, dtype, piece = len(kernel.buffers), product.dtype, scope.variable("piece")
     axes = [x for x in (*product.batch, product.row, product.column) if size_of(x[1]) > 1]
     place: Value = piece

@@ -32,7 +32,8 @@ from weft.compiler.loops import (
 from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.blocks_hidden import Rests, shown
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
-from weft.compiler.passes.contract_frame import ceiling
+from weft.compiler.passes.contract_frame import ceiling, when
+from weft.compiler.passes.contract_hidden import chosen
 from weft.compiler.passes.contract_match import Axis, Product, changed
 from weft.compiler.passes.cooperate import Team
 from weft.compiler.passes.items import Limits, Tile, less, placed
@@ -333,9 +334,17 @@ class Tiled:
     # -- results ---------------------------------------------------------------------------
 
     def _finish(self, thread: Value) -> Statements:
-        """The epilogue for all results of a thread that there are."""
+        """The epilogue for all results; without what a mask hides, if that is all of the tile."""
+        epilogue, unused = self.product.epilogue, self.shown.unused
+        if unused is None:
+            return self._finished(epilogue, thread)
+        hidden = self._finished(chosen(epilogue, self.shown.mask, 2), thread)
+        return when(unused, hidden, self._finished(epilogue, thread))
+
+    def _finished(self, epilogue: Statements, thread: Value) -> Statements:
+        """An epilogue for all results of a thread that there are."""
         rows, columns = self.places(thread)
-        epilogue = self._in_lanes()
+        epilogue = self._in_lanes(epilogue)
         made: list[Statement] = []
         for i, registers in zip(rows, self.totals, strict=True):
             row = add(self.row, i)
@@ -359,15 +368,15 @@ class Tiled:
         size = size_of(axis[1])
         return body if size % points == 0 else (When(less(place, size), body),)
 
-    def _in_lanes(self) -> Statements:
-        """The epilogue, its registers as wide as a vector of columns."""
+    def _in_lanes(self, epilogue: Statements) -> Statements:
+        """An epilogue, its registers as wide as a vector of columns."""
         if self.lanes == 1:
-            return self.product.epilogue
+            return epilogue
         numbers = {
             n: self.scope.local(self.scope.locals[n].name, self.scope.locals[n].dtype, self.lanes)
-            for n in sorted(assigned_locals(self.product.epilogue))
+            for n in sorted(assigned_locals(epilogue))
         }
-        return rename_locals(self.product.epilogue, numbers)
+        return rename_locals(epilogue, numbers)
 
 
 def _moved(product: Product, where: dict[Value, Value]) -> Product:

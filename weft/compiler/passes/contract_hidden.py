@@ -111,6 +111,15 @@ def _is_behind(product: Product, condition: Value) -> bool:
     return not any(x.op == "get" and x.data == product.target for x in walk(*rest))
 
 
+def chosen(statements: Statements, condition: Value | None, choice: int) -> Statements:
+    """Statements where a condition holds everywhere, 1, or nowhere, 2."""
+
+    def change(x: Value) -> Value:
+        return x.args[choice] if x.op == "select" and x.args[0] is condition else x
+
+    return revise(statements, changer(change))
+
+
 def _used(statement: Statement) -> Sequence[Value]:
     return (statement.value,) if isinstance(statement, Store) else expressions(statement)
 
@@ -229,12 +238,7 @@ class Hidden:
 
     def epilogue(self, choice: int) -> Statements:
         """The epilogue where a mask shows all sums, 1, or none of them, 2."""
-        condition = self.sums
-
-        def change(x: Value) -> Value:
-            return x.args[choice] if x.op == "select" and x.args[0] is condition else x
-
-        return revise(self.frame.product.epilogue, changer(change))
+        return chosen(self.frame.product.epilogue, self.sums, choice)
 
     def no_product(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether a factor is 0 for all products."""
