@@ -178,6 +178,15 @@ def test_masked_products_keep_every_bit(kind, mask, limits, size):
     agree(kind(mask), [with_special(a), with_special(b)], LIMITS[limits])
 
 
+@pytest.mark.parametrize("kind", [left, right, sums])
+@pytest.mark.parametrize("number", [-3, 0, 20, 100, 1 << 30, -(1 << 30)])
+def test_masks_may_have_numbers_that_are_given(kind, number):
+    def function(a: Any, b: Any, n: Any) -> Any:
+        return kind(lambda row, column: row - column < n)(a, b)
+
+    agree(function, [*operands((64, 64), (64, 64)), np.array(number, np.int32)], SMALL)
+
+
 @pytest.mark.parametrize("kind", [left, turned, right, sums])
 @pytest.mark.parametrize(("mask", "most"), [(earlier, 0.57), (later, 0.68), (window, 0.52)])
 def test_blocks_take_no_more_slabs_than_masks_show(kind, mask, most):
