@@ -180,10 +180,7 @@ class Tiled:
         return self.team.each("item", self.tile.threads, body)
 
     def _loop(self, first: Value) -> Statements:
-        """All slabs, or those of the piece whose first one is given, and the rests of hidden ones.
-
-        Threads have left those before alone.
-        """
+        """All slabs, or those of the piece whose first one is given, and rests of hidden ones."""
         slab, last = self.scope.variable("slab"), add(first, self._count(first))
         begin, end = self.shown.part(first, last)
         _, stop = self._run(first)
