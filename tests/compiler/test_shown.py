@@ -9,10 +9,17 @@ import pytest
 
 import weft as wf
 from weft.compiler.executable import Interpreted
+from weft.compiler.fuse import Fusion
 from weft.compiler.loops import Loop, every, walk
 from weft.compiler.loops import expressions as values_in
 from weft.compiler.masks import behind_masks
+from weft.compiler.narrow import widened
 from weft.compiler.native import Native
+from weft.compiler.passes.contract_hidden import mask_of_sums, masks
+from weft.compiler.passes.contract_match import match
+from weft.compiler.rebuild import Scope
+from weft.compiler.rewrite import rewrite
+from weft.compiler.scatter import lower as lowered
 
 
 def upper(row: Any, column: Any) -> Any:
@@ -92,3 +99,40 @@ def test_what_only_a_mask_reads_reads_what_the_mask_shows():
         Interpreted(behind_masks(trace)).run([x, y]), Interpreted(trace).run([x, y]), strict=True
     ):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_is_read_behind_a_mask_reads_what_the_mask_shows():
+    def function(x: Any) -> Any:
+        seen = wf.arange(8)[:, None] >= wf.arange(8)
+        scores = x * 3
+        top = wf.max(wf.where(seen, scores, -np.inf), axis=-1, keepdims=True)
+        return wf.where(seen, wf.exp(scores - top), 0)
+
+    trace = wf.trace(function, wf.zeros((8, 8)))
+    (difference,) = (node for node in behind_masks(trace).nodes if node.name == "subtract")
+    assert difference.inputs[0][0].name == "where"
+    (found,), (wanted,) = (
+        Interpreted(each).run([random(8, 8)]) for each in (behind_masks(trace), trace)
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_products_leave_out_what_narrow_weights_hide(backward):
+    def function(q: Any, k: Any, v: Any) -> Any:
+        found = wf.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return wf.sum(wf.astype(found, np.float32)) if backward else found
+
+    function = wf.grad(function, argnums=(0, 1, 2)) if backward else function
+    given = [wf.zeros((2, 64, 32), dtype=wf.bfloat16)] * 3
+    graph = behind_masks(rewrite(wf.trace(function, *given))[0])
+    fusion = Fusion(graph.nodes, graph.outputs)
+    kernels = [
+        each.kernel
+        for group in fusion.groups
+        if group.kind == "dot"
+        for each in lowered(fusion, group, {})
+    ]
+    products = [match(Scope(widened(kernel))) for kernel in kernels]
+    assert len(products) == (6 if backward else 2)
+    assert all(mask_of_sums(each) is not None or any(masks(each)) for each in products)

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.compiler.calls import Call, Calls, Rule
 from weft.core.common import dtypes
-from weft.core.common.types import Array, DType
+from weft.core.common.types import Array, DType, TensorType
 from weft.core.graph.node import Ref
 
 IDENTITIES = (
@@ -30,6 +30,10 @@ IDENTITIES = (
 MOST_POWER = 64  # of an integer that is written out as products
 MANY = 1 << 14  # elements that are worth a kernel more
 REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all")
+_POSITIONS = frozenset(
+    ["arange", "reshape", "broadcast_to", "cast", "add", "subtract", "bitwise_and"]
+    + ["less", "less_equal", "greater", "greater_equal"]
+)
 _ROUNDINGS = ("floor", "ceil", "trunc", "round")
 _SIGNED_REALS = frozenset((*dtypes.SIGNED, *dtypes.FLOATING))
 
@@ -243,6 +247,63 @@ def cast_twice(calls: Calls, call: Call) -> Ref | None:
     return calls.call("cast", (narrow,), {"dtype": call.kind.dtype}, call.like)
 
 
+def mask_later(calls: Calls, call: Call) -> Ref | None:
+    """f(where(mask, x, n)) is where(mask, f(x), 0) for a mask of positions, if f(n) is 0.
+
+    That holds for exp(-inf), for 0 times a number and for a narrower 0. So what masks hide is known
+    to be 0 where it is read: products leave it out.
+    """
+    ref, others = call.inputs[0], call.inputs[1:]
+    if others and calls.made_by(ref, "where") is None:
+        ref, others = call.inputs[1], call.inputs[:1]
+    mask = calls.made_by(ref, "where")
+    factors = [calls.number(other) for other in others]
+    if (
+        mask is None
+        or mask.types[0].shape != call.kind.shape
+        or not _is_of_positions(mask.inputs[0])
+    ):
+        return None
+    number = calls.number(mask.inputs[2])
+    if number is None or not _gives_zero(call, number, factors):
+        return None
+    zero = calls.constant(
+        np.array(0, call.kind.dtype), TensorType((), call.kind.dtype), call.like.device
+    )
+    if zero is None:
+        return None
+    inner = calls.call(call.op.name, (mask.inputs[1], *others), call.params, call.like)
+    return calls.call("where", (mask.inputs[0], inner, zero), {}, call.like)
+
+
+def _gives_zero(call: Call, number: Array, factors: list[Array | None]) -> bool:
+    """Whether a call makes 0.0 of a number, times positive ones if there are others."""
+    if not dtypes.is_floating(call.kind.dtype):
+        return False
+    if call.op.name == "exp":
+        return bool(number == -np.inf)
+    if call.op.name == "cast":
+        narrower = dtypes.is_narrow(call.kind.dtype) and not dtypes.is_narrow(number.dtype)
+        return narrower and dtypes.is_floating(number.dtype) and _is_zero(number, 1.0)
+    finite = all(x is not None and 0 < x < np.inf for x in factors)
+    return finite and _is_zero(number, 1.0)
+
+
+def _is_of_positions(mask: Ref) -> bool:
+    """Whether a mask compares places along axes, and numbers, and nothing else."""
+    stack = [mask[0]]
+    while stack:
+        node = stack.pop()
+        if node.op is None:
+            if node.types[0].size != 1:
+                return False
+        elif node.op.name not in _POSITIONS:
+            return False
+        else:
+            stack.extend(source for source, _ in node.inputs)
+    return True
+
+
 def _cast_at_once(first: DType, between: DType, last: DType) -> bool:
     if holds(between, first):
         # Floats saturate where integers wrap, and round to narrow floats by ways of their own: an
@@ -328,7 +389,7 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(IDENTITIES, (same,)),
     "add": (add_nothing, add_negative),
     "subtract": (subtract_nothing, itself_is_nothing, subtract_negative),
-    "multiply": (multiply_by_one, multiply_negatives),
+    "multiply": (multiply_by_one, multiply_negatives, mask_later),
     "divide": (divide_by_power_of_two,),
     "floor_divide": (divide_integers_by_one,),
     **dict.fromkeys(("remainder", "fmod"), (remainder_of_one,)),
@@ -342,7 +403,8 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), (shift_by_nothing,)),
     "where": (choose_known,),
     **dict.fromkeys(("real", "imag"), (part_of_complex,)),
-    "cast": (cast_to_same, cast_of_cast),
+    "cast": (cast_to_same, cast_of_cast, mask_later),
+    "exp": (mask_later,),
     **dict.fromkeys(("narrow_ahead", "narrow_exp"), (cast_twice,)),
     **dict.fromkeys(REDUCTIONS, (rows_first,)),
 }

@@ -367,7 +367,7 @@ class Fusion:
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
             loops = all(g.kind != "host" for g in outside)
-            factor = bool(outside) and all(g.kind == "dot" for g in outside)
+            factor = bool(outside) and all(map(self.looks, outside))
             if node in masks and factor and self._ends_group(node, users):
                 self.hiding.add(node)
                 for r in self.reads[node]:
@@ -376,9 +376,9 @@ class Fusion:
                 continue
             stays = self._is_written(node, users) or self._is_made_once(node, outside)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
-            loops = loops and not stays and node in cheap
-            loops = loops and not self._changes.has_part(node, [r.ref for r in self.reads[node]])
-            if outside and loops and node not in self.kept:
+            loops = loops and not stays and node in cheap and node not in self.kept
+            refs = [r.ref for r in self.reads[node]]
+            if outside and loops and not self._changes.has_part(node, refs):
                 self.inline.add(node)
                 for r in self.reads[node]:
                     users.setdefault(r.node, set()).update(outside)
@@ -477,7 +477,8 @@ class Fusion:
                     loads |= large[r.node]
                 elif r.node.types[r.ref[1]].size > 1:
                     loads.add(r.ref)
-            far = [ref for ref in loads if not (near and is_near(ref, node))]
+            often = node.types[0].size // SPREAD  # so that each number is near when it is read
+            far = [(n, slot) for n, slot in loads if not near or n.types[slot].size > often]
             if cost <= (CHEAP if loads else FREE) and len(far) <= 1:
                 found[node], large[node] = cost, loads
         return found, masks
@@ -515,16 +516,20 @@ class Fusion:
     def _seen(self, group: Group, node: OutputRefs) -> Sequence[Read]:
         """What a call reads, with the conditions of masks that a product looks at."""
         found = list(self.reads[node])
-        for r in self.reads[node] if group.kind == "dot" else ():
+        for r in self.reads[node] if self.looks(group) else ():
             seen = self.roots(self.looked_at(group, r.node))
             found += [m for m in self.reads.get(r.node, ()) if m.ref in seen]
         return found
 
     def looked_at(self, group: Group, node: OutputRefs) -> tuple[Ref, ...]:
-        """What a product sees of a stored mask beside its elements: all but what it shows."""
-        if group.kind != "dot" or node not in self.hiding or self.group[node] is group:
+        """What a kernel sees of a stored mask beside its elements: all but what it shows."""
+        if not self.looks(group) or node not in self.hiding or self.group[node] is group:
             return ()
         return tuple(ref for ref in node.inputs if ref != node.inputs[1])
+
+    def looks(self, group: Group) -> bool:
+        """Whether a kernel may gain by the mask that an element was stored under."""
+        return group.kind == "dot"
 
     def _sorted(self) -> list[Group]:
         """Groups that compute something needed, operands first."""
@@ -577,11 +582,6 @@ def in_order(ref: Ref, index: Point, here: Index, size: int) -> int:
         return 0
     step = size // count
     return step if flat(index, shape) == here // step else 0
-
-
-def is_near(ref: Ref, node: OutputRefs) -> bool:
-    """Whether a call reads each number of an operand so often that it is near."""
-    return ref[0].types[ref[1]].size * SPREAD <= node.types[0].size
 
 
 def depend(

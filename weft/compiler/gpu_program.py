@@ -19,6 +19,7 @@ from weft.compiler.gpu_panels import with_panels
 from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Work
 from weft.compiler.loops import INDEX, Kernel, Value, const
 from weft.compiler.lower import Lowered
+from weft.compiler.masks import behind_masks
 from weft.compiler.order.gpu import lower_order_gpu
 from weft.compiler.passes.blocks_woven import is_woven, weave_kernel
 from weft.compiler.passes.items import Limits
@@ -65,7 +66,7 @@ def plan(trace: Trace, limits: Limits, admit: Admit = _as_it_is) -> GpuProgram:
 
     Captures are constants. `admit` gives a kernel that the GPU can have, or raises what it lacks.
     """
-    others: dict[OutputRefs, str] = {}
+    trace, others = behind_masks(trace), dict[OutputRefs, str]()
     while True:
         try:
             return _Planner(trace, limits, others, admit).program()
@@ -85,6 +86,14 @@ def _why_not(node: OutputRefs, limits: Limits, admit: Admit) -> str:
     except _NoKernels as refused:
         return refused.reasons[0]
     return next((step.why for step in made.steps if isinstance(step, Call)), "")
+
+
+class _Fusion(Fusion):
+    """Groups for a GPU, where blocks reduce rows: they need not read what a mask hides."""
+
+    def looks(self, group: Group) -> bool:
+        """Products, and reductions along rows."""
+        return super().looks(group) or bool(group.inner and not group.columns)
 
 
 class _NoKernels(Exception):
@@ -115,7 +124,7 @@ class _Planner:
         kinds = {node: kind_of(node) for node in trace.nodes}
         few = [node for node, kind in kinds.items() if kind == "few"]
         kinds |= dict.fromkeys((*few, *others), "host")
-        self.fusion = Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
+        self.fusion = _Fusion(trace.nodes, trace.outputs, merges=False, kinds=kinds)
 
     def program(self) -> GpuProgram:
         """All of it."""

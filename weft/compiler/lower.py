@@ -142,7 +142,7 @@ class Frame:
         mine = home is not None and (home is self.group or node in self.fusion.inline)
         if mine and node not in self.readable:
             return None
-        if self.group.kind == "dot" and node in self.fusion.hiding:
+        if node in self.fusion.hiding and self.fusion.looks(self.group):
             return self._hidden(ref, point)
         return self.load(ref, point)
 

@@ -1,7 +1,8 @@
 """Let what a mask shows read what the same mask shows: then nothing is needed where it hides.
 
 Inside where(mask, f(x), …) an operand where(mask, x, …) may stand for x: where they differ, the
-mask hides f. So of exp in the gradient of masked attention only what is shown is used.
+mask hides f, and what f alone reads. So of exp in the gradient of masked attention only what is
+shown is used.
 """
 
 from __future__ import annotations
@@ -48,20 +49,22 @@ def _changes(trace: Trace, hidden: dict[tuple[Ref, Ref], Ref]) -> dict[OutputRef
     order = {node: place for place, node in enumerate(trace.nodes)}
     found: dict[OutputRefs, tuple[Ref, ...]] = {}
     for mask in trace.nodes:
-        if not _is_mask(mask):
-            continue
-        condition, (shown, _), _ = mask.inputs
-        plain = isinstance(shown.op, ElementwiseOperation) and shown in order
-        if not plain or users[shown] != [mask] or shown in trace.effects:
-            continue
-        inputs = []
-        for ref in shown.inputs:
-            other = hidden.get((condition, ref), ref)
-            if order.get(other[0], -1) > order[shown]:
-                other = ref
-            inputs.append(other if _shape(other) == _shape((mask, 0)) else ref)
-        if tuple(inputs) != shown.inputs:
-            found[shown] = tuple(inputs)
+        stack = [(mask.inputs[1][0], mask)] if _is_mask(mask) else []
+        while stack:  # what the mask alone reads, or what that alone reads
+            shown, reader = stack.pop()
+            plain = isinstance(shown.op, ElementwiseOperation) and shown in order
+            alone = plain and users[shown] == [reader] and shown not in trace.effects
+            if not alone or _shape((shown, 0)) != _shape((mask, 0)):
+                continue
+            inputs = []
+            for ref in shown.inputs:
+                other = hidden.get((mask.inputs[0], ref), ref)
+                if order.get(other[0], -1) > order[shown]:
+                    other = ref
+                inputs.append(other if _shape(other) == _shape((mask, 0)) else ref)
+            stack += [(ref[0], shown) for ref in shown.inputs if ref in inputs]
+            if tuple(inputs) != shown.inputs:
+                found[shown] = tuple(inputs)
     return found
 
 

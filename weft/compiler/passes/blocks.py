@@ -30,6 +30,7 @@ from weft.compiler.loops import (
     integer,
 )
 from weft.compiler.passes.accumulate import dtypes_of
+from weft.compiler.passes.blocks_hidden import guarded
 from weft.compiler.passes.blocks_product import tiled
 from weft.compiler.passes.blocks_turned import turned
 from weft.compiler.passes.blocks_updates import updates
@@ -85,7 +86,8 @@ def blocks(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     if not _is_row(body):
         made = tiled(kernel, limits) if isinstance(body[0], Reduce) else ()
         if made:
-            return (made[0], *(k for rest in made[1:] for k in blocks(rest, limits)))
+            ready = ((k,) if "blocks" in k.notes else blocks(k, limits) for k in made)
+            return tuple(k for each in ready for k in each)
         squares = turned(kernel, nest, body, limits)
         return (squares or _Elements(kernel, nest, limits).kernel(),)
     rows = prod(extent for _, extent in nest)
@@ -266,7 +268,7 @@ class _Rows:
         if isinstance(statement, Reduce):
             count = -(-_count(statement) // BLOCK)
             chunks = chunks_of(count, statement.parts, self.budget)
-            return Cooperation(self.team, statement, chunks).statements()
+            return Cooperation(self.team, guarded(statement), chunks).statements()
         if isinstance(statement, Loop):
             return self.run(statement)
         if isinstance(statement, Assign):

@@ -25,6 +25,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes import blocks_groups, blocks_squares
 from weft.compiler.passes.blocks_groups import Grouped
+from weft.compiler.passes.blocks_hidden import Rests, with_rests
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, size_of
 from weft.compiler.passes.blocks_squares import Squared, narrow_dtype
 from weft.compiler.passes.blocks_tile import Tiled, together
@@ -44,8 +45,9 @@ MOST_PIECES = 256  # whose sums are added up by one expression
 def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     """The kernel in tiles, if it is a product and that pays; none if not.
 
-    Where tiles are few and sums long, it is followed by a second kernel, which is not scheduled: it
-    adds up the sums of pieces, which scratch memory holds meanwhile.
+    Where tiles are few and sums long, it is followed by another kernel: that adds up the sums of
+    pieces, which scratch memory holds meanwhile. Where a mask hides much, one comes before it, for
+    what is left out. Both are not scheduled.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -59,14 +61,35 @@ def tiled(kernel: Kernel, limits: Limits) -> tuple[Kernel, ...]:
     few = 2 * _blocks(product, tile) * tile.threads <= MULTIPROCESSORS * THREADS
     if few and product.is_pieced and pieces <= MOST_PIECES:
         return _parted(kernel, pieces, way, limits)
-    return (way.write(scope, product, tile, limits).kernel(),)
+    before, kernel, rests = _rested(kernel, scope, product, tile, way)
+    scope.kernel = kernel
+    made = way.write(scope, product, tile, limits, rests=rests).kernel()
+    return (*before, _with_scratch(made, kernel))
+
+
+def _rested(
+    kernel: Kernel, scope: Scope, product: Product, tile: Tile, way: _Way
+) -> tuple[tuple[Kernel, ...], Kernel, Rests | None]:
+    """A kernel for rests of what a mask hides, the kernel that can read them, and where they lie.
+
+    If nothing is to be left out, there is no such kernel.
+    """
+    quick = way.write is not Tiled and product.dtype.itemsize == 4
+    found = with_rests(kernel, scope, product, tile, quick)
+    if found is None:
+        return (), kernel, None
+    first, rests = found
+    buffers = (*kernel.buffers, replace(first.buffers[-1], mode="read"))
+    return (first,), replace(kernel, buffers=buffers, notes=first.notes), rests
+
+
+def _with_scratch(made: Kernel, kernel: Kernel) -> Kernel:
+    """A kernel that is given the scratch memory that another one notes."""
+    return replace(made, notes={**made.notes, "scratch": kernel.notes.get("scratch", ())})
 
 
 def _fits(product: Product) -> bool:
-    """Whether sums are of plain products of wide elements, and long enough.
-
-    Masks that factors were written under are not looked at: memory has what they show.
-    """
+    """Whether sums are of plain products of wide elements, and long enough."""
     if product.is_paired:
         return False
     axes = (*product.batch, product.row, product.column)
@@ -130,35 +153,36 @@ def _shared_bytes(tile: Tile, itemsize: int) -> int:
     return 2 * tile.depth * ((tile.rows + tile.columns) * itemsize + 2 * VECTOR)
 
 
-def _parted(kernel: Kernel, pieces: int, way: _Way, limits: Limits) -> tuple[Kernel, Kernel]:
+def _parted(kernel: Kernel, pieces: int, way: _Way, limits: Limits) -> tuple[Kernel, ...]:
     """A kernel whose blocks have one piece of the depth each, and one that adds up their sums."""
-    number = len(kernel.buffers)
     scope = Scope(kernel)
     product = match(scope)
     assert product is not None
-    dtype, piece = product.dtype, scope.variable("piece")
+    tile = way.chosen(product, pieces)
+    assert tile is not None
+    before, kernel, rests = _rested(kernel, scope, product, tile, way)
+    number, dtype, piece = len(kernel.buffers), product.dtype, scope.variable("piece")
     axes = [x for x in (*product.batch, product.row, product.column) if size_of(x[1]) > 1]
     place: Value = piece
     for variable, extent in axes:
         place = add(multiply(place, extent), variable)
-    scratch = ((dtype, pieces * prod(size_of(extent) for _, extent in axes)),)
+    sums = (dtype, pieces * prod(size_of(extent) for _, extent in axes))
+    notes = {**kernel.notes, "scratch": (*kernel.notes.get("scratch", ()), sums)}
 
-    def with_sums(mode: str, made: Kernel) -> Kernel:
-        buffers = (*kernel.buffers, Buffer("sums", dtype, mode))
-        return replace(made, buffers=buffers, notes={**made.notes, "scratch": scratch})
+    def with_sums(mode: str) -> Kernel:
+        return replace(kernel, buffers=(*kernel.buffers, Buffer("sums", dtype, mode)), notes=notes)
 
-    tile = way.chosen(product, pieces)
-    assert tile is not None
     alone = replace(
         product,
         batch=((piece, integer(pieces)), *product.batch),
         epilogue=(Store(number, place, get(product.target, dtype)),),
     )
-    first = way.write(scope, alone, tile, limits, piece).kernel()
+    scope.kernel = with_sums("write")
+    first = way.write(scope, alone, tile, limits, piece, rests).kernel()
     at = (substitute_value(place, {piece: integer(k)}) for k in range(pieces))
-    sums = (load(number, index, dtype) for index in at)
-    total = reduce(lambda x, y: value("add", (x, y), dtype), sums)
+    found = (load(number, index, dtype) for index in at)
+    total = reduce(lambda x, y: value("add", (x, y), dtype), found)
     body: Statements = (Assign(product.target, total), *product.epilogue)
     for variable, extent in reversed(axes):
         body = (Loop(variable, ZERO, extent, body),)
-    return with_sums("write", first), with_sums("read", replace(kernel, body=body))
+    return (*before, _with_scratch(first, scope.kernel), replace(with_sums("read"), body=body))

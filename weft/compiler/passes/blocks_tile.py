@@ -30,8 +30,11 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.passes.accumulate import multiplied
+from weft.compiler.passes.blocks_hidden import Rests, shown
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
-from weft.compiler.passes.contract_match import Axis, Product
+from weft.compiler.passes.contract_frame import ceiling, when
+from weft.compiler.passes.contract_hidden import chosen
+from weft.compiler.passes.contract_match import Axis, Product, changed
 from weft.compiler.passes.cooperate import Team
 from weft.compiler.passes.items import Limits, Tile, less, placed
 from weft.compiler.polynomial import add, divide, multiply, remainder, smaller, subtract
@@ -47,6 +50,7 @@ from weft.compiler.rebuild import (
 REGISTERS = 128  # of a thread: others then fit on a multiprocessor, which hide what it waits for
 MULTIPROCESSOR = 1 << 16  # registers that it has
 STATIC = 48 * 1024  # bytes that a kernel's code may have threads share; more are given at its start
+BESIDE = 4  # rests that are read together: none waits for another
 HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet few banks
 
 
@@ -70,6 +74,7 @@ class Tiled:
         tile: Tile,
         limits: Limits,
         piece: Value | None = None,
+        rests: Rests | None = None,
     ) -> None:
         self.scope, self.tile = scope, tile
         self.dtype = product.dtype
@@ -78,13 +83,16 @@ class Tiled:
         self.high = -(-size_of(product.row[1]) // tile.rows)
         self.wide = -(-size_of(product.column[1]) // tile.columns)
         batch = [(v, size_of(extent)) for v, extent in product.batch]
-        self.blocks = self.high * self.wide * prod(extent for _, extent in batch)
-        where = placed(batch, divide(self.group, self.high * self.wide))
+        self.batches = prod(extent for _, extent in batch)
+        self.blocks = self.high * self.wide * self.batches
+        at_row, at_column, at_batch = self._place(rests)
+        self.where = where = placed(batch, at_batch)
         self.product = product = _moved(product, where)
         self.piece = None if piece is None else where[piece]  # the only one that a block takes
-        self.row = multiply(remainder(divide(self.group, self.wide), self.high), tile.rows)
-        self.column = multiply(remainder(self.group, self.wide), tile.columns)
+        self.row, self.column = multiply(at_row, tile.rows), multiply(at_column, tile.columns)
         self.slabs = -(-size_of(product.depth[1]) // tile.depth)
+        corner = self.row, self.column
+        self.shown = shown(product, tile, self.slabs, corner, rests, where)
         self.most = min(limits.lanes, VECTOR // self.dtype.itemsize)
         lanes = self.widest()
         self.lanes = lanes if size_of(product.column[1]) % lanes == 0 else 1
@@ -98,6 +106,21 @@ class Tiled:
         self.sums = self._registers("sum")
         self.is_joined = self.in_pieces and piece is None
         self.totals = self._registers("total") if self.is_joined else self.sums
+
+    def _place(self, rests: Rests | None) -> tuple[Value, Value, Value]:
+        """A block's place down and across the tiles of a batch, and the batch.
+
+        Those that a mask shows most to come first: others then fill what time they leave.
+        """
+        high, wide, group = self.high, self.wide, self.group
+        if rests is None:
+            batch = divide(group, high * wide)
+            return remainder(divide(group, wide), high), remainder(group, wide), batch
+        own, other = (high, wide) if rests.is_left else (wide, high)
+        first = divide(group, other * self.batches)
+        first = subtract(integer(own - 1), first) if rests.grows else first
+        second, batch = remainder(group, other), remainder(divide(group, other), self.batches)
+        return (first, second, batch) if rests.is_left else (second, first, batch)
 
     @property
     def in_pieces(self) -> bool:
@@ -134,16 +157,16 @@ class Tiled:
 
     def kernel(self) -> Kernel:
         """All of it."""
-        first, steps = ZERO, PIECE // self.tile.depth
+        first, steps, main = ZERO, PIECE // self.tile.depth, list[Statement]()
         if self.is_joined:
             piece = self.scope.variable("piece")
-            inner = (self._loop(multiply(piece, steps)), self.threads(self._joined))
-            main = Loop(piece, ZERO, integer(-(-self.slabs // steps)), inner)
+            inner = (*self._loop(multiply(piece, steps)), self.threads(self._joined))
+            main.append(Loop(piece, ZERO, integer(-(-self.slabs // steps)), inner))
         else:
             first = ZERO if self.piece is None else multiply(self.piece, steps)
-            main = self._loop(first)
-        begin = self.threads(partial(self._begin, first, self._stop(first)))
-        body = (begin, main, self.threads(self._finish))
+            main += self._loop(first)
+        begin = self.threads(partial(self._begin, *self._run(first)))
+        body = (begin, *main, self.threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), body, "block")
         threads, both = self.tile.threads, together(self.tile)
         notes = {"blocks": self.blocks, "threads": threads, "scratch": (), "together": both}
@@ -156,24 +179,34 @@ class Tiled:
         """What every thread does."""
         return self.team.each("item", self.tile.threads, body)
 
-    def _loop(self, first: Value) -> Loop:
-        """All slabs, or those of the piece whose first one is given."""
-        slab, stop = self.scope.variable("slab"), self._stop(first)
+    def _loop(self, first: Value) -> Statements:
+        """All slabs, or those of the piece whose first one is given, and rests of hidden ones."""
+        slab, last = self.scope.variable("slab"), add(first, self._count(first))
+        begin, end = self.shown.part(first, last)
+        _, stop = self._run(first)
 
         def step(thread: Value) -> Statements:
-            return self.step(thread, add(first, slab), stop)
+            return self.step(thread, add(begin, slab), stop)
 
-        return Loop(slab, ZERO, self._count(first), (self.threads(step),))
+        made: list[Statement] = []
+        if self.shown.begins:
+            made.append(self.threads(partial(self._rested, first, begin)))
+        made.append(Loop(slab, ZERO, subtract(end, begin), (self.threads(step),)))
+        if self.shown.stops:
+            made.append(self.threads(partial(self._rested, end, last)))
+        return tuple(made)
+
+    def _run(self, first: Value) -> tuple[Value, Value]:
+        """Where the slabs begin and end that a block takes, one after another."""
+        if self.is_joined:
+            return self.shown.part(ZERO, integer(self.slabs))
+        return self.shown.part(first, add(first, self._count(first)))
 
     def _count(self, first: Value) -> Value:
         """Slabs from the first one of a piece on."""
         if self.is_joined or self.piece is not None:
             return smaller(subtract(integer(self.slabs), first), PIECE // self.tile.depth)
         return integer(self.slabs)
-
-    def _stop(self, first: Value) -> Value:
-        """Where the slabs end that a block takes."""
-        return integer(self.slabs) if self.piece is None else add(first, self._count(first))
 
     def _begin(self, first: Value, stop: Value, thread: Value) -> Statements:
         """The first slab, and sums that are 0."""
@@ -196,7 +229,8 @@ class Tiled:
     def first(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """What is there before the first step: its slab."""
         sides, side = (self.left, self.right), remainder(slab, self.stages)
-        return tuple(s for x in sides for s in (*x.taken(thread, slab), *x.put(thread, side)))
+        made = tuple(s for x in sides for s in (*x.taken(thread, slab), *x.put(thread, side)))
+        return (When(value("less", (slab, stop), BOOL), made),) if self.shown.varies else made
 
     def step(self, thread: Value, slab: Value, stop: Value) -> Statements:
         """The products of one slab, while the next one is read."""
@@ -256,12 +290,58 @@ class Tiled:
 
         return self._vector(join)
 
+    def _rested(self, first: Value, last: Value, thread: Value) -> Statements:
+        """Add the rests of slabs from a first to a last one that are hidden."""
+        rests, made = self.shown.rests, list[Statement]()
+        assert rests is not None
+        rows, columns = self.places(thread)
+        step, turn = rests.unit // self.tile.depth, self.scope.variable("turn")
+        start, stop = ceiling(first, step), ceiling(last, step)
+        lanes = self.lanes if rests.is_left else 1
+        corner, places = (self.column, columns) if rests.is_left else (self.row, rows)
+        held = [smaller(add(corner, x), size_of(rests.axis[1]) - lanes) for x in places]
+        sums = [self.scope.local("rest", self.dtype, lanes) for _ in held]
+        vector = self._vector if rests.is_left else lambda body: body(ZERO)
+        nothing = identity_of("add", self.dtype)
+
+        def taken(lane: Value) -> Statements:
+            made: list[Statement] = []
+            for k in range(BESIDE):
+                here = add(add(start, multiply(turn, BESIDE)), k)
+                inside = value("less", (here, stop), BOOL)
+                for s, place in zip(sums, held, strict=True):
+                    x = rests.at(smaller(here, subtract(stop, 1)), add(place, lane), self.where)
+                    x = value("select", (inside, x, nothing), self.dtype)
+                    made.append(Assign(s, value("add", (get(s, self.dtype), x), self.dtype)))
+            return tuple(made)
+
+        def added(_: Value) -> Statements:
+            made: list[Statement] = []
+            for i, registers in enumerate(self.sums):
+                for j, register in enumerate(registers):
+                    rest = get(sums[j if rests.is_left else i], self.dtype)
+                    total = value("add", (get(register, self.dtype), rest), self.dtype)
+                    made.append(Assign(register, total))
+            return tuple(made)
+
+        made += vector(lambda _: tuple(Assign(s, nothing) for s in sums))
+        made.append(Loop(turn, ZERO, ceiling(subtract(stop, start), BESIDE), vector(taken)))
+        return (*made, *self._vector(added))
+
     # -- results ---------------------------------------------------------------------------
 
     def _finish(self, thread: Value) -> Statements:
-        """The epilogue for all results of a thread that there are."""
+        """The epilogue for all results; without what a mask hides, if that is all of the tile."""
+        epilogue, unused = self.product.epilogue, self.shown.unused
+        if unused is None:
+            return self._finished(epilogue, thread)
+        hidden = self._finished(chosen(epilogue, self.shown.mask, 2), thread)
+        return when(unused, hidden, self._finished(epilogue, thread))
+
+    def _finished(self, epilogue: Statements, thread: Value) -> Statements:
+        """An epilogue for all results of a thread that there are."""
         rows, columns = self.places(thread)
-        epilogue = self._in_lanes()
+        epilogue = self._in_lanes(epilogue)
         made: list[Statement] = []
         for i, registers in zip(rows, self.totals, strict=True):
             row = add(self.row, i)
@@ -285,15 +365,15 @@ class Tiled:
         size = size_of(axis[1])
         return body if size % points == 0 else (When(less(place, size), body),)
 
-    def _in_lanes(self) -> Statements:
-        """The epilogue, its registers as wide as a vector of columns."""
+    def _in_lanes(self, epilogue: Statements) -> Statements:
+        """An epilogue, its registers as wide as a vector of columns."""
         if self.lanes == 1:
-            return self.product.epilogue
+            return epilogue
         numbers = {
             n: self.scope.local(self.scope.locals[n].name, self.scope.locals[n].dtype, self.lanes)
-            for n in sorted(assigned_locals(self.product.epilogue))
+            for n in sorted(assigned_locals(epilogue))
         }
-        return rename_locals(self.product.epilogue, numbers)
+        return rename_locals(epilogue, numbers)
 
 
 def _moved(product: Product, where: dict[Value, Value]) -> Product:
@@ -303,4 +383,5 @@ def _moved(product: Product, where: dict[Value, Value]) -> Product:
         left=substitute_value(product.left, where),
         right=substitute_value(product.right, where),
         epilogue=substitute(product.epilogue, where),
+        masks=changed(product.masks, lambda x: substitute_value(x, where)),
     )

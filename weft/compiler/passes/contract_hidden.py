@@ -28,7 +28,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either
-from weft.compiler.passes.contract_match import Axis, Product, runs_along
+from weft.compiler.passes.contract_match import Axis, Product, masked, runs_along
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
     Polynomial,
@@ -81,11 +81,13 @@ def masks(product: Product) -> tuple[Masked | None, Masked | None]:
 
 
 def _masked(product: Product, factor: Value) -> Masked | None:
+    factor = masked(factor)
     if factor.op != "select" or factor.dtype.kind != "f":
         return None
     condition, shown, hidden = factor.args
     axes = {v for v, _ in (product.row, product.column, product.depth, *product.batch)}
-    if any(hides(hidden, v) for v in axes) or hidden.op not in ("load", "const"):
+    number = hidden.args[0] if hidden.op == "cast" else hidden
+    if any(hides(hidden, v) for v in axes) or number.op not in ("load", "const"):
         return None
     return Masked(condition, shown, hidden) if compared(condition) else None
 
@@ -107,6 +109,15 @@ def _is_behind(product: Product, condition: Value) -> bool:
     memo: dict[Value, Value] = {}
     rest = [rebuild(x, change, memo) for s in product.epilogue for x in _used(s)]
     return not any(x.op == "get" and x.data == product.target for x in walk(*rest))
+
+
+def chosen(statements: Statements, condition: Value | None, choice: int) -> Statements:
+    """Statements where a condition holds everywhere, 1, or nowhere, 2."""
+
+    def change(x: Value) -> Value:
+        return x.args[choice] if x.op == "select" and x.args[0] is condition else x
+
+    return revise(statements, changer(change))
 
 
 def _used(statement: Statement) -> Sequence[Value]:
@@ -166,6 +177,23 @@ def _least(gap: Polynomial, box: Box) -> Value | None:
     return None if any(hides(least, v) for v in box) else least
 
 
+def ends(condition: Value, point: Value, box: Box) -> tuple[list[Value], list[Value]]:
+    """From where on, and up to where, a condition may hold at a variable's points in a box.
+
+    At points before one of the first or from one of the second on it holds nowhere.
+    """
+    lows: list[Value] = []
+    highs: list[Value] = []
+    for each in compared(condition):
+        gap, bound = _gap(each)
+        step, least = number(coefficient(gap, point)), _least(without(gap, (point,)), box)
+        if least is not None and step == 1:
+            highs.append(subtract(integer(bound + 1), least))
+        if least is not None and step == -1:
+            lows.append(subtract(least, bound))
+    return lows, highs
+
+
 def box_of(*spans: tuple[Axis, Span]) -> Box:
     """A box of axes, each with its part."""
     last = ((a[0], s.start, subtract(add(s.start, s.count), 1)) for a, s in spans)
@@ -210,12 +238,7 @@ class Hidden:
 
     def epilogue(self, choice: int) -> Statements:
         """The epilogue where a mask shows all sums, 1, or none of them, 2."""
-        condition = self.sums
-
-        def change(x: Value) -> Value:
-            return x.args[choice] if x.op == "select" and x.args[0] is condition else x
-
-        return revise(self.frame.product.epilogue, changer(change))
+        return chosen(self.frame.product.epilogue, self.sums, choice)
 
     def no_product(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether a factor is 0 for all products."""
@@ -234,15 +257,11 @@ class Hidden:
         found, (name, _) = depth.count, self.frame.product.depth
         if self.left is None:
             return found
-        box = box_of((self.frame.product.row, rows))
-        for each in compared(self.left.condition):
-            gap, bound = _gap(each)
-            least = _least(without(gap, (name,)), box)
-            if least is None or number(coefficient(gap, name)) != 1:
-                continue
-            shown = subtract(integer(bound + 1), add(least, depth.start))
+        _, highs = ends(self.left.condition, name, box_of((self.frame.product.row, rows)))
+        for high in highs:
+            shown = subtract(high, depth.start)
             shown = larger(multiply(ceiling(shown, TURNS), TURNS), 0)
-            found = smaller(found, _chosen(is_held(least), shown, depth.count))
+            found = smaller(found, _chosen(is_held(high), shown, depth.count))
         return _chosen(none, ZERO, _chosen(self.left.hides_by_zero, found, depth.count))
 
     def no_products_of_some(self, rows: Span, columns: Span, depth: Span) -> Value | bool:

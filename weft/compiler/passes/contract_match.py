@@ -144,12 +144,22 @@ def match(scope: Scope) -> Product | None:
 
 def _mask(factor: Value) -> Value | None:
     """The mask that a factor was written under."""
+    factor = masked(factor)
     return factor if factor.op == "select" and factor.data == WRITTEN else None
+
+
+def masked(factor: Value) -> Value:
+    """A factor that was hidden before it was cast as one that is hidden afterwards; or itself."""
+    if factor.op != "cast" or factor.args[0].op != "select":
+        return factor
+    condition, shown, hidden = factor.args[0].args
+    cast = (value("cast", (x,), factor.dtype) for x in (shown, hidden))
+    return value("select", (condition, *cast), factor.dtype, factor.args[0].data)
 
 
 def _bare(factor: Value) -> Value:
     """A factor as memory has it."""
-    return factor if _mask(factor) is None else factor.args[1]
+    return factor if _mask(factor) is None else masked(factor).args[1]
 
 
 def _without_masks(epilogue: Statements) -> Statements:
