@@ -20,12 +20,15 @@ from weft.core.graph.node import OutputRefs, Ref
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.sharing import count_on
 from weft.core.tensor.tensor import Tensor
+from weft.runtime.gpu.array import GpuArray
+from weft.runtime.registry import client
 
 SMALL_BYTES = 64 * 1024  # constants up to this size are compared, and made without asking
 # x1 op x2 has the bits of x2 op x1; not so maximum, which keeps the first of -0.0 and 0.0.
 COMMUTATIVE = frozenset(
     ["add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"]
 )
+GPUS = frozenset({"cuda", "webgpu"})
 _MOVES = frozenset({"broadcast_to", "reshape", "permute", "slice", "flip"})
 
 
@@ -65,6 +68,8 @@ class Calls:
     def know(self, leaf: OutputRefs, data: Any) -> Ref:
         """Take an input as a constant; the result is the leaf that stands for equal ones."""
         if not isinstance(data, np.ndarray):
+            if isinstance(data, GpuArray) and data.size == 1:
+                self._uniform[leaf] = data.to_host().reshape(())
             return leaf, 0
         self._data[leaf] = data
         if data.nbytes > SMALL_BYTES:
@@ -81,8 +86,13 @@ class Calls:
             return None
         count_on(data)
         leaf = OutputRefs.leaf(None, kind, device)
-        self.tensors[leaf] = Tensor(TensorImpl.realized(data, kind, device))
-        return self.know(leaf, data)
+        if device.kind not in GPUS:
+            self.tensors[leaf] = Tensor(TensorImpl.realized(data, kind, device))
+            return self.know(leaf, data)
+        there = client(device).to_device(data)
+        self.tensors[leaf] = Tensor(TensorImpl.realized(there, kind, device))
+        self._uniform[leaf] = _uniform(data)
+        return self._leaves.setdefault(_key(data, device), leaf), 0
 
     def number_of(self, value: Any, like: Ref, device: Device) -> Ref | None:
         """A number in the dtype of `like`, as a constant with no axes."""

@@ -7,7 +7,7 @@ and gives whole arrays and says why it is no kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from weft.compiler.loops import INDEX, Kernel, Value, const
 from weft.compiler.lower import Lowered
 from weft.compiler.masks import behind_masks
 from weft.compiler.order.gpu import lower_order_gpu
-from weft.compiler.passes.blocks_woven import is_woven, weave_kernel
+from weft.compiler.passes.blocks_woven import is_woven, weave_kernels
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import schedule_gpu
 from weft.compiler.point import kind_of
@@ -158,14 +158,19 @@ class _Planner:
             return self.steps
         fits = partial(is_woven, limits=self.limits)
         return [
-            self.weave(step) if isinstance(step, Woven) else step
+            each
             for step in woven(self.steps, outputs, fits)
+            for each in (self.weave(step) if isinstance(step, Woven) else (step,))
         ]
 
-    def weave(self, woven: Woven) -> Launch:
-        """A weave as one launch."""
-        kernel = self.named(weave_kernel(woven.weave, self.limits))
-        return Launch(kernel, woven.work.memory, woven.work.calls)
+    def weave(self, woven: Woven) -> Iterator[Launch]:
+        """A weave as one launch, or as two."""
+        *before, last = weave_kernels(woven.weave, self.limits)
+        scratch = tuple(Block(dtype, size) for dtype, size in last.notes["scratch"])
+        memory, calls = (*woven.work.memory, *scratch), woven.work.calls
+        for kernel in (*(k for each in before for k in schedule_gpu(each, self.limits)), last):
+            yield Launch(self.named(kernel), memory, calls)
+            calls = ()
 
     def raise_refused(self) -> None:
         """Say which groups cannot be kernels, if there are such."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.compiler.algebra import ALGEBRA, IDENTITIES
-from weft.compiler.calls import SMALL_BYTES, Call, Calls
+from weft.compiler.calls import GPUS, SMALL_BYTES, Call, Calls
 from weft.compiler.movement import MOVEMENT
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.graph import execute
@@ -181,6 +181,8 @@ class _Rewriter:
     def _folded(self, node: OutputRefs, inputs: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
         """The results as constants, if the operands are; what fails is left for the run to tell."""
         if not (self.makes_constants and inputs and node.op.leaf) or node.op.name in _NOT_FOLDED:
+            return None
+        if node.device.kind in GPUS:
             return None
         try:
             return self._repeated(node, inputs) or self._computed(node, inputs)

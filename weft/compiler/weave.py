@@ -16,6 +16,7 @@ from weft.compiler.gpu_steps import Block, Call, Launch, Work
 from weft.compiler.index import axis
 from weft.compiler.loops import (
     LANES,
+    WRITTEN,
     Assign,
     Buffer,
     Kernel,
@@ -25,20 +26,28 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    const,
     get,
+    identity_of,
     integer,
+    literal,
     load,
 )
 from weft.compiler.nests import around, loops_of, turns
 from weft.compiler.passes.blocks_squares import narrowed
+from weft.compiler.passes.contract_hidden import chosen
 from weft.compiler.passes.contract_match import Axis
+from weft.compiler.passes.positions import compared
+from weft.compiler.passes.simplify import fold
 from weft.compiler.polynomial import hides, known, polynomial
 from weft.compiler.rebuild import (
     Statements,
     assigned_locals,
+    changer,
     leaves_in,
     rename_locals,
     renumbered,
+    revise,
     substitute,
     substitute_value,
 )
@@ -85,6 +94,7 @@ class Weave:
     middle: Statements
     weight: int
     outer: Outer
+    mask: Value | None = None  # of positions: where it does not hold, nothing changes anything
 
 
 @dataclass(frozen=True)
@@ -205,7 +215,8 @@ class _Weaver:
         numbers = {k: self.memory.index(block) for k, block in enumerate(work.memory)}
         moved = {k: k + len(self.locals) for k in range(len(work.kernel.locals))}
         self.locals += work.kernel.locals
-        return rename_locals(renumbered(substitute(body, named), numbers), moved)
+        body = rename_locals(renumbered(substitute(body, named), numbers), moved)
+        return revise(body, changer(_as_written))
 
     def woven(self) -> Woven:
         """All of it."""
@@ -240,6 +251,7 @@ class _Weaver:
             renumbered(middle, numbers),
             self.weight,
             outer,
+            self._mask(inner, middle),
         )
         calls = tuple(call for work in self.works for call in work.calls)
         group = tuple(call for work in self.works for call in work.group)
@@ -319,6 +331,32 @@ class _Weaver:
                 body.append(s)
         return replace(run, body=tuple(body)), places
 
+    def _mask(self, inner: Inner, middle: Statements) -> Value | None:
+        """A mask of positions without which weights are 0 and reductions meet what they ignore."""
+        runs = [s for s in middle if isinstance(s, Reduce)]
+        held = self._values((*inner.epilogue, *runs[-1].body))
+        weight = held[self.weight]
+        if weight.op != "select" or not compared(weight.args[0]):
+            return None
+        condition = weight.args[0]
+        for run in runs:
+            held = self._values((*inner.epilogue, *run.body))
+            for part in run.parts:
+                hidden = _hidden(_resolved(part.values[0], held, self.locals), condition)
+                ignored = const(0, hidden.dtype) if part.combine == "add" else None
+                if hidden != (ignored or identity_of(part.combine, hidden.dtype)):
+                    return None
+        hidden = _hidden(weight, condition)
+        return condition if hidden == const(0, hidden.dtype) else None
+
+    def _values(self, statements: Statements) -> dict[int, Value]:
+        """What locals hold after statements that assign them."""
+        held: dict[int, Value] = {}
+        for s in statements:
+            if isinstance(s, Assign):
+                held[s.local] = _resolved(s.value, held, self.locals)
+        return held
+
     def _outer(self, weighed: Value, rows: Rows) -> Outer:
         """The last product."""
         depth, left, right, target, epilogue = _product(self.bodies[2])
@@ -358,6 +396,26 @@ def _narrow(factor: Value) -> Value:
     found = narrowed(factor)
     if found.op != "load" or found.dtype.itemsize != 2:
         raise _No
+    return found
+
+
+def _as_written(x: Value) -> Value:
+    """An element as memory has it."""
+    return x.args[1] if x.op == "select" and x.data == WRITTEN else x
+
+
+def _resolved(x: Value, held: dict[int, Value], locals_: Sequence[Local]) -> Value:
+    """A value with those of locals in their place."""
+    return substitute_value(x, {get(n, locals_[n].dtype): y for n, y in held.items()})
+
+
+def _hidden(x: Value, condition: Value) -> Value:
+    """A value where a condition does not hold."""
+    (made,) = fold(chosen((Assign(0, x),), condition, 2))
+    assert isinstance(made, Assign)
+    found = made.value
+    if found.op == "cast" and found.args[0].op == "const":
+        return const(literal(found.args[0]), found.dtype)
     return found
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from weft.compiler.index import axis
 from weft.compiler.loops import (
     BOOL,
     INDEX,
     LANES,
     Assign,
+    Buffer,
     Kernel,
     Local,
     Loop,
@@ -27,20 +29,33 @@ from weft.compiler.loops import (
     Settle,
     Squares,
     Statement,
+    Store,
     Value,
     When,
     const,
     get,
     identity_of,
     integer,
+    load,
     value,
+    walk,
 )
 from weft.compiler.passes.accumulate import exponent, joined
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
+from weft.compiler.passes.contract_hidden import ends
 from weft.compiler.passes.contract_match import Axis
 from weft.compiler.passes.cooperate import BLOCK, Team
 from weft.compiler.passes.items import Limits, Tile, less, placed
-from weft.compiler.polynomial import add, divide, multiply, remainder, smaller
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    known,
+    larger,
+    multiply,
+    remainder,
+    smaller,
+    subtract,
+)
 from weft.compiler.rebuild import (
     Scope,
     Statements,
@@ -56,6 +71,7 @@ from weft.core.common.types import DType
 SIDE = 64  # rows of a block, and columns that it takes at a time
 THREADS = 4 * WARP
 STAGES = 3  # columns in shared memory: those at hand, and the next ones
+FEW = 4  # tiles that are all taken, whatever a mask hides
 WIDEST = 128  # points of a depth, and columns of results
 ROWS, PAIR = 2, 2  # of a thread: its rows, and adjacent columns in a register
 STEP = 16  # points of a depth that are multiplied at once
@@ -77,9 +93,13 @@ def is_woven(weave: Weave, limits: Limits) -> bool:
     return made.is_fetched and made.nbytes <= limits.room
 
 
-def weave_kernel(weave: Weave, limits: Limits) -> Kernel:
-    """The kernel of a weave."""
-    return _Block(weave, limits).kernel()
+def weave_kernels(weave: Weave, limits: Limits) -> tuple[Kernel, ...]:
+    """The kernel of a weave; where a mask hides columns, one before it, which is not scheduled.
+
+    That one leaves what hidden columns add to the results, in scratch memory of both.
+    """
+    block = _Block(weave, limits)
+    return (block.kernel(),) if block.rests is None else (block.before(), block.kernel())
 
 
 @dataclass
@@ -132,6 +152,9 @@ class _Block:
         self.deep = size_of(weave.inner.depth[1])
         self.wide = -(-size_of(weave.outer.column[1]) // SIDE) * SIDE
         self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
+        self.start, self.stop = self._shown()
+        is_masked = self.start is not ZERO or known(self.stop) != self.tiles
+        self.rests = len(weave.kernel.buffers) if is_masked else None
         self._share()
         self.scores = self._registers("scores", SIDE)
         self.mixed = self._registers("mixed", self.wide)
@@ -210,9 +233,87 @@ class _Block:
                 body.append(self._threads(partial(self._of_rows, s)))
         body.append(self._threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), tuple(body), "block")
+        if self.rests is not None:
+            self.scope.kernel = self._with_rests(self.scope.kernel, "read")
         together = max(1, min(_TOGETHER, _ROOM // self.nbytes))
-        notes = {"blocks": self.blocks, "threads": THREADS, "scratch": (), "together": together}
-        return self.scope.kernel_with((loop,), **notes, dynamic=self.nbytes)
+        notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
+        scratch = () if self.rests is None else self._scratch()
+        return self.scope.kernel_with((loop,), **notes, scratch=scratch, dynamic=self.nbytes)
+
+    def _shown(self) -> tuple[Value, Value]:
+        """The first columns that a mask shows to some row of a block, and where they end: tiles."""
+        weave = self.weave
+        start, stop = ZERO, integer(self.tiles)
+        if weave.mask is None or self.tiles < FEW:
+            return start, stop
+        last = smaller(add(self.first, SIDE - 1), size_of(weave.row[1]) - 1)
+        box = {weave.row[0]: (self.first, last)}
+        lows, highs = ends(substitute_value(weave.mask, self.where), weave.column[0], box)
+        for low in filter(_is_known, lows):
+            start = larger(start, divide(low, SIDE))
+        for high in filter(_is_known, highs):
+            stop = smaller(stop, larger(divide(add(high, SIDE - 1), SIDE), 0))
+        return start, stop
+
+    # -- what is hidden --------------------------------------------------------------------
+
+    def _scratch(self) -> tuple[tuple[DType, int], ...]:
+        count = self.blocks // self.high * self.tiles * size_of(self.weave.outer.column[1])
+        return ((self._dtype(self.mixed[0][0]), count),)
+
+    def _with_rests(self, kernel: Kernel, mode: str) -> Kernel:
+        (dtype, _), *_ = self._scratch()
+        return replace(kernel, buffers=(*kernel.buffers, Buffer("rests", dtype, mode)))
+
+    def _rest_place(self, tile: Value, column: Value) -> Value:
+        """Where the rest of a tile is, for a column of the results."""
+        place: Value = ZERO
+        for variable, extent in self.weave.batch:
+            place = add(multiply(place, extent), variable)
+        place = add(multiply(place, self.tiles), tile)
+        return add(multiply(place, size_of(self.weave.outer.column[1])), column)
+
+    def before(self) -> Kernel:
+        """A kernel that adds up what the columns of each tile give with weights of 0."""
+        weave, tile, point = self.weave, axis("tile", self.tiles).value, axis("point", SIDE).value
+        (dtype, _), *_ = self._scratch()
+        assert self.rests is not None
+        place = smaller(add(multiply(tile, SIDE), point), self.columns - 1)
+        factor = substitute_value(weave.outer.right, {weave.column[0]: place})
+        nothing = value("mul", (const(0, dtype), value("cast", (factor,), dtype)), dtype)
+        total = len(weave.kernel.locals)
+        part = Part((total,), "add", (nothing,))
+        column, extent = weave.outer.column
+        store = Store(self.rests, self._rest_place(tile, column), get(total, dtype))
+        body: Statements = (Reduce(((point, integer(SIDE)),), 1, (part,), ()), store)
+        for v, n in reversed((*weave.batch, (tile, integer(self.tiles)), (column, extent))):
+            body = (Loop(v, ZERO, n, body),)
+        kernel = self._with_rests(weave.kernel, "write")
+        locals_ = (*kernel.locals, Local("rest", dtype))
+        return replace(kernel, name=f"{kernel.name}_rests", locals=locals_, body=body)
+
+    def _rests(self, thread: Value) -> Statements:
+        """What hidden columns add to a thread's results: nothing, unless they are infinite."""
+        if self.rests is None:
+            return ()
+        count = size_of(self.weave.outer.column[1]) // 8
+        tile, dtype = self.scope.variable("tile"), self._dtype(self.mixed[0][0])
+
+        def join(lane: Value) -> Statements:
+            made: list[Statement] = []
+            for k in range(count):
+                _, column = self._place(thread, 0, k)
+                place = substitute_value(self._rest_place(tile, add(column, lane)), self.where)
+                assert self.rests is not None
+                rest = load(self.rests, place, dtype)
+                for registers in self.mixed:
+                    now = get(registers[k], dtype)
+                    made.append(Assign(registers[k], value("add", (now, rest), dtype)))
+            return tuple(made)
+
+        spans = [] if self.start is ZERO else [(ZERO, smaller(self.start, self.tiles))]
+        spans.append((larger(self.start, self.stop), integer(self.tiles)))
+        return tuple(Loop(tile, *span, self._vector(join)) for span in spans)
 
     def _threads(self, body: Callable[[Value], Statements]) -> Loop:
         return self.team.each("item", THREADS, body)
@@ -242,9 +343,10 @@ class _Block:
         def begin(thread: Value) -> Statements:
             made: list[Statement] = []
             for k in range(STAGES - 1):
-                made += (*self._fetched(thread, integer(k), is_last), self._settled())
+                made += (*self._fetched(thread, add(self.start, k), is_last), self._settled())
             for m in run.meetings:
                 made += self._all(m.held, identity_of(m.part.combine, m.dtype))
+                made += self._cleared(m, thread)
             return tuple(made)
 
         def step(thread: Value) -> Statements:
@@ -258,7 +360,7 @@ class _Block:
         inner = [self._threads(step)]
         if is_last:
             inner.append(self._threads(lambda thread: (self._mix(thread, tile),)))
-        loop = Loop(tile, ZERO, integer(self.tiles), tuple(inner))
+        loop = Loop(tile, self.start, self.stop, tuple(inner))
         return (self._threads(begin), loop, *(s for m in run.meetings for s in self._met(m)))
 
     def _meeting(self, part: Part) -> _Meeting:
@@ -279,7 +381,7 @@ class _Block:
             made += keys.fetched(thread, integer(k), add(multiply(side, depth), k))
         if with_values:
             made += self.values.fetched(thread, tile)
-        return (When(less(tile, self.tiles), tuple(made)),)
+        return (When(value("less", (tile, self.stop), BOOL), tuple(made)),)
 
     def _products(self, thread: Value, tile: Value) -> Statements:
         """The scores of a thread."""
@@ -399,7 +501,7 @@ class _Block:
             made += self._vector(partial(self._to_tree, m, full, thread))
             made += self._all(m.held, identity_of("add", m.dtype))
         ends = value("equal", (remainder(tile, each), integer(each - 1)), BOOL)
-        last = value("equal", (tile, integer(self.tiles - 1)), BOOL)
+        last = value("equal", (tile, subtract(self.stop, 1)), BOOL)
         return (When(value("bit_or", (ends, last), BOOL), tuple(made)),)
 
     def _from_tree(self, m: _Meeting, level: Value, thread: Value, lane: Value) -> Statements:
@@ -436,7 +538,10 @@ class _Block:
                 while len(lanes) > 1:
                     half = len(lanes) // 2
                     lanes = [joined(combine, lanes[k], lanes[k + half]) for k in range(half)]
-                made.append(Assign(self.own[number][m.part.targets[0]], lanes[0]))
+                found = lanes[0]
+                if combine == "add" and self.rests is not None:  # what is hidden adds zeros
+                    found = joined(combine, found, const(0, m.dtype))
+                made.append(Assign(self.own[number][m.part.targets[0]], found))
             return tuple(made)
 
         return self._threads(give), self._threads(take)
@@ -452,11 +557,31 @@ class _Block:
         """The leaves of a tree that are left, the latest and smallest ones first."""
         if not m.is_tree(self.trees):
             return ()
-        leaves = -(-self.columns // BLOCK)
-        levels = [integer(k) for k in range(self.levels) if leaves >> k & 1]
-        return tuple(
-            s for k in levels for s in self._vector(partial(self._from_tree, m, k, thread))
-        )
+        each = BLOCK // SIDE
+        leaves = divide(add(self.stop, each - 1), each)
+        count = known(leaves)
+        made: list[Statement] = []
+        for k in range(self.levels):
+            join = self._vector(partial(self._from_tree, m, integer(k), thread))
+            if count is None:
+                bit = value("bit_and", (leaves, integer(1 << k)), INDEX)
+                made.append(When(value("less", (ZERO, bit), BOOL), join))
+            elif count >> k & 1:
+                made += join
+        return tuple(made)
+
+    def _cleared(self, m: _Meeting, thread: Value) -> Statements:
+        """The tree of leaves that are hidden before the first: all sums are 0."""
+        if self.start is ZERO or not m.is_tree(self.trees):
+            return ()
+        level, zero = self.scope.variable("level"), const(0, m.dtype)
+
+        def clear(lane: Value) -> Statements:
+            tree = self.trees[m.dtype]
+            places = (_in_tree(a, level, thread, lane) for a in range(len(m.flat)))
+            return tuple(Assign(tree, zero, place) for place in places)
+
+        return (Loop(level, ZERO, integer(self.levels), self._vector(clear)),)
 
     # -- results ---------------------------------------------------------------------------
 
@@ -472,7 +597,7 @@ class _Block:
         """The results of a thread that there are."""
         outer = self.weave.outer
         wide = self._in_lanes(assigned_locals(outer.epilogue))
-        made: list[Statement] = []
+        made: list[Statement] = [*self._rests(thread)]
         for number in range(ROWS):
             inner: list[Statement] = []
             for k in range(size_of(outer.column[1]) // 8):
@@ -493,6 +618,11 @@ class _Block:
             get(outer.target, total.dtype): total,
         }
         return rename_locals(substitute(outer.epilogue, where), {**self.own[number], **wide})
+
+
+def _is_known(x: Value) -> bool:
+    """Whether an index needs nothing from memory."""
+    return not any(each.op == "load" for each in walk(x))
 
 
 def _in_tree(number: int, level: Value, thread: Value, lane: Value) -> Value:
