@@ -14,7 +14,7 @@ from tests.compiler.test_gpu_products import run
 from weft.compiler import gpu_code
 from weft.compiler.loops import Kernel, Loop, Squares, Value, every, literal
 from weft.compiler.passes import blocks_hidden, blocks_product
-from weft.compiler.passes.items import GROUPS, Limits, Tile
+from weft.compiler.passes.items import DOUBLES, GROUPS, SQUARES, TILES, Limits, Tile
 from weft.compiler.rebuild import values_of
 from weft.compiler.verify import verify
 from weft.core.common.dtypes import bfloat16
@@ -25,7 +25,7 @@ from weft.testing.gpu_programs import planned
 SMALL = Limits(tiles=(Tile(8, 8, 4, 4, 8),))
 WIDE = Limits(tiles=(Tile(8, 16, 4, 8, 4),))
 TALL = Limits(tiles=(Tile(32, 8, 4, 4, 8),), lanes=1)
-DOUBLES = Limits(tiles=(), doubles=(Tile(16, 16, 1, 4, 8),))
+PAIR = Limits(tiles=(), doubles=(Tile(16, 16, 1, 4, 8),))
 TWO = Limits(tiles=(), squares=(Tile(16, 16, 2, 4, 32),), room=1 << 13)  # slabs at a time,
 MORE = Limits(tiles=(), squares=(Tile(16, 32, 2, 4, 32),))  # or three and more
 GROUPED = Limits(tiles=(), groups=GROUPS, room=227 * 1024)
@@ -218,7 +218,7 @@ def test_pieces_of_long_sums_keep_every_bit(monkeypatch, kind, mask, busy):
     agree(kind(mask), [with_special(a), with_special(b)], SMALL)
 
 
-@pytest.mark.parametrize("limits", [SMALL, DOUBLES], ids=["threads", "squares"])
+@pytest.mark.parametrize("limits", [SMALL, PAIR], ids=["threads", "squares"])
 @pytest.mark.parametrize("kind", [left, turned, right, sums])
 @pytest.mark.parametrize("size", [64, 300])
 def test_float64_keeps_every_bit(kind, limits, size):
@@ -243,7 +243,7 @@ def test_threads_may_run_in_any_order(kind, size):
 @pytest.mark.parametrize("kind", [left, turned, right, sums])
 @pytest.mark.parametrize("mask", [earlier, window])
 def test_squares_leave_out_the_same(monkeypatch, kind, mask, limits):
-    size = 328 if limits == "groups" else 120
+    size = 200 if limits == "groups" else 120
     given = [x.astype(bfloat16) for x in operands((2, size, size), (2, size, size))]
     function = kind(mask, wf.exp)  # which is stored, as weights of attention are
     for arrays in (given, [with_special(x) for x in given]):
@@ -258,6 +258,28 @@ def test_squares_leave_out_the_same(monkeypatch, kind, mask, limits):
     product = next(k for k in kernels if any(isinstance(s, Squares) for s in every(k.body)))
     depth = 64 if limits == "groups" else 32
     assert share(product, -(-size // depth)) < 0.8
+
+
+EACH = [
+    *((np.float32, Limits(tiles=(tile,))) for tile in TILES),
+    *((np.float64, Limits(tiles=(), doubles=(tile,))) for tile in DOUBLES),
+    *((bfloat16, Limits(tiles=(), squares=(tile,))) for tile in SQUARES),
+    *((bfloat16, Limits(tiles=(), groups=(tile,), room=227 * 1024)) for tile in GROUPS),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "limits"), EACH)
+def test_every_tile_of_a_gpu_leaves_out_the_same(monkeypatch, dtype, limits):
+    wide = np.float32 if dtype == bfloat16 else dtype
+    a, b = (with_special(x.astype(dtype)) for x in operands((264, 264), (264, 72), dtype=wide))
+    for kind in (left, turned):
+        (found,) = on_gpu(kind(earlier, wf.exp), [a, b], limits)
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks_hidden, "WORTH", 1 << 60)
+            (expected,) = on_gpu(kind(earlier, wf.exp), [a, b], limits)
+        assert different(found, expected) == 0
+        assert np.isnan(found.astype(wide)).any() and np.isfinite(found.astype(wide)).any()
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
