@@ -48,6 +48,7 @@ from weft.compiler.rebuild import (
     rename_locals,
     renumbered,
     revise,
+    stored_buffers,
     substitute,
     substitute_value,
 )
@@ -180,6 +181,8 @@ class _Weaver:
         self.scores, self.weights = _largest(works[0]), _largest(works[1])
         self.memory = tuple(dict.fromkeys(b for work in works for b in work.memory))
         nests = [around(work.kernel) for work in works]
+        if not all(nests):
+            raise _No
         *lead, row = nests[1]
         self.batch = [_axis(f"batch{k}", loop) for k, loop in enumerate(lead)]
         self.row, self.column = _axis("row", row), _axis("column", nests[0][-1])
@@ -224,8 +227,11 @@ class _Weaver:
         middle, weighed, rows = self._middle(scored)
         outer = self._outer(weighed, rows)
         first, _, last = self.works
-        private = {self.scores, self.weights}
-        left = [k for k, b in enumerate(self.memory) if b not in private]
+        found = (inner.epilogue, middle, outer.epilogue)
+        used = {x.data for x in (inner.left, inner.right, outer.right)}
+        used |= {x.data for s in found for x in leaves_in(s) if x.op == "load"}
+        used |= {n for s in found for n in stored_buffers(s)}
+        left = sorted(used)
         numbers = {old: new for new, old in enumerate(left)}
         memory = tuple(self.memory[k] for k in left)
         kernel = Kernel(

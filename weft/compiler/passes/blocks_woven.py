@@ -146,7 +146,10 @@ class _Block:
         batch = [(v, size_of(extent)) for v, extent in weave.batch]
         self.blocks = self.high * prod(extent for _, extent in batch)
         self.where = placed(batch, divide(self.group, self.high))
-        self.first = multiply(remainder(self.group, self.high), SIDE)
+        place = remainder(self.group, self.high)
+        if weave.mask is not None:  # later rows often see more: those blocks come first
+            place = subtract(integer(self.high - 1), place)
+        self.first = multiply(place, SIDE)
         self.columns = size_of(weave.column[1])
         self.tiles = -(-self.columns // SIDE)
         self.deep = size_of(weave.inner.depth[1])
@@ -296,12 +299,11 @@ class _Block:
         """What hidden columns add to a thread's results: nothing, unless they are infinite."""
         if self.rests is None:
             return ()
-        count = size_of(self.weave.outer.column[1]) // 8
-        tile, dtype = self.scope.variable("tile"), self._dtype(self.mixed[0][0])
+        dtype = self._dtype(self.mixed[0][0])
 
-        def join(lane: Value) -> Statements:
+        def join(tile: Value, lane: Value) -> Statements:
             made: list[Statement] = []
-            for k in range(count):
+            for k in range(size_of(self.weave.outer.column[1]) // 8):
                 _, column = self._place(thread, 0, k)
                 place = substitute_value(self._rest_place(tile, add(column, lane)), self.where)
                 assert self.rests is not None
@@ -313,7 +315,11 @@ class _Block:
 
         spans = [] if self.start is ZERO else [(ZERO, smaller(self.start, self.tiles))]
         spans.append((larger(self.start, self.stop), integer(self.tiles)))
-        return tuple(Loop(tile, *span, self._vector(join)) for span in spans)
+        tiles = [self.scope.variable("tile") for _ in spans]
+        return tuple(
+            Loop(tile, *span, self._vector(partial(join, tile)))
+            for tile, span in zip(tiles, spans, strict=True)
+        )
 
     def _threads(self, body: Callable[[Value], Statements]) -> Loop:
         return self.team.each("item", THREADS, body)
@@ -493,9 +499,10 @@ class _Block:
         each = BLOCK // SIDE
         after = add(divide(tile, each), 1)
         lowest = value("bit_and", (after, value("neg", (after,), INDEX)), INDEX)
-        full, level = exponent(lowest), self.scope.variable("level")
+        full = exponent(lowest)
         made: list[Statement] = []
         for m in sums:
+            level = self.scope.variable("level")
             join = self._vector(partial(self._from_tree, m, level, thread))
             made.append(Loop(level, ZERO, full, join))
             made += self._vector(partial(self._to_tree, m, full, thread))
