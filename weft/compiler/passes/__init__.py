@@ -38,6 +38,7 @@
 | `blocks_product`, `blocks_tile` | products in tiles, one for a block; what its threads do |
 | `blocks_squares`, `blocks_slab` | tiles by small matrices; factors in shared memory |
 | `blocks_groups` | tiles by matrices of four warps together |
+| `blocks_woven`, `blocks_rows` | narrow attention as one kernel; reductions of rows in registers |
 | `blocks_hidden` | slabs that masks hide from blocks |
 | `blocks_turned` | elements read along another axis: squares through shared memory |
 | `blocks_updates` | updates in order, shared out among threads |

@@ -8,7 +8,6 @@ its lanes and its tree are those of `reduce`, so each bit is what it is in separ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -16,8 +15,6 @@ from math import prod
 from weft.compiler.index import axis
 from weft.compiler.loops import (
     BOOL,
-    INDEX,
-    LANES,
     Assign,
     Buffer,
     Kernel,
@@ -40,11 +37,11 @@ from weft.compiler.loops import (
     value,
     walk,
 )
-from weft.compiler.passes.accumulate import exponent, joined
+from weft.compiler.passes.accumulate import joined
+from weft.compiler.passes.blocks_rows import PAIR, ROWS, SIDE, THREADS, Meeting, Rows
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
 from weft.compiler.passes.contract_hidden import ends
 from weft.compiler.passes.contract_match import Axis
-from weft.compiler.passes.cooperate import BLOCK, Team
 from weft.compiler.passes.items import Limits, Tile, less, placed
 from weft.compiler.polynomial import (
     add,
@@ -68,14 +65,10 @@ from weft.compiler.squares import CHUNK, ROW, WARP, shape_of, swirled
 from weft.compiler.weave import Weave
 from weft.core.common.types import DType
 
-SIDE = 64  # rows of a block, and columns that it takes at a time
-THREADS = 4 * WARP
 STAGES = 3  # columns in shared memory: those at hand, and the next ones
 FEW = 4  # tiles that are all taken, whatever a mask hides
 WIDEST = 128  # points of a depth, and columns of results
-ROWS, PAIR = 2, 2  # of a thread: its rows, and adjacent columns in a register
 STEP = 16  # points of a depth that are multiplied at once
-ACROSS = LANES // 2  # running values of a row, those of lanes 8 apart having met
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
 _TOGETHER = 3  # blocks that a multiprocessor has registers for,
 _ROOM = 227 << 10  # and the memory that they share
@@ -99,47 +92,26 @@ def weave_kernels(weave: Weave, limits: Limits) -> tuple[Kernel, ...]:
     That one leaves what hidden columns add to the results, in scratch memory of both.
     """
     block = _Block(weave, limits)
-    return (block.kernel(),) if block.rests is None else (block.before(), block.kernel())
-
-
-@dataclass
-class _Meeting:
-    """The running values of one part of a reduction: vectors of two columns for each row.
-
-    Those of a sum are apart for even and odd groups of 8 columns: they are lanes of their own.
-    """
-
-    part: Part
-    dtype: DType
-    held: list[list[int]]  # for each row
-
-    @property
-    def flat(self) -> list[int]:
-        """Those of all rows."""
-        return [r for row in self.held for r in row]
-
-    def is_tree(self, trees: dict[DType, int]) -> bool:
-        """Whether it is a sum of more than one leaf."""
-        return self.part.combine == "add" and self.dtype in trees
+    return (block.kernel(),) if not block.is_hiding else (block.before(), block.kernel())
 
 
 @dataclass(frozen=True)
 class _Run:
     """A run over all columns: what is done at each of them."""
 
-    meetings: list[_Meeting]
+    meetings: list[Meeting]
     point: Statements
     wide: dict[int, int]  # registers of two columns in the place of those of one
     is_last: bool
 
 
-class _Block:
+class _Block(Rows):
     """A kernel whose blocks have some rows each."""
 
     def __init__(self, weave: Weave, limits: Limits) -> None:
         self.weave = weave
-        self.scope = scope = Scope(weave.kernel)
-        self.team = Team(scope, THREADS)
+        scope = Scope(weave.kernel)
+        super().__init__(scope)
         self.together = bool(limits.groups)
         self.group = scope.variable("group")
         self.high = -(-size_of(weave.row[1]) // SIDE)
@@ -156,8 +128,8 @@ class _Block:
         self.wide = -(-size_of(weave.outer.column[1]) // SIDE) * SIDE
         self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
         self.start, self.stop = self._shown()
-        is_masked = self.start is not ZERO or known(self.stop) != self.tiles
-        self.rests = len(weave.kernel.buffers) if is_masked else None
+        self.is_hiding = self.start is not ZERO or known(self.stop) != self.tiles
+        self.rests = len(weave.kernel.buffers)
         self._share()
         self.scores = self._registers("scores", SIDE)
         self.mixed = self._registers("mixed", self.wide)
@@ -182,14 +154,7 @@ class _Block:
         self.values = values.in_stages(STAGES)
         self.pitch = SIDE if self.together else SIDE + CHUNK
         self.weights = self._array("weights", inner.left.dtype, SIDE * self.pitch)
-        leaves = -(-self.columns // BLOCK)
-        self.levels = leaves.bit_length()
-        parts = [part for run in self.runs for part in run.parts]
-        dtypes = dict.fromkeys(part.values[0].dtype for part in parts)
-        self.met = {dtype: self._array("met", dtype, SIDE * ACROSS) for dtype in dtypes}
-        summed = dict.fromkeys(p.values[0].dtype for p in parts if p.combine == "add")
-        length = self.levels * 2 * ROWS * PAIR * THREADS
-        self.trees = {d: self._array("tree", d, length) for d in summed if leaves > 1}
+        self.share([part for run in self.runs for part in run.parts])
 
     def _slab(self, factor: Value, depth: Axis, axis: Axis, start: Value, points: int) -> Slab:
         factor = substitute_value(factor, self.where)
@@ -197,21 +162,10 @@ class _Block:
         filling, spare = const(0, factor.dtype), 0 if self.together else CHUNK
         return Slab.of(*given, filling, deep=None, spare=spare, swirled=self.together)
 
-    def _array(self, name: str, dtype: DType, length: int) -> int:
-        self.scope.locals.append(Local(name, dtype, 1, length, shared=True))
-        return len(self.scope.locals) - 1
-
-    def _kept(self, name: str, dtype: DType, lanes: int = 1) -> int:
-        self.scope.locals.append(Local(name, dtype, lanes, kept=True))
-        return len(self.scope.locals) - 1
-
     def _registers(self, name: str, columns: int) -> list[list[int]]:
         """Sums of a thread: two columns of every 8, for each of its rows."""
         dtype = self._dtype(self.weave.inner.target)
         return [[self._kept(name, dtype, PAIR) for _ in range(columns // 8)] for _ in range(ROWS)]
-
-    def _dtype(self, local: int) -> DType:
-        return self.scope.locals[local].dtype
 
     @property
     def is_fetched(self) -> bool:
@@ -236,11 +190,11 @@ class _Block:
                 body.append(self._threads(partial(self._of_rows, s)))
         body.append(self._threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), tuple(body), "block")
-        if self.rests is not None:
+        if self.is_hiding:
             self.scope.kernel = self._with_rests(self.scope.kernel, "read")
         together = max(1, min(_TOGETHER, _ROOM // self.nbytes))
         notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
-        scratch = () if self.rests is None else self._scratch()
+        scratch = () if not self.is_hiding else self._scratch()
         return self.scope.kernel_with((loop,), **notes, scratch=scratch, dynamic=self.nbytes)
 
     def _shown(self) -> tuple[Value, Value]:
@@ -280,7 +234,6 @@ class _Block:
         """A kernel that adds up what the columns of each tile give with weights of 0."""
         weave, tile, point = self.weave, axis("tile", self.tiles).value, axis("point", SIDE).value
         (dtype, _), *_ = self._scratch()
-        assert self.rests is not None
         place = smaller(add(multiply(tile, SIDE), point), self.columns - 1)
         factor = substitute_value(weave.outer.right, {weave.column[0]: place})
         nothing = value("mul", (const(0, dtype), value("cast", (factor,), dtype)), dtype)
@@ -297,7 +250,7 @@ class _Block:
 
     def _rests(self, thread: Value) -> Statements:
         """What hidden columns add to a thread's results: nothing, unless they are infinite."""
-        if self.rests is None:
+        if not self.is_hiding:
             return ()
         dtype = self._dtype(self.mixed[0][0])
 
@@ -306,7 +259,6 @@ class _Block:
             for k in range(size_of(self.weave.outer.column[1]) // 8):
                 _, column = self._place(thread, 0, k)
                 place = substitute_value(self._rest_place(tile, add(column, lane)), self.where)
-                assert self.rests is not None
                 rest = load(self.rests, place, dtype)
                 for registers in self.mixed:
                     now = get(registers[k], dtype)
@@ -321,21 +273,11 @@ class _Block:
             for tile, span in zip(tiles, spans, strict=True)
         )
 
-    def _threads(self, body: Callable[[Value], Statements]) -> Loop:
-        return self.team.each("item", THREADS, body)
-
     def _begin(self, thread: Value) -> Statements:
         """The rows' factor is on its way, and nothing is mixed yet."""
         slabs = range(self.rows.stages)
         fetches = [s for k in slabs for s in self.rows.fetched(thread, integer(k))]
         return (*fetches, *self._all(self.mixed, const(0, self._dtype(self.mixed[0][0]))))
-
-    def _all(self, registers: Sequence[Sequence[int]], x: Value) -> Statements:
-        return self._vector(lambda _: tuple(Assign(r, x) for row in registers for r in row))
-
-    def _vector(self, body: Callable[[Value], Statements]) -> Statements:
-        lane = self.scope.variable("lane")
-        return (Loop(lane, ZERO, integer(PAIR), body(lane), "vector", PAIR),)
 
     # -- a run over all columns ------------------------------------------------------------
 
@@ -368,12 +310,6 @@ class _Block:
             inner.append(self._threads(lambda thread: (self._mix(thread, tile),)))
         loop = Loop(tile, self.start, self.stop, tuple(inner))
         return (self._threads(begin), loop, *(s for m in run.meetings for s in self._met(m)))
-
-    def _meeting(self, part: Part) -> _Meeting:
-        dtype = part.values[0].dtype
-        count = 2 if part.combine == "add" else 1
-        held = [[self._kept("running", dtype, PAIR) for _ in range(count)] for _ in range(ROWS)]
-        return _Meeting(part, dtype, held)
 
     def _settled(self) -> Settle:
         return Settle(STAGES - 2, shown=self.together)
@@ -427,12 +363,6 @@ class _Block:
 
     # -- points ----------------------------------------------------------------------------
 
-    def _place(self, thread: Value, number: int, k: int = 0) -> tuple[Value, Value]:
-        """The row of the block, and the first of two columns, that a register is for."""
-        warp, lane = divide(thread, WARP), remainder(thread, WARP)
-        row = add(multiply(warp, 8 * ROWS), add(divide(lane, 4), 8 * number))
-        return row, add(multiply(remainder(lane, 4), PAIR), 8 * k)
-
     def _points(self, thread: Value, tile: Value, run: _Run) -> Statements:
         """Everything at the columns of a thread, for each of its rows."""
         start = multiply(tile, SIDE)
@@ -482,114 +412,6 @@ class _Block:
         size, here = size_of(self.weave.row[1]), add(self.first, row)
         return here if size % SIDE == 0 else smaller(here, size - 1)
 
-    def _in_lanes(self, numbers: set[int]) -> dict[int, int]:
-        """Registers for two columns in the place of these."""
-        return {
-            n: self.scope.local(self.scope.locals[n].name, self._dtype(n), PAIR)
-            for n in sorted(numbers)
-        }
-
-    # -- reductions ------------------------------------------------------------------------
-
-    def _leaves(self, thread: Value, tile: Value, meetings: list[_Meeting]) -> Statements:
-        """Sums of so many columns that they are a leaf of the tree are joined to those before."""
-        sums = [m for m in meetings if m.is_tree(self.trees)]
-        if not sums:
-            return ()
-        each = BLOCK // SIDE
-        after = add(divide(tile, each), 1)
-        lowest = value("bit_and", (after, value("neg", (after,), INDEX)), INDEX)
-        full = exponent(lowest)
-        made: list[Statement] = []
-        for m in sums:
-            level = self.scope.variable("level")
-            join = self._vector(partial(self._from_tree, m, level, thread))
-            made.append(Loop(level, ZERO, full, join))
-            made += self._vector(partial(self._to_tree, m, full, thread))
-            made += self._all(m.held, identity_of("add", m.dtype))
-        ends = value("equal", (remainder(tile, each), integer(each - 1)), BOOL)
-        last = value("equal", (tile, subtract(self.stop, 1)), BOOL)
-        return (When(value("bit_or", (ends, last), BOOL), tuple(made)),)
-
-    def _from_tree(self, m: _Meeting, level: Value, thread: Value, lane: Value) -> Statements:
-        """Running sums are met by those that a level of the tree holds."""
-        made: list[Statement] = []
-        for a, r in enumerate(m.flat):
-            earlier = get(self.trees[m.dtype], m.dtype, _in_tree(a, level, thread, lane))
-            made.append(Assign(r, joined("add", earlier, get(r, m.dtype))))
-        return tuple(made)
-
-    def _to_tree(self, m: _Meeting, level: Value, thread: Value, lane: Value) -> Statements:
-        """A level of the tree holds the running sums."""
-        tree = self.trees[m.dtype]
-        return tuple(
-            Assign(tree, get(r, m.dtype), _in_tree(a, level, thread, lane))
-            for a, r in enumerate(m.flat)
-        )
-
-    def _met(self, m: _Meeting) -> Statements:
-        """What all columns of a row give, in each thread that has some of them."""
-        combine, array = m.part.combine, self.met[m.dtype]
-
-        def give(thread: Value) -> Statements:
-            made: list[Statement] = [*self._joined_leaves(m, thread)]
-            for number in range(ROWS):
-                made += self._vector(partial(self._given, m, thread, number))
-            return tuple(made)
-
-        def take(thread: Value) -> Statements:
-            made: list[Statement] = []
-            for number in range(ROWS):
-                start = multiply(self._place(thread, number)[0], ACROSS)
-                lanes = [get(array, m.dtype, add(start, k)) for k in range(ACROSS)]
-                while len(lanes) > 1:
-                    half = len(lanes) // 2
-                    lanes = [joined(combine, lanes[k], lanes[k + half]) for k in range(half)]
-                found = lanes[0]
-                if combine == "add" and self.rests is not None:  # what is hidden adds zeros
-                    found = joined(combine, found, const(0, m.dtype))
-                made.append(Assign(self.own[number][m.part.targets[0]], found))
-            return tuple(made)
-
-        return self._threads(give), self._threads(take)
-
-    def _given(self, m: _Meeting, thread: Value, number: int, lane: Value) -> Statements:
-        """Running values of one row go where all threads see them."""
-        row, first = self._place(thread, number)
-        now = [get(r, m.dtype) for r in m.held[number]]
-        x = now[0] if len(now) == 1 else joined(m.part.combine, *now)
-        return (Assign(self.met[m.dtype], x, add(multiply(row, ACROSS), add(first, lane))),)
-
-    def _joined_leaves(self, m: _Meeting, thread: Value) -> Statements:
-        """The leaves of a tree that are left, the latest and smallest ones first."""
-        if not m.is_tree(self.trees):
-            return ()
-        each = BLOCK // SIDE
-        leaves = divide(add(self.stop, each - 1), each)
-        count = known(leaves)
-        made: list[Statement] = []
-        for k in range(self.levels):
-            join = self._vector(partial(self._from_tree, m, integer(k), thread))
-            if count is None:
-                bit = value("bit_and", (leaves, integer(1 << k)), INDEX)
-                made.append(When(value("less", (ZERO, bit), BOOL), join))
-            elif count >> k & 1:
-                made += join
-        return tuple(made)
-
-    def _cleared(self, m: _Meeting, thread: Value) -> Statements:
-        """The tree of leaves that are hidden before the first: all sums are 0."""
-        if self.start is ZERO or not m.is_tree(self.trees):
-            return ()
-        level, zero = self.scope.variable("level"), const(0, m.dtype)
-
-        def clear(lane: Value) -> Statements:
-            tree = self.trees[m.dtype]
-            places = (_in_tree(a, level, thread, lane) for a in range(len(m.flat)))
-            return tuple(Assign(tree, zero, place) for place in places)
-
-        return (Loop(level, ZERO, integer(self.levels), self._vector(clear)),)
-
     # -- results ---------------------------------------------------------------------------
 
     def _of_rows(self, statement: Statement, thread: Value) -> Statements:
@@ -630,12 +452,6 @@ class _Block:
 def _is_known(x: Value) -> bool:
     """Whether an index needs nothing from memory."""
     return not any(each.op == "load" for each in walk(x))
-
-
-def _in_tree(number: int, level: Value, thread: Value, lane: Value) -> Value:
-    """Where a level of the tree holds a thread's running sums of a number."""
-    place = add(multiply(add(multiply(level, 2 * ROWS), number), THREADS), thread)
-    return add(multiply(place, PAIR), lane)
 
 
 def _held(inside: Value | None, x: Value, other: Value) -> Value:
