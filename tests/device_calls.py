@@ -255,6 +255,7 @@ CALLS: dict[str, list[Call]] = {
     "switch": _call(1, [lambda x: x, lambda x: x * 2], VECTOR),
     "narrow_ahead": _call(VECTOR, dtype=np.dtype("float32")),
     "narrow_exp": _call(VECTOR, dtype=np.dtype("float32")),
+    "short_exp": _call(VECTOR),
     "narrow_back": _call(VECTOR, dtype=np.dtype("float32")),
     "undifferentiable": _call(VECTOR, function="f", operand=0),
     "unflatten": _call(MATRIX, 1, (3, 1)),

@@ -168,6 +168,10 @@ def elementary(width: int) -> Iterator[Fit]:
     yield Fit("EXP2", "(2**x - 1) / x", lambda x: mp.expm1(x * mp.log(2)) / x, -0.5, 0.5, abs, bits)
     if width == 32:
         yield Fit(
+            "SHORT_EXP2", "(2**x - 1) / x", lambda x: mp.expm1(x * mp.log(2)) / x,
+            -0.5, 0.5, abs, 17,
+        )  # fmt: skip
+        yield Fit(
             "LOG", "(x - log(1 + x)) / x²", lambda x: (x - mp.log1p(x)) / x**2,
             -0.29291, 0.41423, abs, 27,
         )  # fmt: skip

@@ -242,6 +242,17 @@ def test_the_table_of_coefficients_is_what_the_fit_gives():
     assert np.allclose(fitted, COEFFICIENTS["SIN", 32], rtol=1e-6)
 
 
+def test_short_exponentials_have_the_digits_of_narrow_floats():
+    x = np.linspace(-86, 88, 200_001).astype(np.float32)
+    found = call("short_exp", x)
+    assert np.max(np.abs(found / np.exp(x.astype(np.float64)) - 1)) < 2.0**-17
+    ends = np.array([0, -np.inf, -87, -1e30, np.inf, 89, np.nan], np.float32)
+    expected = np.array([1, 0, 0, 0, np.inf, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(call("short_exp", ends), expected)
+    wide = np.linspace(-700, 700, 1001)
+    np.testing.assert_array_equal(call("short_exp", wide), call("exp", wide))
+
+
 def test_an_unknown_function_is_named_in_the_error():
     with pytest.raises(UnsupportedError, match="zeta: no kernel"):
         call("zeta", np.float32(1))

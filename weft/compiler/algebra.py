@@ -242,7 +242,8 @@ def cast_twice(calls: Calls, call: Call) -> Ref | None:
     """What a dtype holds of x, or of exp(x): a cast there and one back. Memory has the narrow."""
     given = call.inputs
     if call.op.name == "narrow_exp":
-        given = (calls.call("exp", given, {}, call.like),)
+        function = "short_exp" if call.params["dtype"].itemsize == 2 else "exp"
+        given = (calls.call(function, given, {}, call.like),)
     narrow = calls.call("cast", given, call.params, call.like)
     return calls.call("cast", (narrow,), {"dtype": call.kind.dtype}, call.like)
 
@@ -280,7 +281,7 @@ def _gives_zero(call: Call, number: Array, factors: list[Array | None]) -> bool:
     """Whether a call makes 0.0 of a number, times positive ones if there are others."""
     if not dtypes.is_floating(call.kind.dtype):
         return False
-    if call.op.name == "exp":
+    if call.op.name in ("exp", "short_exp"):
         return bool(number == -np.inf)
     if call.op.name == "cast":
         narrower = dtypes.is_narrow(call.kind.dtype) and not dtypes.is_narrow(number.dtype)
@@ -404,7 +405,7 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     "where": (choose_known,),
     **dict.fromkeys(("real", "imag"), (part_of_complex,)),
     "cast": (cast_to_same, cast_of_cast, mask_later),
-    "exp": (mask_later,),
+    **dict.fromkeys(("exp", "short_exp"), (mask_later,)),
     **dict.fromkeys(("narrow_ahead", "narrow_exp"), (cast_twice,)),
     **dict.fromkeys(REDUCTIONS, (rows_first,)),
 }

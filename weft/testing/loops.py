@@ -29,6 +29,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "last": lambda x, y: y,
 }
 _CALLS: dict[str, str] = {
+    "short_exp": "exp",
     "asin": "arcsin",
     "acos": "arccos",
     "atan": "arctan",

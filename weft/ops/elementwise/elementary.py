@@ -44,6 +44,25 @@ class Exp(FloatFunction):
         return y
 
 
+class ShortExp(ElementwiseOperation):
+    """e to the power x in the digits that floats of 16 bits show; tiny results are 0."""
+
+    domain = "floating"
+    examples = (Example({}),)
+
+    def eval(self, x: Array) -> Array:
+        return np.exp(x)
+
+    def body(self, s: Any, x: Any) -> Any:
+        return s.call("short_exp", x)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any) -> Any:
+        return tangents[0] * out
+
+    def vjp(self, primals: Any, out: Any, ct: Any) -> Tangents:
+        return (ct * out,)
+
+
 class NarrowExp(ElementwiseOperation):
     """What a narrower dtype holds of e to the power x, as wide as x.
 
@@ -57,7 +76,8 @@ class NarrowExp(ElementwiseOperation):
         return narrow_ahead_op.eval(np.exp(x), dtype=dtype)
 
     def body(self, s: Any, x: Any, *, dtype: DType) -> Any:
-        return narrow_ahead_op.body(s, s.call("exp", x), dtype=dtype)
+        function = "short_exp" if dtype.itemsize == 2 else "exp"
+        return narrow_ahead_op.body(s, s.call(function, x), dtype=dtype)
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         return tangents[0] * out
@@ -66,7 +86,7 @@ class NarrowExp(ElementwiseOperation):
         return (ct * out,)
 
 
-narrow_exp_op = NarrowExp()
+short_exp_op, narrow_exp_op = ShortExp(), NarrowExp()
 
 
 class Exp2(FloatFunction):
