@@ -175,7 +175,7 @@ def test_the_verifier_knows_squares(change, message):
 
 
 def test_attention_mixes_narrow_values_by_narrow_weights():
-    given = wf.zeros((2, 4, 64, 32), dtype="bfloat16")
+    given = wf.zeros((2, 4, 64, 256), dtype="bfloat16")
     graph = trace(lambda x: wf.scaled_dot_product_attention(x, x, x, is_causal=True), given)
     scores, weights, mixed = planned(graph, CUDA).launches
     assert all(any(isinstance(s, Squares) for s in every(x.kernel.body)) for x in (scores, mixed))
