@@ -1,0 +1,205 @@
+"""`Lanes`: some stages of as many transforms as a vector has lanes, a transform in each lane.
+
+The numbers are in arrays of vectors between the first stage and the last one. Each stage leaves its
+results where its operands were, so that digits of a place stand in the order of the stages, and
+digits of a result's number in the opposite one: the last stage writes each result where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from weft.compiler.fourier.butterfly import Pair, butterfly, times
+from weft.compiler.fourier.plan import Stage
+from weft.compiler.loops import Statement, Store, Value, integer, load, turned
+from weft.compiler.order.code import Body, Code, Register
+from weft.core.common.types import DType
+
+Read = Callable[[Value], Pair]
+Write = Callable[[Value, Pair], Iterable[Statement]]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Complex numbers in memory: side by side in one buffer, or their parts in two."""
+
+    code: Code
+    buffers: tuple[int, ...]
+    dtype: DType  # of a part
+    swapped: bool = False  # whether parts trade places
+    scale: float = 1.0  # of what is written
+
+    def at(self, place: Value) -> Pair:
+        """The number at a place."""
+        s, (first, *others) = self.code, self.buffers
+        if others:
+            return load(first, place, self.dtype), load(others[0], place, self.dtype)
+        twice = s.mul(place, integer(2))
+        real, imag = (load(first, s.sum(twice, k), self.dtype) for k in range(2))
+        return (imag, real) if self.swapped else (real, imag)
+
+    def put(self, place: Value, x: Pair) -> Body:
+        """Write a number."""
+        s, (first, *others) = self.code, self.buffers
+        if others:
+            return Store(first, place, x[0]), Store(others[0], place, x[1])
+        if self.scale != 1:
+            x = tuple(s.mul(part, s.const(self.scale, self.dtype)) for part in x)  # type: ignore
+        real, imag = (x[1], x[0]) if self.swapped else x
+        twice = s.mul(place, integer(2))
+        return Store(first, twice, real), Store(first, s.sum(twice, 1), imag)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Complex numbers in two arrays of a task."""
+
+    parts: tuple[Register, Register]
+
+    @classmethod
+    def of(cls, s: Code, dtype: DType, length: int, lanes: int = 1) -> Held:
+        """New arrays."""
+        return cls((s.array(dtype, length, lanes), s.array(dtype, length, lanes)))
+
+    def at(self, place: Value) -> Pair:
+        """The number at a place."""
+        return self.parts[0].at(place), self.parts[1].at(place)
+
+    def put(self, place: Value, x: Pair) -> Body:
+        """Write a number."""
+        return self.parts[0].set(x[0], place), self.parts[1].set(x[1], place)
+
+
+def repeat(s: Code, count: int, body: Callable[[Value], Iterable[Statement]]) -> Body:
+    """Statements that are done so many times."""
+    return tuple(body(integer(0))) if count == 1 else (s.loop(count, body),)
+
+
+class Lanes:
+    """What each lane does: stages that follow each other, with the roots of unity in a buffer."""
+
+    def __init__(
+        self, s: Code, stages: Sequence[Stage], lanes: int, dtype: DType, table: int
+    ) -> None:
+        self.code, self.stages, self.lanes = s, stages, lanes
+        self.dtype, self.table = dtype, table
+        self.radices = [stage.radix for stage in stages]
+        self.size = prod(self.radices)
+        self.after = stages[-1].count  # numbers that remain for other stages
+        self._row: Held | None = None
+        most = max(self.radices)
+        self._held = [(s.register(dtype, lanes), s.register(dtype, lanes)) for _ in range(most)]
+
+    @property
+    def row(self) -> Held:
+        """Where the numbers are between stages."""
+        if self._row is None:
+            self._row = Held.of(self.code, self.dtype, self.size, self.lanes)
+        return self._row
+
+    def run(self, read: Read | None, write: Write, column: Value) -> Iterator[Statement]:
+        """All stages: of what is read, or is in the row already, at a column of what remains."""
+        s, last = self.code, len(self.stages) - 1
+        for number, radix in enumerate(self.radices):
+            first = read if number == 0 and read is not None else self.row.at
+            if number == last:
+                yield from self._last(first, write, column)
+                continue
+            blocks = prod(self.radices[:number])
+            step = self.size // (blocks * radix)
+
+            def block(
+                n: Value, number: int = number, step: int = step, first: Read = first
+            ) -> Iterator[Statement]:
+                start = s.mul(n, integer(step * self.radices[number]))
+
+                def one(p: Value) -> Iterator[Statement]:
+                    places = [s.sum(start, p, step * j) for j in range(self.radices[number])]
+                    found = yield from self._stage(number, first, places, p, column)
+                    for place, x in zip(places, found, strict=True):
+                        yield from self.row.put(place, x)
+
+                yield from repeat(s, step, one)
+
+            yield from repeat(s, blocks, block)
+
+    def _last(self, first: Read, write: Write, column: Value) -> Iterator[Statement]:
+        """The last stage, digit by digit of what the stages before have made."""
+        s, last = self.code, len(self.stages) - 1
+        before = self.size // self.radices[-1]
+
+        def digits(number: int, start: Value, result: Value) -> Iterator[Statement]:
+            if number == last:
+                places = [s.sum(start, j) for j in range(self.radices[-1])]
+                found = yield from self._stage(number, first, places, integer(0), column)
+                for k, x in enumerate(found):
+                    yield from write(s.sum(result, k * before), x)
+                return
+            after = self.size // prod(self.radices[: number + 1])
+            times_ = prod(self.radices[:number])
+
+            def digit(k: Value) -> Iterator[Statement]:
+                here = s.add(start, s.mul(k, integer(after)))
+                yield from digits(number + 1, here, s.add(result, s.mul(k, integer(times_))))
+
+            yield s.loop(self.radices[number], digit)
+
+        yield from digits(0, integer(0), integer(0))
+
+    def _stage(
+        self, number: int, first: Read, places: Sequence[Value], p: Value, column: Value
+    ) -> Iterator[Statement]:
+        """Take numbers at some places into registers; gives what a stage makes of them."""
+        s, stage = self.code, self.stages[number]
+        held: list[Pair] = []
+        for place, registers in zip(places, self._held, strict=False):
+            x = first(place)
+            yield registers[0].set(x[0])
+            yield registers[1].set(x[1])
+            held.append((registers[0].value, registers[1].value))
+        found = butterfly(s, held)
+        if stage.count == 1:
+            return found
+        at = s.add(s.mul(p, integer(self.after)), column)
+        for k in range(1, stage.radix):
+            root = tuple(load(self.table, s.sum(at, start), self.dtype) for start in stage.root(k))
+            found[k] = times(s, found[k], root)
+        return found
+
+    # -- rows that lie one after another ---------------------------------------------------------
+
+    def take(self, source: Numbers | Held, starts: Sequence[Value], lane: Value) -> Body:
+        """Put rows that begin at some places into the lanes: vectors along rows, turned."""
+        s = self.code
+
+        def stretch(n: Value) -> Iterator[Statement]:
+            begin = self._begin(n)
+            found = [source.at(s.sum(start, begin, lane)) for start in starts]
+            parts = [turned([x[part] for x in found]) for part in range(2)]
+            for k, x in enumerate(zip(*parts, strict=True)):
+                yield from self.row.put(s.sum(begin, k), x)
+
+        return repeat(s, -(-self.size // self.lanes), stretch)
+
+    def give(self, made: Held, target: Numbers, starts: Sequence[Value], lane: Value) -> Body:
+        """Write lanes as rows that begin at some places."""
+        s = self.code
+
+        def stretch(n: Value) -> Iterator[Statement]:
+            begin = self._begin(n)
+            found = [made.at(s.sum(begin, k)) for k in range(self.lanes)]
+            parts = [turned([x[part] for x in found]) for part in range(2)]
+            for start, x in zip(starts, zip(*parts, strict=True), strict=True):
+                yield from target.put(s.sum(start, begin, lane), x)
+
+        return repeat(s, -(-self.size // self.lanes), stretch)
+
+    def _begin(self, number: Value) -> Value:
+        """Where a stretch of as many places as lanes begins; the last one ends with the row."""
+        s = self.code
+        begin = s.mul(number, integer(self.lanes))
+        if self.size % self.lanes == 0:
+            return begin
+        return s.min(begin, integer(self.size - self.lanes))
