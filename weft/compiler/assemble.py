@@ -325,7 +325,7 @@ class Assembler:
         self.groups += bool(found)
         calls: list[Step] = []
         for each in found:
-            request = STORE.request(each.kernel, self.clock, self.general)
+            request = STORE.request(each.kernel, self.clock, self.general and not each.own)
             self.requests.append(request)
             memory, size = (each.memory, each.written), source.kind.size
             members = () if calls else (node,)

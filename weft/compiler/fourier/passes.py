@@ -303,4 +303,4 @@ class _Pass:
             return (s.loop(stop, item, start),)
 
         kernel = s.kernel(name, tasks, task)
-        return Made(kernel, tuple(s.memory), self.written, self.t.work)
+        return Made(kernel, tuple(s.memory), self.written, self.t.work, own=True)
