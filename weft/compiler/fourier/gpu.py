@@ -1,0 +1,75 @@
+"""Kernels of complex transforms for GPUs: one for each stage, of plain loops.
+
+A stage reads (rows, radix, count, before, inner) and writes (rows, count, radix, before, inner), so
+that results are in order when the last one is done. Every thread transforms a few numbers.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from weft.compiler.fourier.butterfly import Pair, butterfly, times
+from weft.compiler.fourier.lanes import Numbers
+from weft.compiler.fourier.passes import Transform
+from weft.compiler.fourier.plan import Stage, roots, stages
+from weft.compiler.loops import Kernel, Statement, Value, integer, load
+from weft.compiler.order.code import Body, Code
+from weft.compiler.order.rows import Made
+from weft.compiler.steps import Memory
+from weft.core.common.types import TensorType
+
+
+def staged(t: Transform, source: Memory, target: Memory) -> list[Made]:
+    """The kernels of a transform from one piece of memory to another."""
+    table = roots(t.size, t.dtype)
+    constant = Memory(TensorType(table.shape, t.dtype), "constant", data=table)
+    kind, made = TensorType((t.points,), t.dtype), list[Made]()
+    now: tuple[Memory, ...] = (source,)
+    every = stages(t.size)
+    for stage in every:
+        then = (target,) if stage is every[-1] else (Memory(kind), Memory(kind))
+        made.append(_stage(t, stage, now, then, constant))
+        now = then
+    return made
+
+
+def _stage(
+    t: Transform, stage: Stage, now: tuple[Memory, ...], then: tuple[Memory, ...], table: Memory
+) -> Made:
+    s = Code()
+    reads = tuple(s.buffer(each, t.dtype) for each in now)
+    writes = tuple(s.buffer(each, t.dtype, "write") for each in then)
+    source = Numbers(s, reads, t.dtype, t.inverse)
+    target = Numbers(s, writes, t.dtype, t.inverse, t.scale)
+    roots_in = s.buffer(table, t.dtype) if stage.count > 1 else -1
+    radix, count, beside = stage.radix, stage.count, stage.before * t.inner
+
+    def place(*digits: tuple[Value | int, int]) -> Value:
+        """An index from its digits, each with how many there are."""
+        found = integer(0)
+        for digit, size in digits:
+            found = s.sum(s.mul(found, integer(size)), digit)
+        return found
+
+    def point(b: Value, p: Value, q: Value) -> Body:
+        here = [
+            source.at(place((b, t.rows), (j, radix), (p, count), (q, beside))) for j in range(radix)
+        ]
+        found = butterfly(s, here)
+        for k in range(1, radix if stage.count > 1 else 1):
+            parts: Pair = tuple(  # type: ignore[assignment]
+                load(roots_in, s.sum(p, start), t.dtype) for start in stage.root(k)
+            )
+            found[k] = times(s, found[k], parts)
+        stores: list[Statement] = []
+        for k, x in enumerate(found):
+            stores += target.put(place((b, t.rows), (p, count), (k, radix), (q, beside)), x)
+        return tuple(stores)
+
+    loops = s.loop(
+        t.rows, lambda b: (s.loop(count, lambda p: (s.loop(beside, lambda q: point(b, p, q)),)),)
+    )
+    name = f"fourier_{radix}"
+    kernel = Kernel(name, tuple(s.buffers), (), (loops,), notes={"name": name})
+    assert prod((t.rows, count, beside, radix)) == t.points
+    return Made(kernel, tuple(s.memory), then, t.work)
