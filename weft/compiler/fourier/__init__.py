@@ -6,7 +6,8 @@
 | `butterfly` | `butterfly`: the transform of a few numbers, written out |
 | `lanes` | `Lanes`: some stages of as many transforms as a vector has lanes |
 | `passes` | kernels for processors: how lanes, tasks and memory are shared out |
-| `around` | what goes before and after complex transforms: half spectra, single numbers |
+| `real` | `Transform`, `Ends`: transforms of real numbers as those of pairs of them |
+| `around` | what goes before and after complex transforms, in kernels of its own |
 | `gpu` | kernels for GPUs: one for each stage |
 | `lower` | `lower_fourier`: which kernels a call becomes, axis by axis |
 """

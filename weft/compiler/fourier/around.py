@@ -1,34 +1,23 @@
-"""What goes before and after complex transforms: half spectra of real numbers, and copies.
+"""Kernels that go before and after complex transforms, of plain loops: for GPUs, and rare sizes.
 
-The transform of n = 2h real numbers is made of that of h complex ones, which lie in the same
-memory where the axis is the last; both ends of a half spectrum meet. For odd n the imaginary parts
-are zeros, or the half that mirrors the other is written out.
+Ends of spectra of real numbers meet here if they do not inside a kernel. For odd lengths imaginary
+parts are zeros, or the half of a spectrum that mirrors the other is written out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
-import numpy as np
-
-from weft.compiler.fourier.butterfly import Pair, times
+from weft.compiler.fourier.butterfly import Pair
 from weft.compiler.fourier.lanes import Numbers
-from weft.compiler.fourier.plan import root_of_unity
+from weft.compiler.fourier.real import half_roots, half_spectrum, pair_spectrum
 from weft.compiler.loops import Kernel, Statement, Store, Value, integer, load
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
 from weft.compiler.steps import Memory
-from weft.core.common.types import Array, DType, TensorType
+from weft.core.common.types import DType, TensorType
 
 Shape3 = tuple[int, int, int]  # rows, numbers of the axis, what is inner
-
-
-@lru_cache(32)
-def _roots(n: int, dtype: DType) -> Array:
-    """e^(-2πi k/n) for k up to n/2: all real parts, then all imaginary ones."""
-    waves = root_of_unity(np.arange(n // 2 + 1), n)
-    return np.concatenate([waves.real, waves.imag]).astype(dtype)
 
 
 class _Around:
@@ -47,7 +36,7 @@ class _Around:
 
     def roots(self, n: int) -> Callable[[Value], Pair]:
         """The roots of unity of a length, by their number."""
-        table = _roots(n, self.dtype)
+        table = half_roots(n, self.dtype)
         memory = Memory(TensorType(table.shape, self.dtype), "constant", data=table)
         buffer, s = self.code.buffer(memory, self.dtype), self.code
 
@@ -155,14 +144,6 @@ def halved(
     return around.made(goal, body, 16)
 
 
-def half_spectrum(s: Code, x: Pair, y: Pair, root: Pair) -> Pair:
-    """Twice the spectrum of real numbers at k, from that of their pairs at k and at -k."""
-    even = s.add(x[0], y[0]), s.sub(x[1], y[1])
-    odd = s.add(x[1], y[1]), s.sub(y[0], x[0])
-    turned = times(s, odd, root)
-    return s.add(even[0], turned[0]), s.add(even[1], turned[1])
-
-
 def doubled(shape: Shape3, n: int, dtype: DType, source: Memory, target: Memory) -> Made:
     """What an inverse transform of (rows, n/2, inner) takes to the pairs of n real numbers."""
     around = _Around("fourier_double", dtype, source, target)
@@ -178,14 +159,6 @@ def doubled(shape: Shape3, n: int, dtype: DType, source: Memory, target: Memory)
         return numbers.put(around.place(shape, b, k, i), pair_spectrum(s, x, y, root(k)))
 
     return around.made(shape, body, 16)
-
-
-def pair_spectrum(s: Code, x: Pair, y: Pair, root: Pair) -> Pair:
-    """The spectrum of pairs at k, from that of real numbers at k and at n/2 - k."""
-    even = s.add(x[0], y[0]), s.sub(x[1], y[1])
-    odd = s.sub(x[0], y[0]), s.add(x[1], y[1])
-    turned = times(s, odd, (root[0], s.neg(root[1])))
-    return s.sub(even[0], turned[1]), s.add(even[1], turned[0])
 
 
 def mirrored(shape: Shape3, dtype: DType, source: Memory, target: Memory) -> Made:

@@ -10,8 +10,8 @@ from math import prod
 
 from weft.compiler.fourier.butterfly import Pair, butterfly, times
 from weft.compiler.fourier.lanes import Numbers
-from weft.compiler.fourier.passes import Transform
 from weft.compiler.fourier.plan import Stage, roots, stages
+from weft.compiler.fourier.real import Transform
 from weft.compiler.loops import Kernel, Statement, Value, integer, load
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
@@ -19,8 +19,10 @@ from weft.compiler.steps import Memory
 from weft.core.common.types import TensorType
 
 
-def staged(t: Transform, source: Memory, target: Memory) -> list[Made]:
-    """The kernels of a transform from one piece of memory to another."""
+def staged(t: Transform, source: Memory, target: Memory) -> list[Made] | None:
+    """The kernels of a transform; None where its ends have to be apart from it."""
+    if t.ends:
+        return None
     table = roots(t.size, t.dtype)
     constant = Memory(TensorType(table.shape, t.dtype), "constant", data=table)
     kind, made = TensorType((t.points,), t.dtype), list[Made]()

@@ -30,15 +30,23 @@ class Numbers:
     dtype: DType  # of a part
     swapped: bool = False  # whether parts trade places
     scale: float = 1.0  # of what is written
+    apart: int = 0  # how far parts are from each other, where others are between them
 
     def at(self, place: Value) -> Pair:
         """The number at a place."""
         s, (first, *others) = self.code, self.buffers
         if others:
             return load(first, place, self.dtype), load(others[0], place, self.dtype)
-        twice = s.mul(place, integer(2))
-        real, imag = (load(first, s.sum(twice, k), self.dtype) for k in range(2))
+        one, other = self._places(place)
+        real, imag = load(first, one, self.dtype), load(first, other, self.dtype)
         return (imag, real) if self.swapped else (real, imag)
+
+    def _places(self, place: Value) -> tuple[Value, Value]:
+        s = self.code
+        if self.apart:
+            return place, s.sum(place, self.apart)
+        twice = s.mul(place, integer(2))
+        return twice, s.sum(twice, 1)
 
     def put(self, place: Value, x: Pair) -> Body:
         """Write a number."""
@@ -48,8 +56,8 @@ class Numbers:
         if self.scale != 1:
             x = tuple(s.mul(part, s.const(self.scale, self.dtype)) for part in x)  # type: ignore
         real, imag = (x[1], x[0]) if self.swapped else x
-        twice = s.mul(place, integer(2))
-        return Store(first, twice, real), Store(first, s.sum(twice, 1), imag)
+        one, other = self._places(place)
+        return Store(first, one, real), Store(first, other, imag)
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,7 @@ class Lanes:
         self.size = prod(self.radices)
         self.after = stages[-1].count  # numbers that remain for other stages
         self._row: Held | None = None
+        self._made: Held | None = None
         most = max(self.radices)
         self._held = [(s.register(dtype, lanes), s.register(dtype, lanes)) for _ in range(most)]
 
@@ -98,6 +107,13 @@ class Lanes:
         if self._row is None:
             self._row = Held.of(self.code, self.dtype, self.size, self.lanes)
         return self._row
+
+    @property
+    def made(self) -> Held:
+        """Where results can be, in order."""
+        if self._made is None:
+            self._made = Held.of(self.code, self.dtype, self.size, self.lanes)
+        return self._made
 
     def run(self, read: Read | None, write: Write, column: Value) -> Iterator[Statement]:
         """All stages: of what is read, or is in the row already, at a column of what remains."""
@@ -168,38 +184,38 @@ class Lanes:
             found[k] = times(s, found[k], root)
         return found
 
-    # -- rows that lie one after another ---------------------------------------------------------
 
-    def take(self, source: Numbers | Held, starts: Sequence[Value], lane: Value) -> Body:
-        """Put rows that begin at some places into the lanes: vectors along rows, turned."""
-        s = self.code
+def taken(
+    s: Code, source: Numbers | Held, into: Held, size: int, starts: Sequence[Value], lane: Value
+) -> Body:
+    """Put rows that begin at some places into lanes: vectors along rows, turned."""
 
-        def stretch(n: Value) -> Iterator[Statement]:
-            begin = self._begin(n)
-            found = [source.at(s.sum(start, begin, lane)) for start in starts]
-            parts = [turned([x[part] for x in found]) for part in range(2)]
-            for k, x in enumerate(zip(*parts, strict=True)):
-                yield from self.row.put(s.sum(begin, k), x)
+    def stretch(n: Value) -> Iterator[Statement]:
+        begin = block_start(s, n, len(starts), size)
+        found = [source.at(s.sum(start, begin, lane)) for start in starts]
+        parts = [turned([x[part] for x in found]) for part in range(2)]
+        for k, x in enumerate(zip(*parts, strict=True)):
+            yield from into.put(s.sum(begin, k), x)
 
-        return repeat(s, -(-self.size // self.lanes), stretch)
+    return repeat(s, -(-size // len(starts)), stretch)
 
-    def give(self, made: Held, target: Numbers, starts: Sequence[Value], lane: Value) -> Body:
-        """Write lanes as rows that begin at some places."""
-        s = self.code
 
-        def stretch(n: Value) -> Iterator[Statement]:
-            begin = self._begin(n)
-            found = [made.at(s.sum(begin, k)) for k in range(self.lanes)]
-            parts = [turned([x[part] for x in found]) for part in range(2)]
-            for start, x in zip(starts, zip(*parts, strict=True), strict=True):
-                yield from target.put(s.sum(start, begin, lane), x)
+def given(
+    s: Code, made: Read, target: Numbers, size: int, starts: Sequence[Value], lane: Value
+) -> Body:
+    """Write what lanes have as rows that begin at some places."""
 
-        return repeat(s, -(-self.size // self.lanes), stretch)
+    def stretch(n: Value) -> Iterator[Statement]:
+        begin = block_start(s, n, len(starts), size)
+        found = [made(s.sum(begin, k)) for k in range(len(starts))]
+        parts = [turned([x[part] for x in found]) for part in range(2)]
+        for start, x in zip(starts, zip(*parts, strict=True), strict=True):
+            yield from target.put(s.sum(start, begin, lane), x)
 
-    def _begin(self, number: Value) -> Value:
-        """Where a stretch of as many places as lanes begins; the last one ends with the row."""
-        s = self.code
-        begin = s.mul(number, integer(self.lanes))
-        if self.size % self.lanes == 0:
-            return begin
-        return s.min(begin, integer(self.size - self.lanes))
+    return repeat(s, -(-size // len(starts)), stretch)
+
+
+def block_start(s: Code, number: Value, lanes: int, size: int) -> Value:
+    """Where a block of as many places as lanes begins; the last one ends where all end."""
+    begin = s.mul(number, integer(lanes))
+    return begin if size % lanes == 0 else s.min(begin, integer(size - lanes))

@@ -10,7 +10,8 @@ from math import prod, sqrt
 from typing import TypeAlias
 
 from weft.compiler.fourier import around
-from weft.compiler.fourier.passes import Transform, transformed
+from weft.compiler.fourier.passes import transformed
+from weft.compiler.fourier.real import Transform
 from weft.compiler.order.rows import Made
 from weft.compiler.steps import Memory
 from weft.core.common import dtypes
@@ -18,7 +19,7 @@ from weft.core.common.types import DType, Shape, TensorType
 from weft.core.graph.node import OutputRefs
 from weft.ops.fft import ComplexTransform, Fft, Rfft
 
-Run: TypeAlias = Callable[[Transform, Memory, Memory], list[Made]]
+Run: TypeAlias = Callable[[Transform, Memory, Memory], list[Made] | None]
 
 
 def lower_fourier(
@@ -63,57 +64,71 @@ def _complex(node: OutputRefs, source: Memory, target: Memory, run: Run) -> list
         sizes = _around_axis(shape, left.pop())
         goal = _room(dtype, target.kind.size) if left else target
         t = Transform(*sizes, dtype, inverse, 1.0 if left else scale)
-        made += run(t, source, goal)
+        made += _plain(t, source, goal, run)
         source = goal
     return made
 
 
 def _real(source: Memory, target: Memory, axis: int, norm: str, run: Run) -> list[Made]:
     dtype = dtypes.real_of(target.kind.dtype)
-    rows, n, inner = _around_axis(source.kind.shape, axis)
+    shape = rows, n, inner = _around_axis(source.kind.shape, axis)
     scale = _scale(n, norm, inverse=False)
     if n == 1:
-        return [around.copied((rows, n, inner), dtype, source, target, scale)]
+        return [around.copied(shape, dtype, source, target, scale)]
     if n % 2:
-        wide, whole = (_room(dtype, rows, n, inner) for _ in range(2))
+        wide, whole = (_room(dtype, *shape) for _ in range(2))
         return [
-            around.copied((rows, n, inner), dtype, source, wide, 1.0),
-            *run(Transform(rows, n, inner, dtype, False, scale), wide, whole),
-            around.cropped((rows, n, inner), n // 2 + 1, dtype, whole, target, real=False),
+            around.copied(shape, dtype, source, wide, 1.0),
+            *_plain(Transform(*shape, dtype, False, scale), wide, whole, run),
+            around.cropped(shape, n // 2 + 1, dtype, whole, target, real=False),
         ]
-    half = (rows, n // 2, inner)
-    made: list[Made] = []
-    if inner > 1 or source.kind.dtype != dtype:
+    t = Transform(rows, n // 2, inner, dtype, False, scale, "half")
+    same = source.kind.dtype == dtype
+    found = run(t, source, target) if same and n > 2 else None
+    if found is not None:
+        return found
+    half, made = (rows, n // 2, inner), list[Made]()
+    if inner > 1 or not same:
         pairs = _room(dtype, *half)
         made.append(around.paired(half, dtype, source, pairs))
         source = pairs
     if n > 2:
         spectrum = _room(dtype, *half)
-        made += run(Transform(*half, dtype, False), source, spectrum)
+        made += _plain(t.inside, source, spectrum, run)
         source = spectrum
     return [*made, around.halved(half, n, dtype, source, target, scale)]
 
 
 def _to_real(source: Memory, target: Memory, axis: int, norm: str, run: Run) -> list[Made]:
     dtype = target.kind.dtype
-    rows, n, inner = _around_axis(target.kind.shape, axis)
+    shape = rows, n, inner = _around_axis(target.kind.shape, axis)
     scale = _scale(n, norm, inverse=True)
     if n % 2:
-        shape = (rows, n, inner)
         full, whole = (_room(dtype, *shape) for _ in range(2))
         made = [around.mirrored(shape, dtype, source, full)]
         if n == 1:
             return [*made, around.cropped(shape, n, dtype, full, target, real=True)]
-        made += run(Transform(*shape, dtype, True, scale), full, whole)
+        made += _plain(Transform(*shape, dtype, True, scale), full, whole, run)
         return [*made, around.cropped(shape, n, dtype, whole, target, real=True)]
     half = (rows, n // 2, inner)
+    t = Transform(*half, dtype, True, scale, "double")
+    found = run(t, source, target) if n > 2 else None
+    if found is not None:
+        return found
     pairs = _room(dtype, *half)
     made = [around.doubled(half, n, dtype, source, pairs)]
     goal = target if inner == 1 else _room(dtype, *half)
     if n > 2:
-        made += run(Transform(*half, dtype, True, scale), pairs, goal)
+        made += _plain(t.inside, pairs, goal, run)
     else:
         made.append(around.copied(half, dtype, pairs, goal, scale))
     if goal is not target:
         made.append(around.parted(half, dtype, goal, target))
     return made
+
+
+def _plain(t: Transform, source: Memory, target: Memory, run: Run) -> list[Made]:
+    """The kernels of a transform without ends."""
+    found = run(t, source, target)
+    assert found is not None, t
+    return found

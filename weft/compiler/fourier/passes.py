@@ -1,4 +1,4 @@
-"""Kernels of complex transforms for processors: how lanes, tasks and memory are shared out.
+"""Kernels of transforms for processors: how lanes, tasks and memory are shared out.
 
 Transforms are of the middle axis of (rows, size, inner). Where `inner` has several numbers, lanes
 are along it. Many short rows have a lane each. Otherwise a transform has two parts: the lanes of
@@ -9,11 +9,22 @@ which lie row by row in between. What fits stays in arrays of a task.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
 
-from weft.compiler.fourier.lanes import Held, Lanes, Numbers, repeat
+from weft.compiler.fourier.butterfly import Pair
+from weft.compiler.fourier.lanes import (
+    Held,
+    Lanes,
+    Numbers,
+    Read,
+    Write,
+    block_start,
+    given,
+    repeat,
+    taken,
+)
 from weft.compiler.fourier.plan import radices, roots, split, stages
+from weft.compiler.fourier.real import Ends, Transform
 from weft.compiler.loops import Statement, Value, integer
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
@@ -24,64 +35,44 @@ from weft.runtime.cpu.jit import chosen_target
 MOST_TASKS = 64
 HELD = 2048  # numbers of a transform that lanes hold, as arrays of vectors
 KEPT = 8192  # numbers that a task keeps between the two parts of a transform
-SHORT = 64  # numbers of a row that has a lane of its own
+SHORT = 32  # numbers of a row that has a lane of its own
 
 
-@dataclass(frozen=True)
-class Transform:
-    """A complex transform of the middle axis of (rows, size, inner)."""
-
-    rows: int
-    size: int
-    inner: int
-    dtype: DType  # of real and imaginary parts
-    inverse: bool
-    scale: float = 1.0
-
-    @property
-    def points(self) -> int:
-        """How many numbers there are."""
-        return self.rows * self.size * self.inner
-
-    @property
-    def work(self) -> int:
-        """Instructions for each number, as a guess."""
-        return 4 * (self.size.bit_length() + 1)
-
-
-def transformed(t: Transform, source: Memory, target: Memory) -> list[Made]:
-    """The kernels of a transform from one piece of memory to another."""
-    lanes = _lanes(t.dtype, t.inner)
+def transformed(t: Transform, source: Memory, target: Memory) -> list[Made] | None:
+    """The kernels of a transform; None where its ends have to be apart from it."""
     if t.inner > 1:
+        lanes = _lanes(t.dtype, t.inner)
         if t.size <= HELD or len(radices(t.size)) == 1:
-            return [_Pass(t, lanes, source, target).whole()]
-        return _two(t, lanes, source, target)
-    if t.size <= SHORT and t.rows >= _lanes(t.dtype, t.rows, 2) and t.size >= 4:
-        wide = _lanes(t.dtype, t.rows)
-        if wide <= t.size:
-            return [_Pass(t, wide, source, target).side_by_side()]
+            return [_Along(t, lanes, source, target).whole()]
+        return None if t.ends else _two(_Along, t, lanes, source, target)
+    lanes = _lanes(t.dtype, t.rows)
+    if lanes <= min(t.size, SHORT) and t.size <= SHORT and lanes > 1:
+        return [_SideBySide(t, lanes, source, target).whole()]
     if len(radices(t.size)) == 1:
-        return [_Pass(t, 1, source, target).whole()]
+        return [_Along(t, 1, source, target).whole()]
     first = prod(radices(t.size)[: split(t.size)])
     lanes = _lanes(t.dtype, min(first, t.size // first))
     if t.size <= KEPT:
-        return [_Pass(t, lanes, source, target).kept()]
-    return _two(t, lanes, source, target)
+        return [_Kept(t, lanes, source, target).whole()]
+    return None if t.ends else _two(_Parts, t, lanes, source, target)
 
 
-def _lanes(dtype: DType, most: int, least: int = 1) -> int:
+def _lanes(dtype: DType, most: int) -> int:
     """Lanes of a vector, but no more than there is to do."""
     full = chosen_target().vector_bytes // dtype.itemsize
-    return max(min(full, 1 << (most.bit_length() - 1)), least)
+    return min(full, 1 << (most.bit_length() - 1))
 
 
-def _two(t: Transform, lanes: int, source: Memory, target: Memory) -> list[Made]:
+def _two(
+    kind: type[_Along | _Parts], t: Transform, lanes: int, source: Memory, target: Memory
+) -> list[Made]:
     """Two kernels, and memory between them."""
-    kind = TensorType((t.points,), t.dtype)
-    between = (Memory(kind), Memory(kind))
-    first = _Pass(t, lanes, source, between)
-    second = _Pass(t, lanes, between, target)
-    return [first.first(), second.second()]
+    room = TensorType((t.points,), t.dtype)
+    between = (Memory(room), Memory(room))
+    return [
+        kind(t, lanes, source, between).first(),
+        kind(t, lanes, between, target).second(),
+    ]
 
 
 class _Pass:
@@ -91,216 +82,295 @@ class _Pass:
         self,
         t: Transform,
         lanes: int,
-        source: Memory | tuple[Memory, Memory],
-        target: Memory | tuple[Memory, Memory],
+        source: Memory | tuple[Memory, ...],
+        target: Memory | tuple[Memory, ...],
     ) -> None:
         self.t, self.lanes, self.code = t, lanes, Code()
-        self.source = self._numbers(source, "read")
-        self.target = self._numbers(target, "write", t.scale)
         self.written = target if isinstance(target, tuple) else (target,)
+        read = source if isinstance(source, tuple) else (source,)
+        self.ends = Ends(self.code, t)
+        self.source = self.ends.source(self._buffers(read, "read"))
+        self.target = self.ends.target(self._buffers(self.written, "write"))
         table = roots(t.size, t.dtype)
-        kind = TensorType(table.shape, t.dtype)
-        self.table = self.code.buffer(Memory(kind, "constant", data=table), t.dtype)
+        memory = Memory(TensorType(table.shape, t.dtype), "constant", data=table)
+        self.table = self.code.buffer(memory, t.dtype)
         self.cut = split(t.size) if len(radices(t.size)) > 1 else 0
         self.ahead = prod(radices(t.size)[: self.cut])  # results of the first part
         self.behind = t.size // self.ahead
 
-    def _numbers(
-        self, memory: Memory | tuple[Memory, Memory], mode: str, scale: float = 1.0
-    ) -> Numbers:
-        places = memory if isinstance(memory, tuple) else (memory,)
-        buffers = tuple(self.code.buffer(each, self.t.dtype, mode) for each in places)
-        return Numbers(self.code, buffers, self.t.dtype, self.t.inverse, scale)
+    def _buffers(self, memory: tuple[Memory, ...], mode: str) -> tuple[int, ...]:
+        return tuple(self.code.buffer(each, self.t.dtype, mode) for each in memory)
 
-    def _stages(self, first: int = 0, last: int | None = None) -> Lanes:
+    def stages(self, first: int = 0, last: int | None = None) -> Lanes:
+        """Some stages of the transform."""
         found = stages(self.t.size)[first:last]
         return Lanes(self.code, found, self.lanes, self.t.dtype, self.table)
 
-    # -- which kernel ----------------------------------------------------------------------------
+    def vector(self, lane: Callable[[Value], Iterable[Statement]]) -> Body:
+        """What every lane does."""
+        if self.lanes == 1:
+            return tuple(lane(integer(0)))
+        return (self.code.loop(self.lanes, lane, 0, "vector", self.lanes),)
+
+    def blocks(self, count: int) -> int:
+        """How many times all lanes take so many."""
+        return -(-count // self.lanes)
+
+    def start(self, n: Value, count: int) -> Value:
+        """Where a block of lanes begins."""
+        return block_start(self.code, n, self.lanes, count)
+
+    def along(self, count: int, body: Callable[[Value], Iterable[Statement]]) -> Body:
+        """Do something for so many places, lanes side by side."""
+        s = self.code
+
+        def block(n: Value) -> Body:
+            first = self.start(n, count)
+            return self.vector(lambda lane: body(s.add(first, lane)))
+
+        return repeat(s, self.blocks(count), block)
+
+    def kernel(
+        self, name: str, total: int, body: Callable[[Value], Iterable[Statement]]
+    ) -> Made:
+        """The kernel that does so many pieces of work, which tasks share."""
+        s, tasks = self.code, min(total, MOST_TASKS)
+        share = -(-total // tasks)
+
+        def task(number: Value) -> Iterable[Statement]:
+            if share == 1:
+                return body(number)
+            start = s.mul(number, integer(share))
+            stop = s.min(s.add(start, integer(share)), integer(total))
+            return (s.loop(stop, body, start),)
+
+        kernel = s.kernel(name, tasks, task)
+        return Made(kernel, tuple(s.memory), self.written, self.t.work, own=True)
+
+
+class _Along(_Pass):
+    """Lanes are along what is inner; or there is one."""
 
     def whole(self) -> Made:
-        """Transforms that lanes hold, along what is inner."""
-        t, part = self.t, self._stages()
-        return self._along(part, 1, (t.inner, 0), (t.inner, 0))
+        """Transforms that lanes hold."""
+        t, s, ends = self.t, self.code, self.ends
+        part, held = self.stages(), ends.held(self.lanes)
+        blocks = self.blocks(t.inner)
+
+        def item(number: Value) -> Body:
+            row, inside = self._inside(number, blocks)
+
+            def lane(at: Value) -> Iterator[Statement]:
+                here = s.add(inside, at)
+
+                def read(j: Value) -> Pair:
+                    return self.source.at(ends.place_read(row, j, here))
+
+                def write(k: Value, x: Pair) -> Body:
+                    return self.target.put(ends.place_written(row, k, here), x)
+
+                yield from self._run(part, held, read, write)
+
+            return self.vector(lane)
+
+        return self.kernel("fourier_along", t.rows * blocks, item)
+
+    def _run(
+        self, part: Lanes, held: Held | None, read: Read, write: Write
+    ) -> Iterator[Statement]:
+        """All stages, with what comes before or after them."""
+        s, ends, zero = self.code, self.ends, integer(0)
+        if held is None:
+            yield from part.run(read, write, zero)
+        elif self.t.ends == "double":
+            yield from repeat(s, self.t.size + 1, lambda k: held.put(k, read(k)))
+            yield from ends.opened(held)
+            yield from part.run(lambda k: ends.pairs(held, k), write, zero)
+        else:
+            yield from part.run(read, held.put, zero)
+            yield from ends.closed(held)
+            yield from repeat(s, self.t.size + 1, lambda k: write(k, ends.half(held, k)))
+
+    def _inside(self, number: Value, blocks: int) -> tuple[Value, Value]:
+        """Which row, or row and column, and where in what is inner."""
+        s = self.code
+        if blocks == 1:
+            return number, integer(0)
+        found = s.rem(number, integer(blocks))
+        return s.floordiv(number, integer(blocks)), self.start(found, self.t.inner)
 
     def first(self) -> Made:
         """The first part of transforms that are too long for one."""
-        part, behind, inner = self._stages(0, self.cut), self.behind, self.t.inner
-        if inner > 1:
-            step = behind * inner
-            return self._along(part, behind, (step, inner), (step, inner))
-        s, size = self.code, self.t.size
-
-        def block(row: Value, n: Value) -> Body:
-            return self._columns(part, s.mul(row, integer(size)), n, self.target)
-
-        return self._kernel("fourier_first", self._blocks(behind), block)
+        step = self.behind * self.t.inner
+        part = self.stages(0, self.cut)
+        return self._part("fourier_first", part, (step, self.t.inner), (step, self.t.inner))
 
     def second(self) -> Made:
         """The second part."""
-        part, inner = self._stages(self.cut), self.t.inner
-        if inner > 1:
-            goes = self.ahead * inner
-            return self._along(part, self.ahead, (inner, self.behind * inner), (goes, inner))
-        s, size = self.code, self.t.size
+        inner = self.t.inner
+        reads, writes = (inner, self.behind * inner), (self.ahead * inner, inner)
+        return self._part("fourier_second", self.stages(self.cut), reads, writes)
 
-        def block(row: Value, n: Value) -> Body:
-            start = s.mul(row, integer(size))
-            return self._results(part, self.source, start, start, n)
-
-        return self._kernel("fourier_second", self._blocks(self.ahead), block)
-
-    def kept(self) -> Made:
-        """Both parts, of one row after another, with an array in between."""
-        s, size = self.code, self.t.size
-        one, two = self._stages(0, self.cut), self._stages(self.cut)
-        between = Held.of(s, self.t.dtype, size)
-
-        def row(number: Value, _: Value) -> Iterator[Statement]:
-            start = s.mul(number, integer(size))
-            for part, count in ((one, self.behind), (two, self.ahead)):
-
-                def block(n: Value, part: Lanes = part) -> Body:
-                    if part is one:
-                        return self._columns(part, start, n, between)
-                    return self._results(part, between, integer(0), start, n)
-
-                yield from repeat(s, self._blocks(count), block)
-
-        return self._kernel("fourier", 1, row)
-
-    def side_by_side(self) -> Made:
-        """As many rows as there are lanes."""
-        t, s, part = self.t, self.code, self._stages()
-        made = Held.of(s, t.dtype, t.size, self.lanes)
-        blocks = self._blocks(t.rows)
-
-        def block(n: Value, _: Value) -> Body:
-            first = self._start(n, t.rows)
-            starts = [s.mul(s.sum(first, k), integer(t.size)) for k in range(self.lanes)]
-
-            def lane(at: Value) -> Iterator[Statement]:
-                yield from part.take(self.source, starts, at)
-                yield from part.run(None, made.put, integer(0))
-                yield from part.give(made, self.target, starts, at)
-
-            return (self._vector(lane),)
-
-        return self._kernel("fourier_rows", 1, block, blocks)
-
-    # -- what lanes do ---------------------------------------------------------------------------
-
-    def _along(
-        self, part: Lanes, columns: int, reads: tuple[int, int], writes: tuple[int, int]
+    def _part(
+        self, name: str, part: Lanes, reads: tuple[int, int], writes: tuple[int, int]
     ) -> Made:
-        """Lanes along what is inner: strides of numbers and of columns, as read and as written."""
+        """Steps of numbers and of columns, in what is read and in what is written."""
         t, s = self.t, self.code
-        blocks = self._blocks(t.inner)
+        columns, blocks = t.size // part.size, self.blocks(t.inner)
 
-        def block(row: Value, n: Value) -> Body:
-            column = s.floordiv(n, integer(blocks))
-            inside = self._start(s.rem(n, integer(blocks)), t.inner)
+        def item(number: Value) -> Body:
+            place, inside = self._inside(number, blocks)
+            row, column = s.floordiv(place, integer(columns)), s.rem(place, integer(columns))
             start = s.add(s.mul(row, integer(t.size * t.inner)), inside)
 
-            def place(steps: tuple[int, int], number: Value, lane: Value) -> Value:
+            def at(steps: tuple[int, int], number: Value, lane: Value) -> Value:
                 moved = s.add(s.mul(number, integer(steps[0])), s.mul(column, integer(steps[1])))
                 return s.sum(start, moved, lane)
 
-            def lane(at: Value) -> Iterable[Statement]:
+            def lane(here: Value) -> Iterable[Statement]:
                 return part.run(
-                    lambda j: self.source.at(place(reads, j, at)),
-                    lambda k, x: self.target.put(place(writes, k, at), x),
+                    lambda j: self.source.at(at(reads, j, here)),
+                    lambda k, x: self.target.put(at(writes, k, here), x),
                     column if part.after > 1 else integer(0),
                 )
 
-            return self._body(lane)
+            return self.vector(lane)
 
-        return self._kernel("fourier_along", columns * blocks, block)
+        return self.kernel(name, t.rows * columns * blocks, item)
 
-    def _columns(self, part: Lanes, start: Value, n: Value, target: Numbers | Held) -> Body:
+
+class _SideBySide(_Pass):
+    """A lane for each row."""
+
+    def whole(self) -> Made:
+        """As many rows as there are lanes."""
+        t, s, ends = self.t, self.code, self.ends
+        part = self.stages()
+        held, zero = ends.held(self.lanes) or Held.of(s, t.dtype, t.size, self.lanes), integer(0)
+
+        def item(n: Value) -> Body:
+            first = self.start(n, t.rows)
+            rows = [s.sum(first, k) for k in range(self.lanes)]
+            reads = [ends.place_read(row, zero, zero) for row in rows]
+            writes = [ends.place_written(row, zero, zero) for row in rows]
+
+            def lane(at: Value) -> Iterator[Statement]:
+                if t.ends == "double":
+                    yield from taken(s, self.source, held, t.size + 1, reads, at)
+                    yield from ends.opened(held)
+                    yield from part.run(lambda k: ends.pairs(held, k), part.made.put, zero)
+                    yield from given(s, part.made.at, self.target, t.size, writes, at)
+                    return
+                yield from taken(s, self.source, part.row, t.size, reads, at)
+                yield from part.run(None, held.put, zero)
+                if t.ends:
+                    yield from ends.closed(held)
+                    half = lambda k: ends.half(held, k)  # noqa: E731
+                    yield from given(s, half, self.target, t.size + 1, writes, at)
+                else:
+                    yield from given(s, held.at, self.target, t.size, writes, at)
+
+            return self.vector(lane)
+
+        return self.kernel("fourier_rows", self.blocks(t.rows), item)
+
+
+class _Parts(_Pass):
+    """A transform of numbers side by side has two parts, each with lanes of its own."""
+
+    def first(self) -> Made:
+        """The first part of transforms that are too long for one."""
+        s, part, blocks = self.code, self.stages(0, self.cut), self.blocks(self.behind)
+
+        def item(number: Value) -> Body:
+            row, n = s.floordiv(number, integer(blocks)), s.rem(number, integer(blocks))
+            start = s.mul(row, integer(self.t.size))
+            read = lambda j: self.source.at(s.add(start, j))  # noqa: E731
+            return self.columns(part, n, read, lambda k, x: self.target.put(s.add(start, k), x))
+
+        return self.kernel("fourier_first", self.t.rows * blocks, item)
+
+    def second(self) -> Made:
+        """The second part."""
+        s, part, blocks = self.code, self.stages(self.cut), self.blocks(self.ahead)
+
+        def item(number: Value) -> Body:
+            row, n = s.floordiv(number, integer(blocks)), s.rem(number, integer(blocks))
+            start = s.mul(row, integer(self.t.size))
+            write = lambda k, x: self.target.put(s.add(start, k), x)  # noqa: E731
+            return self.results(part, n, self.source, start, write)
+
+        return self.kernel("fourier_second", self.t.rows * blocks, item)
+
+    def columns(self, part: Lanes, n: Value, read: Read, write: Write) -> Body:
         """Lanes along the numbers that remain for the second part."""
         s, behind = self.code, self.behind
-        first = self._start(n, behind)
-        to = start if target is self.target else integer(0)
+        first = self.start(n, behind)
 
         def lane(at: Value) -> Iterable[Statement]:
             column = s.add(first, at)
 
-            def place(base: Value, number: Value) -> Value:
-                return s.sum(base, s.mul(number, integer(behind)), column)
+            def place(number: Value) -> Value:
+                return s.add(s.mul(number, integer(behind)), column)
 
             return part.run(
-                lambda j: self.source.at(place(start, j)),
-                lambda k, x: target.put(place(to, k), x),
-                column,
+                lambda j: read(place(j)), lambda k, x: write(place(k), x), column
             )
 
-        return self._body(lane)
+        return self.vector(lane)
 
-    def _results(
-        self, part: Lanes, source: Numbers | Held, start: Value, goal: Value, n: Value
+    def results(
+        self, part: Lanes, n: Value, source: Numbers | Held, start: Value, write: Write
     ) -> Body:
         """Lanes along the results of the first part."""
         s, ahead = self.code, self.ahead
-        first = self._start(n, ahead)
+        first = self.start(n, ahead)
         rows = [
             s.add(start, s.mul(s.sum(first, k), integer(self.behind))) for k in range(self.lanes)
         ]
 
         def lane(at: Value) -> Iterator[Statement]:
-            def write(k: Value, x: tuple[Value, Value]) -> Body:
-                return self.target.put(s.sum(goal, s.mul(k, integer(ahead)), first, at), x)
+            def put(k: Value, x: Pair) -> Iterable[Statement]:
+                return write(s.sum(s.mul(k, integer(ahead)), first, at), x)
 
             if self.lanes == 1:
-                yield from part.run(lambda j: source.at(s.add(rows[0], j)), write, integer(0))
+                yield from part.run(lambda j: source.at(s.add(rows[0], j)), put, integer(0))
                 return
-            yield from part.take(source, rows, at)
-            yield from part.run(None, write, integer(0))
+            yield from taken(s, source, part.row, part.size, rows, at)
+            yield from part.run(None, put, integer(0))
 
-        return self._body(lane)
+        return self.vector(lane)
 
-    # -- loops -----------------------------------------------------------------------------------
 
-    def _vector(self, lane: Callable[[Value], Iterable[Statement]]) -> Statement:
-        return self.code.loop(self.lanes, lane, 0, "vector", self.lanes)
+class _Kept(_Parts):
+    """Both parts in one task, with an array in between."""
 
-    def _body(self, lane: Callable[[Value], Iterable[Statement]]) -> Body:
-        return tuple(lane(integer(0))) if self.lanes == 1 else (self._vector(lane),)
+    def whole(self) -> Made:
+        """One row after another."""
+        t, s, ends, zero = self.t, self.code, self.ends, integer(0)
+        one, two = self.stages(0, self.cut), self.stages(self.cut)
+        between, held = Held.of(s, t.dtype, t.size), ends.held(1)
 
-    def _blocks(self, count: int) -> int:
-        return -(-count // self.lanes)
+        def item(row: Value) -> Iterator[Statement]:
+            def read(j: Value) -> Pair:
+                return self.source.at(ends.place_read(row, j, zero))
 
-    def _start(self, n: Value, count: int) -> Value:
-        """Where a block begins; the last one ends at the end, and may do some of it again."""
-        s = self.code
-        begin = s.mul(n, integer(self.lanes))
-        if count % self.lanes == 0:
-            return begin
-        return s.min(begin, integer(count - self.lanes))
+            def write(k: Value, x: Pair) -> Body:
+                return self.target.put(ends.place_written(row, k, zero), x)
 
-    def _kernel(
-        self,
-        name: str,
-        blocks: int,
-        body: Callable[[Value, Value], Iterable[Statement]],
-        rows: int = 0,
-    ) -> Made:
-        """The kernel that does this for each row and block."""
-        s, total = self.code, (rows or self.t.rows) * blocks
-        tasks = min(total, MOST_TASKS)
-        share = -(-total // tasks)
+            first, last = read, write
+            if t.ends == "double" and held is not None:
+                yield from self.along(t.size + 1, lambda k: held.put(k, read(k)))
+                yield from ends.opened(held)
+                first = lambda k: ends.pairs(held, k)  # noqa: E731
+            elif held is not None:
+                last = held.put
+            block = lambda n: self.columns(one, n, first, between.put)  # noqa: E731
+            yield from repeat(s, self.blocks(self.behind), block)
+            block = lambda n: self.results(two, n, between, zero, last)  # noqa: E731
+            yield from repeat(s, self.blocks(self.ahead), block)
+            if t.ends == "half" and held is not None:
+                yield from ends.closed(held)
+                yield from self.along(t.size + 1, lambda k: write(k, ends.half(held, k)))
 
-        def item(number: Value) -> Iterable[Statement]:
-            if blocks == 1:
-                return body(number, integer(0))
-            return body(s.floordiv(number, integer(blocks)), s.rem(number, integer(blocks)))
-
-        def task(number: Value) -> Iterable[Statement]:
-            if share == 1:
-                return item(number)
-            start = s.mul(number, integer(share))
-            stop = s.min(s.add(start, integer(share)), integer(total))
-            return (s.loop(stop, item, start),)
-
-        kernel = s.kernel(name, tasks, task)
-        return Made(kernel, tuple(s.memory), self.written, self.t.work, own=True)
+        return self.kernel("fourier", t.rows, item)
