@@ -200,6 +200,19 @@ def taken(
     return repeat(s, -(-size // len(starts)), stretch)
 
 
+def few_taken(
+    s: Code, source: Numbers | Held, size: int, starts: Sequence[Value], lane: Value
+) -> list[Pair]:
+    """The numbers of rows that are so short that all are in registers, one in each lane."""
+    made: dict[int, Pair] = {}
+    for n in range(-(-size // len(starts))):
+        begin = min(n * len(starts), size - len(starts))
+        found = [source.at(s.sum(start, begin, lane)) for start in starts]
+        parts = [turned([x[part] for x in found]) for part in range(2)]
+        made |= {begin + k: (re, im) for k, (re, im) in enumerate(zip(*parts, strict=True))}
+    return [made[k] for k in range(size)]
+
+
 def given(
     s: Code, made: Read, target: Numbers, size: int, starts: Sequence[Value], lane: Value
 ) -> Body:

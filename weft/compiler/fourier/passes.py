@@ -19,13 +19,14 @@ from weft.compiler.fourier.lanes import (
     Read,
     Write,
     block_start,
+    few_taken,
     given,
     repeat,
     taken,
 )
-from weft.compiler.fourier.plan import radices, roots, split, stages
+from weft.compiler.fourier.plan import cuts, radices, roots, stages
 from weft.compiler.fourier.real import Ends, Transform
-from weft.compiler.loops import Statement, Value, integer
+from weft.compiler.loops import Statement, Value, integer, integer_of
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
 from weft.compiler.steps import Memory
@@ -50,10 +51,11 @@ def transformed(t: Transform, source: Memory, target: Memory) -> list[Made] | No
         return [_SideBySide(t, lanes, source, target).whole()]
     if len(radices(t.size)) == 1:
         return [_Along(t, 1, source, target).whole()]
-    first = prod(radices(t.size)[: split(t.size)])
-    lanes = _lanes(t.dtype, min(first, t.size // first))
+    lanes = _lanes(t.dtype, t.size)
+    while not cuts(t.size, lanes):
+        lanes //= 2
     if t.size <= KEPT:
-        return [_Kept(t, lanes, source, target).whole()]
+        return [_Kept(t, lanes, source, target, cuts(t.size, lanes)[-1]).whole()]
     return None if t.ends else _two(_Parts, t, lanes, source, target)
 
 
@@ -66,12 +68,15 @@ def _lanes(dtype: DType, most: int) -> int:
 def _two(
     kind: type[_Along | _Parts], t: Transform, lanes: int, source: Memory, target: Memory
 ) -> list[Made]:
-    """Two kernels, and memory between them."""
+    """Two kernels, of parts about as long, and memory between them."""
+    sizes = radices(t.size)
+    longer = {k: max(prod(sizes[:k]), prod(sizes[k:])) for k in cuts(t.size, 1)}
+    cut = min(longer, key=longer.__getitem__)
     room = TensorType((t.points,), t.dtype)
     between = (Memory(room), Memory(room))
     return [
-        kind(t, lanes, source, between).first(),
-        kind(t, lanes, between, target).second(),
+        kind(t, lanes, source, between, cut).first(),
+        kind(t, lanes, between, target, cut).second(),
     ]
 
 
@@ -84,6 +89,7 @@ class _Pass:
         lanes: int,
         source: Memory | tuple[Memory, ...],
         target: Memory | tuple[Memory, ...],
+        cut: int = 0,
     ) -> None:
         self.t, self.lanes, self.code = t, lanes, Code()
         self.written = target if isinstance(target, tuple) else (target,)
@@ -94,8 +100,8 @@ class _Pass:
         table = roots(t.size, t.dtype)
         memory = Memory(TensorType(table.shape, t.dtype), "constant", data=table)
         self.table = self.code.buffer(memory, t.dtype)
-        self.cut = split(t.size) if len(radices(t.size)) > 1 else 0
-        self.ahead = prod(radices(t.size)[: self.cut])  # results of the first part
+        self.cut = cut  # stages of the first part
+        self.ahead = prod(radices(t.size)[:cut])  # results of the first part
         self.behind = t.size // self.ahead
 
     def _buffers(self, memory: tuple[Memory, ...], mode: str) -> tuple[int, ...]:
@@ -336,8 +342,12 @@ class _Parts(_Pass):
             if self.lanes == 1:
                 yield from part.run(lambda j: source.at(s.add(rows[0], j)), put, integer(0))
                 return
-            yield from taken(s, source, part.row, part.size, rows, at)
-            yield from part.run(None, put, integer(0))
+            if len(part.stages) > 1:
+                yield from taken(s, source, part.row, part.size, rows, at)
+                yield from part.run(None, put, integer(0))
+                return
+            found = few_taken(s, source, part.size, rows, at)
+            yield from part.run(lambda j: found[integer_of(j)], put, integer(0))
 
         return self.vector(lane)
 

@@ -35,7 +35,7 @@ class Stage:
 
 
 def radices(n: int) -> tuple[int, ...]:
-    """The sizes of the stages of a length: as few twos as there can be, then larger primes."""
+    """The sizes of the stages of a length: large primes, then fours, then as many eights."""
     found: list[int] = []
     rest = n
     for prime in (13, 11, 7, 5, 3):
@@ -43,9 +43,10 @@ def radices(n: int) -> tuple[int, ...]:
             found.append(prime)
             rest //= prime
     twos = rest.bit_length() - 1
-    fours = (0, 2, 1)[twos % 3] if twos != 1 else 0
-    eights = [8] * ((twos - 2 * fours) // 3)
-    return tuple(eights + [4] * fours + [2] * (twos == 1) + found)
+    if twos == 1:
+        return (*found, 2)
+    fours = (0, 2, 1)[twos % 3]
+    return (*found, *[4] * fours, *[8] * ((twos - 2 * fours) // 3))
 
 
 @lru_cache(256)
@@ -60,13 +61,11 @@ def stages(n: int) -> tuple[Stage, ...]:
     return tuple(made)
 
 
-def split(n: int) -> int:
-    """How many stages come first where a transform has two parts of about the same length."""
+def cuts(n: int, lanes: int) -> list[int]:
+    """After how many stages a transform can be cut so that lanes find enough in both parts."""
     sizes = radices(n)
-    return min(
-        range(1, len(sizes)),
-        key=lambda k: max(prod(sizes[:k]), n // prod(sizes[:k])),
-    )
+    heads = [(k, prod(sizes[:k])) for k in range(1, len(sizes))]
+    return [k for k, head in heads if min(head, n // head) >= lanes]
 
 
 @lru_cache(32)
