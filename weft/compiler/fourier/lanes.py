@@ -96,6 +96,7 @@ class Lanes:
         self.radices = [stage.radix for stage in stages]
         self.size = prod(self.radices)
         self.after = stages[-1].count  # numbers that remain for other stages
+        self.groups = 1  # of lanes, each with a row of its own
         self._row: Held | None = None
         self._made: Held | None = None
         most = max(self.radices)
@@ -105,21 +106,31 @@ class Lanes:
     def row(self) -> Held:
         """Where the numbers are between stages."""
         if self._row is None:
-            self._row = Held.of(self.code, self.dtype, self.size, self.lanes)
+            self._row = self._array()
         return self._row
 
     @property
     def made(self) -> Held:
         """Where results can be, in order."""
         if self._made is None:
-            self._made = Held.of(self.code, self.dtype, self.size, self.lanes)
+            self._made = self._array()
         return self._made
 
-    def run(self, read: Read | None, write: Write, column: Value) -> Iterator[Statement]:
+    def _array(self) -> Held:
+        return Held.of(self.code, self.dtype, self.groups * self.size, self.lanes)
+
+    def run(
+        self, read: Read | None, write: Write, column: Value, group: Value | None = None
+    ) -> Iterator[Statement]:
         """All stages: of what is read, or is in the row already, at a column of what remains."""
         s, last = self.code, len(self.stages) - 1
+        offset = integer(0) if group is None else s.mul(group, integer(self.size))
+
+        def held(place: Value) -> Pair:
+            return self.row.at(s.add(offset, place))
+
         for number, radix in enumerate(self.radices):
-            first = read if number == 0 and read is not None else self.row.at
+            first = read if number == 0 and read is not None else held
             if number == last:
                 yield from self._last(first, write, column)
                 continue
@@ -135,7 +146,7 @@ class Lanes:
                     places = [s.sum(start, p, step * j) for j in range(self.radices[number])]
                     found = yield from self._stage(number, first, places, p, column)
                     for place, x in zip(places, found, strict=True):
-                        yield from self.row.put(place, x)
+                        yield from self.row.put(s.add(offset, place), x)
 
                 yield from repeat(s, step, one)
 
@@ -186,7 +197,12 @@ class Lanes:
 
 
 def taken(
-    s: Code, source: Numbers | Held, into: Held, size: int, starts: Sequence[Value], lane: Value
+    s: Code,
+    source: Numbers | Held,
+    put: Write,
+    size: int,
+    starts: Sequence[Value],
+    lane: Value,
 ) -> Body:
     """Put rows that begin at some places into lanes: vectors along rows, turned."""
 
@@ -195,7 +211,7 @@ def taken(
         found = [source.at(s.sum(start, begin, lane)) for start in starts]
         parts = [turned([x[part] for x in found]) for part in range(2)]
         for k, x in enumerate(zip(*parts, strict=True)):
-            yield from into.put(s.sum(begin, k), x)
+            yield from put(s.sum(begin, k), x)
 
     return repeat(s, -(-size // len(starts)), stretch)
 

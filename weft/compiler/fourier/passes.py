@@ -35,7 +35,9 @@ from weft.runtime.cpu.jit import chosen_target
 
 MOST_TASKS = 64
 HELD = 2048  # numbers of a transform that lanes hold, as arrays of vectors
-KEPT = 8192  # numbers that a task keeps between the two parts of a transform
+KEPT = 32768  # numbers that a task keeps between the two parts of a transform
+LINES = 128  # bytes that groups of lanes read and write together
+FRONT = 65_536  # bytes of the numbers that lanes hold in the first part of a kept transform
 SHORT = 32  # numbers of a row that has a lane of its own
 
 
@@ -55,7 +57,7 @@ def transformed(t: Transform, source: Memory, target: Memory) -> list[Made] | No
     while not cuts(t.size, lanes):
         lanes //= 2
     if t.size <= KEPT:
-        return [_Kept(t, lanes, source, target, cuts(t.size, lanes)[-1]).whole()]
+        return [_Kept(t, lanes, source, target, _kept_cut(t, lanes)).whole()]
     return None if t.ends else _two(_Parts, t, lanes, source, target)
 
 
@@ -63,6 +65,13 @@ def _lanes(dtype: DType, most: int) -> int:
     """Lanes of a vector, but no more than there is to do."""
     full = chosen_target().vector_bytes // dtype.itemsize
     return min(full, 1 << (most.bit_length() - 1))
+
+
+def _kept_cut(t: Transform, lanes: int) -> int:
+    """Stages of the first part: as many as lanes have room for, so that few are left."""
+    sizes, found = radices(t.size), cuts(t.size, lanes)
+    room = FRONT // (2 * t.dtype.itemsize * lanes)
+    return max((k for k in found if prod(sizes[:k]) <= room), default=found[0])
 
 
 def _two(
@@ -262,12 +271,12 @@ class _SideBySide(_Pass):
 
             def lane(at: Value) -> Iterator[Statement]:
                 if t.ends == "double":
-                    yield from taken(s, self.source, held, t.size + 1, reads, at)
+                    yield from taken(s, self.source, held.put, t.size + 1, reads, at)
                     yield from ends.opened(held)
                     yield from part.run(lambda k: ends.pairs(held, k), part.made.put, zero)
                     yield from given(s, part.made.at, self.target, t.size, writes, at)
                     return
-                yield from taken(s, self.source, part.row, t.size, reads, at)
+                yield from taken(s, self.source, part.row.put, t.size, reads, at)
                 yield from part.run(None, held.put, zero)
                 if t.ends:
                     yield from ends.closed(held)
@@ -282,31 +291,84 @@ class _SideBySide(_Pass):
 
 
 class _Parts(_Pass):
-    """A transform of numbers side by side has two parts, each with lanes of its own."""
+    """A transform of numbers side by side has two parts, each with lanes of its own.
+
+    Where each part is a kernel, groups of lanes read and write what lies side by side together.
+    """
 
     def first(self) -> Made:
         """The first part of transforms that are too long for one."""
-        s, part, blocks = self.code, self.stages(0, self.cut), self.blocks(self.behind)
+        s, part, behind = self.code, self.stages(0, self.cut), self.behind
 
-        def item(number: Value) -> Body:
-            row, n = s.floordiv(number, integer(blocks)), s.rem(number, integer(blocks))
-            start = s.mul(row, integer(self.t.size))
-            read = lambda j: self.source.at(s.add(start, j))  # noqa: E731
-            return self.columns(part, n, read, lambda k, x: self.target.put(s.add(start, k), x))
+        def take(row: Value, first: Value, lane: Value) -> Body:
+            def one(j: Value, g: Value) -> Body:
+                at = self._in_group(first, g, lane)
+                place = s.sum(row, s.mul(j, integer(behind)), at)
+                return part.row.put(self._held(part, g, j), self.source.at(place))
 
-        return self.kernel("fourier_first", self.t.rows * blocks, item)
+            every = lambda j: repeat(s, part.groups, lambda g: one(j, g))  # noqa: E731
+            return repeat(s, part.size, every)
+
+        return self._grouped("fourier_first", part, behind, take)
 
     def second(self) -> Made:
         """The second part."""
-        s, part, blocks = self.code, self.stages(self.cut), self.blocks(self.ahead)
+        s, part = self.code, self.stages(self.cut)
+
+        def take(row: Value, first: Value, lane: Value) -> Body:
+            def group(g: Value) -> Body:
+                start = self._in_group(first, g, integer(0))
+                rows = [
+                    s.add(row, s.mul(s.sum(start, k), integer(self.behind)))
+                    for k in range(self.lanes)
+                ]
+                put = lambda j, x: part.row.put(self._held(part, g, j), x)  # noqa: E731
+                return taken(s, self.source, put, part.size, rows, lane)
+
+            return repeat(s, part.groups, group)
+
+        return self._grouped("fourier_second", part, self.ahead, take)
+
+    def _in_group(self, first: Value, group: Value, lane: Value) -> Value:
+        s = self.code
+        return s.sum(first, s.mul(group, integer(self.lanes)), lane)
+
+    def _held(self, part: Lanes, group: Value, number: Value) -> Value:
+        s = self.code
+        return s.add(s.mul(group, integer(part.size)), number)
+
+    def _grouped(
+        self, name: str, part: Lanes, count: int, take: Callable[[Value, Value, Value], Body]
+    ) -> Made:
+        """Groups of lanes along so many columns: all are read, then transformed, then written."""
+        s, t = self.code, self.t
+        beside = LINES // (2 * t.dtype.itemsize * self.lanes)
+        part.groups = max(1, min(beside, count // self.lanes))
+        wide = part.groups * self.lanes
+        blocks = -(-count // wide)
 
         def item(number: Value) -> Body:
-            row, n = s.floordiv(number, integer(blocks)), s.rem(number, integer(blocks))
-            start = s.mul(row, integer(self.t.size))
-            write = lambda k, x: self.target.put(s.add(start, k), x)  # noqa: E731
-            return self.results(part, n, self.source, start, write)
+            row = s.mul(s.floordiv(number, integer(blocks)), integer(t.size))
+            first = block_start(s, s.rem(number, integer(blocks)), wide, count)
 
-        return self.kernel("fourier_second", self.t.rows * blocks, item)
+            def lane(at: Value) -> Iterator[Statement]:
+                def run(g: Value) -> Iterable[Statement]:
+                    column = self._in_group(first, g, at) if part.after > 1 else integer(0)
+                    put = lambda k, x: part.made.put(self._held(part, g, k), x)  # noqa: E731
+                    return part.run(None, put, column, g)
+
+                def write(k: Value, g: Value) -> Body:
+                    place = s.sum(row, s.mul(k, integer(count)), self._in_group(first, g, at))
+                    return self.target.put(place, part.made.at(self._held(part, g, k)))
+
+                yield from take(row, first, at)
+                yield from repeat(s, part.groups, run)
+                every = lambda k: repeat(s, part.groups, lambda g: write(k, g))  # noqa: E731
+                yield from repeat(s, part.size, every)
+
+            return self.vector(lane)
+
+        return self.kernel(name, t.rows * blocks, item)
 
     def columns(self, part: Lanes, n: Value, read: Read, write: Write) -> Body:
         """Lanes along the numbers that remain for the second part."""
@@ -343,7 +405,7 @@ class _Parts(_Pass):
                 yield from part.run(lambda j: source.at(s.add(rows[0], j)), put, integer(0))
                 return
             if len(part.stages) > 1:
-                yield from taken(s, source, part.row, part.size, rows, at)
+                yield from taken(s, source, part.row.put, part.size, rows, at)
                 yield from part.run(None, put, integer(0))
                 return
             found = few_taken(s, source, part.size, rows, at)
