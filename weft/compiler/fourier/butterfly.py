@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import cos, pi, sin, sqrt
+from math import sqrt
 from typing import TypeAlias
 
+import numpy as np
+
 from weft.compiler.build import Builder
+from weft.compiler.fourier.plan import root_of_unity
 from weft.compiler.loops import Value
 
 Pair: TypeAlias = tuple[Value, Value]  # the parts of a complex number
@@ -74,8 +77,9 @@ def _odd(s: Builder, x: Sequence[Pair]) -> list[Pair]:
         total = _plus(s, total, sums[j])
     made = [total] + [total] * (size - 1)
     for k in half:
-        cosines = [s.const(cos(2 * pi * (j * k % size) / size), dtype) for j in half]
-        sines = [s.const(sin(2 * pi * (j * k % size) / size), dtype) for j in half]
+        turns = root_of_unity(np.array([j * k % size for j in half]), size)
+        cosines = [s.const(x, dtype) for x in turns.real]
+        sines = [s.const(-x, dtype) for x in turns.imag]
         even: list[Value] = []
         odd: list[Value] = []
         for part in range(2):
