@@ -11,13 +11,31 @@ from collections.abc import Callable
 from weft.compiler.fourier.butterfly import Pair
 from weft.compiler.fourier.lanes import Numbers
 from weft.compiler.fourier.real import half_roots, half_spectrum, pair_spectrum
-from weft.compiler.loops import Kernel, Statement, Store, Value, integer, load
+from weft.compiler.index import axis
+from weft.compiler.loops import Kernel, Loop, Store, Value, integer, load
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
 from weft.compiler.steps import Memory
 from weft.core.common.types import DType, TensorType
 
 Shape3 = tuple[int, int, int]  # rows, numbers of the axis, what is inner
+
+
+def plain(
+    s: Code,
+    name: str,
+    shape: Shape3,
+    body: Callable[[Value, Value, Value], Body],
+    written: tuple[Memory, ...],
+    work: int,
+) -> Made:
+    """The kernel of plain loops that does something at each point of a space."""
+    point = [axis(f"i{k}", size).value for k, size in enumerate(shape)]
+    loops: Body = body(point[0], point[1], point[2])
+    for each, size in zip(reversed(point), reversed(shape), strict=True):
+        loops = (Loop(each, integer(0), integer(size), loops),)
+    kernel = Kernel(name, tuple(s.buffers), (), loops, notes={"name": name})
+    return Made(kernel, tuple(s.memory), written, work)
 
 
 class _Around:
@@ -53,14 +71,7 @@ class _Around:
 
     def made(self, shape: Shape3, body: Callable[[Value, Value, Value], Body], work: int) -> Made:
         """The kernel that does something for each row, number and inner place."""
-        s = self.code
-        loops: Statement = s.loop(
-            shape[0],
-            lambda b: (s.loop(shape[1], lambda k: (s.loop(shape[2], lambda i: body(b, k, i)),)),),
-        )
-        notes = {"name": self.name}
-        kernel = Kernel(self.name, tuple(s.buffers), tuple(s.locals), (loops,), notes=notes)
-        return Made(kernel, tuple(s.memory), (self.target,), work)
+        return plain(self.code, self.name, shape, body, (self.target,), work)
 
     def place(self, shape: Shape3, b: Value, k: Value, i: Value) -> Value:
         """Where a number of such memory is."""

@@ -6,13 +6,12 @@ that results are in order when the last one is done. Every thread transforms a f
 
 from __future__ import annotations
 
-from math import prod
-
+from weft.compiler.fourier.around import plain
 from weft.compiler.fourier.butterfly import Pair, butterfly, times
 from weft.compiler.fourier.lanes import Numbers
 from weft.compiler.fourier.plan import Stage, roots, stages
 from weft.compiler.fourier.real import Transform
-from weft.compiler.loops import Kernel, Statement, Value, integer, load
+from weft.compiler.loops import Statement, Value, integer, load
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
 from weft.compiler.steps import Memory
@@ -68,10 +67,5 @@ def _stage(
             stores += target.put(place((b, t.rows), (p, count), (k, radix), (q, beside)), x)
         return tuple(stores)
 
-    loops = s.loop(
-        t.rows, lambda b: (s.loop(count, lambda p: (s.loop(beside, lambda q: point(b, p, q)),)),)
-    )
-    name = f"fourier_{radix}"
-    kernel = Kernel(name, tuple(s.buffers), (), (loops,), notes={"name": name})
-    assert prod((t.rows, count, beside, radix)) == t.points
-    return Made(kernel, tuple(s.memory), then, t.work)
+    shape = (t.rows, count, beside)
+    return plain(s, f"fourier_{radix}", shape, point, then, t.work)
