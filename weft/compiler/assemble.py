@@ -316,9 +316,7 @@ class Assembler:
             self._asked[key] = found, kernel
         return self._asked[key][0]
 
-    def _ready(
-        self, node: OutputRefs, source: Memory, target: Memory, lower: Lower
-    ) -> list[Step]:
+    def _ready(self, node: OutputRefs, source: Memory, target: Memory, lower: Lower) -> list[Step]:
         """The kernels of a call that is lowered by itself: a sort, or a Fourier transform."""
         with self.clock("lower"):
             found = lower(node, source, target)

@@ -1,8 +1,9 @@
 """Discrete Fourier transforms along axes: complex to complex, real to half spectrum, and back.
 
-Sizes are arbitrary; SciPy's pocketfft is the reference. `norm` says which direction carries the
-factor 1/n, as in NumPy. The matrix of the transform is symmetric, so complex transforms are their
-own transposes; the real ones are each other's, up to the weight of the mirrored frequencies.
+Sizes are arbitrary; SciPy's pocketfft is the reference, and lengths of small prime factors have
+kernels. `norm` says which direction carries the factor 1/n, as in NumPy. The matrix of the
+transform is symmetric, so complex transforms are their own transposes; the real ones are each
+other's, up to the weight of the mirrored frequencies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ scipy_fft = LazyModule("scipy.fft")
 NORMS = ("backward", "ortho", "forward")
 OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 PRIMES = (2, 3, 5, 7, 11, 13)  # factors of lengths that have kernels
-_NO_LOOPS = {"kernel": "a fast transform is a sequence of dependent stages, not one loop nest"}
+_NO_LOOPS = {"kernel": "its kernels transform whole rows; no element is computed on its own"}
 
 
 class FourierTransform(LogicalAxisOperation):

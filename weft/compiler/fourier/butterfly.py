@@ -63,7 +63,8 @@ def _eight(s: Builder, x: Sequence[Pair]) -> list[Pair]:
     one, five = turned(even[1], sums[1])
     two, six = _both(s, even[2], odd[2])
     seven, three = turned(even[3], (s.neg(sums[3][1]), sums[3][0]))
-    return [_plus(s, even[0], odd[0]), one, two, three, _minus(s, even[0], odd[0]), five, six, seven]
+    first, fourth = _plus(s, even[0], odd[0]), _minus(s, even[0], odd[0])
+    return [first, one, two, three, fourth, five, six, seven]
 
 
 def _odd(s: Builder, x: Sequence[Pair]) -> list[Pair]:

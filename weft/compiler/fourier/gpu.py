@@ -7,11 +7,11 @@ that results are in order when the last one is done. Every thread transforms a f
 from __future__ import annotations
 
 from weft.compiler.fourier.around import plain
-from weft.compiler.fourier.butterfly import Pair, butterfly, times
-from weft.compiler.fourier.lanes import Numbers
+from weft.compiler.fourier.butterfly import butterfly, times
+from weft.compiler.fourier.lanes import Numbers, root_at
 from weft.compiler.fourier.plan import Stage, roots, stages
 from weft.compiler.fourier.real import Transform
-from weft.compiler.loops import Statement, Value, integer, load
+from weft.compiler.loops import Statement, Value, integer
 from weft.compiler.order.code import Body, Code
 from weft.compiler.order.rows import Made
 from weft.compiler.steps import Memory
@@ -58,10 +58,7 @@ def _stage(
         ]
         found = butterfly(s, here)
         for k in range(1, radix if stage.count > 1 else 1):
-            parts: Pair = tuple(  # type: ignore[assignment]
-                load(roots_in, s.sum(p, start), t.dtype) for start in stage.root(k)
-            )
-            found[k] = times(s, found[k], parts)
+            found[k] = times(s, found[k], root_at(s, roots_in, stage, k, p, t.dtype))
         stores: list[Statement] = []
         for k, x in enumerate(found):
             stores += target.put(place((b, t.rows), (p, count), (k, radix), (q, beside)), x)

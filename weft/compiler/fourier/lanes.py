@@ -7,7 +7,7 @@ digits of a result's number in the opposite one: the last stage writes each resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -34,7 +34,7 @@ class Numbers:
 
     def at(self, place: Value) -> Pair:
         """The number at a place."""
-        s, (first, *others) = self.code, self.buffers
+        first, *others = self.buffers
         if others:
             return load(first, place, self.dtype), load(others[0], place, self.dtype)
         one, other = self._places(place)
@@ -54,7 +54,8 @@ class Numbers:
         if others:
             return Store(first, place, x[0]), Store(others[0], place, x[1])
         if self.scale != 1:
-            x = tuple(s.mul(part, s.const(self.scale, self.dtype)) for part in x)  # type: ignore
+            scale = s.const(self.scale, self.dtype)
+            x = s.mul(x[0], scale), s.mul(x[1], scale)
         real, imag = (x[1], x[0]) if self.swapped else x
         one, other = self._places(place)
         return Store(first, one, real), Store(first, other, imag)
@@ -78,6 +79,12 @@ class Held:
     def put(self, place: Value, x: Pair) -> Body:
         """Write a number."""
         return self.parts[0].set(x[0], place), self.parts[1].set(x[1], place)
+
+
+def root_at(s: Code, table: int, stage: Stage, k: int, at: Value, dtype: DType) -> Pair:
+    """What result k of a stage is multiplied by."""
+    real, imag = stage.root(k)
+    return load(table, s.sum(at, real), dtype), load(table, s.sum(at, imag), dtype)
 
 
 def repeat(s: Code, count: int, body: Callable[[Value], Iterable[Statement]]) -> Body:
@@ -177,7 +184,7 @@ class Lanes:
 
     def _stage(
         self, number: int, first: Read, places: Sequence[Value], p: Value, column: Value
-    ) -> Iterator[Statement]:
+    ) -> Generator[Statement, None, list[Pair]]:
         """Take numbers at some places into registers; gives what a stage makes of them."""
         s, stage = self.code, self.stages[number]
         held: list[Pair] = []
@@ -191,8 +198,7 @@ class Lanes:
             return found
         at = s.add(s.mul(p, integer(self.after)), column)
         for k in range(1, stage.radix):
-            root = tuple(load(self.table, s.sum(at, start), self.dtype) for start in stage.root(k))
-            found[k] = times(s, found[k], root)
+            found[k] = times(s, found[k], root_at(s, self.table, stage, k, at, self.dtype))
         return found
 
 
@@ -209,11 +215,17 @@ def taken(
     def stretch(n: Value) -> Iterator[Statement]:
         begin = block_start(s, n, len(starts), size)
         found = [source.at(s.sum(start, begin, lane)) for start in starts]
-        parts = [turned([x[part] for x in found]) for part in range(2)]
+        parts = _turned(found)
         for k, x in enumerate(zip(*parts, strict=True)):
             yield from put(s.sum(begin, k), x)
 
     return repeat(s, -(-size // len(starts)), stretch)
+
+
+def _turned(found: Sequence[Pair]) -> tuple[tuple[Value, ...], ...]:
+    """Both parts of as many vectors as lanes, turned."""
+    parts = [[x[part] for x in found] for part in range(2)]
+    return tuple(map(tuple, parts) if len(found) == 1 else map(turned, parts))
 
 
 def few_taken(
@@ -224,7 +236,7 @@ def few_taken(
     for n in range(-(-size // len(starts))):
         begin = min(n * len(starts), size - len(starts))
         found = [source.at(s.sum(start, begin, lane)) for start in starts]
-        parts = [turned([x[part] for x in found]) for part in range(2)]
+        parts = _turned(found)
         made |= {begin + k: (re, im) for k, (re, im) in enumerate(zip(*parts, strict=True))}
     return [made[k] for k in range(size)]
 
@@ -237,7 +249,7 @@ def given(
     def stretch(n: Value) -> Iterator[Statement]:
         begin = block_start(s, n, len(starts), size)
         found = [made(s.sum(begin, k)) for k in range(len(starts))]
-        parts = [turned([x[part] for x in found]) for part in range(2)]
+        parts = _turned(found)
         for start, x in zip(starts, zip(*parts, strict=True), strict=True):
             yield from target.put(s.sum(start, begin, lane), x)
 

@@ -145,9 +145,7 @@ class _Pass:
 
         return repeat(s, self.blocks(count), block)
 
-    def kernel(
-        self, name: str, total: int, body: Callable[[Value], Iterable[Statement]]
-    ) -> Made:
+    def kernel(self, name: str, total: int, body: Callable[[Value], Iterable[Statement]]) -> Made:
         """The kernel that does so many pieces of work, which tasks share."""
         s, tasks = self.code, min(total, MOST_TASKS)
         share = -(-total // tasks)
@@ -190,9 +188,7 @@ class _Along(_Pass):
 
         return self.kernel("fourier_along", t.rows * blocks, item)
 
-    def _run(
-        self, part: Lanes, held: Held | None, read: Read, write: Write
-    ) -> Iterator[Statement]:
+    def _run(self, part: Lanes, held: Held | None, read: Read, write: Write) -> Iterator[Statement]:
         """All stages, with what comes before or after them."""
         s, ends, zero = self.code, self.ends, integer(0)
         if held is None:
@@ -381,9 +377,7 @@ class _Parts(_Pass):
             def place(number: Value) -> Value:
                 return s.add(s.mul(number, integer(behind)), column)
 
-            return part.run(
-                lambda j: read(place(j)), lambda k, x: write(place(k), x), column
-            )
+            return part.run(lambda j: read(place(j)), lambda k, x: write(place(k), x), column)
 
         return self.vector(lane)
 
@@ -401,9 +395,6 @@ class _Parts(_Pass):
             def put(k: Value, x: Pair) -> Iterable[Statement]:
                 return write(s.sum(s.mul(k, integer(ahead)), first, at), x)
 
-            if self.lanes == 1:
-                yield from part.run(lambda j: source.at(s.add(rows[0], j)), put, integer(0))
-                return
             if len(part.stages) > 1:
                 yield from taken(s, source, part.row.put, part.size, rows, at)
                 yield from part.run(None, put, integer(0))
@@ -430,7 +421,8 @@ class _Kept(_Parts):
             def write(k: Value, x: Pair) -> Body:
                 return self.target.put(ends.place_written(row, k, zero), x)
 
-            first, last = read, write
+            first: Read = read
+            last: Write = write
             if t.ends == "double" and held is not None:
                 yield from self.along(t.size + 1, lambda k: held.put(k, read(k)))
                 yield from ends.opened(held)

@@ -97,7 +97,7 @@ def root_of_unity(power: Array, size: int) -> Array:
 def _product(x: Array, y: float) -> tuple[Array, Array]:
     """x·y and what its rounding takes away, by halves whose products are exact."""
     made = x * y
-    first, second = _halves(x), _halves(np.float64(y))
+    first, second = _halves(x), _halves(np.asarray(y))
     crossed = first[0] * second[1] + first[1] * second[0]
     return made, (first[0] * second[0] - made + crossed) + first[1] * second[1]
 
