@@ -34,31 +34,42 @@ from weft.core.common.types import DType, TensorType
 from weft.runtime.cpu.jit import chosen_target
 
 MOST_TASKS = 64
-HELD = 2048  # numbers of a transform that lanes hold, as arrays of vectors
-KEPT = 32768  # numbers that a task keeps between the two parts of a transform
+HELD = 131072  # bytes of the transforms that lanes hold
+KEPT = 262_144  # bytes of a transform that a task keeps between its two parts
+FAR = 1 << 22  # bytes of transforms across what is inner, from which groups of lanes pay
 LINES = 128  # bytes that groups of lanes read and write together
-FRONT = 65_536  # bytes of the numbers that lanes hold in the first part of a kept transform
+FRONT = 65_536  # bytes that lanes hold in the first part of a kept transform
 SHORT = 32  # numbers of a row that has a lane of its own
 
 
 def transformed(t: Transform, source: Memory, target: Memory) -> list[Made] | None:
     """The kernels of a transform; None where its ends have to be apart from it."""
+    is_one = len(radices(t.size)) == 1
     if t.inner > 1:
         lanes = _lanes(t.dtype, t.inner)
-        if t.size <= HELD or len(radices(t.size)) == 1:
+        is_held = t.size <= _room(HELD, t, lanes)
+        far = t.size * t.inner >= _room(FAR, t) and t.inner >= 2 * lanes
+        if is_held and far and not t.ends:
+            return [_Parts(t, lanes, source, target).beside()]
+        if is_held or is_one:
             return [_Along(t, lanes, source, target).whole()]
         return None if t.ends else _two(_Along, t, lanes, source, target)
-    lanes = _lanes(t.dtype, t.rows)
-    if lanes <= min(t.size, SHORT) and t.size <= SHORT and lanes > 1:
+    lanes = _lanes(t.dtype, min(t.rows, t.size))
+    if t.size <= SHORT and lanes > 1 and (is_one or lanes == _lanes(t.dtype, t.size)):
         return [_SideBySide(t, lanes, source, target).whole()]
-    if len(radices(t.size)) == 1:
+    if is_one:
         return [_Along(t, 1, source, target).whole()]
     lanes = _lanes(t.dtype, t.size)
     while not cuts(t.size, lanes):
         lanes //= 2
-    if t.size <= KEPT:
+    if t.size <= _room(KEPT, t):
         return [_Kept(t, lanes, source, target, _kept_cut(t, lanes)).whole()]
     return None if t.ends else _two(_Parts, t, lanes, source, target)
+
+
+def _room(size: int, t: Transform, lanes: int = 1) -> int:
+    """How many complex numbers, in each lane, so many bytes hold."""
+    return size // (2 * t.dtype.itemsize * lanes)
 
 
 def _lanes(dtype: DType, most: int) -> int:
@@ -70,8 +81,8 @@ def _lanes(dtype: DType, most: int) -> int:
 def _kept_cut(t: Transform, lanes: int) -> int:
     """Stages of the first part: as many as lanes have room for, so that few are left."""
     sizes, found = radices(t.size), cuts(t.size, lanes)
-    room = FRONT // (2 * t.dtype.itemsize * lanes)
-    return max((k for k in found if prod(sizes[:k]) <= room), default=found[0])
+    fits = [k for k in found if prod(sizes[:k]) <= _room(FRONT, t, lanes)]
+    return max(fits, default=found[0])
 
 
 def _two(
@@ -289,23 +300,32 @@ class _SideBySide(_Pass):
 class _Parts(_Pass):
     """A transform of numbers side by side has two parts, each with lanes of its own.
 
-    Where each part is a kernel, groups of lanes read and write what lies side by side together.
+    Where each part is a kernel, groups of lanes read and write what lies side by side together; so
+    they do along what is inner, where the numbers of a transform are far apart.
     """
 
     def first(self) -> Made:
         """The first part of transforms that are too long for one."""
-        s, part, behind = self.code, self.stages(0, self.cut), self.behind
+        return self._of_columns("fourier_first", self.stages(0, self.cut), self.behind)
+
+    def beside(self) -> Made:
+        """Whole transforms that lie side by side."""
+        return self._of_columns("fourier_beside", self.stages(), self.t.inner)
+
+    def _of_columns(self, name: str, part: Lanes, count: int) -> Made:
+        """Stages of so many columns, of numbers that lie as far apart."""
+        s = self.code
 
         def take(row: Value, first: Value, lane: Value) -> Body:
             def one(j: Value, g: Value) -> Body:
                 at = self._in_group(first, g, lane)
-                place = s.sum(row, s.mul(j, integer(behind)), at)
+                place = s.sum(row, s.mul(j, integer(count)), at)
                 return part.row.put(self._held(part, g, j), self.source.at(place))
 
             every = lambda j: repeat(s, part.groups, lambda g: one(j, g))  # noqa: E731
             return repeat(s, part.size, every)
 
-        return self._grouped("fourier_first", part, behind, take)
+        return self._grouped(name, part, count, take)
 
     def second(self) -> Made:
         """The second part."""
@@ -338,13 +358,13 @@ class _Parts(_Pass):
     ) -> Made:
         """Groups of lanes along so many columns: all are read, then transformed, then written."""
         s, t = self.code, self.t
-        beside = LINES // (2 * t.dtype.itemsize * self.lanes)
-        part.groups = max(1, min(beside, count // self.lanes))
+        most = min(count // self.lanes, _room(2 * HELD, t, self.lanes) // part.size)
+        part.groups = max(1, min(_room(LINES, t, self.lanes), most))
         wide = part.groups * self.lanes
         blocks = -(-count // wide)
 
         def item(number: Value) -> Body:
-            row = s.mul(s.floordiv(number, integer(blocks)), integer(t.size))
+            row = s.mul(s.floordiv(number, integer(blocks)), integer(t.size * t.inner))
             first = block_start(s, s.rem(number, integer(blocks)), wide, count)
 
             def lane(at: Value) -> Iterator[Statement]:
