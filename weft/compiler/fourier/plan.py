@@ -68,17 +68,18 @@ def cuts(n: int, lanes: int) -> list[int]:
     return [k for k, head in heads if min(head, n // head) >= lanes]
 
 
-@lru_cache(32)
+@lru_cache(4)
 def roots(n: int, dtype: DType) -> Array:
     """All roots of unity that the stages of a length multiply by, each rounded once."""
-    parts: list[Array] = [np.zeros(1)]
-    for stage in stages(n):
-        if stage.count > 1:
-            size = stage.radix * stage.count
-            powers = np.outer(np.arange(1, stage.radix), np.arange(stage.count))
-            waves = root_of_unity(powers % size, size)
-            parts.append(np.stack([waves.real, waves.imag], axis=1).reshape(-1))
-    return np.concatenate(parts if len(parts) == 1 else parts[1:]).astype(dtype)
+    found = [stage for stage in stages(n) if stage.count > 1]
+    made = np.zeros(sum(2 * (stage.radix - 1) * stage.count for stage in found) or 1, dtype)
+    for stage in found:
+        size = stage.radix * stage.count
+        for k in range(1, stage.radix):
+            waves = root_of_unity(k * np.arange(stage.count), size)
+            for part, start in zip((waves.real, waves.imag), stage.root(k), strict=True):
+                made[start : start + stage.count] = part
+    return made
 
 
 def root_of_unity(power: Array, size: int) -> Array:

@@ -52,7 +52,7 @@ class Transform:
         return replace(self, ends="", scale=1.0 if self.ends == "half" else self.scale)
 
 
-@lru_cache(32)
+@lru_cache(4)
 def half_roots(n: int, dtype: DType) -> Array:
     """e^(-2πi k/n) for k up to n/2: all real parts, then all imaginary ones."""
     waves = root_of_unity(np.arange(n // 2 + 1), n)
