@@ -227,7 +227,7 @@ def test_functions_are_right_to_a_few_digits_of_their_size(name):
 
 
 def test_kernels_run_between_transforms():
-    x, h = numbers(4096, "complex64"), numbers(4096, "complex64", 1)
+    x, h = numbers(4099, "complex64"), numbers(4099, "complex64", 1)  # a prime
     made = traced(lambda a, b: wf.abs(wf.fft.ifft(wf.fft.fft(a) * b)) ** 2, x, h)
     program = native(made)
     assert [node.name for node in program.hosts] == ["fft", "ifft"]

@@ -62,6 +62,7 @@
 | `intervals` | `decided`: comparisons that the intervals of floats answer |
 | `affine` | `stride`, `depends`: how an index moves with a loop's variable |
 | `order/` | calls that order rows become kernels |
+| `fourier/` | Fourier transforms become kernels |
 | `passes/` | kernels made of kernels: how loops, reductions and products run |
 | `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
 | `emit_cpu` | `emit`: the dialect of processors |

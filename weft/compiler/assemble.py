@@ -10,12 +10,14 @@ from typing import TypeAlias
 from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
 from weft.compiler.entries import Entry, entry_of
+from weft.compiler.fourier.lower import lower_fourier
 from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
 from weft.compiler.kernels import OFTEN, STORE, Compiled, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
 from weft.compiler.merge import flat_copy
 from weft.compiler.order.lower import lower_order
+from weft.compiler.order.rows import Made
 from weft.compiler.panels import with_panels
 from weft.compiler.point import kind_of
 from weft.compiler.small import is_small, is_small_scan, lower_scan, lower_small
@@ -46,6 +48,7 @@ from weft.ops.control.loop_ops import Scan, WhileLoop
 
 Environment: TypeAlias = dict[Ref, Memory]
 _Lasting: TypeAlias = tuple[Compiled, tuple[int, ...], tuple[Memory, ...]]  # what packs it, of what
+Lower: TypeAlias = Callable[[OutputRefs, Memory, Memory], list[Made]]
 _SHARED_COPY = 1 << 20  # bytes of a copy that threads share
 # A kernel, cut so, of what lasts, which of its results are streams, and how many times it runs.
 _Asked: TypeAlias = tuple[int, Cut | None, frozenset[int], frozenset[int], int]
@@ -146,7 +149,9 @@ class Assembler:
             memory.setdefault((node, slot), Memory(kind)) for slot, kind in enumerate(node.types)
         )
         if group.kind == "order":
-            return self._order(node, inputs[0], outputs[0])
+            return self._ready(node, inputs[0], outputs[0], lower_order)
+        if group.kind == "fourier":
+            return self._ready(node, inputs[0], outputs[0], lower_fourier)
         if isinstance(node.op, Scan):
             return self._scan(node, inputs, outputs)
         if isinstance(node.op, WhileLoop):
@@ -311,14 +316,14 @@ class Assembler:
             self._asked[key] = found, kernel
         return self._asked[key][0]
 
-    def _order(self, node: OutputRefs, source: Memory, target: Memory) -> list[Step]:
-        """The kernels that sort, or select, along the last axis."""
+    def _ready(self, node: OutputRefs, source: Memory, target: Memory, lower: Lower) -> list[Step]:
+        """The kernels of a call that is lowered by itself: a sort, or a Fourier transform."""
         with self.clock("lower"):
-            found = lower_order(node, source, target)
+            found = lower(node, source, target)
         self.groups += bool(found)
         calls: list[Step] = []
         for each in found:
-            request = STORE.request(each.kernel, self.clock, self.general)
+            request = STORE.request(each.kernel, self.clock, self.general and not each.own)
             self.requests.append(request)
             memory, size = (each.memory, each.written), source.kind.size
             members = () if calls else (node,)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.compiler.emit_scope import VECTOR, Operand, Place
 from weft.compiler.emit_text import type_of, vector
-from weft.compiler.loops import Store, Value, expressions, leaves_of
+from weft.compiler.loops import Loop, Store, Value, expressions, leaves_of
 from weft.compiler.prices import Where, are_taken, group_of, together, where
 from weft.compiler.rebuild import Statements
 
@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
 
 def loads_in(statements: Statements) -> dict[Where, Value]:
-    """What statements themselves, not those inside them, load; and from where."""
+    """What statements load, and from where; of loops inside, what moves with their variables."""
     found = (leaves_of(x) for s in statements if not s.body for x in expressions(s))
     loads = {x for leaves in found for x in leaves if x.op == "load"}
-    return {where(x.data, x.args[0]): x for x in loads}
+    made = {where(x.data, x.args[0]): x for x in loads}
+    for inner in statements:
+        if isinstance(inner, Loop):
+            moving = loads_in(inner.body).items()
+            made |= {at: x for at, x in moving if inner.variable in leaves_of(x.args[0])}
+    return made
 
 
 def alternating(values: Values, x: Value, place: Place) -> Operand | None:

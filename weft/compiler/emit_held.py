@@ -174,8 +174,21 @@ def parted(values: Values, x: Value) -> Operand:
     return ways.made(lane_by_lane)
 
 
+def _backwards(values: Values, x: Value, place: Place) -> Operand:
+    """A load whose last lane reads the first of the elements."""
+    lanes, kind = values.lanes, vector(type_of(x.dtype), values.lanes)
+    pointer = values.locate(place, x.args[0], lanes - 1).pointer
+    text = values.read(place, pointer, lanes)
+    order = ", ".join(f"i32 {lanes - 1 - k}" for k in range(lanes))
+    mask = f"<{lanes} x i32> <{order}>"
+    made = values.writer.let(f"shufflevector {kind} {text}, {kind} poison, {mask}")
+    return Operand(made, x.dtype, lanes, values.scopes.top, reads_of(x), True)
+
+
 def gather(values: Values, x: Value, place: Place) -> Operand:
-    """A load whose lanes read wherever they do, one by one."""
+    """A load whose lanes read wherever they do, one by one; if backwards, all at once."""
+    if values.kind == "ptr" and values.slope(x.args[0]) == -1:
+        return _backwards(values, x, place)
     name, made = vector(type_of(x.dtype), values.lanes), "poison"
     for lane, pointer in enumerate(values.lane_addresses(place, x.args[0])):
         one = f"{type_of(x.dtype)} {values.read(place, pointer, 1)}"

@@ -91,7 +91,7 @@ class Values:
         self.lane = VECTOR
         self.asking = ""  # the number of the lane `ASKING`
         self._slopes: dict[Value, int | Value | None] = {}
-        self.loads: dict[Where, Value] = {}  # of the vector loop, those inside it aside
+        self.loads: dict[Where, Value] = {}  # of the vector loop
         self._strides: dict[Value, Value | None] = {}  # the same for what indices consist of
         self._wide = {number for number, local in enumerate(kernel.locals) if local.lanes > 1}
         self._codes: dict[int, Code] = {}

@@ -42,7 +42,7 @@ DOT_WORK = 24  # instructions that the sums of a matrix product leave registers 
 CHEAP = 6  # instructions that are rather computed again than written and read,
 FREE = 24  # and those that read no memory: masks of positions
 SPREAD = 16  # times that each number of an operand is used, which is then near whenever it is read
-PACKED = ("host", "order")  # calls that read whole operands from memory, row by row
+PACKED = ("host", "order", "fourier")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
 PRODUCTS = frozenset({"dot", "conv"})  # kernels of sums of products, which take an epilogue
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.fuse import Fusion, Group
+from weft.compiler.fourier.gpu import staged
+from weft.compiler.fourier.lower import lower_fourier
+from weft.compiler.fuse import PACKED, Fusion, Group
 from weft.compiler.gpu_panels import with_panels
 from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Work
 from weft.compiler.loops import INDEX, Kernel, Value, const
@@ -35,6 +37,7 @@ from weft.core.graph.node import OutputRefs, Ref
 from weft.core.graph.trace import Trace
 from weft.errors import UnsupportedDTypeError, UnsupportedError
 
+OWN = ("order", "fourier")  # calls that are lowered by themselves
 Admit = Callable[[Kernel], Kernel]
 
 
@@ -180,13 +183,13 @@ class _Planner:
     def step(self, group: Group) -> None:
         """One group: kernels, or a call."""
         first = group.members[0]
-        is_order = group.kind == "order" and self.has_elements(first)
-        if group.kind in ("host", "order") and not is_order:
+        is_own = group.kind in OWN and self.has_elements(first)
+        if group.kind in PACKED and not is_own:
             self.call(first)
             return
         try:
-            if is_order:
-                self.order(first)
+            if is_own:
+                self.own(first)
                 return
             for lowered in lower(self.fusion, group, {}, one_nest=True):
                 self.work(group, lowered)
@@ -220,18 +223,27 @@ class _Planner:
         refs = (*node.inputs, *((node, slot) for slot in range(len(node.types))))
         return all(self.block(ref).size for ref in refs)
 
-    def order(self, node: OutputRefs) -> None:
-        """The launches that order rows."""
+    def own(self, node: OutputRefs) -> None:
+        """The launches of a call that is lowered by itself: a sort, or a Fourier transform."""
         (ref,) = node.inputs
         source, target = Memory(ref[0].types[ref[1]]), Memory(node.types[0])
         blocks = {source: self.block(ref), target: self.block((node, 0))}
-        calls: tuple[OutputRefs, ...] = (node,)
-        for made in lower_order_gpu(node, source, target, self.limits):
-            for each in made.memory:
+
+        def memory(places: Sequence[Memory]) -> list[Block]:
+            for each in places:
                 if each not in blocks:
                     blocks[each] = Block(each.kind.dtype, each.kind.size, each.data)
-            memory = tuple(blocks[each] for each in made.memory)
-            self.steps.append(Launch(self.named(made.kernel), memory, calls))
+            return [blocks[each] for each in places]
+
+        calls: tuple[OutputRefs, ...] = (node,)
+        if self.fusion.kinds[node] == "fourier":
+            for plain in lower_fourier(node, source, target, staged):
+                self.steps.append(Work(plain.kernel, tuple(memory(plain.memory)), calls, (node,)))
+                calls = ()
+            return
+        for made in lower_order_gpu(node, source, target, self.limits):
+            given = tuple(memory(made.memory))
+            self.steps.append(Launch(self.named(made.kernel), given, calls))
             calls = ()
 
     def work(self, group: Group, lowered: Lowered) -> None:

@@ -265,8 +265,11 @@ def _is_beside(stored: Value, other: Value, variable: Value, inner: set[Value]) 
     p, q = polynomial(stored), polynomial(other)
     apart = [term for term in {**p, **q} if p.get(term) != q.get(term)]
     if apart == [()]:
-        size = number(step)
-        return size is not None and (p.get((), 0) - q.get((), 0)) % size != 0
+        size, distance = number(step), abs(p.get((), 0) - q.get((), 0))
+        if size is None:
+            return False
+        beyond = variable.extent is not None and distance >= abs(size) * variable.extent
+        return beyond or distance % size != 0
     return all(not term or any(a in inner for a in term) for term in apart)
 
 

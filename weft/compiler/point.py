@@ -37,6 +37,7 @@ from weft.core.graph.node import OutputRefs, Ref
 from weft.errors import MissingRuleError, UnsupportedDTypeError, UnsupportedError
 from weft.ops.base import Operation
 from weft.ops.families import ElementwiseOperation, LogicalShapeOperation, ReduceOperation
+from weft.ops.fft import FourierTransform
 from weft.ops.gather import Scatter
 from weft.ops.matrices import FewRowsOperation
 from weft.ops.reduction import ArgExtremum
@@ -325,6 +326,8 @@ def _kind(op: Operation, types: tuple[TensorType, ...], made: TensorType, params
         return "scatter"
     if isinstance(op, Ordering):
         return "order"
+    if isinstance(op, FourierTransform):
+        return "fourier" if op.is_smooth(*types, **params.params) else "host"
     if isinstance(op, Concat) and len(types) > FEW_PIECES:
         return "map" if _stacks(types, made, params.params["axis"]) else "join"
     if isinstance(op, LogicalShapeOperation):

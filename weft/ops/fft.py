@@ -1,12 +1,14 @@
 """Discrete Fourier transforms along axes: complex to complex, real to half spectrum, and back.
 
-Sizes are arbitrary; SciPy's pocketfft is the reference. `norm` says which direction carries the
-factor 1/n, as in NumPy. The matrix of the transform is symmetric, so complex transforms are their
-own transposes; the real ones are each other's, up to the weight of the mirrored frequencies.
+Sizes are arbitrary; SciPy's pocketfft is the reference, and lengths of small prime factors have
+kernels. `norm` says which direction carries the factor 1/n, as in NumPy. The matrix of the
+transform is symmetric, so complex transforms are their own transposes; the real ones are each
+other's, up to the weight of the mirrored frequencies.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,14 +27,32 @@ scipy_fft = LazyModule("scipy.fft")
 
 NORMS = ("backward", "ortho", "forward")
 OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-_NO_LOOPS = {"kernel": "a fast transform is a sequence of dependent stages, not one loop nest"}
+PRIMES = (2, 3, 5, 7, 11, 13)  # factors of lengths that have kernels
+_NO_LOOPS = {"kernel": "its kernels transform whole rows; no element is computed on its own"}
 
 
-class ComplexTransform(LogicalAxisOperation):
-    """A transform over `axes` (negative, ascending) that keeps shape and dtype."""
+class FourierTransform(LogicalAxisOperation):
+    """A transform whose kernels, if its lengths have any, are made by `compiler.fourier`."""
 
     linear = Linear.JOINTLY
     reasons: ClassVar[dict[str, str]] = _NO_LOOPS
+
+    @abstractmethod
+    def lengths(self, x: TensorType, **params: Any) -> tuple[int, ...]:
+        """How many numbers each transform takes."""
+
+    def is_smooth(self, x: TensorType, **params: Any) -> bool:
+        """Whether all lengths have small prime factors only: then there are kernels."""
+        return all(map(_is_smooth, self.lengths(x, **params)))
+
+    def is_exact(self, *found: DType, **params: Any) -> bool:
+        """Kernels and pocketfft add up in different orders."""
+        return False
+
+
+class ComplexTransform(FourierTransform):
+    """A transform over `axes` (negative, ascending) that keeps shape and dtype."""
+
     examples = (
         Example({"axes": (-1,), "norm": "backward"}, ((4, 5),), "c"),
         Example({"axes": (-2,), "norm": "ortho"}, ((3, 4),), "c"),
@@ -43,6 +63,9 @@ class ComplexTransform(LogicalAxisOperation):
         names = " ".join(f"n{k}" for k in range(-axes[0], 0, -1))
         whole = " ".join(f"n{-axis}" for axis in axes)
         return Factors.parse(f"... {names} -> ... {names}", (x.rank,), whole=whole)
+
+    def lengths(self, x: TensorType, **params: Any) -> tuple[int, ...]:
+        return tuple(x.shape[axis] for axis in params["axes"])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         return (call(self, (ct,), params),)
@@ -66,11 +89,9 @@ class Ifft(ComplexTransform):
         return np.asarray(scipy_fft.ifftn(x, axes=axes, norm=norm)) if x.size else x
 
 
-class Rfft(LogicalAxisOperation):
+class Rfft(FourierTransform):
     """The first n//2 + 1 frequencies of a real axis; the others mirror them."""
 
-    linear = Linear.JOINTLY
-    reasons: ClassVar[dict[str, str]] = _NO_LOOPS
     examples = (
         Example({"axis": -1, "norm": "backward"}, ((4, 5),)),
         Example({"axis": -2, "norm": "ortho"}, ((6, 4),)),
@@ -79,6 +100,9 @@ class Rfft(LogicalAxisOperation):
 
     def index(self, x: TensorType, *, axis: int, norm: str) -> Factors:
         return _one_axis(x, axis, x.shape[axis] // 2 + 1)
+
+    def lengths(self, x: TensorType, **params: Any) -> tuple[int, ...]:
+        return (x.shape[params["axis"]],)
 
     def dtype(self, *found: DType, **params: Any) -> DType:
         return dtypes.complex_of(found[0])
@@ -95,11 +119,9 @@ class Rfft(LogicalAxisOperation):
         return (cast(call(irfft_op, (weighed,), params), primals[0].dtype),)
 
 
-class Irfft(LogicalAxisOperation):
+class Irfft(FourierTransform):
     """A real axis of length `size` from its first size//2 + 1 frequencies."""
 
-    linear = Linear.JOINTLY
-    reasons: ClassVar[dict[str, str]] = _NO_LOOPS
     examples = (
         Example({"axis": -1, "size": 5, "norm": "backward"}, ((4, 3),), "c"),
         Example({"axis": -2, "size": 6, "norm": "ortho"}, ((4, 2),), "c"),
@@ -108,6 +130,9 @@ class Irfft(LogicalAxisOperation):
 
     def index(self, x: TensorType, *, axis: int, size: int, norm: str) -> Factors:
         return _one_axis(x, axis, size)
+
+    def lengths(self, x: TensorType, **params: Any) -> tuple[int, ...]:
+        return (params["size"],)
 
     def dtype(self, *found: DType, **params: Any) -> DType:
         return dtypes.real_of(found[0])
@@ -121,6 +146,14 @@ class Irfft(LogicalAxisOperation):
         spectrum = call(rfft_op, (ct,), {"axis": axis, "norm": OPPOSITE[norm]})
         weighed = spectrum * _mirror_weights(spectrum, size, axis, 2.0)
         return (conj(weighed),)
+
+
+def _is_smooth(n: int) -> bool:
+    """Whether a length has no other prime factors than stages of kernels have."""
+    for prime in PRIMES:
+        while n and n % prime == 0:
+            n //= prime
+    return n == 1
 
 
 def _one_axis(x: TensorType, axis: int, size: int) -> Factors:

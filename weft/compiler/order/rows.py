@@ -69,6 +69,7 @@ class Made:
     memory: tuple[Memory, ...]
     written: tuple[Memory, ...]
     work: int
+    own: bool = False  # whether its code follows from its very sizes
 
 
 class Task:

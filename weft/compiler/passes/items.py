@@ -85,6 +85,8 @@ GROUPS = (
     Tile(64, 64, 2, 16, 64, 100),
 )
 
+MOST_STORES = 8  # of a point, beyond which its vectors would take too many registers
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -156,6 +158,8 @@ class Space:
         if lanes == 1 or self.extent < lanes or any(not is_plain(s) for s in self.body):
             return False
         if self.extent % lanes and self.outer > 1:
+            return False
+        if sum(isinstance(s, Store) for s in self.body) > MOST_STORES:
             return False
         variable = self.nest[-1][0]
         if self.judge.varying(variable, self.body) is None:
