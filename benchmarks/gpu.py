@@ -141,6 +141,18 @@ def memory() -> Iterator[Row]:
     yield Row("sort 1M", lambda: beside(wf.sort, (normal(size(1 << 20)),), torch_named("sort")))
 
 
+def transforms() -> Iterator[Row]:
+    """Fourier transforms."""
+    for rows, length in ((4096, 1024), (64, 65536), (1, 1 << 22)):
+        given = normal(size(rows), length) + 1j * normal(size(rows), length)
+        yield Row(
+            f"fft {rows}×{length}",
+            lambda given=given: beside(wf.fft.fft, (given,), torch_named("fft.fft")),
+        )
+    image = normal(size(4096), size(4096))
+    yield Row("rfft2 4096²", lambda: beside(wf.fft.rfft2, (image,), torch_named("fft.rfft2")))
+
+
 def products() -> Iterator[Row]:
     """Products of matrices, in float32 if nothing else is said."""
     for rows, depth, columns in (
@@ -178,7 +190,8 @@ def products() -> Iterator[Row]:
 def attention() -> Iterator[Row]:
     """Attention, forward."""
     for batch, heads, length, width, dtype in (
-        (16, 4, 128, 32, float32), (4, 8, 2048, 64, float32), (4, 8, 2048, 64, bfloat16)
+        (16, 4, 128, 32, float32), (4, 8, 2048, 64, float32), (16, 4, 128, 32, bfloat16),
+        (4, 8, 2048, 64, bfloat16), (1, 16, 8192, 64, bfloat16),
     ):  # fmt: skip
         given = (normal(batch, heads, size(length), width).astype(dtype),) * 3
         for causal in (False, True):
