@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import weft as wf
 from tests.gpu.comparison import agree
-from weft.compiler import gpu_panels
+from weft.compiler import gpu_code
 from weft.compiler.gpu_engine import executable
 from weft.compiler.rewrite import rewrite
 from weft.runtime.registry import client
@@ -16,10 +18,16 @@ LINEAR = 2.6  # times the memory of half the length, where the square would take
 
 
 @pytest.fixture(autouse=True)
-def small_memory(monkeypatch):
+def small_memory(device, monkeypatch):
     """A GPU for which little is much."""
-    for name, nbytes in (("LARGE", 1 << 18), ("ROOM", 1 << 15), ("SQUARE", 1 << 17)):
-        monkeypatch.setattr(gpu_panels, name, nbytes)
+    room(1 << 15, device, monkeypatch)
+
+
+def room(nbytes, device, monkeypatch):
+    language = gpu_code._LANGUAGES[device]
+    usual = language.limits
+    made = replace(language, limits=lambda gpu: replace(usual(gpu), panel=nbytes))
+    monkeypatch.setitem(gpu_code._LANGUAGES, device, made)
 
 
 def attention(q, k, v):
@@ -74,8 +82,7 @@ def both(function, device, given, monkeypatch):
     """Results in panels, those of whole squares, and the bytes between kernels of each."""
     found, made = results(function, device, given)
     assert "panels" in made.explain()
-    monkeypatch.setattr(gpu_panels, "LARGE", 1 << 60)
-    monkeypatch.setattr(gpu_panels, "SQUARE", 1 << 60)
+    room(1 << 60, device, monkeypatch)
     expected, whole = results(function, device, given)
     assert "panels" not in whole.explain()
     return found, expected, made.counts.bytes_planned, whole.counts.bytes_planned
@@ -93,7 +100,7 @@ def test_attention_in_panels_gives_what_it_gives_whole(device, function, monkeyp
 @pytest.mark.parametrize("shape", [(1, 1, 333, 8), (2, 301, 8)])
 @pytest.mark.parametrize("dtype", ["float32", wf.bfloat16])
 def test_rows_of_a_single_head_are_parted(device, shape, dtype, monkeypatch):
-    monkeypatch.setattr(gpu_panels, "ROOM", 1 << 16)
+    room(1 << 16, device, monkeypatch)
     for used in (causal, gradient(causal)):
         with monkeypatch.context() as patch:
             found, expected, less, more = both(used, device, operands(shape, dtype), patch)
@@ -103,7 +110,7 @@ def test_rows_of_a_single_head_are_parted(device, shape, dtype, monkeypatch):
 
 @pytest.mark.parametrize("function", [causal, gradient(causal)])
 def test_memory_grows_with_the_length_and_not_with_its_square(device, function, monkeypatch):
-    monkeypatch.setattr(gpu_panels, "ROOM", 1 << 18)
+    room(1 << 18, device, monkeypatch)
     sizes = [
         built(function, device, operands((1, 2, length, 8), "float32"))[0].counts.bytes_planned
         for length in (512, 1024)

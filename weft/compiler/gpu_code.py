@@ -20,6 +20,8 @@ from weft.errors import UnsupportedDTypeError, UnsupportedError
 from weft.runtime.cpu.code_cache import key_of
 from weft.runtime.gpu.interface import Driver
 
+SHARE = 64  # of a GPU's memory, that a panel has
+LARGEST = 1 << 31  # bytes of a panel: more would not make it faster
 _loaded: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -56,10 +58,11 @@ def functions_of(gpu: Driver, kernels: Sequence[Kernel]) -> list[Any]:
 
 
 def _with_squares(gpu: Any) -> Limits:
+    panel = min(max(gpu.nbytes // SHARE, CUDA.panel), LARGEST)
     if gpu.capability < SQUARED:
-        return OLDER
+        return replace(OLDER, panel=panel)
     groups = GROUPS if gpu.capability == GROUPED else ()
-    return replace(CUDA, room=gpu.shared, groups=groups)
+    return replace(CUDA, room=gpu.shared, groups=groups, panel=panel)
 
 
 def _shaders(gpu: Any) -> Limits:

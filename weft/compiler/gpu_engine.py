@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.compiler import gpu_panels
 from weft.compiler.gpu_calls import run_call
+from weft.compiler.gpu_code import language_of
 from weft.compiler.gpu_executable import GpuExecutable
 from weft.compiler.gpu_program import call_of, single
 from weft.compiler.recompute import recompute
@@ -81,7 +82,8 @@ def _call(
 
 def executable(client: Any, trace: Trace) -> GpuExecutable:
     """A whole trace made ready to run, which computes again what is too large to be kept."""
-    return GpuExecutable(recompute(trace, gpu_panels.terms()), client)
+    room = language_of(client.gpu).limits(client.gpu).panel
+    return GpuExecutable(recompute(trace, gpu_panels.terms(room)), client)
 
 
 def _node(

@@ -10,8 +10,9 @@ memory, so that one kernel serves all panels. No bit changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product, takewhile
 from math import prod
 from typing import TypeAlias
@@ -37,18 +38,20 @@ from weft.compiler.polynomial import add, number, stride
 from weft.compiler.rebuild import Statements, leaves_in, substitute, substitute_value, with_body
 from weft.compiler.recompute import Terms
 
-LARGE = 1 << 31  # bytes of results that need not be held whole for panels to pay
-ROOM = 1 << 30  # bytes of them that a panel may have
-SQUARE = 1 << 29  # bytes of a square that is computed again, and not kept
+LARGE = 2  # times the bytes that a panel may have: results that need not be held whole
+SQUARE = 4  # of a panel: such squares are computed again, and not kept
 MOST = 32  # kernels of a chain
 _START = np.dtype(np.int32)  # every GPU has such numbers
 
 Step: TypeAlias = Work | Launch | Call
 
 
-def terms() -> Terms:
-    """Which squares a GPU does not keep; sums along columns are added up where a batch has room."""
-    return Terms(SQUARE, True, lambda square: square.nbytes <= ROOM * prod(square.shape[:-2]))
+def terms(room: int) -> Terms:
+    """Which squares a GPU does not keep that gives panels so much room.
+
+    Sums along columns are added up where there is room for a batch.
+    """
+    return Terms(room // SQUARE, True, lambda kind: kind.nbytes <= room * prod(kind.shape[:-2]))
 
 
 @dataclass
@@ -56,6 +59,7 @@ class _Chain:
     """Kernels that run panel by panel along their outermost loops, and what goes around them."""
 
     extents: tuple[int, ...]  # of these loops
+    room: int  # bytes that a panel may have
     shared: frozenset[Block]  # what several steps write
     members: list[Work] = field(default_factory=list)
     before: list[Step] = field(default_factory=list)
@@ -79,7 +83,7 @@ class _Chain:
     def points(self) -> int:
         """Turns of the last loop in a panel: all panels are about as large."""
         extent = self.extents[-1]
-        most = max(1, ROOM * self.turns // self.held)
+        most = max(1, self.room * self.turns // self.held)
         return -(-extent // -(-extent // most))
 
     @property
@@ -92,7 +96,7 @@ class _Chain:
     def take(self, work: Work) -> None:
         """Put the next kernel where it belongs."""
         waits = work.reads & self.late or work.writes & self.shared
-        large = _large(work, self.made)
+        large = _large(work, self.made, self.room)
         wanted = work.reads & self.made or large
         member = self._by_turns(work) if wanted and not waits else None
         if member is not None:
@@ -130,16 +134,16 @@ class _Chain:
         )
 
 
-def with_panels(steps: Sequence[Step], outputs: frozenset[Block]) -> Iterator[Step]:
-    """All steps, chains of them panel by panel."""
+def with_panels(steps: Sequence[Step], outputs: frozenset[Block], room: int) -> Iterator[Step]:
+    """All steps, chains of them panel by panel, each of which has so many bytes."""
     left = list(steps)
     writers = Counter(b for step in steps if isinstance(step, Work) for b in step.writes)
     shared = frozenset(block for block, count in writers.items() if count > 1)
     while left:
         first, *rest = left
         chain = None
-        if isinstance(first, Work) and _large(first, set()):
-            chain = _chain(first, rest, shared, outputs)
+        if isinstance(first, Work) and _large(first, set(), room):
+            chain = _chain(partial(_Chain, room=room, shared=shared), first, rest, outputs)
         if chain is None:
             yield first
             left = rest
@@ -150,18 +154,16 @@ def with_panels(steps: Sequence[Step], outputs: frozenset[Block]) -> Iterator[St
 
 
 def _chain(
-    first: Work, rest: Sequence[Step], shared: frozenset[Block], outputs: frozenset[Block]
+    make: Callable[..., _Chain], first: Work, rest: Sequence[Step], outputs: frozenset[Block]
 ) -> _Chain | None:
     """The chain that begins with a kernel, along as few loops as will do; None if none pays."""
     extents = [turns(loop) for loop in around(first.kernel)]
     found = [
-        _taken(_Chain(tuple(extents[: k + 1]), shared), first, rest, outputs)
-        for k in range(len(extents))
+        _taken(make(tuple(extents[: k + 1])), first, rest, outputs) for k in range(len(extents))
     ]
     most = max((chain.saved for chain in found), default=0)
-    if most < LARGE - ROOM:
-        return None
-    return next(chain for chain in found if chain.saved >= most - ROOM)
+    best = [chain for chain in found if chain.saved >= most - chain.room]
+    return best[0] if best and most >= (LARGE - 1) * best[0].room else None
 
 
 def _taken(chain: _Chain, first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Chain:
@@ -186,10 +188,10 @@ def _taken(chain: _Chain, first: Work, rest: Sequence[Step], outputs: frozenset[
     return chain
 
 
-def _large(work: Work, made: set[Block]) -> set[Block]:
+def _large(work: Work, made: set[Block], room: int) -> set[Block]:
     """What a kernel makes that is large, and larger than what it reads that was there before."""
     most = max((block.nbytes for block in work.reads - work.writes - made), default=0)
-    return {block for block in work.writes if block.nbytes >= ROOM and block.nbytes > most}
+    return {block for block in work.writes if block.nbytes >= room and block.nbytes > most}
 
 
 def _reads(step: Step) -> Iterable[Block]:

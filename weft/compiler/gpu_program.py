@@ -147,7 +147,7 @@ class _Planner:
         self.raise_refused()
         made.outputs = [self.block(ref) for ref in trace.outputs]
         outputs = frozenset(made.outputs)
-        for step in with_panels(self.woven(outputs), outputs):
+        for step in with_panels(self.woven(outputs), outputs, self.limits.panel):
             if isinstance(step, Work):
                 self.launch(step)
             else:

@@ -94,7 +94,8 @@ class Limits:
 
     `tiles` are those for products of matrices, the largest first. Warps that can multiply small
     matrices take `squares` for factors of two bytes and `doubles` for float64, in `room` bytes;
-    four warps that can multiply larger ones together take `groups`.
+    four warps that can multiply larger ones together take `groups`. A `panel` has so many bytes of
+    what kernels hand on to each other.
     """
 
     threads: int = 256
@@ -105,6 +106,7 @@ class Limits:
     doubles: tuple[Tile, ...] = ()
     groups: tuple[Tile, ...] = ()
     room: int = 96 * 1024
+    panel: int = 1 << 28
 
 
 def placed(nest: list[tuple[Value, int]], position: Value) -> dict[Value, Value]:
