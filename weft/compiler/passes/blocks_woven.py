@@ -40,7 +40,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes.accumulate import joined
 from weft.compiler.passes.blocks_rows import PAIR, ROWS, SIDE, THREADS, Meeting, Rows
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
-from weft.compiler.passes.contract_hidden import ends
+from weft.compiler.passes.contract_hidden import chosen, ends, is_shown
 from weft.compiler.passes.contract_match import Axis
 from weft.compiler.passes.items import Limits, Tile, less, placed
 from weft.compiler.polynomial import (
@@ -203,14 +203,18 @@ class _Block(Rows):
         start, stop = ZERO, integer(self.tiles)
         if weave.mask is None or self.tiles < FEW:
             return start, stop
-        last = smaller(add(self.first, SIDE - 1), size_of(weave.row[1]) - 1)
-        box = {weave.row[0]: (self.first, last)}
-        lows, highs = ends(substitute_value(weave.mask, self.where), weave.column[0], box)
+        mask = substitute_value(weave.mask, self.where)
+        lows, highs = ends(mask, weave.column[0], self._box())
         for low in filter(_is_known, lows):
             start = larger(start, divide(low, SIDE))
         for high in filter(_is_known, highs):
             stop = smaller(stop, larger(divide(add(high, SIDE - 1), SIDE), 0))
         return start, stop
+
+    def _box(self) -> dict[Value, tuple[Value, Value]]:
+        """The rows of a block."""
+        last = smaller(add(self.first, SIDE - 1), size_of(self.weave.row[1]) - 1)
+        return {self.weave.row[0]: (self.first, last)}
 
     # -- what is hidden --------------------------------------------------------------------
 
@@ -301,7 +305,7 @@ class _Block(Rows):
             made = [*self._fetched(thread, add(tile, STAGES - 1), is_last)]
             made += self._all(self.scores, const(0, self._dtype(self.scores[0][0])))
             made += self._products(thread, tile)
-            made += self._points(thread, tile, run)
+            made += self._points_of(thread, tile, run)
             made += self._leaves(thread, tile, run.meetings)
             return (*made, self._settled())
 
@@ -362,6 +366,19 @@ class _Block(Rows):
         return Squares(sums, ROWS, left, right, depth, lane, together=self.together)
 
     # -- points ----------------------------------------------------------------------------
+
+    def _points_of(self, thread: Value, tile: Value, run: _Run) -> Statements:
+        """Points of a tile; where a mask shows all of them, nobody looks at it."""
+        mask, first = self.weave.mask, multiply(tile, SIDE)
+        found = self._points(thread, tile, run)
+        if mask is None or not self.is_hiding:
+            return found
+        box = {**self._box(), self.weave.column[0]: (first, add(first, SIDE - 1))}
+        shown = is_shown(substitute_value(mask, self.where), box)
+        if isinstance(shown, bool):
+            return found
+        plain = self._points(thread, tile, replace(run, point=chosen(run.point, mask, 1)))
+        return When(shown, plain), When(value("bit_not", (shown,), BOOL), found)
 
     def _points(self, thread: Value, tile: Value, run: _Run) -> Statements:
         """Everything at the columns of a thread, for each of its rows."""
