@@ -259,7 +259,7 @@ def main() -> None:
     """Print the table, and write it where `--json` says."""
     with nullcontext() if HERE else use_emulated_gpu(), wf.default_device(DEVICE):
         print({**harness.machine(), "gpu": wf.client(DEVICE).gpu.name})
-        groups = (memory, products, attention, training)
+        groups = (memory, transforms, products, attention, training)
         table = (replace(row, faster=1.0) for group in groups for row in group())
         harness.keep(OPTIONS.json, rows=harness.run(table, OPTIONS))
 

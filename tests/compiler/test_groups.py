@@ -101,7 +101,7 @@ def test_ptx_of_hopper_alone_has_such_products(dtype):
     assert ".align 1024" in text
     for capability in ((8, 0), (8, 9), (10, 0)):
         assert "sm_90a" not in gpu_target(capability).cpu
-        gpu = type("Gpu", (), {"capability": capability, "shared": 227 * 1024})
+        gpu = type("Gpu", (), {"capability": capability, "shared": 227 * 1024, "nbytes": 1 << 33})
         assert not gpu_code._with_squares(gpu).groups
 
 
