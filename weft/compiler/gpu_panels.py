@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product, takewhile
+from itertools import product
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
 from weft.compiler.gpu_steps import Block, Call, Launch, Work
-from weft.compiler.index import axis, flat
+from weft.compiler.index import axis
 from weft.compiler.loops import (
     INDEX,
     Buffer,
@@ -33,7 +33,7 @@ from weft.compiler.loops import (
     load,
     value,
 )
-from weft.compiler.nests import around, loops_of, turns
+from weft.compiler.nests import around, loops_of, nested, turns
 from weft.compiler.polynomial import add, number, stride
 from weft.compiler.rebuild import Statements, leaves_in, substitute, substitute_value, with_body
 from weft.compiler.recompute import Terms
@@ -113,7 +113,7 @@ class _Chain:
 
     def _by_turns(self, work: Work) -> Work | None:
         """A kernel with the loops of this chain, if it reads what all of them make turn by turn."""
-        kernel = _nested(work.kernel, self.extents)
+        kernel = nested(work.kernel, self.extents)
         if kernel is None:
             return None
         made = replace(work, kernel=kernel)
@@ -240,28 +240,6 @@ def _shorter(work: Work, chain: _Chain, points: int) -> Kernel:
         buffers=(*kernel.buffers, Buffer("begins", _START)),
         body=(Loop(inner.value, integer(0), integer(points), body),),
     )
-
-
-def _nested(kernel: Kernel, extents: Sequence[int]) -> Kernel | None:
-    """The kernel with loops of these extents around it; one loop may stand for the last of them."""
-    loops = around(kernel)
-    same = takewhile(lambda pair: pair[0] == turns(pair[1]), zip(extents, loops, strict=False))
-    count = len(list(same))
-    if count == len(extents):
-        return kernel
-    if count == len(loops):
-        return None
-    loop, wanted = loops[count], extents[count:]
-    each, rest = divmod(turns(loop), prod(wanted))
-    if rest:
-        return None
-    axes = [axis(f"q{k}", n) for k, n in enumerate((*wanted, each))]
-    body = substitute(loop.body, {loop.variable: flat(axes, (*wanted, each)).value})
-    for point, n in reversed(list(zip(axes, (*wanted, each), strict=True))):
-        body = (Loop(point.value, integer(0), integer(n), body),)
-    for outer in reversed(loops_of(kernel)[: loops_of(kernel).index(loop)]):
-        body = (replace(outer, body=body),)
-    return replace(kernel, body=body)
 
 
 def _within(statements: Statements, private: set[int], local: dict[Value, Value]) -> Statements:

@@ -9,7 +9,7 @@ memory. Scores and weights are what they would be there, and so are all bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.compiler.gpu_steps import Block, Call, Launch, Work
@@ -27,13 +27,14 @@ from weft.compiler.loops import (
     Store,
     Value,
     const,
+    every,
     get,
     identity_of,
     integer,
     literal,
     load,
 )
-from weft.compiler.nests import around, loops_of, turns
+from weft.compiler.nests import around, loops_of, nested, turns
 from weft.compiler.passes.blocks_squares import narrowed
 from weft.compiler.passes.contract_hidden import chosen
 from weft.compiler.passes.contract_match import Axis
@@ -42,7 +43,6 @@ from weft.compiler.passes.simplify import fold
 from weft.compiler.polynomial import hides, known, polynomial
 from weft.compiler.rebuild import (
     Statements,
-    assigned_locals,
     changer,
     leaves_in,
     rename_locals,
@@ -60,19 +60,22 @@ Rows: TypeAlias = dict[tuple[int, frozenset[object]], Value]  # what is stored f
 
 @dataclass(frozen=True)
 class Inner:
-    """A product at each row and column: its narrow factors, and what becomes of its sum."""
+    """A product at each row and column: its narrow factors, and the local of its sum."""
 
     left: Value
     right: Value
     depth: Axis
     target: int
-    epilogue: Statements  # the last one assigns the score
 
 
 @dataclass(frozen=True)
 class Outer:
-    """A product that sums over columns: its narrow right factor, and what becomes of its sums."""
+    """A product that sums over columns: the weight that is its left factor, its narrow right one.
 
+    `epilogue` is what becomes of its sums.
+    """
+
+    weight: int
     right: Value
     column: Axis
     target: int
@@ -83,18 +86,17 @@ class Outer:
 class Weave:
     """What is done for each row.
 
-    `middle` goes over the columns in each of its reductions, which read a score; the last of them
-    assigns `weight`. What stands beside reductions is done once for a row.
+    `middle` goes over the columns in each of its reductions, which read the sums of inner products;
+    the last of them assigns all weights. What stands beside reductions is done once for a row.
     """
 
     kernel: Kernel  # all buffers and locals; statements are here
     batch: tuple[Axis, ...]
     row: Axis
     column: Axis
-    inner: Inner
+    inners: tuple[Inner, ...]
     middle: Statements
-    weight: int
-    outer: Outer
+    outers: tuple[Outer, ...]
     mask: Value | None = None  # of positions: where it does not hold, nothing changes anything
 
 
@@ -106,6 +108,24 @@ class Woven:
     work: Work
 
 
+@dataclass
+class _Members:
+    """Kernels that make squares element by element, one that makes weights of rows, and products.
+
+    A square has an element for each row and column.
+    """
+
+    points: list[Work]
+    rows: Work | None = None
+    mixes: list[Work] = field(default_factory=list)
+    squares: set[Block] = field(default_factory=set)
+
+    @property
+    def all(self) -> list[Work]:
+        """All of them, in some order."""
+        return [*self.points, *([] if self.rows is None else [self.rows]), *self.mixes]
+
+
 class _No(Exception):
     """Kernels are not what a weave is made of."""
 
@@ -113,11 +133,13 @@ class _No(Exception):
 def woven(
     steps: Sequence[Step], outputs: frozenset[Block], fits: Callable[[Weave], bool]
 ) -> Iterator[Step | Woven]:
-    """All steps; three that can be one, if a block has room for it, are a weave."""
+    """All steps; those that can be one, if a block has room for it, are a weave."""
     left = list(steps)
     while left:
         first, *rest = left
-        found = _three(first, rest, outputs) if isinstance(first, Work) else None
+        found = None
+        if isinstance(first, Work) and _is_narrow_product(first):
+            found = _found(first, rest, outputs)
         if found is None or not fits(found[1].weave):
             yield first
             left = rest
@@ -127,46 +149,96 @@ def woven(
         yield made
 
 
-def _three(
+def _found(
     first: Work, rest: Sequence[Step], outputs: frozenset[Block]
 ) -> tuple[list[Step], Woven, list[Step]] | None:
     """What runs before a weave that begins with a kernel, the weave, and what runs after it."""
-    rows = _only_reader(first, rest, outputs)
-    mix = None if rows is None else _only_reader(rows, rest, outputs)
-    if rows is None or mix is None:
-        return None
-    late = {*first.writes, *rows.writes}
-    before, after = list[Step](), list[Step]()
-    place = rest.index(mix)
-    for step in rest[:place]:
-        if step is rows:
-            continue
-        if not isinstance(step, Work):
-            return None
-        is_late = bool(step.reads & late)
-        (after if is_late else before).append(step)
-        late |= step.writes if is_late else set()
-    after += rest[place + 1 :]
-    if mix.reads & (late - first.writes - rows.writes):
-        return None
-    kept = outputs.union(*(_memory(step) for step in after))
     try:
-        return before, _Weaver((first, rows, mix), kept).woven(), after
+        members = _members(first, rest, outputs)
+        before, after = _around(members, rest)
+        kept = outputs.union(*(_memory(step) for step in after))
+        return before, _Weaver(members, kept).woven(), after
     except _No:
         return None
 
 
-def _only_reader(work: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> Work | None:
-    """The kernel that alone reads the largest of another's results."""
-    block = _largest(work)
-    readers = [step for step in rest if step is not work and block in _memory(step)]
-    if len(readers) != 1 or block in outputs or not isinstance(readers[0], Work):
-        return None
-    return readers[0]
+def _members(first: Work, rest: Sequence[Step], outputs: frozenset[Block]) -> _Members:
+    """All kernels that have to do with the squares of one, if they can be a weave."""
+    size = max(block.size for block in first.writes)
+    found = _Members([first], squares=_squares(first, size))
+    waiting: list[Work] = []  # that make squares, perhaps of this weave
+    for step in rest:
+        touched = found.squares.intersection(_memory(step))
+        if not isinstance(step, Work):
+            if touched:
+                raise _No
+            continue
+        squares = _squares(step, size)
+        if not touched:
+            waiting += [step] if squares else []
+            continue
+        if not squares:
+            found.mixes.append(step)
+            continue
+        if found.rows is not None or (found.mixes and _has_runs(step)):
+            raise _No
+        needed = [work for work in waiting if work.writes & step.reads]
+        for work in needed:
+            found.points.append(work)
+            found.squares |= _squares(work, size)
+        if _has_runs(step):
+            found.rows = step
+        else:
+            found.points.append(step)
+        found.squares |= squares
+    others = [s for s in rest if isinstance(s, Work) and s not in found.all]
+    if (
+        not found.mixes
+        or found.squares & outputs
+        or any(s.memory and found.squares & set(s.memory) for s in others)
+    ):
+        raise _No
+    place = {work: k for k, work in enumerate((first, *rest))}
+    found.points.sort(key=place.__getitem__)
+    return found
 
 
-def _largest(work: Work) -> Block:
-    return max(work.writes, key=lambda block: block.size)
+def _squares(work: Work, size: int) -> set[Block]:
+    return {block for block in work.writes if block.size == size}
+
+
+def _has_runs(work: Work) -> bool:
+    """Whether a kernel reduces rows."""
+    return any(isinstance(s, Reduce) and s.lanes == LANES for s in every(work.kernel.body))
+
+
+def _is_narrow_product(work: Work) -> bool:
+    """Whether a kernel multiplies matrices of two bytes."""
+    loops = loops_of(work.kernel)
+    body = loops[-1].body if loops else ()
+    if not body or not isinstance(body[0], Reduce) or body[0].parts[0].combine != "dot":
+        return False
+    return all(narrowed(x).dtype.itemsize == 2 for x in body[0].parts[0].values)
+
+
+def _around(members: _Members, rest: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """What can run before all members, and what has to run after them."""
+    own = members.all
+    late = set[Block]().union(*(work.writes for work in own))
+    before, after = list[Step](), list[Step]()
+    last = max(place for place, step in enumerate(rest) if step in own)
+    for step in rest[: last + 1]:
+        if step in own:
+            continue
+        if not isinstance(step, Work):
+            raise _No
+        is_late = bool(step.reads & late)
+        (after if is_late else before).append(step)
+        late |= step.writes if is_late else set()
+    made = set[Block]().union(*(work.writes for work in own))
+    if any(work.reads & (late - made) for work in own):
+        raise _No
+    return before, [*after, *rest[last + 1 :]]
 
 
 def _memory(step: Step) -> Iterable[Block]:
@@ -174,186 +246,183 @@ def _memory(step: Step) -> Iterable[Block]:
 
 
 class _Weaver:
-    """Takes three kernels apart; `kept` is what others read of their results."""
+    """Takes kernels apart; `kept` is what others read of their results."""
 
-    def __init__(self, works: tuple[Work, Work, Work], kept: frozenset[Block]) -> None:
-        self.works, self.kept = works, kept
-        self.scores, self.weights = _largest(works[0]), _largest(works[1])
-        self.memory = tuple(dict.fromkeys(b for work in works for b in work.memory))
-        nests = [around(work.kernel) for work in works]
-        if not all(nests):
+    def __init__(self, members: _Members, kept: frozenset[Block]) -> None:
+        self.members, self.kept = members, kept
+        self.memory = tuple(dict.fromkeys(b for work in members.all for b in work.memory))
+        loops = around(members.points[0].kernel)
+        if len(loops) < 2:
             raise _No
-        *lead, row = nests[1]
-        self.batch = [_axis(f"batch{k}", loop) for k, loop in enumerate(lead)]
-        self.row, self.column = _axis("row", row), _axis("column", nests[0][-1])
-        self.mixed = _axis("mixed", nests[2][-1])
-        common = [*self.batch, self.row]
+        axes = [_axis(f"batch{k}", loop) for k, loop in enumerate(loops[:-2])]
+        self.batch, self.row, self.column = (
+            axes,
+            _axis("row", loops[-2]),
+            _axis("column", loops[-1]),
+        )
         self.locals: list[Local] = []
-        self.bodies = [
-            self._body(work, nest, axes)
-            for work, nest, axes in zip(
-                works,
-                nests,
-                ([*common, self.column], common, [*common, self.mixed]),
-                strict=True,
-            )
-        ]
-        self.score, self.weight = (self._local(name, b) for name, b in self._squares())
+        self.places: dict[int, Value] = {}  # where elements of squares are stored
+        self.held = {self.memory.index(b): self._local(b) for b in members.squares}
 
-    def _squares(self) -> tuple[tuple[str, Block], tuple[str, Block]]:
-        return ("score", self.scores), ("weight", self.weights)
-
-    def _local(self, name: str, block: Block) -> int:
-        self.locals.append(Local(name, block.dtype))
+    def _local(self, block: Block) -> int:
+        self.locals.append(Local("square", block.dtype))
         return len(self.locals) - 1
 
-    def _body(self, work: Work, nest: list[Loop], axes: list[Axis]) -> Statements:
+    def _body(self, work: Work, axes: Sequence[Axis]) -> Statements:
         """What a kernel does inside its loops, in the variables, buffers and locals of all."""
-        if [turns(loop) for loop in nest] != [known(extent) for _, extent in axes]:
+        extents = [known(extent) or 0 for _, extent in axes]
+        kernel = nested(work.kernel, extents)
+        if kernel is None or [turns(loop) for loop in around(kernel)] != extents:
             raise _No
-        loops = loops_of(work.kernel)
-        body = loops[-1].body
+        loops = loops_of(kernel)
         named = {loop.variable: integer(0) for loop in loops}
-        named |= {loop.variable: v for loop, (v, _) in zip(nest, axes, strict=True)}
+        named |= {loop.variable: v for loop, (v, _) in zip(around(kernel), axes, strict=True)}
         numbers = {k: self.memory.index(block) for k, block in enumerate(work.memory)}
-        moved = {k: k + len(self.locals) for k in range(len(work.kernel.locals))}
-        self.locals += work.kernel.locals
-        body = rename_locals(renumbered(substitute(body, named), numbers), moved)
+        moved = {k: k + len(self.locals) for k in range(len(kernel.locals))}
+        self.locals += kernel.locals
+        body = substitute(loops[-1].body, named)
+        body = rename_locals(renumbered(body, numbers), moved)
         return revise(body, changer(_as_written))
 
     def woven(self) -> Woven:
         """All of it."""
-        inner, scored = self._inner()
-        middle, weighed, rows = self._middle(scored)
-        outer = self._outer(weighed, rows)
-        first, _, last = self.works
-        found = (inner.epilogue, middle, outer.epilogue)
-        used = {x.data for x in (inner.left, inner.right, outer.right)}
-        used |= {x.data for s in found for x in leaves_in(s) if x.op == "load"}
-        used |= {n for s in found for n in stored_buffers(s)}
-        left = sorted(used)
-        numbers = {old: new for new, old in enumerate(left)}
-        memory = tuple(self.memory[k] for k in left)
-        kernel = Kernel(
-            f"{first.kernel.name}_{last.kernel.name}", self._buffers(memory), tuple(self.locals), ()
-        )
-        inner = replace(
-            inner,
-            left=_at(inner.left, numbers),
-            right=_at(inner.right, numbers),
-            epilogue=renumbered(inner.epilogue, numbers),
-        )
-        outer = replace(
-            outer,
-            right=_at(outer.right, numbers),
-            epilogue=renumbered(outer.epilogue, numbers),
-        )
+        inners, points = self._points()
+        middle, rows = self._middle(points)
+        outers = [self._outer(work, rows) for work in self.members.mixes]
+        statements = (middle, *(outer.epilogue for outer in outers))
+        factors = [x for inner in inners for x in (inner.left, inner.right)]
+        used = {x.data for x in (*factors, *(outer.right for outer in outers))}
+        used |= {x.data for s in statements for x in leaves_in(s) if x.op == "load"}
+        used |= {n for s in statements for n in stored_buffers(s)}
+        numbers = {old: new for new, old in enumerate(sorted(used))}
+        memory = tuple(self.memory[k] for k in sorted(used))
+        works = self.members.all
+        name = f"{works[0].kernel.name}_{works[-1].kernel.name}"
+        kernel = Kernel(name, self._buffers(memory), tuple(self.locals), ())
         weave = Weave(
             kernel,
             tuple(self.batch),
             self.row,
             self.column,
-            inner,
+            tuple(
+                replace(x, left=_at(x.left, numbers), right=_at(x.right, numbers)) for x in inners
+            ),
             renumbered(middle, numbers),
-            self.weight,
-            outer,
-            self._mask(inner, middle),
+            tuple(
+                replace(x, right=_at(x.right, numbers), epilogue=renumbered(x.epilogue, numbers))
+                for x in outers
+            ),
+            self._mask(middle, outers),
         )
-        calls = tuple(call for work in self.works for call in work.calls)
-        group = tuple(call for work in self.works for call in work.group)
+        calls = tuple(call for work in works for call in work.calls)
+        group = tuple(call for work in works for call in work.group)
         return Woven(weave, Work(kernel, memory, calls, group))
 
     def _buffers(self, memory: Sequence[Block]) -> tuple[Buffer, ...]:
-        written = frozenset[Block]().union(*(work.writes for work in self.works))
-        names = (f"b{k}" for k in range(len(memory)))
+        written = frozenset[Block]().union(*(work.writes for work in self.members.all))
         return tuple(
-            Buffer(name, block.dtype, "write" if block in written else "read")
-            for name, block in zip(names, memory, strict=True)
+            Buffer(f"b{k}", block.dtype, "write" if block in written else "read")
+            for k, block in enumerate(memory)
         )
 
-    def _inner(self) -> tuple[Inner, Value]:
-        """The first product, and where its score is stored."""
-        depth, left, right, target, epilogue = _product(self.bodies[0])
-        if hides(left, self.column[0]):
-            left, right = right, left
-        if hides(left, self.column[0]) or hides(right, self.row[0]):
-            raise _No
-        *others, store = epilogue
-        if not isinstance(store, Store) or not all(isinstance(s, Assign) for s in others):
-            raise _No
-        made = (*others, Assign(self.score, store.value))
-        return Inner(_narrow(left), _narrow(right), depth, target, made), store.index
+    def _points(self) -> tuple[list[Inner], Statements]:
+        """The inner products, and what is done at each row and column."""
+        inners: list[Inner] = []
+        made: list[Statement] = []
+        for work in self.members.points:
+            body = self._body(work, [*self.batch, self.row, self.column])
+            if isinstance(body[0], Reduce):
+                depth, left, right, target, body = _product(body)
+                if hides(left, self.column[0]):
+                    left, right = right, left
+                if hides(left, self.column[0]) or hides(right, self.row[0]):
+                    raise _No
+                inners.append(Inner(_narrow(left), _narrow(right), depth, target))
+            made += self._held(body)
+        return inners, tuple(made)
 
-    def _middle(self, scored: Value) -> tuple[Statements, Value, Rows]:
-        """The statements of a row, where its weights are stored, and what it stores beside them."""
+    def _held(self, statements: Statements) -> Statements:
+        """Statements of a point, which hold elements of squares in locals."""
+        made: list[Statement] = []
+        for s in statements:
+            read = {x for x in leaves_in((s,)) if x.op == "load" and x.data in self.held}
+            if any(_key(x)[1] != self._at_point(x.data) for x in read):
+                raise _No
+            (s,) = substitute((s,), {x: self._square(x.data) for x in read})
+            if isinstance(s, Store):
+                if s.buffer not in self.held or s.buffer in self.places:
+                    raise _No
+                self.places[s.buffer] = s.index
+                s = Assign(self.held[s.buffer], s.value)
+            if not isinstance(s, Assign):
+                raise _No
+            made.append(s)
+        return tuple(made)
+
+    def _at_point(self, buffer: int) -> frozenset[object]:
+        if buffer not in self.places:
+            raise _No
+        return frozenset(polynomial(self.places[buffer]).items())
+
+    def _square(self, buffer: int) -> Value:
+        return get(self.held[buffer], self.memory[buffer].dtype)
+
+    def _middle(self, points: Statements) -> tuple[Statements, Rows]:
+        """The statements of a row, and what it stores beside weights."""
+        if self.members.rows is None:
+            return (Reduce((self.column,), LANES, (), points),), {}
         made: list[Statement] = []
         rows: Rows = {}
-        weighed: list[Value] = []
-        scores, weights = (self.memory.index(b) for b in (self.scores, self.weights))
-        for s in self.bodies[1]:
+        for s in self._body(self.members.rows, [*self.batch, self.row]):
             if isinstance(s, Reduce | Loop):
-                phase, found = self._phase(s, weights)
-                weighed += found
-                made.append(phase)
+                made.append(self._run(s, points))
             elif isinstance(s, Store):
                 rows[_key(load(s.buffer, s.index, s.value.dtype))] = s.value
-                if self.memory[s.buffer] in self.kept:
-                    made.append(s)
+                made += [s] if self.memory[s.buffer] in self.kept else []
             else:
                 made.append(s)
-        runs = [s for s in made if isinstance(s, Reduce)]
-        if len(weighed) != 1 or self.weight not in assigned_locals(runs[-1:]):
+        beside = tuple(s for s in made if not isinstance(s, Reduce))
+        if any(x.op == "load" and x.data in self.held for x in leaves_in(beside)):
             raise _No
-        loads = [x for x in leaves_in(tuple(made)) if x.op == "load"]
-        if any(x.data == weights for x in loads):
-            raise _No
-        read = {x for x in loads if x.data == scores}
-        if any(polynomial(x.args[0]) != polynomial(scored) for x in read):
-            raise _No
-        score = get(self.score, self.scores.dtype)
-        return substitute(tuple(made), dict.fromkeys(read, score)), weighed[0], rows
+        return tuple(made), rows
 
-    def _phase(self, statement: Reduce | Loop, weights: int) -> tuple[Reduce, list[Value]]:
-        """A run over the columns, with the places at which it stores weights."""
-        if isinstance(statement, Loop):
-            axes: tuple[Axis, ...] = ((statement.variable, statement.stop),)
-            run = Reduce(axes, LANES, (), statement.body)
-        else:
-            run = statement
+    def _run(self, statement: Reduce | Loop, points: Statements) -> Reduce:
+        """A run over the columns."""
+        run = statement
+        if isinstance(run, Loop):
+            run = Reduce(((run.variable, run.stop),), LANES, (), run.body)
         fits = len(run.axes) == 1 and run.axes[0][1] == self.column[1] and run.lanes == LANES
-        plain = all(part.combine in COMBINES for part in run.parts)
-        if not fits or not plain or not all(isinstance(s, Assign | Store) for s in run.body):
+        if not fits or not all(part.combine in COMBINES for part in run.parts):
             raise _No
-        (run,) = substitute((run,), {run.axes[0][0]: self.column[0]})  # type: ignore[assignment]
-        body: list[Statement] = []
-        places: list[Value] = []
-        for s in run.body:
-            if isinstance(s, Store):
-                if s.buffer != weights:
-                    raise _No
-                places.append(s.index)
-                body.append(Assign(self.weight, s.value))
-            else:
-                body.append(s)
-        return replace(run, body=tuple(body)), places
+        ends = tuple(Assign(part.targets[0], part.values[0]) for part in run.parts)
+        named = {run.axes[0][0]: self.column[0]}
+        held = self._held(substitute((*run.body, *ends), named))
+        count = len(run.body)
+        parts = tuple(
+            replace(part, values=(s.value,))
+            for part, s in zip(run.parts, held[count:], strict=True)
+            if isinstance(s, Assign)
+        )
+        return Reduce((self.column,), LANES, parts, (*points, *held[:count]))
 
-    def _mask(self, inner: Inner, middle: Statements) -> Value | None:
+    def _mask(self, middle: Statements, outers: Sequence[Outer]) -> Value | None:
         """A mask of positions without which weights are 0 and reductions meet what they ignore."""
         runs = [s for s in middle if isinstance(s, Reduce)]
-        held = self._values((*inner.epilogue, *runs[-1].body))
-        weight = held[self.weight]
-        if weight.op != "select" or not compared(weight.args[0]):
+        held = self._values(runs[-1].body)
+        weights = [held[outer.weight] for outer in outers]
+        first = weights[0]
+        if first.op != "select" or not compared(first.args[0]):
             return None
-        condition = weight.args[0]
+        condition = first.args[0]
         for run in runs:
-            held = self._values((*inner.epilogue, *run.body))
+            held = self._values(run.body)
             for part in run.parts:
                 hidden = _hidden(_resolved(part.values[0], held, self.locals), condition)
                 ignored = const(0, hidden.dtype) if part.combine == "add" else None
                 if hidden != (ignored or identity_of(part.combine, hidden.dtype)):
                     return None
-        hidden = _hidden(weight, condition)
-        return condition if hidden == const(0, hidden.dtype) else None
+        hidden_weights = [_hidden(weight, condition) for weight in weights]
+        return condition if all(x == const(0, x.dtype) for x in hidden_weights) else None
 
     def _values(self, statements: Statements) -> dict[int, Value]:
         """What locals hold after statements that assign them."""
@@ -363,26 +432,30 @@ class _Weaver:
                 held[s.local] = _resolved(s.value, held, self.locals)
         return held
 
-    def _outer(self, weighed: Value, rows: Rows) -> Outer:
-        """The last product."""
-        depth, left, right, target, epilogue = _product(self.bodies[2])
-        weights = self.memory.index(self.weights)
+    def _outer(self, work: Work, rows: Rows) -> Outer:
+        """A product with weights."""
+        loops = around(work.kernel)
+        if not loops:
+            raise _No
+        mixed = _axis("mixed", loops[-1])
+        body = self._body(work, [*self.batch, self.row, mixed])
+        depth, left, right, target, epilogue = _product(body)
         if depth[1] != self.column[1]:
             raise _No
         named = {depth[0]: self.column[0]}
         left, right = (_narrow(substitute_value(x, named)) for x in (left, right))
-        if right.op == "load" and right.data == weights:
+        if right.data in self.held:
             left, right = right, left
-        if left.data != weights or polynomial(left.args[0]) != polynomial(weighed):
+        if left.data not in self.held or _key(left)[1] != self._at_point(left.data):
             raise _No
-        if hides(right, self.row[0]) or right.data == weights:
+        if hides(right, self.row[0]) or right.data in self.held:
             raise _No
         read = [x for x in leaves_in(epilogue) if x.op == "load"]
         inside = {x: rows[_key(x)] for x in read if _key(x) in rows}
-        written = {self.memory.index(b) for work in self.works[:2] for b in work.writes}
+        written = {self.memory.index(b) for w in self.members.all for b in w.writes}
         if any(x.data in written for x in read if x not in inside) or right.data in written:
             raise _No
-        return Outer(right, self.mixed, target, substitute(epilogue, inside))
+        return Outer(self.held[left.data], right, mixed, target, substitute(epilogue, inside))
 
 
 def _product(body: Statements) -> tuple[Axis, Value, Value, int, Statements]:

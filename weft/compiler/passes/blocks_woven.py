@@ -8,6 +8,7 @@ its lanes and its tree are those of `reduce`, so each bit is what it is in separ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -62,10 +63,11 @@ from weft.compiler.rebuild import (
     substitute_value,
 )
 from weft.compiler.squares import CHUNK, ROW, WARP, shape_of, swirled
-from weft.compiler.weave import Weave
+from weft.compiler.weave import Outer, Weave
 from weft.core.common.types import DType
 
 STAGES = 3  # columns in shared memory: those at hand, and the next ones
+MOST = 4 * SIDE  # sums of a row that a block has, of scores and of results
 FEW = 4  # tiles that are all taken, whatever a mask hides
 WIDEST = 128  # points of a depth, and columns of results
 STEP = 16  # points of a depth that are multiplied at once
@@ -76,23 +78,29 @@ _ROOM = 227 << 10  # and the memory that they share
 
 def is_woven(weave: Weave, limits: Limits) -> bool:
     """Whether warps can multiply its matrices, and a block has room for them."""
-    dtypes = {weave.inner.left.dtype, weave.inner.right.dtype, weave.outer.right.dtype}
-    dtypes |= {weave.kernel.locals[weave.weight].dtype}
-    sizes = (size_of(weave.inner.depth[1]), size_of(weave.outer.column[1]))
+    dtypes = {x.dtype for inner in weave.inners for x in (inner.left, inner.right)}
+    dtypes |= {outer.right.dtype for outer in weave.outers}
+    dtypes |= {weave.kernel.locals[outer.weight].dtype for outer in weave.outers}
+    wide = [size_of(outer.column[1]) for outer in weave.outers]
+    sizes = (*(size_of(inner.depth[1]) for inner in weave.inners), *wide)
     shape = shape_of(dtypes.pop()) if len(dtypes) == 1 else None
     if not limits.squares or shape is None or max(sizes) > WIDEST or min(sizes) < WARP // 2:
+        return False
+    if SIDE * len(weave.inners) + sum(-(-n // SIDE) * SIDE for n in wide) > MOST:
         return False
     made = _Block(weave, limits)
     return made.is_fetched and made.nbytes <= limits.room
 
 
 def weave_kernels(weave: Weave, limits: Limits) -> tuple[Kernel, ...]:
-    """The kernel of a weave; where a mask hides columns, one before it, which is not scheduled.
+    """The kernel of a weave; where a mask hides columns, others before it, which are not scheduled.
 
-    That one leaves what hidden columns add to the results, in scratch memory of both.
+    They leave what hidden columns add to the results of each product, in scratch memory of all.
     """
     block = _Block(weave, limits)
-    return (block.kernel(),) if not block.is_hiding else (block.before(), block.kernel())
+    if not block.is_hiding:
+        return (block.kernel(),)
+    return (*(block.before(n) for n in range(len(weave.outers))), block.kernel())
 
 
 @dataclass(frozen=True)
@@ -124,15 +132,17 @@ class _Block(Rows):
         self.first = multiply(place, SIDE)
         self.columns = size_of(weave.column[1])
         self.tiles = -(-self.columns // SIDE)
-        self.deep = size_of(weave.inner.depth[1])
-        self.wide = -(-size_of(weave.outer.column[1]) // SIDE) * SIDE
+        self.stages = STAGES if len(weave.inners) + len(weave.outers) == 2 else STAGES - 1
         self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
         self.start, self.stop = self._shown()
         self.is_hiding = self.start is not ZERO or known(self.stop) != self.tiles
-        self.rests = len(weave.kernel.buffers)
+        self.rests = len(weave.kernel.buffers)  # of the first outer product; others follow
         self._share()
-        self.scores = self._registers("scores", SIDE)
-        self.mixed = self._registers("mixed", self.wide)
+        self.scores = [self._registers("scores", x.target, SIDE) for x in weave.inners]
+        self.mixed = [
+            self._registers("mixed", outer.target, slab.points)
+            for outer, slab in zip(weave.outers, self.values, strict=True)
+        ]
         own = assigned_locals(s for s in weave.middle if isinstance(s, Assign))
         own |= {t for run in self.runs for part in run.parts for t in part.targets}
         self.own = [
@@ -144,16 +154,23 @@ class _Block(Rows):
 
     def _share(self) -> None:
         """What lies in shared memory: factors first, which begin at whole rows."""
-        weave, depth = self.weave, -(-self.deep // SIDE)
-        inner, outer = weave.inner, weave.outer
-        rows = self._slab(inner.left, inner.depth, weave.row, self.first, SIDE)
-        self.rows = rows.in_stages(depth)
-        keys = self._slab(inner.right, inner.depth, weave.column, ZERO, SIDE)
-        self.keys = keys.in_stages(STAGES * depth)
-        values = self._slab(outer.right, weave.column, outer.column, ZERO, self.wide)
-        self.values = values.in_stages(STAGES)
+        weave = self.weave
+        self.rows, self.keys, self.values = list[Slab](), list[Slab](), list[Slab]()
+        for inner in weave.inners:
+            depth = -(-size_of(inner.depth[1]) // SIDE)
+            rows = self._slab(inner.left, inner.depth, weave.row, self.first, SIDE)
+            self.rows.append(rows.in_stages(depth))
+            keys = self._slab(inner.right, inner.depth, weave.column, ZERO, SIDE)
+            self.keys.append(keys.in_stages(self.stages * depth))
+        for outer in weave.outers:
+            wide = -(-size_of(outer.column[1]) // SIDE) * SIDE
+            values = self._slab(outer.right, weave.column, outer.column, ZERO, wide)
+            self.values.append(values.in_stages(self.stages))
         self.pitch = SIDE if self.together else SIDE + CHUNK
-        self.weights = self._array("weights", inner.left.dtype, SIDE * self.pitch)
+        self.weights = {
+            n: self._array("weights", self._dtype(n), SIDE * self.pitch)
+            for n in dict.fromkeys(outer.weight for outer in weave.outers)
+        }
         self.share([part for run in self.runs for part in run.parts])
 
     def _slab(self, factor: Value, depth: Axis, axis: Axis, start: Value, points: int) -> Slab:
@@ -162,15 +179,15 @@ class _Block(Rows):
         filling, spare = const(0, factor.dtype), 0 if self.together else CHUNK
         return Slab.of(*given, filling, deep=None, spare=spare, swirled=self.together)
 
-    def _registers(self, name: str, columns: int) -> list[list[int]]:
+    def _registers(self, name: str, target: int, columns: int) -> list[list[int]]:
         """Sums of a thread: two columns of every 8, for each of its rows."""
-        dtype = self._dtype(self.weave.inner.target)
+        dtype = self._dtype(target)
         return [[self._kept(name, dtype, PAIR) for _ in range(columns // 8)] for _ in range(ROWS)]
 
     @property
     def is_fetched(self) -> bool:
         """Whether all factors can go to shared memory as they lie."""
-        return all(slab.is_direct for slab in (self.rows, self.keys, self.values))
+        return all(slab.is_direct for slab in (*self.rows, *self.keys, *self.values))
 
     @property
     def nbytes(self) -> int:
@@ -191,7 +208,8 @@ class _Block(Rows):
         body.append(self._threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), tuple(body), "block")
         if self.is_hiding:
-            self.scope.kernel = self._with_rests(self.scope.kernel, "read")
+            modes = ["read"] * len(self.weave.outers)
+            self.scope.kernel = self._with_rests(self.scope.kernel, modes)
         together = max(1, min(_TOGETHER, _ROOM // self.nbytes))
         notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
         scratch = () if not self.is_hiding else self._scratch()
@@ -219,36 +237,42 @@ class _Block(Rows):
     # -- what is hidden --------------------------------------------------------------------
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
-        count = self.blocks // self.high * self.tiles * size_of(self.weave.outer.column[1])
-        return ((self._dtype(self.mixed[0][0]), count),)
+        tiles = self.blocks // self.high * self.tiles
+        return tuple(
+            (self._dtype(outer.target), tiles * size_of(outer.column[1]))
+            for outer in self.weave.outers
+        )
 
-    def _with_rests(self, kernel: Kernel, mode: str) -> Kernel:
-        (dtype, _), *_ = self._scratch()
-        return replace(kernel, buffers=(*kernel.buffers, Buffer("rests", dtype, mode)))
+    def _with_rests(self, kernel: Kernel, modes: Sequence[str]) -> Kernel:
+        pairs = zip(self._scratch(), modes, strict=True)
+        rests = (Buffer("rests", dtype, mode) for (dtype, _), mode in pairs)
+        return replace(kernel, buffers=(*kernel.buffers, *rests))
 
-    def _rest_place(self, tile: Value, column: Value) -> Value:
+    def _rest_place(self, outer: Outer, tile: Value, column: Value) -> Value:
         """Where the rest of a tile is, for a column of the results."""
         place: Value = ZERO
         for variable, extent in self.weave.batch:
             place = add(multiply(place, extent), variable)
         place = add(multiply(place, self.tiles), tile)
-        return add(multiply(place, size_of(self.weave.outer.column[1])), column)
+        return add(multiply(place, size_of(outer.column[1])), column)
 
-    def before(self) -> Kernel:
+    def before(self, number: int) -> Kernel:
         """A kernel that adds up what the columns of each tile give with weights of 0."""
-        weave, tile, point = self.weave, axis("tile", self.tiles).value, axis("point", SIDE).value
-        (dtype, _), *_ = self._scratch()
+        weave, outer = self.weave, self.weave.outers[number]
+        tile, point = axis("tile", self.tiles).value, axis("point", SIDE).value
+        dtype, (column, extent) = self._dtype(outer.target), outer.column
         place = smaller(add(multiply(tile, SIDE), point), self.columns - 1)
-        factor = substitute_value(weave.outer.right, {weave.column[0]: place})
+        factor = substitute_value(outer.right, {weave.column[0]: place})
         nothing = value("mul", (const(0, dtype), value("cast", (factor,), dtype)), dtype)
         total = len(weave.kernel.locals)
         part = Part((total,), "add", (nothing,))
-        column, extent = weave.outer.column
-        store = Store(self.rests, self._rest_place(tile, column), get(total, dtype))
+        here = self._rest_place(outer, tile, column)
+        store = Store(self.rests + number, here, get(total, dtype))
         body: Statements = (Reduce(((point, integer(SIDE)),), 1, (part,), ()), store)
         for v, n in reversed((*weave.batch, (tile, integer(self.tiles)), (column, extent))):
             body = (Loop(v, ZERO, n, body),)
-        kernel = self._with_rests(weave.kernel, "write")
+        modes = ["write" if n == number else "read" for n in range(len(weave.outers))]
+        kernel = self._with_rests(weave.kernel, modes)
         locals_ = (*kernel.locals, Local("rest", dtype))
         return replace(kernel, name=f"{kernel.name}_rests", locals=locals_, body=body)
 
@@ -256,45 +280,51 @@ class _Block(Rows):
         """What hidden columns add to a thread's results: nothing, unless they are infinite."""
         if not self.is_hiding:
             return ()
-        dtype = self._dtype(self.mixed[0][0])
-
-        def join(tile: Value, lane: Value) -> Statements:
-            made: list[Statement] = []
-            for k in range(size_of(self.weave.outer.column[1]) // 8):
-                _, column = self._place(thread, 0, k)
-                place = substitute_value(self._rest_place(tile, add(column, lane)), self.where)
-                rest = load(self.rests, place, dtype)
-                for registers in self.mixed:
-                    now = get(registers[k], dtype)
-                    made.append(Assign(registers[k], value("add", (now, rest), dtype)))
-            return tuple(made)
-
         spans = [] if self.start is ZERO else [(ZERO, smaller(self.start, self.tiles))]
         spans.append((larger(self.start, self.stop), integer(self.tiles)))
-        tiles = [self.scope.variable("tile") for _ in spans]
-        return tuple(
-            Loop(tile, *span, self._vector(partial(join, tile)))
-            for tile, span in zip(tiles, spans, strict=True)
-        )
+        made: list[Statement] = []
+        for number in range(len(self.weave.outers)):
+            for span in spans:
+                tile = self.scope.variable("tile")
+                join = self._vector(partial(self._rest, thread, number, tile))
+                made.append(Loop(tile, *span, join))
+        return tuple(made)
+
+    def _rest(self, thread: Value, number: int, tile: Value, lane: Value) -> Statements:
+        """The rest of one tile joins a thread's results."""
+        outer, made = self.weave.outers[number], list[Statement]()
+        dtype = self._dtype(outer.target)
+        for k in range(size_of(outer.column[1]) // 8):
+            column = add(self._place(thread, 0, k)[1], lane)
+            place = substitute_value(self._rest_place(outer, tile, column), self.where)
+            rest = load(self.rests + number, place, dtype)
+            for registers in self.mixed[number]:
+                now = get(registers[k], dtype)
+                made.append(Assign(registers[k], value("add", (now, rest), dtype)))
+        return tuple(made)
 
     def _begin(self, thread: Value) -> Statements:
-        """The rows' factor is on its way, and nothing is mixed yet."""
-        slabs = range(self.rows.stages)
-        fetches = [s for k in slabs for s in self.rows.fetched(thread, integer(k))]
-        return (*fetches, *self._all(self.mixed, const(0, self._dtype(self.mixed[0][0]))))
+        """The rows' factors are on their way, and nothing is mixed yet."""
+        made: list[Statement] = []
+        for rows in self.rows:
+            for k in range(rows.stages):
+                made += rows.fetched(thread, integer(k))
+        for registers in self.mixed:
+            made += self._all(registers, const(0, self._dtype(registers[0][0])))
+        return tuple(made)
 
     # -- a run over all columns ------------------------------------------------------------
 
     def _run(self, reduce: Reduce, is_last: bool) -> Statements:
         """All columns, a few at a time, and what they give together."""
-        point = (*self.weave.inner.epilogue, *reduce.body)
-        wide = self._in_lanes(assigned_locals(point))
-        run = _Run([self._meeting(part) for part in reduce.parts], point, wide, is_last)
+        wide = self._in_lanes(assigned_locals(reduce.body))
+        meetings = [self._meeting(part) for part in reduce.parts]
+        run = _Run(meetings, reduce.body, wide, is_last)
         tile = self.scope.variable("tile")
 
         def begin(thread: Value) -> Statements:
             made: list[Statement] = []
-            for k in range(STAGES - 1):
+            for k in range(self.stages - 1):
                 made += (*self._fetched(thread, add(self.start, k), is_last), self._settled())
             for m in run.meetings:
                 made += self._all(m.held, identity_of(m.part.combine, m.dtype))
@@ -302,52 +332,59 @@ class _Block(Rows):
             return tuple(made)
 
         def step(thread: Value) -> Statements:
-            made = [*self._fetched(thread, add(tile, STAGES - 1), is_last)]
-            made += self._all(self.scores, const(0, self._dtype(self.scores[0][0])))
-            made += self._products(thread, tile)
+            made = [*self._fetched(thread, add(tile, self.stages - 1), is_last)]
+            for number in range(len(self.scores)):
+                made += self._products(thread, tile, number)
             made += self._points_of(thread, tile, run)
             made += self._leaves(thread, tile, run.meetings)
             return (*made, self._settled())
 
         inner = [self._threads(step)]
         if is_last:
-            inner.append(self._threads(lambda thread: (self._mix(thread, tile),)))
+            inner.append(self._threads(partial(self._mix, tile)))
         loop = Loop(tile, self.start, self.stop, tuple(inner))
         return (self._threads(begin), loop, *(s for m in run.meetings for s in self._met(m)))
 
     def _settled(self) -> Settle:
-        return Settle(STAGES - 2, shown=self.together)
+        return Settle(self.stages - 2, shown=self.together)
 
     def _fetched(self, thread: Value, tile: Value, with_values: bool) -> Statements:
-        """A few columns of both factors, or of the one that scores are made of."""
-        side, depth = remainder(tile, STAGES), self.rows.stages
-        keys = replace(self.keys, start=multiply(tile, SIDE))
+        """A few columns of all factors, or of those that scores are made of."""
+        side = remainder(tile, self.stages)
         made: list[Statement] = []
-        for k in range(depth):
-            made += keys.fetched(thread, integer(k), add(multiply(side, depth), k))
-        if with_values:
-            made += self.values.fetched(thread, tile)
+        for rows, keys in zip(self.rows, self.keys, strict=True):
+            here = replace(keys, start=multiply(tile, SIDE))
+            for k in range(rows.stages):
+                made += here.fetched(thread, integer(k), add(multiply(side, rows.stages), k))
+        for values in self.values if with_values else ():
+            made += values.fetched(thread, tile)
         return (When(value("less", (tile, self.stop), BOOL), tuple(made)),)
 
-    def _products(self, thread: Value, tile: Value) -> Statements:
-        """The scores of a thread."""
-        side, depth = remainder(tile, STAGES), self.rows.stages
-        sums = tuple(r for row in self.scores for r in row)
-        made: list[Statement] = []
-        for k in range(depth):
-            left = self._panel(self.rows, integer(k), self._first_row(thread))
-            right = self._panel(self.keys, add(multiply(side, depth), k), ZERO)
-            deep = min(-(-(self.deep - k * SIDE) // STEP) * STEP, SIDE)
-            made.append(self._squares(thread, sums, left, right, deep))
+    def _products(self, thread: Value, tile: Value, number: int) -> Statements:
+        """The sums of one inner product that a thread has."""
+        side, registers = remainder(tile, self.stages), self.scores[number]
+        rows, keys, deep = self.rows[number], self.keys[number], self.weave.inners[number].depth
+        sums = tuple(r for row in registers for r in row)
+        made: list[Statement] = [*self._all(registers, const(0, self._dtype(sums[0])))]
+        for k in range(rows.stages):
+            left = self._panel(rows, integer(k), self._first_row(thread))
+            right = self._panel(keys, add(multiply(side, rows.stages), k), ZERO)
+            depth = min(-(-(size_of(deep[1]) - k * SIDE) // STEP) * STEP, SIDE)
+            made.append(self._squares(thread, sums, left, right, depth))
         return tuple(made)
 
-    def _mix(self, thread: Value, tile: Value) -> Statement:
+    def _mix(self, tile: Value, thread: Value) -> Statements:
         """What the weights of a few columns add to the results."""
-        sums = tuple(r for row in self.mixed for r in row)
         start = multiply(self._first_row(thread), self.pitch)
-        left = Panel(self.weights, start, self.pitch, 1, swirled=self.together * ROW * SIDE)
-        right = self._panel(self.values, remainder(tile, STAGES), ZERO)
-        return self._squares(thread, sums, left, right, SIDE)
+        away, made = self.together * ROW * SIDE, list[Statement]()
+        for outer, values, registers in zip(
+            self.weave.outers, self.values, self.mixed, strict=True
+        ):
+            left = Panel(self.weights[outer.weight], start, self.pitch, 1, swirled=away)
+            right = self._panel(values, remainder(tile, self.stages), ZERO)
+            sums = tuple(r for row in registers for r in row)
+            made.append(self._squares(thread, sums, left, right, SIDE))
+        return tuple(made)
 
     def _first_row(self, thread: Value) -> Value:
         """The first row of what multiplies: of a warp, or of all four together."""
@@ -385,8 +422,8 @@ class _Block(Rows):
         start = multiply(tile, SIDE)
         return tuple(
             s
-            for number, registers in enumerate(self.scores)
-            for k in range(len(registers))
+            for number in range(ROWS)
+            for k in range(SIDE // 8)
             for s in self._vector(partial(self._point, thread, start, run, number, k))
         )
 
@@ -397,32 +434,30 @@ class _Block(Rows):
         weave, (row, column) = self.weave, self._place(thread, number, k)
         place = add(add(start, column), lane)
         inside = None if self.columns % SIDE == 0 else less(place, self.columns)
-        score = get(self.scores[number][k], self._dtype(self.scores[number][k]))
-        where = {
-            **self.where,
-            weave.row[0]: self._row(row),
-            weave.column[0]: place,
-            get(weave.inner.target, score.dtype): score,
-        }
+        where = {**self.where, weave.row[0]: self._row(row), weave.column[0]: place}
+        for inner, registers in zip(weave.inners, self.scores, strict=True):
+            dtype = self._dtype(inner.target)
+            where[get(inner.target, dtype)] = get(registers[number][k], dtype)
         found: list[Statement] = [*run.point]
         for m in run.meetings:
             held = m.held[number][k % len(m.held[number])]
             x = _held(inside, m.part.values[0], identity_of(m.part.combine, m.dtype))
             found.append(Assign(held, joined(m.part.combine, get(held, m.dtype), x)))
         if run.is_last:
-            weight = get(weave.weight, self._dtype(weave.weight))
-            x = _held(inside, weight, const(0, weight.dtype))
-            found.append(self._weighed(thread, number, k, lane, x))
+            for weight, array in self.weights.items():
+                x = get(weight, self._dtype(weight))
+                x = _held(inside, x, const(0, x.dtype))
+                found.append(Assign(array, x, self._weight_place(thread, number, k, lane)))
         return rename_locals(substitute(tuple(found), where), {**self.own[number], **run.wide})
 
-    def _weighed(self, thread: Value, number: int, k: int, lane: Value, x: Value) -> Assign:
-        """A weight goes to shared memory."""
+    def _weight_place(self, thread: Value, number: int, k: int, lane: Value) -> Value:
+        """Where a weight is in shared memory."""
         row, column = self._place(thread, number)
         if self.together:
             place = swirled(row, integer(8 * k), True, ROW * SIDE)
         else:
             place = add(multiply(row, self.pitch), 8 * k)
-        return Assign(self.weights, x, add(add(place, column), lane))
+        return add(add(place, column), lane)
 
     def _row(self, row: Value) -> Value:
         """A row of the block, or the last there is."""
@@ -441,22 +476,30 @@ class _Block(Rows):
 
     def _finish(self, thread: Value) -> Statements:
         """The results of a thread that there are."""
-        outer = self.weave.outer
-        wide = self._in_lanes(assigned_locals(outer.epilogue))
         made: list[Statement] = [*self._rests(thread)]
-        for number in range(ROWS):
-            inner: list[Statement] = []
-            for k in range(size_of(outer.column[1]) // 8):
-                inner += self._vector(partial(self._result, thread, number, k, wide))
-            row = add(self.first, self._place(thread, number)[0])
-            made.append(When(less(row, size_of(self.weave.row[1])), tuple(inner)))
+        for outer, registers in zip(self.weave.outers, self.mixed, strict=True):
+            wide = self._in_lanes(assigned_locals(outer.epilogue))
+            for number in range(ROWS):
+                inner: list[Statement] = []
+                for k in range(size_of(outer.column[1]) // 8):
+                    total = get(registers[number][k], self._dtype(outer.target))
+                    result = partial(self._result, outer, total, thread, number, k, wide)
+                    inner += self._vector(result)
+                row = add(self.first, self._place(thread, number)[0])
+                made.append(When(less(row, size_of(self.weave.row[1])), tuple(inner)))
         return tuple(made)
 
     def _result(
-        self, thread: Value, number: int, k: int, wide: dict[int, int], lane: Value
+        self,
+        outer: Outer,
+        total: Value,
+        thread: Value,
+        number: int,
+        k: int,
+        wide: dict[int, int],
+        lane: Value,
     ) -> Statements:
-        outer, (row, column) = self.weave.outer, self._place(thread, number, k)
-        total = get(self.mixed[number][k], self._dtype(self.mixed[number][k]))
+        row, column = self._place(thread, number, k)
         where = {
             **self.where,
             self.weave.row[0]: add(self.first, row),
