@@ -167,11 +167,16 @@ class _Planner:
         ]
 
     def weave(self, woven: Woven) -> Iterator[Launch]:
-        """A weave as one launch, or as two."""
+        """A weave as one launch, after some that are short."""
         *before, last = weave_kernels(woven.weave, self.limits)
         scratch = tuple(Block(dtype, size) for dtype, size in last.notes["scratch"])
-        memory, calls = (*woven.work.memory, *scratch), woven.work.calls
-        for kernel in (*(k for each in before for k in schedule_gpu(each, self.limits)), last):
+        given, calls = woven.work.memory, woven.work.calls
+        pairs = [
+            (kernel, (*given, rests))
+            for each, rests in zip(before, scratch, strict=True)
+            for kernel in schedule_gpu(each, self.limits)
+        ]
+        for kernel, memory in (*pairs, (last, (*given, *scratch))):
             yield Launch(self.named(kernel), memory, calls)
             calls = ()
 

@@ -8,7 +8,6 @@ its lanes and its tree are those of `reduce`, so each bit is what it is in separ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -95,7 +94,7 @@ def is_woven(weave: Weave, limits: Limits) -> bool:
 def weave_kernels(weave: Weave, limits: Limits) -> tuple[Kernel, ...]:
     """The kernel of a weave; where a mask hides columns, others before it, which are not scheduled.
 
-    They leave what hidden columns add to the results of each product, in scratch memory of all.
+    Each leaves what hidden columns add to the results of one product, in a scratch buffer.
     """
     block = _Block(weave, limits)
     if not block.is_hiding:
@@ -208,8 +207,9 @@ class _Block(Rows):
         body.append(self._threads(self._finish))
         loop = Loop(self.group, ZERO, integer(self.blocks), tuple(body), "block")
         if self.is_hiding:
-            modes = ["read"] * len(self.weave.outers)
-            self.scope.kernel = self._with_rests(self.scope.kernel, modes)
+            rests = (Buffer("rests", dtype) for dtype, _ in self._scratch())
+            old = self.scope.kernel
+            self.scope.kernel = replace(old, buffers=(*old.buffers, *rests))
         together = max(1, min(_TOGETHER, _ROOM // self.nbytes))
         notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
         scratch = () if not self.is_hiding else self._scratch()
@@ -243,11 +243,6 @@ class _Block(Rows):
             for outer in self.weave.outers
         )
 
-    def _with_rests(self, kernel: Kernel, modes: Sequence[str]) -> Kernel:
-        pairs = zip(self._scratch(), modes, strict=True)
-        rests = (Buffer("rests", dtype, mode) for (dtype, _), mode in pairs)
-        return replace(kernel, buffers=(*kernel.buffers, *rests))
-
     def _rest_place(self, outer: Outer, tile: Value, column: Value) -> Value:
         """Where the rest of a tile is, for a column of the results."""
         place: Value = ZERO
@@ -267,14 +262,14 @@ class _Block(Rows):
         total = len(weave.kernel.locals)
         part = Part((total,), "add", (nothing,))
         here = self._rest_place(outer, tile, column)
-        store = Store(self.rests + number, here, get(total, dtype))
+        store = Store(self.rests, here, get(total, dtype))
         body: Statements = (Reduce(((point, integer(SIDE)),), 1, (part,), ()), store)
         for v, n in reversed((*weave.batch, (tile, integer(self.tiles)), (column, extent))):
             body = (Loop(v, ZERO, n, body),)
-        modes = ["write" if n == number else "read" for n in range(len(weave.outers))]
-        kernel = self._with_rests(weave.kernel, modes)
-        locals_ = (*kernel.locals, Local("rest", dtype))
-        return replace(kernel, name=f"{kernel.name}_rests", locals=locals_, body=body)
+        old = weave.kernel
+        buffers = (*old.buffers, Buffer("rests", dtype, "write"))
+        locals_ = (*old.locals, Local("rest", dtype))
+        return Kernel(f"{old.name}_rests", buffers, locals_, body)
 
     def _rests(self, thread: Value) -> Statements:
         """What hidden columns add to a thread's results: nothing, unless they are infinite."""
