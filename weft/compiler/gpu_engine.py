@@ -82,8 +82,8 @@ def _call(
 
 def executable(client: Any, trace: Trace) -> GpuExecutable:
     """A whole trace made ready to run, which computes again what is too large to be kept."""
-    room = language_of(client.gpu).limits(client.gpu).panel
-    return GpuExecutable(recompute(trace, gpu_panels.terms(room)), client)
+    limits = language_of(client.gpu).limits(client.gpu)
+    return GpuExecutable(recompute(trace, gpu_panels.terms(limits)), client)
 
 
 def _node(

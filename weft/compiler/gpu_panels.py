@@ -34,9 +34,11 @@ from weft.compiler.loops import (
     value,
 )
 from weft.compiler.nests import around, loops_of, nested, turns
+from weft.compiler.passes.items import Limits
 from weft.compiler.polynomial import add, number, stride
 from weft.compiler.rebuild import Statements, leaves_in, substitute, substitute_value, with_body
 from weft.compiler.recompute import Terms
+from weft.compiler.weave import attention_products
 
 LARGE = 2  # times the bytes that a panel may have: results that need not be held whole
 SQUARE = 4  # of a panel: such squares are computed again, and not kept
@@ -46,12 +48,18 @@ _START = np.dtype(np.int32)  # every GPU has such numbers
 Step: TypeAlias = Work | Launch | Call
 
 
-def terms(room: int) -> Terms:
-    """Which squares a GPU does not keep that gives panels so much room.
+def terms(limits: Limits) -> Terms:
+    """Which squares a GPU does not keep.
 
     Sums along columns are added up where there is room for a batch.
     """
-    return Terms(room // SQUARE, True, lambda kind: kind.nbytes <= room * prod(kind.shape[:-2]))
+    room = limits.panel
+    return Terms(
+        room // SQUARE,
+        True,
+        lambda kind: kind.nbytes <= room * prod(kind.shape[:-2]),
+        attention_products if limits.squares else lambda trace: frozenset(),
+    )
 
 
 @dataclass

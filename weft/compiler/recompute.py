@@ -38,23 +38,26 @@ class Terms:
     """What a device holds whole: anything smaller than `large`, and some squares for their sums.
 
     Panels of a square run `in_order`, and add up sums along its columns, where that says so. What
-    is given may be `turned`, if reading it by columns is as good.
+    is given may be `turned`, if reading it by columns is as good. Squares of the products that are
+    `woven` into others are never in memory: they are computed again, however small they are.
     """
 
     large: int
     turned: bool = False
     in_order: Callable[[TensorType], bool] = lambda square: prod(square.shape[:-2]) >= pool.cores
+    woven: Callable[[Trace], frozenset[OutputRefs]] = lambda trace: frozenset()
 
 
 def recompute(trace: Trace, terms: Terms | None = None) -> Trace:
     """A trace of the same bits that keeps no square, or only those with uses of other kinds."""
     terms = terms or Terms(LARGE)
     trace = behind_masks(trace)
-    if all(node.types[0].nbytes < terms.large for node in trace.nodes if node.types):
+    woven = terms.woven(trace)
+    if not woven and all(n.types[0].nbytes < terms.large for n in trace.nodes if n.types):
         return trace
     kept: frozenset[OutputRefs] = frozenset()
     while True:
-        squares = _Squares(trace, kept, terms)
+        squares = _Squares(trace, kept, terms, woven)
         used = squares.used_otherwise()
         if not used:
             break
@@ -65,8 +68,14 @@ def recompute(trace: Trace, terms: Terms | None = None) -> Trace:
 class _Squares:
     """The squares of a trace; `kept` are products that are not to be counted among them."""
 
-    def __init__(self, trace: Trace, kept: frozenset[OutputRefs], terms: Terms) -> None:
-        self.trace, self.terms = trace, terms
+    def __init__(
+        self,
+        trace: Trace,
+        kept: frozenset[OutputRefs],
+        terms: Terms,
+        woven: frozenset[OutputRefs],
+    ) -> None:
+        self.trace, self.terms, self.woven = trace, terms, woven
         self.found: dict[OutputRefs, frozenset[OutputRefs]] = {}  # the products behind each
         for node in trace.nodes:
             if node not in kept and self._is_square(node):
@@ -81,7 +90,8 @@ class _Squares:
         if kind == "dot":
             nbytes = node.types[0].nbytes
             factors = sum(source.types[slot].nbytes for source, slot in node.inputs)
-            return nbytes >= self.terms.large and nbytes >= _TIMES * factors
+            large = nbytes >= self.terms.large or node in self.woven
+            return large and nbytes >= _TIMES * factors
         plain = isinstance(node.op, ElementwiseOperation) or node.op.name == "where"
         return (
             plain
@@ -124,7 +134,9 @@ class _Squares:
 
     def runs_in_order(self, square: OutputRefs) -> bool:
         """Whether panels of a square run in order: it stays upright, or each core has a batch."""
-        return square in self.upright or self.terms.in_order(square.types[0])
+        if square in self.upright:
+            return True
+        return not self.found[square] & self.woven and self.terms.in_order(square.types[0])
 
     def is_sum(self, node: OutputRefs) -> bool:
         """Whether a product sums over the rows or the columns of a square."""

@@ -40,6 +40,7 @@ from weft.compiler.passes.contract_hidden import chosen
 from weft.compiler.passes.contract_match import Axis
 from weft.compiler.passes.positions import compared
 from weft.compiler.passes.simplify import fold
+from weft.compiler.point import kind_of
 from weft.compiler.polynomial import hides, known, polynomial
 from weft.compiler.rebuild import (
     Statements,
@@ -52,7 +53,10 @@ from weft.compiler.rebuild import (
     substitute,
     substitute_value,
 )
+from weft.core.graph.node import OutputRefs, Ref
+from weft.core.graph.trace import Trace
 
+HEADS = (16, 64)  # features of heads whose gradients are woven
 COMBINES = frozenset({"max", "min", "add"})
 Step: TypeAlias = Work | Launch | Call
 Rows: TypeAlias = dict[tuple[int, frozenset[object]], Value]  # what is stored for each row
@@ -124,6 +128,31 @@ class _Members:
     def all(self) -> list[Work]:
         """All of them, in some order."""
         return [*self.points, *([] if self.rows is None else [self.rows]), *self.mixes]
+
+
+def attention_products(trace: Trace) -> frozenset[OutputRefs]:
+    """Products that make scores of narrow attention, or differentiate it, of heads that can be one.
+
+    Where weights are dropped at random, other passes keep what was drawn.
+    """
+    shapes = {node.types[0].shape for node in trace.nodes if node.op.name == "short_exp"}
+    drawn = {node.types[0].shape for node in trace.nodes if node.op.name == "random_bits"}
+    products = (
+        n for n in trace.nodes if kind_of(n) == "dot" and n.types[0].shape in shapes - drawn
+    )
+    return frozenset(node for node in products if all(map(_is_head, node.inputs)))
+
+
+def _is_head(ref: Ref) -> bool:
+    """Whether a factor is narrow, and has as many features as a block has room for."""
+    node = ref[0]
+    while node.op is not None and kind_of(node) == "view":
+        node = node.inputs[0][0]
+    narrow = node.op is not None and node.op.name == "cast"
+    if not narrow or node.inputs[0][0].types[node.inputs[0][1]].dtype.itemsize != 2:
+        return False
+    features = min(ref[0].types[ref[1]].shape[-2:])
+    return HEADS[0] <= features <= HEADS[1] and features % 8 == 0
 
 
 class _No(Exception):
