@@ -120,7 +120,7 @@ def test_sizes_that_are_no_multiples_of_tiles(shape, keys, dtype, monkeypatch):
 
 
 @pytest.mark.skipif(not PLAYED, reason="a real GPU splits sums of few blocks along their depth")
-@pytest.mark.parametrize("columns", [512, 513, 1100, 1600])
+@pytest.mark.parametrize("columns", [512, 513, 1100])
 def test_sums_of_long_rows_are_joined_by_the_same_tree(columns, ways, monkeypatch):
     monkeypatch.setattr("weft.compiler.passes.blocks_product.MULTIPROCESSORS", 1)
     for function in (attention, causal, window):
@@ -197,3 +197,70 @@ def test_a_block_has_room():
     notes = made.program.steps[-1].kernel.notes
     assert notes["dynamic"] <= given[0].data().gpu.shared
     assert notes["threads"] == blocks_woven.THREADS
+
+
+def gradient(function):
+    def loss(*given):
+        return wf.sin(function(*given).astype("float32")).sum()
+
+    return wf.grad(loss, argnums=(0, 1, 2))
+
+
+@pytest.mark.skipif(not PLAYED, reason="a real GPU splits sums of few blocks along their depth")
+@pytest.mark.parametrize("function", [attention, causal, window])
+def test_gradients_are_three_kernels_with_the_bits_of_many(function, ways, monkeypatch):
+    monkeypatch.setattr("weft.compiler.passes.blocks_product.MULTIPROCESSORS", 1)
+    given = operands((1, 2, 300, 32), wf.bfloat16)
+    made = check(gradient(function), given, monkeypatch, kernels=8)
+    names = [step.kernel.name for step in made.program.steps]
+    assert sum("matmul" in name and "rests" not in name for name in names) == 3
+
+
+@pytest.mark.skipif(not PLAYED, reason="a real GPU splits sums of few blocks along their depth")
+def test_gradients_meet_anything_where_a_mask_hides(monkeypatch):
+    monkeypatch.setattr("weft.compiler.passes.blocks_product.MULTIPROCESSORS", 1)
+    q, k, v = operands((1, 330, 32), wf.bfloat16)
+    values = v.numpy().copy()
+    values[0, 200, 3], values[0, 329, 7] = np.nan, np.inf
+    check(gradient(causal), (q, k, wf.tensor(values).to_device("cuda")), monkeypatch, kernels=8)
+
+
+def test_gradients_hold_no_squares():
+    made = built(gradient(causal), operands((2, 640, 32), wf.bfloat16))
+    assert made.counts.bytes_planned < 2 * 640 * 640
+
+
+def test_gradients_are_those_of_the_processor(monkeypatch):
+    given = operands((2, 320, 32), wf.bfloat16)
+    found, _ = run(gradient(causal), given)
+    expected = gradient(causal)(*(x.to_device("cpu") for x in given))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(
+            x.astype(np.float32), y.numpy().astype(np.float32), rtol=0.02, atol=0.02
+        )
+
+
+def test_layers_hold_no_squares_either():
+    def loss(x, first, second):
+        for weight in (first, second):
+            q, k, v = (x @ weight[i] for i in range(3))
+            heads = (y.reshape(1, 320, 2, 32).swapaxes(1, 2) for y in (q, k, v))
+            x = x + causal(*heads).swapaxes(1, 2).reshape(1, 320, 64)
+        return (x.astype("float32") ** 2).sum()
+
+    (x, *_), (first, second, _) = (operands(s, wf.bfloat16) for s in ((1, 320, 64), (3, 64, 64)))
+    made = built(wf.grad(loss, argnums=(0, 1, 2)), (x, first / 8, second / 8))
+    squares = [b for launch in made.program.launches for b in launch.memory if b.size >= 2 * 320**2]
+    assert not squares
+
+
+def test_dropped_weights_and_wide_heads_are_differentiated_as_before(monkeypatch):
+    def dropped(q, k, v):
+        key = wf.random.key(3).to_device(q.device)
+        return wf.scaled_dot_product_attention(q, k, v, dropout_rate=0.3, dropout_key=key)
+
+    for function, shape in ((dropped, (320, 32)), (causal, (640, 128))):
+        given = operands(shape, wf.bfloat16)
+        found, _ = run(gradient(function), given)
+        expected, _ = apart(gradient(function), given, monkeypatch)
+        assert all(map(same, found, expected))

@@ -1,9 +1,10 @@
-"""Find kernels that a GPU's tensor cores can run as one: a product, rows made of it, a product.
+"""Find kernels that a GPU's tensor cores can run as one: products, what is made of them, products.
 
 In attention a product makes scores, a kernel makes weights of each row of them, and another product
-mixes values by these. A *weave* is what they do together: a block that has some rows computes the
-scores of a few columns at a time, as often as the rows are gone through, and never writes them to
-memory. Scores and weights are what they would be there, and so are all bits.
+mixes values by these; gradients make weights of two products, and mix more than once. A *weave* is
+what they do together: a block that has some rows computes the scores of a few columns at a time, as
+often as the rows are gone through, and never writes them to memory. Scores and weights are what
+they would be there, and so are all bits.
 """
 
 from __future__ import annotations
