@@ -17,7 +17,7 @@ from weft.compiler.passes.simplify import simplify
 
 CUDA = Limits(squares=SQUARES, doubles=DOUBLES)
 OLDER = Limits()  # GPUs whose warps multiply no such matrices
-WEBGPU = Limits(threads=256, shared=16 * 1024, lanes=1, tiles=())
+WEBGPU = Limits(threads=256, shared=16 * 1024, lanes=1, tiles=(), panel=1 << 60)
 
 
 def stages_gpu(kernel: Kernel, limits: Limits = CUDA) -> Iterator[tuple[str, tuple[Kernel, ...]]]:

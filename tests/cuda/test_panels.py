@@ -17,6 +17,11 @@ from weft.runtime.registry import client
 LINEAR = 2.6  # times the memory of half the length, where the square would take 4 times as much
 
 
+@pytest.fixture
+def device() -> str:
+    return "cuda"
+
+
 @pytest.fixture(autouse=True)
 def small_memory(device, monkeypatch):
     """A GPU for which little is much."""
