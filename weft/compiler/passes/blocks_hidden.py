@@ -150,7 +150,8 @@ def with_rests(
     number = len(kernel.buffers)
     rests = Rests(mask, is_left, unit, other, part, place, number, product.dtype, not lows)
     scratch = ((product.dtype, prod(size_of(extent) for _, extent in nest)),)
-    body: Statements = _sums(product, factor, rests)
+    total = rest_of(factor, product.depth, multiply(part, unit), unit, mask.hidden)
+    body: Statements = (Store(number, place, total),)
     for variable, extent in reversed(nest):
         body = (Loop(variable, ZERO, extent, body),)
     buffers = (*kernel.buffers, Buffer("rests", product.dtype, "write"))
@@ -167,23 +168,20 @@ def _hides(mask: Masked, product: Product, own: Axis) -> bool:
     return bool(lows or highs) and all(is_held(x) is True for x in (*lows, *highs))
 
 
-def _sums(product: Product, factor: Value, rests: Rests) -> Statements:
+def rest_of(factor: Value, depth: Axis, first: Value, unit: int, zero: Value) -> Value:
     """The rest of a unit: all of it at once, so that no thread waits for one number after another.
 
     A sum of ±0 and NaN is the same in any order.
     """
-    first, length = multiply(rests.part, rests.unit), size_of(product.depth[1])
-    found: list[Value] = []
-    for k in range(rests.unit):
-        depth = add(first, k)
-        held = depth if length % rests.unit == 0 else smaller(depth, length - 1)
-        other = substitute_value(factor, {product.depth[0]: held})
-        x = value("mul", (rests.mask.hidden, other), rests.dtype)
-        if held is not depth:
-            x = value("select", (less(depth, length), x, identity_of("add", x.dtype)), x.dtype)
+    length, found = size_of(depth[1]), list[Value]()
+    for k in range(unit):
+        place = add(first, k)
+        held = place if length % unit == 0 else smaller(place, length - 1)
+        x = value("mul", (zero, substitute_value(factor, {depth[0]: held})), zero.dtype)
+        if held is not place:
+            x = value("select", (less(place, length), x, identity_of("add", x.dtype)), x.dtype)
         found.append(x)
-    total = folded(lambda x, y: value("add", (x, y), rests.dtype), found)
-    return (Store(rests.buffer, rests.place, total),)
+    return folded(lambda x, y: value("add", (x, y), zero.dtype), found)
 
 
 def guarded(reduce: Reduce) -> Reduce:

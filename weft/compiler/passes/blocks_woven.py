@@ -18,10 +18,8 @@ from weft.compiler.loops import (
     Assign,
     Buffer,
     Kernel,
-    Local,
     Loop,
     Panel,
-    Part,
     Reduce,
     Settle,
     Squares,
@@ -38,6 +36,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.accumulate import joined
+from weft.compiler.passes.blocks_hidden import rest_of
 from weft.compiler.passes.blocks_rows import PAIR, ROWS, SIDE, THREADS, Meeting, Rows
 from weft.compiler.passes.blocks_slab import VECTOR, ZERO, Slab, size_of
 from weft.compiler.passes.contract_hidden import chosen, ends, is_shown
@@ -254,22 +253,16 @@ class _Block(Rows):
     def before(self, number: int) -> Kernel:
         """A kernel that adds up what the columns of each tile give with weights of 0."""
         weave, outer = self.weave, self.weave.outers[number]
-        tile, point = axis("tile", self.tiles).value, axis("point", SIDE).value
-        dtype, (column, extent) = self._dtype(outer.target), outer.column
-        place = smaller(add(multiply(tile, SIDE), point), self.columns - 1)
-        factor = substitute_value(outer.right, {weave.column[0]: place})
-        nothing = value("mul", (const(0, dtype), value("cast", (factor,), dtype)), dtype)
-        total = len(weave.kernel.locals)
-        part = Part((total,), "add", (nothing,))
-        here = self._rest_place(outer, tile, column)
-        store = Store(self.rests, here, get(total, dtype))
-        body: Statements = (Reduce(((point, integer(SIDE)),), 1, (part,), ()), store)
+        tile, dtype = axis("tile", self.tiles).value, self._dtype(outer.target)
+        column, extent = outer.column
+        factor = value("cast", (outer.right,), dtype)
+        total = rest_of(factor, weave.column, multiply(tile, SIDE), SIDE, const(0, dtype))
+        body: Statements = (Store(self.rests, self._rest_place(outer, tile, column), total),)
         for v, n in reversed((*weave.batch, (tile, integer(self.tiles)), (column, extent))):
             body = (Loop(v, ZERO, n, body),)
         old = weave.kernel
         buffers = (*old.buffers, Buffer("rests", dtype, "write"))
-        locals_ = (*old.locals, Local("rest", dtype))
-        return Kernel(f"{old.name}_rests", buffers, locals_, body)
+        return Kernel(f"{old.name}_rests", buffers, old.locals, body)
 
     def _rests(self, thread: Value) -> Statements:
         """What hidden columns add to a thread's results: nothing, unless they are infinite."""
