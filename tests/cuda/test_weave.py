@@ -230,7 +230,7 @@ def test_gradients_hold_no_squares():
     assert made.counts.bytes_planned < 2 * 640 * 640
 
 
-def test_gradients_are_those_of_the_processor(monkeypatch):
+def test_gradients_are_those_of_the_processor():
     given = operands((2, 320, 32), wf.bfloat16)
     found, _ = run(gradient(causal), given)
     expected = gradient(causal)(*(x.to_device("cpu") for x in given))

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import TypeAlias
 
 import numpy as np
 
-from weft.compiler.gpu_steps import Block, Call, Launch, Work
+from weft.compiler.gpu_steps import Block, Launch, Step, Work
 from weft.compiler.index import axis
 from weft.compiler.loops import (
     INDEX,
@@ -29,6 +28,7 @@ from weft.compiler.loops import (
     Statement,
     Store,
     Value,
+    every,
     integer,
     load,
     value,
@@ -44,8 +44,6 @@ LARGE = 2  # times the bytes that a panel may have: results that need not be hel
 SQUARE = 4  # of a panel: such squares are computed again, and not kept
 MOST = 32  # kernels of a chain
 _START = np.dtype(np.int32)  # every GPU has such numbers
-
-Step: TypeAlias = Work | Launch | Call
 
 
 def terms(limits: Limits) -> Terms:
@@ -232,8 +230,8 @@ def _shorter(work: Work, chain: _Chain, points: int) -> Kernel:
         value("cast", (load(len(kernel.buffers), integer(k), _START),), INDEX)
         for k in range(len(loops))
     ]
-    every = loops_of(kernel)
-    single = (loop for loop in every[: every.index(loops[-1])] if turns(loop) == 1)
+    outer = loops_of(kernel)
+    single = (loop for loop in outer[: outer.index(loops[-1])] if turns(loop) == 1)
     ones = {loop.variable: integer(0) for loop in single}
     local = {loop.variable: x for loop, x in zip(loops, here, strict=True)}
     whole = {v: add(x, begin) for (v, x), begin in zip(local.items(), begins, strict=True)}
@@ -266,11 +264,6 @@ def _places(kernel: Kernel) -> Iterator[tuple[int, Value]]:
     for x in leaves_in(kernel.body):
         if x.op == "load":
             yield x.data, x.args[0]
-    yield from _stores(kernel.body)
-
-
-def _stores(statements: Statements) -> Iterator[tuple[int, Value]]:
-    for s in statements:
+    for s in every(kernel.body):
         if isinstance(s, Store):
             yield s.buffer, s.index
-        yield from _stores(s.body)

@@ -18,7 +18,7 @@ from weft.compiler.fourier.gpu import staged
 from weft.compiler.fourier.lower import lower_fourier
 from weft.compiler.fuse import PACKED, Fusion, Group
 from weft.compiler.gpu_panels import with_panels
-from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Work
+from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Step, Work
 from weft.compiler.loops import INDEX, Kernel, Value, const
 from weft.compiler.lower import Lowered
 from weft.compiler.masks import behind_masks
@@ -118,7 +118,7 @@ class _Planner:
     ) -> None:
         self.trace, self.limits, self.others, self.admit = trace, limits, others, admit
         self.made = GpuProgram(trace)
-        self.steps: list[Work | Launch | Call] = []  # before there are panels
+        self.steps: list[Step] = []  # before there are panels
         self.blocks: dict[Ref, Block] = {}
         self.scheduled: dict[int, tuple[Kernel, tuple[Kernel, ...]]] = {}
         self.count = 0  # of kernels that have a name
@@ -155,7 +155,7 @@ class _Planner:
         self.raise_refused()
         return made
 
-    def woven(self, outputs: frozenset[Block]) -> list[Work | Launch | Call]:
+    def woven(self, outputs: frozenset[Block]) -> list[Step]:
         """The steps, of which some are one kernel where warps multiply matrices."""
         if not self.limits.squares:
             return self.steps

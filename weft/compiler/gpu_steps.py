@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.compiler.cost import operations
 from weft.compiler.loops import Kernel
@@ -91,6 +91,9 @@ class Call:
     makes: tuple[Block, ...]
     why: str = ""  # what keeps it from the GPU
     alone: bool = False  # whether it runs there, by itself
+
+
+Step: TypeAlias = Work | Launch | Call
 
 
 @dataclass

@@ -180,9 +180,8 @@ class _Rewriter:
 
     def _folded(self, node: OutputRefs, inputs: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
         """The results as constants, if the operands are; what fails is left for the run to tell."""
-        if not (self.makes_constants and inputs and node.op.leaf) or node.op.name in _NOT_FOLDED:
-            return None
-        if node.device.kind in GPUS:
+        may = self.makes_constants and inputs and node.op.leaf and node.device.kind not in GPUS
+        if not may or node.op.name in _NOT_FOLDED:
             return None
         try:
             return self._repeated(node, inputs) or self._computed(node, inputs)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from weft.compiler.gpu_steps import Block, Call, Launch, Work
+from weft.compiler.gpu_steps import Block, Call, Step, Work
 from weft.compiler.index import axis
 from weft.compiler.loops import (
     LANES,
@@ -59,7 +59,6 @@ from weft.core.graph.trace import Trace
 
 HEADS = (16, 64)  # features of heads whose gradients are woven
 COMBINES = frozenset({"max", "min", "add"})
-Step: TypeAlias = Work | Launch | Call
 Rows: TypeAlias = dict[tuple[int, frozenset[object]], Value]  # what is stored for each row
 
 
@@ -185,7 +184,7 @@ def _found(
     """What runs before a weave that begins with a kernel, the weave, and what runs after it."""
     try:
         members = _members(first, rest, outputs)
-        before, after = _around(members, rest)
+        before, after = _beside(members, rest)
         kept = outputs.union(*(_memory(step) for step in after))
         return before, _Weaver(members, kept).woven(), after
     except _No:
@@ -251,7 +250,7 @@ def _is_narrow_product(work: Work) -> bool:
     return all(narrowed(x).dtype.itemsize == 2 for x in body[0].parts[0].values)
 
 
-def _around(members: _Members, rest: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+def _beside(members: _Members, rest: Sequence[Step]) -> tuple[list[Step], list[Step]]:
     """What can run before all members, and what has to run after them."""
     own = members.all
     late = set[Block]().union(*(work.writes for work in own))

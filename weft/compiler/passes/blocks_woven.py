@@ -70,8 +70,7 @@ FEW = 4  # tiles that are all taken, whatever a mask hides
 WIDEST = 128  # points of a depth, and columns of results
 STEP = 16  # points of a depth that are multiplied at once
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
-_TOGETHER = 3  # blocks that a multiprocessor has registers for,
-_ROOM = 227 << 10  # and the memory that they share
+_TOGETHER = 3  # blocks that a multiprocessor has registers for
 
 
 def is_woven(weave: Weave, limits: Limits) -> bool:
@@ -118,7 +117,7 @@ class _Block(Rows):
         self.weave = weave
         scope = Scope(weave.kernel)
         super().__init__(scope)
-        self.together = bool(limits.groups)
+        self.together, self.room = bool(limits.groups), limits.room
         self.group = scope.variable("group")
         self.high = -(-size_of(weave.row[1]) // SIDE)
         batch = [(v, size_of(extent)) for v, extent in weave.batch]
@@ -209,7 +208,7 @@ class _Block(Rows):
             rests = (Buffer("rests", dtype) for dtype, _ in self._scratch())
             old = self.scope.kernel
             self.scope.kernel = replace(old, buffers=(*old.buffers, *rests))
-        together = max(1, min(_TOGETHER, _ROOM // self.nbytes))
+        together = max(1, min(_TOGETHER, self.room // self.nbytes))
         notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
         scratch = () if not self.is_hiding else self._scratch()
         return self.scope.kernel_with((loop,), **notes, scratch=scratch, dynamic=self.nbytes)
