@@ -15,10 +15,10 @@ from weft.compiler.kernels import evaluate
 from weft.compiler.loops import Loop
 from weft.compiler.passes import blocks_woven
 from weft.compiler.rewrite import rewrite
-from weft.runtime.cuda import driver
 from weft.runtime.registry import client
 
-PLAYED = not driver.is_available()  # only then no product is split along its depth
+# A GPU with one multiprocessor splits no sum along its depth.
+SPLIT = "weft.compiler.passes.blocks_product.MULTIPROCESSORS"
 
 
 def attention(q, k, v):
@@ -119,10 +119,9 @@ def test_sizes_that_are_no_multiples_of_tiles(shape, keys, dtype, monkeypatch):
         check(function, operands(shape, dtype, keys), monkeypatch)
 
 
-@pytest.mark.skipif(not PLAYED, reason="a real GPU splits sums of few blocks along their depth")
 @pytest.mark.parametrize("columns", [512, 513, 1100])
 def test_sums_of_long_rows_are_joined_by_the_same_tree(columns, ways, monkeypatch):
-    monkeypatch.setattr("weft.compiler.passes.blocks_product.MULTIPROCESSORS", 1)
+    monkeypatch.setattr(SPLIT, 1)
     for function in (attention, causal, window):
         check(function, operands((columns, 16), wf.bfloat16), monkeypatch)
 
@@ -206,19 +205,17 @@ def gradient(function):
     return wf.grad(loss, argnums=(0, 1, 2))
 
 
-@pytest.mark.skipif(not PLAYED, reason="a real GPU splits sums of few blocks along their depth")
 @pytest.mark.parametrize("function", [attention, causal, window])
 def test_gradients_are_three_kernels_with_the_bits_of_many(function, ways, monkeypatch):
-    monkeypatch.setattr("weft.compiler.passes.blocks_product.MULTIPROCESSORS", 1)
+    monkeypatch.setattr(SPLIT, 1)
     given = operands((1, 2, 300, 32), wf.bfloat16)
     made = check(gradient(function), given, monkeypatch, kernels=8)
     names = [step.kernel.name for step in made.program.steps]
     assert sum("matmul" in name and "rests" not in name for name in names) == 3
 
 
-@pytest.mark.skipif(not PLAYED, reason="a real GPU splits sums of few blocks along their depth")
 def test_gradients_meet_anything_where_a_mask_hides(monkeypatch):
-    monkeypatch.setattr("weft.compiler.passes.blocks_product.MULTIPROCESSORS", 1)
+    monkeypatch.setattr(SPLIT, 1)
     q, k, v = operands((1, 330, 32), wf.bfloat16)
     values = v.numpy().copy()
     values[0, 200, 3], values[0, 329, 7] = np.nan, np.inf
