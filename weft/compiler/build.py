@@ -23,6 +23,8 @@ from weft.errors import UnsupportedDTypeError, UnsupportedError
 from weft.ops.functions.expand import expand
 from weft.ops.functions.numpy_scalars import NumpyScalars
 
+KEPT = frozenset({"short_exp"})  # functions of float32 that some GPUs have an instruction for
+_FLOAT = np.dtype(np.float32)
 _FOLDED = (BINARY | COMPARISONS) - {"div", "shift_left", "shift_right"}
 
 
@@ -191,12 +193,14 @@ class Builder:
         return tuple(value("item", (both,), x.dtype, k) for k, x in enumerate(usual))
 
     def call(self, function: str, *args: Any) -> Value:
-        """A function of floats, in scalar instructions."""
+        """A function of floats, in scalar instructions; those that may be one are kept as calls."""
         operands = self._operands(*args)
         if operands[0].dtype.kind in "biu":
             raise UnsupportedDTypeError(
                 f"{function}: operand 0: expected a float, got {operands[0].dtype}"
             )
+        if function in KEPT and operands[0].dtype == _FLOAT:
+            return value("call", operands, _FLOAT, function)
         found: Value = expand(self, function, *operands)
         return found
 

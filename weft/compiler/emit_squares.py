@@ -7,10 +7,18 @@ way if they lie along their points; float64 element by element.
 
 from __future__ import annotations
 
-from weft.compiler.emit_text import Writer, type_of
+from weft.compiler.emit_text import Writer, number, type_of
 from weft.compiler.emit_values import Values
-from weft.compiler.loops import Fetch, Panel, Settle, Squares, Value
-from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.loops import Fetch, Loop, Panel, Settle, Squares, Value, every, leaves_of
+from weft.compiler.polynomial import (
+    Monomial,
+    add,
+    divide,
+    multiply,
+    polynomial,
+    remainder,
+    to_value,
+)
 from weft.compiler.squares import ROW, Shape, place_in, shape_of
 from weft.core.common.dtypes import float16
 
@@ -42,12 +50,15 @@ class _Sums:
         local = values.kernel.locals[squares.sums[0]]
         self.kind, self.lanes = values.registers[squares.sums[0]], local.lanes
         self.scalar = type_of(local.dtype)
-        self.found = [x for number in squares.sums for x in self._scalars(number)]
+        self.zero = number(0, self.scalar)
+        self.found = [x for n in squares.sums for x in self._scalars(n)]
         self.wide = len(self.found) // squares.rows  # sums of a row
 
-    def _scalars(self, number: int) -> list[str]:
+    def _scalars(self, local: int) -> list[str]:
+        if self.squares.fresh:
+            return [self.zero] * self.lanes
         writer, values = self.values.writer, self.values
-        held = writer.let(f"load {self.kind}, ptr {values.locals[number]}")
+        held = writer.let(f"load {self.kind}, ptr {values.locals[local]}")
         if self.lanes == 1:
             return [held]
         return [writer.let(f"extractelement {self.kind} {held}, i32 {k}") for k in range(2)]
@@ -60,7 +71,7 @@ class _Sums:
     def put(self) -> None:
         """Write them to their registers."""
         writer = self.values.writer
-        for k, number in enumerate(self.squares.sums):
+        for k, n in enumerate(self.squares.sums):
             parts = self.found[k * self.lanes : (k + 1) * self.lanes]
             held = parts[0]
             if self.lanes > 1:
@@ -68,7 +79,7 @@ class _Sums:
                 for lane, part in enumerate(parts):
                     one = f"{self.scalar} {part}, i32 {lane}"
                     held = writer.let(f"insertelement {self.kind} {held}, {one}")
-            writer.do(f"store {self.kind} {held}, ptr {self.values.locals[number]}")
+            writer.do(f"store {self.kind} {held}, ptr {self.values.locals[n]}")
 
 
 class _Words:
@@ -150,36 +161,38 @@ class _Groups:
         order = [p for j in range(sums.wide // 2) for p in sums.places(0, j)]
         count, steps = len(order), range(0, squares.depth, self.shape.depth)
         panels = (squares.left, squares.right)
-        told = [self._told(panel, k) for panel in panels for k in steps]
+        told = [x for panel in panels for x in self._told(panel, steps)]
         name = f"wgmma.mma_async.sync.aligned.m64n{4 * sums.wide}k16.f32.{self.word}.{self.word}"
         held = ", ".join(f"${k}" for k in range(count))
         turned = ", ".join(str(int(panel.along != 1)) for panel in panels)
-        lines = [".reg .pred p;", "setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]
+        lines = [".reg .pred p, q;", "setp.ne.b32 p, 1, 0;", "setp.ne.b32 q, 0, 0;"]
+        lines.append("wgmma.fence.sync.aligned;")
+        before = [] if squares.fresh else [sums.found[p] for p in order]
         for k in range(len(steps)):
-            left, right = (2 * count + k + half * len(steps) for half in (0, 1))
-            lines.append(f"{name} {{{held}}}, ${left}, ${right}, p, 1, 1, {turned};")
+            left, right = (count + len(before) + k + half * len(steps) for half in (0, 1))
+            adds = "p" if k or before else "q"
+            lines.append(f"{name} {{{held}}}, ${left}, ${right}, {adds}, 1, 1, {turned};")
         lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
-        constraints = ["=f"] * count + [str(k) for k in range(count)] + ["l"] * len(told)
-        given = [f"float {sums.found[p]}" for p in order] + [f"i64 {x}" for x in told]
+        constraints = ["=f"] * count + [str(k) for k in range(len(before))] + ["l"] * len(told)
+        given = [f"float {x}" for x in before] + [f"i64 {x}" for x in told]
         made = f"{{ {', '.join(['float'] * count)} }}"
         text = f'"{{ {" ".join(lines)} }}", "{",".join([*constraints, "~{memory}"])}"'
         found = writer.let(f"call {made} asm sideeffect {text}({', '.join(given)}) convergent")
         for k, place in enumerate(order):
             sums.found[place] = writer.let(f"extractvalue {made} {found}, {k}")
 
-    def _told(self, panel: Panel, depth: int) -> str:
-        """What describes a panel from a point of its depth on."""
+    def _told(self, panel: Panel, steps: range) -> list[str]:
+        """What describes a panel from some points of its depth on."""
         values, writer = self.values, self.values.writer
         place = values.place_of(("local", panel.array))
         pointer, _ = values.address(place, values.scalar(panel.start))
-        deep = panel.along == 1
-        moved = depth * (1 if deep else ROW) * _WORD
         apart = panel.swirled * _WORD  # unused where rows are points
         fixed = (1 << 62) | ((8 * ROW * _WORD) >> 4) << 32 | (apart >> 4) << 16
         address = writer.let(f"ptrtoint {place.kind} {pointer} to i32")
-        first = writer.let(f"add i32 {address}, {moved}")
-        short = writer.let(f"lshr i32 {writer.let(f'and i32 {first}, {0x3FFFF}')}, 4")
-        return writer.let(f"or i64 {writer.let(f'zext i32 {short} to i64')}, {fixed}")
+        short = writer.let(f"lshr i32 {writer.let(f'and i32 {address}, {0x3FFFF}')}, 4")
+        first = writer.let(f"or i64 {writer.let(f'zext i32 {short} to i64')}, {fixed}")
+        moved = [k * (1 if panel.along == 1 else ROW) * _WORD for k in steps]
+        return [writer.let(f"add i64 {first}, {nbytes >> 4}") for nbytes in moved]
 
 
 class _Doubles:
@@ -249,9 +262,9 @@ class _Doubles:
 def fetch(values: Values, fetch: Fetch) -> None:
     """Write a copy that goes on by itself."""
     place = values.place_of(("local", fetch.array))
-    target, _ = values.address(place, values.scalar(fetch.position))
+    target = values.locate(place, _late(values, fetch.position)).pointer
     buffer = values.place_of(("buffer", fetch.source.data))
-    source, _ = values.address(buffer, values.scalar(fetch.source.args[0]))
+    source = values.locate(buffer, _late(values, fetch.source.args[0])).pointer
     given = f"{place.kind} {target}, {buffer.kind} {source}"
     kinds, name = f"{place.kind}, {buffer.kind}", "@llvm.nvvm.cp.async.cg.shared.global.16"
     writer = values.writer
@@ -261,6 +274,18 @@ def fetch(values: Values, fetch: Fetch) -> None:
         kinds, name = f"{kinds}, i32", f"{name}.s"
     writer.declarations[f"declare void {name}({kinds})"] = None
     writer.do(f"call void {name}({given})")
+
+
+def _late(values: Values, index: Value) -> Value:
+    """An index to which those parts come last that change from one turn of a loop to the next."""
+    loops = (s for s in every(values.kernel.body) if isinstance(s, Loop) and s.kind == "serial")
+    changing = {loop.variable for loop in loops}
+    terms = polynomial(index)
+
+    def is_late(term: Monomial) -> bool:
+        return any(not changing.isdisjoint(leaves_of(atom)) for atom in term)
+
+    return to_value({term: terms[term] for term in sorted(terms, key=is_late)})
 
 
 def settle(writer: Writer, settle: Settle) -> None:

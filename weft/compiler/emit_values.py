@@ -480,7 +480,8 @@ class Values:
             known = operands[1].literal and int(operands[1].text) > 0
             if known and operands[0].natural:
                 return code.op("udiv" if x.op == "floordiv" else "urem", "i64", *texts)
-        return instruction(code, self.native, x.op, texts, x.args[0].dtype, x.dtype)
+        op = x.data if x.op == "call" else x.op
+        return instruction(code, self.native, op, texts, x.args[0].dtype, x.dtype)
 
     def _load(self, x: Value, lane: int, place: Place) -> Operand:
         (index,) = x.args

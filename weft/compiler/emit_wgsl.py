@@ -30,6 +30,7 @@ from weft.compiler.loops import (
     value,
     walk,
 )
+from weft.compiler.passes.spell import spell
 from weft.compiler.reports import STATUS
 from weft.compiler.wgsl_positions import check_positions
 from weft.compiler.wgsl_scalars import HELPERS, PAIR, Scalars, stored_type, type_of
@@ -44,8 +45,8 @@ def emit_wgsl(kernel: Kernel) -> str:
     """A shader with one entry point, `main`."""
     if kernel.parameters:
         raise UnsupportedError(f"kernel {kernel.name}: sizes are fixed in a shader")
-    shader = _Shader(kernel)
-    shader.statements(kernel.body, 1)
+    shader = _Shader(spell(kernel))
+    shader.statements(shader.kernel.body, 1)
     return shader.text()
 
 

@@ -352,8 +352,9 @@ class Squares:
     `sums` are kept registers of a thread, row by row, each of 1 or 2 adjacent columns: `rows` of
     them, 8 apart, and every fourth pair of columns. Thread `lane` of 32 begins at row lane // 4 and
     column 2 · (lane % 4). Products of narrow floats are added up in float32 as the instruction does
-    it; of float64, each in order by `fma`; integers wrap. If four warps multiply `together`, lanes
-    are 128, those of each warp 16 rows below those of the one before.
+    it; of float64, each in order by `fma`; integers wrap. Sums that are `fresh` begin with these
+    products. If four warps multiply `together`, lanes are 128, those of each warp 16 rows below
+    those of the one before.
     """
 
     sums: tuple[int, ...]
@@ -363,6 +364,7 @@ class Squares:
     depth: int
     lane: Value
     together: bool = False
+    fresh: bool = False
     body: ClassVar[tuple[Statement, ...]] = ()
 
 

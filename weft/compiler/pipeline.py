@@ -21,6 +21,7 @@ from weft.compiler.passes.search import search
 from weft.compiler.passes.short import short
 from weft.compiler.passes.simplify import renumber, shorten
 from weft.compiler.passes.sink import sink
+from weft.compiler.passes.spell import spell
 from weft.compiler.passes.split import split
 from weft.compiler.passes.tally import tally
 from weft.compiler.passes.tile import tile
@@ -34,6 +35,7 @@ Pass: TypeAlias = Callable[[Kernel], Kernel | tuple[Kernel, ...]]
 def passes(vector_bytes: int, threads_wanted: bool) -> list[tuple[str, Pass]]:
     """The passes that every kernel goes through, by name."""
     return [
+        ("spell", spell),
         ("unfold", unfold),
         ("simplify", shorten),
         ("short", short),

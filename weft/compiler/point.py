@@ -30,6 +30,7 @@ from weft.compiler.loops import (
     value,
     values_in,
 )
+from weft.compiler.passes.spell import spelled
 from weft.core.common import dtypes
 from weft.core.common.frozen import freeze
 from weft.core.common.types import DType, Shape, TensorType
@@ -405,7 +406,7 @@ _NONE = _Frozen({})
 @lru_cache(4096)
 def _weight(op: Operation, found: tuple[DType, ...], params: _Frozen) -> int:
     made = _body(op, found, params)
-    return sum([1 + (v.op == "fma") for v in values_in(made) if v.op not in _FREE])
+    return sum([1 + (v.op == "fma") for v in values_in(spelled(made)) if v.op not in _FREE])
 
 
 __all__ = ["DTYPES", "Point", "Pull", "body", "inside", "kind_of", "weight"]

@@ -104,7 +104,8 @@ class _Text:
                 for p in (statement.left, statement.right)
             )
             sums = f"{statement.rows} rows of t{statement.sums[0]}..t{statement.sums[-1]}"
-            return f"squares {sums} += {left} . {right}, {statement.depth}"
+            sign = "=" if statement.fresh else "+="
+            return f"squares {sums} {sign} {left} . {right}, {statement.depth}"
         if isinstance(statement, Fetch):
             inside = "" if statement.inside is None else f" if {self.text(statement.inside)}"
             place = f"t{statement.array}[{self.text(statement.position)}]"
@@ -221,8 +222,9 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
     if isinstance(statement, Squares):
         sides = (statement.left, statement.right)
         panels = [(p.array, p.across, p.along, p.swirled) for p in sides]
-        sizes = f"{statement.rows} {statement.depth} {statement.together}"
-        return f"squares {statement.sums} {sizes} {panels} {own}"
+        sizes = f"{statement.rows} {statement.depth}"
+        flags = f"{statement.together} {statement.fresh}"
+        return f"squares {statement.sums} {sizes} {flags} {panels} {own}"
     if isinstance(statement, Fetch):
         return f"fetch {statement.array} {statement.lanes} {statement.inside is None} {own}"
     if isinstance(statement, Settle):

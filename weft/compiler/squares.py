@@ -11,6 +11,7 @@ from weft.compiler.loops import (
     Assign,
     Fetch,
     Kernel,
+    Local,
     Loop,
     Panel,
     Settle,
@@ -25,7 +26,7 @@ from weft.compiler.loops import (
     variable,
 )
 from weft.compiler.passes.accumulate import multiplied
-from weft.compiler.polynomial import add, divide, multiply, remainder
+from weft.compiler.polynomial import add, divide, multiply, polynomial, remainder, to_value
 from weft.compiler.rebuild import Statements
 from weft.core.common.dtypes import bfloat16, float16, int8
 from weft.core.common.types import DType
@@ -74,7 +75,10 @@ def swirled(point: Value, depth: Value, deep: bool, apart: int) -> Value:
 
 
 def _in_row(row: Value, place: Value) -> Value:
-    chunk = value("bit_xor", (divide(place, CHUNK), remainder(row, CHUNK)), INDEX)
+    terms = polynomial(row)  # none of which is negative
+    parts = {term: count for term, count in terms.items() if count % CHUNK}
+    inside = remainder(to_value(parts), CHUNK)
+    chunk = value("bit_xor", (divide(place, CHUNK), inside), INDEX)
     return add(multiply(row, ROW), add(multiply(chunk, CHUNK), remainder(place, CHUNK)))
 
 
@@ -82,7 +86,8 @@ def spelled(statement: Statement, kernel: Kernel, number: int) -> Statements:
     """A statement for tensor cores as plain ones; `number` tells their variables from others."""
     if isinstance(statement, Squares):
         sums, factors = (kernel.locals[n] for n in (statement.sums[0], statement.left.array))
-        return (_products(statement, factors.dtype, sums.dtype, sums.lanes, number),)
+        products = _products(statement, factors.dtype, sums.dtype, sums.lanes, number)
+        return (*_cleared(statement, sums, number), products)
     if isinstance(statement, Fetch):
         return (_copy(statement, number),)
     return () if isinstance(statement, Settle) else (statement,)
@@ -96,6 +101,15 @@ def _copy(fetch: Fetch, number: int) -> Statement:
         x = value("select", (fetch.inside, x, const(0, x.dtype)), x.dtype)
     put = Assign(fetch.array, x, add(fetch.position, lane))
     return Loop(lane, integer(0), integer(fetch.lanes), (put,))
+
+
+def _cleared(squares: Squares, sums: Local, number: int) -> Statements:
+    """Sums that are fresh are 0."""
+    zeros = tuple(Assign(n, const(0, sums.dtype)) for n in squares.sums if squares.fresh)
+    if not zeros or sums.lanes == 1:
+        return zeros
+    lane, lanes = variable(f"square_lane{number}"), sums.lanes
+    return (Loop(lane, integer(0), integer(lanes), zeros, "vector", lanes),)
 
 
 def _products(squares: Squares, dtype: DType, sums: DType, lanes: int, number: int) -> Statement:

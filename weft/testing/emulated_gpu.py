@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.compiler.emit_cpu import emit
 from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, get
+from weft.compiler.passes.spell import spell
 from weft.compiler.rebuild import Statements, substitute, with_body
 from weft.compiler.squares import spelled
 from weft.compiler.verify import verify
@@ -183,7 +184,7 @@ def _serial(kernel: Kernel) -> Kernel:
         for local in kernel.locals
     )
     body = tuple(_plain(s, kernel, kept) for s in _spelled(kernel.body, kernel))
-    return replace(kernel, body=body, locals=plain)
+    return spell(replace(kernel, body=body, locals=plain))
 
 
 def _spelled(statements: Statements, kernel: Kernel) -> Statements:

@@ -2,6 +2,7 @@
 
 | file | what lives in it |
 |---|---|
+| `spell` | functions become plain instructions |
 | `unfold` | loops over quotients and remainders become nested ones |
 | `simplify` | folded indices, no loops of one step, no unused locals |
 | `short` | reductions of a few points are written out, so that rows are lanes |

@@ -226,6 +226,9 @@ class Slab:
         for turn in range(len(self.staged)):
             item = add(thread, turn * self.threads)
             first, other = multiply(remainder(item, runs), self.lanes), divide(item, runs)
+            if self.threads % runs == 0:  # turns are so many whole rows apart
+                first = multiply(remainder(thread, runs), self.lanes)
+                other = add(divide(thread, runs), turn * self.threads // runs)
             done = body(turn, *((other, first) if self.turned else (first, other)))
             inside = (turn + 1) * self.threads <= items
             made += done if inside else (When(less(item, items), done),)

@@ -64,13 +64,13 @@ from weft.compiler.squares import CHUNK, ROW, WARP, shape_of, swirled
 from weft.compiler.weave import Outer, Weave
 from weft.core.common.types import DType
 
-STAGES = 3  # columns in shared memory: those at hand, and the next ones
+STAGES = 2  # columns in shared memory: those at hand, and the next ones
 MOST = 4 * SIDE  # sums of a row that a block has, of scores and of results
 FEW = 4  # tiles that are all taken, whatever a mask hides
 WIDEST = 128  # points of a depth, and columns of results
 STEP = 16  # points of a depth that are multiplied at once
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
-_TOGETHER = 3  # blocks that a multiprocessor has registers for
+_TOGETHER = 4  # blocks that a multiprocessor has registers for
 
 
 def is_woven(weave: Weave, limits: Limits) -> bool:
@@ -129,7 +129,6 @@ class _Block(Rows):
         self.first = multiply(place, SIDE)
         self.columns = size_of(weave.column[1])
         self.tiles = -(-self.columns // SIDE)
-        self.stages = STAGES if len(weave.inners) + len(weave.outers) == 2 else STAGES - 1
         self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
         self.start, self.stop = self._shown()
         self.is_hiding = self.start is not ZERO or known(self.stop) != self.tiles
@@ -158,11 +157,11 @@ class _Block(Rows):
             rows = self._slab(inner.left, inner.depth, weave.row, self.first, SIDE)
             self.rows.append(rows.in_stages(depth))
             keys = self._slab(inner.right, inner.depth, weave.column, ZERO, SIDE)
-            self.keys.append(keys.in_stages(self.stages * depth))
+            self.keys.append(keys.in_stages(STAGES * depth))
         for outer in weave.outers:
             wide = -(-size_of(outer.column[1]) // SIDE) * SIDE
             values = self._slab(outer.right, weave.column, outer.column, ZERO, wide)
-            self.values.append(values.in_stages(self.stages))
+            self.values.append(values.in_stages(STAGES))
         self.pitch = SIDE if self.together else SIDE + CHUNK
         self.weights = {
             n: self._array("weights", self._dtype(n), SIDE * self.pitch)
@@ -311,7 +310,7 @@ class _Block(Rows):
 
         def begin(thread: Value) -> Statements:
             made: list[Statement] = []
-            for k in range(self.stages - 1):
+            for k in range(STAGES - 1):
                 made += (*self._fetched(thread, add(self.start, k), is_last), self._settled())
             for m in run.meetings:
                 made += self._all(m.held, identity_of(m.part.combine, m.dtype))
@@ -319,7 +318,7 @@ class _Block(Rows):
             return tuple(made)
 
         def step(thread: Value) -> Statements:
-            made = [*self._fetched(thread, add(tile, self.stages - 1), is_last)]
+            made = [*self._fetched(thread, add(tile, STAGES - 1), is_last)]
             for number in range(len(self.scores)):
                 made += self._products(thread, tile, number)
             made += self._points_of(thread, tile, run)
@@ -333,11 +332,11 @@ class _Block(Rows):
         return (self._threads(begin), loop, *(s for m in run.meetings for s in self._met(m)))
 
     def _settled(self) -> Settle:
-        return Settle(self.stages - 2, shown=self.together)
+        return Settle(STAGES - 2, shown=self.together)
 
     def _fetched(self, thread: Value, tile: Value, with_values: bool) -> Statements:
         """A few columns of all factors, or of those that scores are made of."""
-        side = remainder(tile, self.stages)
+        side = remainder(tile, STAGES)
         made: list[Statement] = []
         for rows, keys in zip(self.rows, self.keys, strict=True):
             here = replace(keys, start=multiply(tile, SIDE))
@@ -349,15 +348,15 @@ class _Block(Rows):
 
     def _products(self, thread: Value, tile: Value, number: int) -> Statements:
         """The sums of one inner product that a thread has."""
-        side, registers = remainder(tile, self.stages), self.scores[number]
+        side, registers = remainder(tile, STAGES), self.scores[number]
         rows, keys, deep = self.rows[number], self.keys[number], self.weave.inners[number].depth
         sums = tuple(r for row in registers for r in row)
-        made: list[Statement] = [*self._all(registers, const(0, self._dtype(sums[0])))]
+        made: list[Statement] = []
         for k in range(rows.stages):
             left = self._panel(rows, integer(k), self._first_row(thread))
             right = self._panel(keys, add(multiply(side, rows.stages), k), ZERO)
             depth = min(-(-(size_of(deep[1]) - k * SIDE) // STEP) * STEP, SIDE)
-            made.append(self._squares(thread, sums, left, right, depth))
+            made.append(replace(self._squares(thread, sums, left, right, depth), fresh=k == 0))
         return tuple(made)
 
     def _mix(self, tile: Value, thread: Value) -> Statements:
@@ -368,7 +367,7 @@ class _Block(Rows):
             self.weave.outers, self.values, self.mixed, strict=True
         ):
             left = Panel(self.weights[outer.weight], start, self.pitch, 1, swirled=away)
-            right = self._panel(values, remainder(tile, self.stages), ZERO)
+            right = self._panel(values, remainder(tile, STAGES), ZERO)
             sums = tuple(r for row in registers for r in row)
             made.append(self._squares(thread, sums, left, right, SIDE))
         return tuple(made)
