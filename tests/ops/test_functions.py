@@ -242,15 +242,17 @@ def test_the_table_of_coefficients_is_what_the_fit_gives():
     assert np.allclose(fitted, COEFFICIENTS["SIN", 32], rtol=1e-6)
 
 
-def test_short_exponentials_have_the_digits_of_narrow_floats():
-    x = np.linspace(-86, 88, 200_001).astype(np.float32)
-    found = call("short_exp", x)
-    assert np.max(np.abs(found / np.exp(x.astype(np.float64)) - 1)) < 2.0**-17
-    ends = np.array([0, -np.inf, -87, -1e30, np.inf, 89, np.nan], np.float32)
+def test_short_powers_of_two_have_the_digits_of_narrow_floats():
+    x = np.linspace(-125, 127.5, 200_001).astype(np.float32)
+    found = call("short_exp2", x)
+    assert np.max(np.abs(found / np.exp2(x.astype(np.float64)) - 1)) < 2.0**-17
+    whole = np.arange(-120, 120).astype(np.float32)
+    np.testing.assert_array_equal(call("short_exp2", whole), np.exp2(whole))
+    ends = np.array([0, -np.inf, -126, -1e30, np.inf, 129, np.nan], np.float32)
     expected = np.array([1, 0, 0, 0, np.inf, np.inf, np.nan], np.float32)
-    np.testing.assert_array_equal(call("short_exp", ends), expected)
-    wide = np.linspace(-700, 700, 1001)
-    np.testing.assert_array_equal(call("short_exp", wide), call("exp", wide))
+    np.testing.assert_array_equal(call("short_exp2", ends), expected)
+    wide = np.linspace(-1000, 1000, 1001)
+    np.testing.assert_array_equal(call("short_exp2", wide), call("exp2", wide))
 
 
 def test_an_unknown_function_is_named_in_the_error():

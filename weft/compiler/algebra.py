@@ -242,20 +242,20 @@ def cast_twice(calls: Calls, call: Call) -> Ref | None:
     """What a dtype holds of x, or of exp(x): a cast there and one back. Memory has the narrow."""
     given = call.inputs
     if call.op.name == "narrow_exp":
-        function = "short_exp" if call.params["dtype"].itemsize == 2 else "exp"
-        given = (calls.call(function, given, {}, call.like),)
-    narrow = calls.call("cast", given, call.params, call.like)
+        power = calls.call("short_power", given, {"scale": call.params["scale"]}, call.like)
+        given = (calls.call("short_exp2", (power,), {}, call.like),)
+    narrow = calls.call("cast", given, {"dtype": call.params["dtype"]}, call.like)
     return calls.call("cast", (narrow,), {"dtype": call.kind.dtype}, call.like)
 
 
 def mask_later(calls: Calls, call: Call) -> Ref | None:
-    """f(where(mask, x, n)) is where(mask, f(x), 0) for a mask of positions, if f(n) is 0.
+    """f(where(mask, x, n)) is where(mask, f(x), f(n)) for a mask of positions, if f(n) is known.
 
     That holds for exp(-inf), for 0 times a number and for a narrower 0. So what masks hide is known
     to be 0 where it is read: products leave it out.
     """
     ref, others = call.inputs[0], call.inputs[1:]
-    if others and calls.made_by(ref, "where") is None:
+    if call.op.name == "multiply" and calls.made_by(ref, "where") is None:
         ref, others = call.inputs[1], call.inputs[:1]
     mask = calls.made_by(ref, "where")
     factors = [calls.number(other) for other in others]
@@ -266,28 +266,30 @@ def mask_later(calls: Calls, call: Call) -> Ref | None:
     ):
         return None
     number = calls.number(mask.inputs[2])
-    if number is None or not _gives_zero(call, number, factors):
+    hidden = None if number is None else _hidden(call, number, factors)
+    if hidden is None:
         return None
-    zero = calls.constant(
-        np.array(0, call.kind.dtype), TensorType((), call.kind.dtype), call.like.device
-    )
-    if zero is None:
+    kind = TensorType((), call.kind.dtype)
+    held = calls.constant(np.array(hidden, kind.dtype), kind, call.like.device)
+    if held is None:
         return None
     inner = calls.call(call.op.name, (mask.inputs[1], *others), call.params, call.like)
-    return calls.call("where", (mask.inputs[0], inner, zero), {}, call.like)
+    return calls.call("where", (mask.inputs[0], inner, held), {}, call.like)
 
 
-def _gives_zero(call: Call, number: Array, factors: list[Array | None]) -> bool:
-    """Whether a call makes 0.0 of a number, times positive ones if there are others."""
+def _hidden(call: Call, number: Array, factors: list[Array | None]) -> float | None:
+    """What a call makes of a number, times positive ones if there are others: 0.0, or -inf."""
     if not dtypes.is_floating(call.kind.dtype):
-        return False
-    if call.op.name in ("exp", "short_exp"):
-        return bool(number == -np.inf)
+        return None
+    if call.op.name in ("exp", "short_exp2", "short_power"):
+        given = -np.inf if call.op.name == "short_power" else 0.0
+        return given if number == -np.inf else None
     if call.op.name == "cast":
         narrower = dtypes.is_narrow(call.kind.dtype) and not dtypes.is_narrow(number.dtype)
-        return narrower and dtypes.is_floating(number.dtype) and _is_zero(number, 1.0)
-    finite = all(x is not None and 0 < x < np.inf for x in factors)
-    return finite and _is_zero(number, 1.0)
+        known = narrower and dtypes.is_floating(number.dtype)
+    else:
+        known = all(x is not None and 0 < x < np.inf for x in factors)
+    return 0.0 if known and _is_zero(number, 1.0) else None
 
 
 def _is_of_positions(mask: Ref) -> bool:
@@ -405,7 +407,7 @@ ALGEBRA: dict[str, tuple[Rule, ...]] = {
     "where": (choose_known,),
     **dict.fromkeys(("real", "imag"), (part_of_complex,)),
     "cast": (cast_to_same, cast_of_cast, mask_later),
-    **dict.fromkeys(("exp", "short_exp"), (mask_later,)),
+    **dict.fromkeys(("exp", "short_exp2", "short_power"), (mask_later,)),
     **dict.fromkeys(("narrow_ahead", "narrow_exp"), (cast_twice,)),
     **dict.fromkeys(REDUCTIONS, (rows_first,)),
 }

@@ -23,7 +23,7 @@ from weft.errors import UnsupportedDTypeError, UnsupportedError
 from weft.ops.functions.expand import expand
 from weft.ops.functions.numpy_scalars import NumpyScalars
 
-KEPT = frozenset({"short_exp"})  # functions of float32 that some GPUs have an instruction for
+KEPT = frozenset({"short_exp2"})  # functions of float32 that some GPUs have an instruction for
 _FLOAT = np.dtype(np.float32)
 _FOLDED = (BINARY | COMPARISONS) - {"div", "shift_left", "shift_right"}
 

@@ -21,7 +21,7 @@ ALIGNED = 16  # bytes that every buffer's address divides by, at the least
 SWIRLED = 1024  # the same of memory that blocks are given at their start: eight rows of 128 bytes
 _INDEX = {"block": "ctaid", "thread": "tid"}
 _NATIVE: dict[str, frozenset[str]] = {  # what each kind of GPU has, and those before it have not
-    "sm_70": frozenset({"half", "round", "fma", "saturate", "short_exp"}),
+    "sm_70": frozenset({"half", "round", "fma", "saturate", "short_exp2"}),
     "sm_80": frozenset({"bfloat"}),
     "sm_90": frozenset({DEEP_DOUBLES}),
 }

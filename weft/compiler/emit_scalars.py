@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from weft.compiler.emit_convert import bitcast, cast, narrow, widen
 from weft.compiler.emit_fused import fused
 from weft.compiler.emit_remainder import floor_divide, remainder
@@ -25,7 +23,6 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"} | _BITS
 
-_LOG2_E = float(np.float32(1.4426950408889634))
 _FLOATS = 4  # in a register of NEON
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of each byte
 _RANGE = frozenset({16, 32, 64})  # bytes of a vector that AVX-512 finds the larger ones of
@@ -87,9 +84,8 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
         return _whole(c, native, op, name, args[0])
     if op == "fma":
         return _fma(c, native, args, name)
-    if op == "short_exp" and op in native:
-        power = c.op("fmul", name, args[0], c.number(_LOG2_E, name))
-        return c.each("llvm.nvvm.ex2.approx.ftz.f", name, power)
+    if op == "short_exp2" and op in native:
+        return c.each("llvm.nvvm.ex2.approx.ftz.f", name, *args)
     if op == "rem":
         return remainder(c, args[0], args[1], name)
     if op == "floordiv":

@@ -135,7 +135,7 @@ def attention_products(trace: Trace) -> frozenset[OutputRefs]:
 
     Where weights are dropped at random, other passes keep what was drawn.
     """
-    shapes = {node.types[0].shape for node in trace.nodes if node.op.name == "short_exp"}
+    shapes = {node.types[0].shape for node in trace.nodes if node.op.name == "short_exp2"}
     drawn = {node.types[0].shape for node in trace.nodes if node.op.name == "random_bits"}
     products = (
         n for n in trace.nodes if kind_of(n) == "dot" and n.types[0].shape in shapes - drawn

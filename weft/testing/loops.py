@@ -29,7 +29,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "last": lambda x, y: y,
 }
 _CALLS: dict[str, str] = {
-    "short_exp": "exp",
+    "short_exp2": "exp2",
     "asin": "arcsin",
     "acos": "arccos",
     "atan": "arctan",

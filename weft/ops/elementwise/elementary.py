@@ -22,7 +22,8 @@ from weft.ops.naming import named
 
 special = LazyModule("scipy.special")
 
-_LN2, _LN10 = math.log(2), math.log(10)
+_LN2, _LN10, _LOG2_E = math.log(2), math.log(10), math.log2(math.e)
+_MIDDLE = 192.0  # beside which float32 has 16 digits after the point
 
 
 class FloatFunction(UnaryOperation):
@@ -44,49 +45,81 @@ class Exp(FloatFunction):
         return y
 
 
-class ShortExp(ElementwiseOperation):
-    """e to the power x in the digits that floats of 16 bits show; tiny results are 0."""
+class ShortExp2(ElementwiseOperation):
+    """2 to the power x in the digits that floats of 16 bits show; tiny results are 0."""
 
     domain = "floating"
     examples = (Example({}),)
 
     def eval(self, x: Array) -> Array:
-        return np.exp(x)
+        return np.exp2(x)
 
     def body(self, s: Any, x: Any) -> Any:
-        return s.call("short_exp", x)
+        return s.call("short_exp2", x)
 
     def jvp(self, primals: Any, tangents: Any, out: Any) -> Any:
-        return tangents[0] * out
+        return tangents[0] * out * _LN2
 
     def vjp(self, primals: Any, out: Any, ct: Any) -> Tangents:
-        return (ct * out,)
+        return (ct * out * _LN2,)
 
 
-class NarrowExp(ElementwiseOperation):
-    """What a narrower dtype holds of e to the power x, as wide as x.
+class ShortPower(ElementwiseOperation):
+    """The power of 2 that is e to the power scale·x, less `top`, which holds whole numbers.
 
-    It is its own derivative, so that nothing wider has to be kept for that.
+    Of float32 it has few digits after the point, which do not depend on `top`.
     """
 
     domain = "floating"
-    examples = (Example({"dtype": np.dtype("float64")}),)
+    sample = "ff"
+    constants = (1,)
+    examples = (Example({"scale": 0.5}),)
 
-    def eval(self, x: Array, *, dtype: DType) -> Array:
-        return narrow_ahead_op.eval(np.exp(x), dtype=dtype)
+    def eval(self, x: Array, top: Array, *, scale: float) -> Array:
+        return x * x.dtype.type(scale * _LOG2_E) - top
 
-    def body(self, s: Any, x: Any, *, dtype: DType) -> Any:
-        function = "short_exp" if dtype.itemsize == 2 else "exp"
-        return narrow_ahead_op.body(s, s.call(function, x), dtype=dtype)
+    def body(self, s: Any, x: Any, top: Any, *, scale: float) -> Any:
+        factor = s.const(scale * _LOG2_E, x.dtype)
+        if x.dtype.itemsize != 4:
+            return s.sub(s.mul(x, factor), top)
+        middle = s.const(_MIDDLE, x.dtype)
+        return s.sub(s.fma(x, factor, middle), s.add(top, middle))
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        return tangents[0] * out
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, scale: float) -> Any:
+        return tangents[0] * (scale * _LOG2_E)
 
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        return (ct * out,)
+    def vjp(self, primals: Any, out: Any, ct: Any, *, scale: float) -> Tangents:
+        return ct * (scale * _LOG2_E), None
 
 
-short_exp_op, narrow_exp_op = ShortExp(), NarrowExp()
+class NarrowExp(ElementwiseOperation):
+    """What a narrower dtype holds of e to the power scale·x, divided by 2**top, as wide as x.
+
+    It is its own derivative, so that nothing wider has to be kept for that. `top` holds whole
+    numbers; whatever it is, results have the same digits.
+    """
+
+    domain = "floating"
+    sample = "ff"
+    constants = (1,)
+    examples = (Example({"scale": 0.5, "dtype": np.dtype("float64")}),)
+
+    def eval(self, x: Array, top: Array, *, scale: float, dtype: DType) -> Array:
+        power = np.exp2(short_power_op.eval(x, top, scale=scale))
+        return narrow_ahead_op.eval(power, dtype=dtype)
+
+    def body(self, s: Any, x: Any, top: Any, *, scale: float, dtype: DType) -> Any:
+        power = s.call("short_exp2", short_power_op.body(s, x, top, scale=scale))
+        return narrow_ahead_op.body(s, power, dtype=dtype)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, scale: float, dtype: DType) -> Any:
+        return tangents[0] * out * scale
+
+    def vjp(self, primals: Any, out: Any, ct: Any, *, scale: float, dtype: DType) -> Tangents:
+        return ct * out * scale, None
+
+
+short_exp2_op, short_power_op, narrow_exp_op = ShortExp2(), ShortPower(), NarrowExp()
 
 
 class Exp2(FloatFunction):

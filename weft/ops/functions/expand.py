@@ -29,7 +29,7 @@ from weft.ops.scalars import Scalars
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "exp": exponential.exp,
     "exp2": exponential.exp2,
-    "short_exp": exponential.short_exp,
+    "short_exp2": exponential.short_exp2,
     "expm1": exponential.expm1,
     "sigmoid": exponential.sigmoid,
     "log": logarithm.log,

@@ -26,7 +26,7 @@ _RANGE2 = {32: (-151.0, 129.0), 64: (-1077.0, 1025.0)}
 # nearly reach the smallest numbers take processors a hundred times as long as others.
 _FAR = {32: (-176.0, 90.0), 64: (-1418.0, 711.0)}
 _FAR2 = {32: (-254.0, 129.0), 64: (-2046.0, 1025.0)}
-_SHORT = (-87.0, 89.0)  # where n is lowest, its power is 0
+_SHORT = (-126.0, 129.0)  # where n is lowest, its power is 0
 _LN2_DIGITS = {32: (24,), 64: (53, 53)}
 _EXPM1_END = {32: 89.5, 64: 710.5}  # half of expm1 is infinite from here on
 
@@ -89,15 +89,14 @@ def exp(x: Number) -> Number:
     return exponential(x.clamp(*_FAR[x.format.width])).collapse()
 
 
-def short_exp(x: Number) -> Number:
-    """e to the power x in the digits that a float of 16 bits shows; what is below 2**-125 is 0."""
+def short_exp2(x: Number) -> Number:
+    """2 to the power x in the digits that a float of 16 bits shows; what is below 2**-125 is 0."""
     form = x.format
     if form.width > 32:
-        return exp(x)
-    (log2_e,) = parts("LOG2_E", form.digits)
+        return exp2(x)
     x = x.clamp(*_SHORT)
-    n = nearest(x, log2_e, form.bias - 1)  # of whose power half is a normal number, or 0
-    r = x.fma(log2_e, -n.value())
+    n = nearest(x, 1.0, form.bias - 1)  # of whose power half is a normal number, or 0
+    r = x - n.value()
     terms = (1.0, *coefficients("SHORT_EXP2", r))
     return polynomial(r, tuple(2 * c for c in terms)) * n.power_of_two()
 

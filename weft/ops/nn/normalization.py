@@ -5,7 +5,7 @@ Statistics of narrow floats are taken in float32 and the result is rounded once.
 
 from __future__ import annotations
 
-from math import inf, prod
+from math import e, inf, log2, prod
 from typing import Any
 
 import numpy as np
@@ -346,16 +346,19 @@ def _mixing(
     if dtype == q.dtype:  # queries are fewer than scores
         scores = product_of(name, q * factor, swap(k))
     else:  # what is narrow in memory is multiplied as such
-        scores = _product(name, dtype, q, swap(k)) * factor
+        scores = _product(name, dtype, q, swap(k))
     seen: Any = None
     if as_flag(name, "is_causal", is_causal):
         seen = _earlier(q.shape[-2], k.shape[-2], q.device)
-    if mask is not None:
-        scores, seen = _masked(name, scores, seen, mask)
+    given: Any = None if mask is None else to_tensor(mask, like=scores.device, op=name)
+    if dtype != q.dtype and not (_is_scale(factor) and (given is None or given.dtype == bool)):
+        scores, factor = scores * factor, 1.0
+    if given is not None:
+        scores, seen = _masked(name, scores, seen, given)
     if dtype == q.dtype:
         parts, total = _weights(scores, seen)
     else:
-        parts, total = _narrow_weights(scores, seen, dtype)
+        parts, total = _narrow_weights(scores, seen, dtype, factor)
     if type(dropout_rate) is not float or dropout_rate:
         if dropout_key is None:
             raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
@@ -397,9 +400,13 @@ def _shared_heads(op: str, q: Any, x: Any) -> Any:
     return reshape(spread, (*lead, heads * times, *tail))
 
 
-def _masked(op: str, scores: Any, seen: Any, mask: Any) -> tuple[Any, Any]:
+def _is_scale(factor: Any) -> bool:
+    """Whether the largest of some numbers times a factor is the largest one times it."""
+    return isinstance(factor, int | float) and 0 < factor < inf
+
+
+def _masked(op: str, scores: Any, seen: Any, given: Any) -> tuple[Any, Any]:
     """Scores and what may be seen of them, with a mask."""
-    given: Any = to_tensor(mask, like=scores.device, op=op)
     if broadcast_shape(op, scores.shape, given.shape) != scores.shape:
         raise ShapeError(f"{op}: mask of shape {given.shape} for scores {scores.shape}")
     if dtypes.is_bool(given.dtype):
@@ -431,19 +438,20 @@ def _weights(scores: Any, seen: Any) -> tuple[Any, Any]:
     return parts, where(total == 0, 1, total)
 
 
-def _narrow_weights(scores: Any, seen: Any, dtype: DType) -> tuple[Any, Any]:
+def _narrow_weights(scores: Any, seen: Any, dtype: DType, scale: float) -> tuple[Any, Any]:
     """The same, of weights as narrow as values are: so units for narrow matrices can mix them.
 
-    What is not seen is hidden before the exponential, whose result alone derivatives need.
+    They are divided by a power of two and not by the largest, so that results need not be known to
+    be scaled by others. What is not seen is hidden before the exponential, whose result alone
+    derivatives need.
     """
     if scores.shape[-1] == 0:
         return _weights(scores, seen)
-    given: Any = FUNCTIONS["stop_gradient"](scores)
-    given = given if seen is None else where(seen, given, -inf)
-    top: Any = reduce(reduce_max_op, given, -1, True)
-    scores = scores - where(top == -inf, 0, top)
     scores = scores if seen is None else where(seen, scores, -inf)
-    parts: Any = call(narrow_exp_op, (scores,), {"dtype": dtype})
+    top: Any = reduce(reduce_max_op, FUNCTIONS["stop_gradient"](scores), -1, True)
+    whole: Any = FUNCTIONS["ceil"](top * (scale * log2(e)))
+    whole = FUNCTIONS["broadcast_to"](where(abs(top) < inf, whole, 0), scores.shape)
+    parts: Any = call(narrow_exp_op, (scores, whole), {"scale": scale, "dtype": dtype})
     total: Any = reduce(reduce_sum_op, parts, -1, True)
     return parts, where(total == 0, 1, total)
 
