@@ -437,14 +437,14 @@ class _Weaver:
     def _mask(self, middle: Statements, outers: Sequence[Outer]) -> Value | None:
         """A mask of positions without which weights are 0 and reductions meet what they ignore."""
         runs = [s for s in middle if isinstance(s, Reduce)]
-        held = self._values(runs[-1].body)
+        held = values_after(runs[-1].body, self.locals)
         weights = [held[outer.weight] for outer in outers]
         first = weights[0]
         if first.op != "select" or not compared(first.args[0]):
             return None
         condition = first.args[0]
         for run in runs:
-            held = self._values(run.body)
+            held = values_after(run.body, self.locals)
             for part in run.parts:
                 hidden = _hidden(_resolved(part.values[0], held, self.locals), condition)
                 ignored = const(0, hidden.dtype) if part.combine == "add" else None
@@ -452,14 +452,6 @@ class _Weaver:
                     return None
         hidden_weights = [_hidden(weight, condition) for weight in weights]
         return condition if all(x == const(0, x.dtype) for x in hidden_weights) else None
-
-    def _values(self, statements: Statements) -> dict[int, Value]:
-        """What locals hold after statements that assign them."""
-        held: dict[int, Value] = {}
-        for s in statements:
-            if isinstance(s, Assign):
-                held[s.local] = _resolved(s.value, held, self.locals)
-        return held
 
     def _outer(self, work: Work, rows: Rows) -> Outer:
         """A product with weights."""
@@ -510,6 +502,17 @@ def _narrow(factor: Value) -> Value:
 def _as_written(x: Value) -> Value:
     """An element as memory has it."""
     return x.args[1] if x.op == "select" and x.data == WRITTEN else x
+
+
+def values_after(
+    statements: Statements, locals_: Sequence[Local], before: dict[int, Value] | None = None
+) -> dict[int, Value]:
+    """What locals hold after statements that assign them."""
+    held = dict(before or {})
+    for s in statements:
+        if isinstance(s, Assign):
+            held[s.local] = _resolved(s.value, held, locals_)
+    return held
 
 
 def _resolved(x: Value, held: dict[int, Value], locals_: Sequence[Local]) -> Value:

@@ -181,31 +181,53 @@ class Rows:
 
         return (Loop(level, ZERO, integer(self.levels), self._vector(clear)),)
 
+    def _scaled(self, m: Meeting, thread: Value, factors: Sequence[Value]) -> Statements:
+        """Running sums, and those in the tree, times a factor for each row."""
+        count = len(m.held[0])
+        by = [factors[a // count] for a in range(len(m.flat))]
+
+        def registers(_: Value) -> Statements:
+            return tuple(Assign(r, _times(get(r, m.dtype), f)) for r, f in zip(m.flat, by))
+
+        made = self._vector(registers)
+        if not m.is_tree(self.trees):
+            return made
+        tree, level = self.trees[m.dtype], self.scope.variable("level")
+
+        def levels(lane: Value) -> Statements:
+            places = [_in_tree(a, level, thread, lane) for a in range(len(m.flat))]
+            return tuple(
+                Assign(tree, _times(get(tree, m.dtype, place), f), place)
+                for place, f in zip(places, by)
+            )
+
+        return (*made, Loop(level, ZERO, integer(self.levels), self._vector(levels)))
+
     def _met(self, m: Meeting) -> Statements:
         """What all columns of a row give, in each thread that has some of them."""
-        combine, array = m.part.combine, self.met[m.dtype]
+        return self._threads(partial(self._give, m)), self._threads(partial(self._take, m))
 
-        def give(thread: Value) -> Statements:
-            made: list[Statement] = [*self._joined_leaves(m, thread)]
-            for number in range(ROWS):
-                made += self._vector(partial(self._given, m, thread, number))
-            return tuple(made)
+    def _give(self, m: Meeting, thread: Value) -> Statements:
+        """What a thread's columns give goes where all threads see it."""
+        made: list[Statement] = [*self._joined_leaves(m, thread)]
+        for number in range(ROWS):
+            made += self._vector(partial(self._given, m, thread, number))
+        return tuple(made)
 
-        def take(thread: Value) -> Statements:
-            made: list[Statement] = []
-            for number in range(ROWS):
-                start = multiply(self._place(thread, number)[0], ACROSS)
-                lanes = [get(array, m.dtype, add(start, k)) for k in range(ACROSS)]
-                while len(lanes) > 1:
-                    half = len(lanes) // 2
-                    lanes = [joined(combine, lanes[k], lanes[k + half]) for k in range(half)]
-                found = lanes[0]
-                if combine == "add" and self.is_hiding:  # what is hidden adds zeros
-                    found = joined(combine, found, const(0, m.dtype))
-                made.append(Assign(self.own[number][m.part.targets[0]], found))
-            return tuple(made)
-
-        return self._threads(give), self._threads(take)
+    def _take(self, m: Meeting, thread: Value) -> Statements:
+        """What those of all threads give together."""
+        combine, array, made = m.part.combine, self.met[m.dtype], list[Statement]()
+        for number in range(ROWS):
+            start = multiply(self._place(thread, number)[0], ACROSS)
+            lanes = [get(array, m.dtype, add(start, k)) for k in range(ACROSS)]
+            while len(lanes) > 1:
+                half = len(lanes) // 2
+                lanes = [joined(combine, lanes[k], lanes[k + half]) for k in range(half)]
+            found = lanes[0]
+            if combine == "add" and self.is_hiding:  # what is hidden adds zeros
+                found = joined(combine, found, const(0, m.dtype))
+            made.append(Assign(self.own[number][m.part.targets[0]], found))
+        return tuple(made)
 
     def _given(self, m: Meeting, thread: Value, number: int, lane: Value) -> Statements:
         """Running values of one row go where all threads see them."""
@@ -230,6 +252,10 @@ class Rows:
             elif count >> k & 1:
                 made += join
         return tuple(made)
+
+
+def _times(x: Value, factor: Value) -> Value:
+    return value("mul", (x, factor), x.dtype)
 
 
 def _in_tree(number: int, level: Value, thread: Value, lane: Value) -> Value:

@@ -62,6 +62,7 @@ from weft.compiler.rebuild import (
 )
 from weft.compiler.squares import CHUNK, ROW, WARP, shape_of, swirled
 from weft.compiler.weave import Outer, Weave
+from weft.compiler.weave_once import Once, at_once
 from weft.core.common.types import DType
 
 STAGES = 2  # columns in shared memory: those at hand, and the next ones
@@ -130,6 +131,7 @@ class _Block(Rows):
         self.columns = size_of(weave.column[1])
         self.tiles = -(-self.columns // SIDE)
         self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
+        self.once = at_once(weave)
         self.start, self.stop = self._shown()
         self.is_hiding = self.start is not ZERO or known(self.stop) != self.tiles
         self.rests = len(weave.kernel.buffers)  # of the first outer product; others follow
@@ -196,7 +198,11 @@ class _Block(Rows):
     def kernel(self) -> Kernel:
         """All of it."""
         body: list[Statement] = [self._threads(self._begin)]
-        for s in self.weave.middle:
+        middle = self.weave.middle
+        if self.once is not None:
+            body += self._run_once(self.once)
+            middle = (*self.once.after, *middle[middle.index(self.once.last) + 1 :])
+        for s in middle:
             if isinstance(s, Reduce):
                 body += self._run(s, is_last=s is self.runs[-1])
             else:
@@ -301,35 +307,103 @@ class _Block(Rows):
 
     # -- a run over all columns ------------------------------------------------------------
 
+    def _described(self, reduce: Reduce, is_last: bool) -> _Run:
+        wide = self._in_lanes(assigned_locals(reduce.body))
+        return _Run([self._meeting(part) for part in reduce.parts], reduce.body, wide, is_last)
+
     def _run(self, reduce: Reduce, is_last: bool) -> Statements:
         """All columns, a few at a time, and what they give together."""
-        wide = self._in_lanes(assigned_locals(reduce.body))
-        meetings = [self._meeting(part) for part in reduce.parts]
-        run = _Run(meetings, reduce.body, wide, is_last)
-        tile = self.scope.variable("tile")
-
-        def begin(thread: Value) -> Statements:
-            made: list[Statement] = []
-            for k in range(STAGES - 1):
-                made += (*self._fetched(thread, add(self.start, k), is_last), self._settled())
-            for m in run.meetings:
-                made += self._all(m.held, identity_of(m.part.combine, m.dtype))
-                made += self._cleared(m, thread)
-            return tuple(made)
+        run, tile = self._described(reduce, is_last), self.scope.variable("tile")
 
         def step(thread: Value) -> Statements:
-            made = [*self._fetched(thread, add(tile, STAGES - 1), is_last)]
-            for number in range(len(self.scores)):
-                made += self._products(thread, tile, number)
-            made += self._points_of(thread, tile, run)
-            made += self._leaves(thread, tile, run.meetings)
-            return (*made, self._settled())
+            made = (*self._scored(thread, tile, is_last), *self._points_of(thread, tile, run))
+            return (*made, *self._leaves(thread, tile, run.meetings), self._settled())
 
         inner = [self._threads(step)]
         if is_last:
             inner.append(self._threads(partial(self._mix, tile)))
         loop = Loop(tile, self.start, self.stop, tuple(inner))
+        begin = self._threads(partial(self._begun, run.meetings, is_last))
+        return (begin, loop, *(s for m in run.meetings for s in self._met(m)))
+
+    def _begun(self, meetings: list[Meeting], with_values: bool, thread: Value) -> Statements:
+        """The first columns are on their way, and nothing has met yet."""
+        made: list[Statement] = []
+        for k in range(STAGES - 1):
+            made += (*self._fetched(thread, add(self.start, k), with_values), self._settled())
+        for m in meetings:
+            made += self._all(m.held, identity_of(m.part.combine, m.dtype))
+            made += self._cleared(m, thread)
+        return tuple(made)
+
+    def _scored(self, thread: Value, tile: Value, with_values: bool) -> Statements:
+        """A thread's sums of all inner products, while the next columns are on their way."""
+        made = [*self._fetched(thread, add(tile, STAGES - 1), with_values)]
+        for number in range(len(self.scores)):
+            made += self._products(thread, tile, number)
+        return tuple(made)
+
+    # -- two runs as one -------------------------------------------------------------------
+
+    def _run_once(self, once: Once) -> Statements:
+        """All columns: the largest so far, by which those at hand are made weights at once."""
+        look, run = self._described(once.largest, False), self._described(once.last, True)
+        tile, (top,) = self.scope.variable("tile"), look.meetings
+
+        def begin(thread: Value) -> Statements:
+            first, (target,) = identity_of("max", top.dtype), top.part.targets
+            made: list[Statement] = [Assign(own[target], first) for own in self.own]
+            made += self._between(once, thread)
+            return (*self._begun([top, *run.meetings], True, thread), *made)
+
+        def find(thread: Value) -> Statements:
+            made = (*self._scored(thread, tile, True), *self._points_of(thread, tile, look))
+            return (*made, *self._give(top, thread))
+
+        def weigh(thread: Value) -> Statements:
+            made = [*self._grown(once, top, run.meetings, thread)]
+            made += self._points_of(thread, tile, run)
+            return (*made, *self._leaves(thread, tile, run.meetings), self._settled())
+
+        inner = self._threads(find), self._threads(weigh), self._threads(partial(self._mix, tile))
+        loop = Loop(tile, self.start, self.stop, inner)
         return (self._threads(begin), loop, *(s for m in run.meetings for s in self._met(m)))
+
+    def _between(self, once: Once, thread: Value) -> Statements:
+        return tuple(s for each in once.between for s in self._of_rows(each, thread))
+
+    def _grown(self, once: Once, top: Meeting, sums: list[Meeting], thread: Value) -> Statements:
+        """The power that belongs to the largest so far; where it has grown, sums are scaled."""
+        (target,), dtype = top.part.targets, self._dtype(once.power)
+        was, largest, by = (
+            [get(self.scope.local(name, dtype), dtype) for _ in range(ROWS)]
+            for name in ("was", "largest", "by")
+        )
+        made, factors, changed = list[Statement](), list[Statement](), list[Value]()
+        for own, *held in zip(self.own, was, largest, by, strict=True):
+            before, first, factor = held
+            now = get(own[once.power], dtype)
+            made.append(Assign(before.data, now))
+            made.append(Assign(first.data, get(own[target], dtype)))
+            power = value("call", (value("sub", (before, now), dtype),), dtype, "short_exp2")
+            nothing = value("equal", (first, identity_of("max", dtype)), BOOL)  # to be scaled
+            factor_now = value("select", (nothing, const(1, dtype), power), dtype)
+            factors.append(Assign(factor.data, factor_now))
+            changed.append(value("not_equal", (before, now), BOOL))
+        made += [*self._take(top, thread), *self._between(once, thread)]
+        scaled = [s for m in sums for s in self._scaled(m, thread, by)]
+        mixed = self._vector(lambda _: self._mixed_times(by))
+        done = (*factors, *mixed, *scaled)
+        return (*made, When(value("bit_or", tuple(changed), BOOL), done))
+
+    def _mixed_times(self, by: list[Value]) -> Statements:
+        """What is mixed so far, times a factor for each row."""
+        return tuple(
+            Assign(r, value("mul", (get(r, self._dtype(r)), factor), factor.dtype))
+            for registers in self.mixed
+            for row, factor in zip(registers, by, strict=True)
+            for r in row
+        )
 
     def _settled(self) -> Settle:
         return Settle(STAGES - 2, shown=self.together)

@@ -76,7 +76,8 @@ class ShortPower(ElementwiseOperation):
     examples = (Example({"scale": 0.5}),)
 
     def eval(self, x: Array, top: Array, *, scale: float) -> Array:
-        return np.subtract(x * x.dtype.type(scale * _LOG2_E), top)
+        power: Array = x * x.dtype.type(scale * _LOG2_E) - top
+        return power
 
     def body(self, s: Any, x: Any, top: Any, *, scale: float) -> Any:
         factor = s.const(scale * _LOG2_E, x.dtype)
