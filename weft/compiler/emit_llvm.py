@@ -114,6 +114,12 @@ def _written(
     return frozenset(found)
 
 
+def _goes_on(statement: Statement) -> bool:
+    """Whether threads go on to a statement without waiting for others."""
+    first = statement.body[0] if isinstance(statement, Loop) and statement.body else statement
+    return isinstance(first, Squares) and bool(first.left.held)
+
+
 class _Function:
     """Writes the statements of one kernel."""
 
@@ -161,7 +167,7 @@ class _Function:
         `again` where the first of them follow the last, so that threads wait at the end too.
         """
         stores: list[Store] = []
-        for statement in body:
+        for place, statement in enumerate(body):
             if isinstance(statement, Store) and not statement.combine:
                 stores.append(statement)
                 continue
@@ -170,7 +176,8 @@ class _Function:
                 stores = []
             self._statement(statement)
             shared_out = isinstance(statement, Loop) and statement.kind == "thread"
-            if shared_out and (again or statement is not body[-1]):
+            after = body[(place + 1) % len(body)]
+            if shared_out and (again or statement is not body[-1]) and not _goes_on(after):
                 self.dialect.barrier(self.writer)
         self._stores(stores)
 

@@ -14,6 +14,7 @@ from weft.compiler.emit_llvm import Frame, emit_kernel
 from weft.compiler.emit_squares import DEEP_DOUBLES, GROUPED
 from weft.compiler.emit_text import Writer
 from weft.compiler.loops import Kernel, Loop
+from weft.compiler.squares import in_registers
 from weft.errors import UnsupportedError
 from weft.runtime.cpu.jit import Target, emit_assembly
 
@@ -43,7 +44,7 @@ def emit(kernels: Sequence[Kernel], target: Target) -> str:
     """A module of these kernels, each a function of its name, in LLVM IR."""
     writer = Writer()
     for kernel in kernels:
-        emit_kernel(kernel, Ptx(target), writer)
+        emit_kernel(in_registers(kernel), Ptx(target), writer)
     return f'target triple = "{target.triple}"\n{writer.text()}'
 
 

@@ -92,7 +92,10 @@ class _Words:
         self.unit = _WORD // self.dtype.itemsize  # elements of one that is loaded
         lane = squares.lane
         inside, matrix = remainder(lane, 8), divide(lane, 8)
-        self.left = self._pointer(squares.left, inside, remainder(matrix, 2), divide(matrix, 2))
+        self.left = ""
+        if not squares.left.held:
+            down, deep = remainder(matrix, 2), divide(matrix, 2)
+            self.left = self._pointer(squares.left, inside, down, deep)
         self.right = self._pointer(squares.right, inside, divide(matrix, 2), remainder(matrix, 2))
 
     def _pointer(self, panel: Panel, inside: Value, down: Value, deep: Value) -> str:
@@ -110,7 +113,11 @@ class _Words:
         """All of them, an instruction's depth after the other."""
         high, wide = self.squares.rows // 2, sums.wide // 2
         for k in range(0, self.squares.depth, self.shape.depth):
-            rows = [self._loaded(self.squares.left, self.left, 16 * i, k) for i in range(high)]
+            rows = [
+                held_part(self.values, self.squares, i, k)
+                or self._loaded(self.squares.left, self.left, 16 * i, k)
+                for i in range(high)
+            ]
             pairs = [
                 self._loaded(self.squares.right, self.right, 8 * j, k) for j in range(0, wide, 2)
             ]
@@ -160,21 +167,28 @@ class _Groups:
         writer, squares = self.values.writer, self.squares
         order = [p for j in range(sums.wide // 2) for p in sums.places(0, j)]
         count, steps = len(order), range(0, squares.depth, self.shape.depth)
-        panels = (squares.left, squares.right)
-        told = [x for panel in panels for x in self._told(panel, steps)]
+        panels = (squares.right,) if squares.left.held else (squares.left, squares.right)
+        told = [[f"i64 {x}" for x in self._told(panel, steps)] for panel in panels]
+        own = [held_part(self.values, squares, 0, k) for k in steps]
+        if squares.left.held:
+            told.insert(0, [f"i32 {x}" for part in own for x in part])
         name = f"wgmma.mma_async.sync.aligned.m64n{4 * sums.wide}k16.f32.{self.word}.{self.word}"
         held = ", ".join(f"${k}" for k in range(count))
         turned = ", ".join(str(int(panel.along != 1)) for panel in panels)
         lines = [".reg .pred p, q;", "setp.ne.b32 p, 1, 0;", "setp.ne.b32 q, 0, 0;"]
         lines.append("wgmma.fence.sync.aligned;")
         before = [] if squares.fresh else [sums.found[p] for p in order]
+        first = count + len(before)
         for k in range(len(steps)):
-            left, right = (count + len(before) + k + half * len(steps) for half in (0, 1))
-            adds = "p" if k or before else "q"
-            lines.append(f"{name} {{{held}}}, ${left}, ${right}, {adds}, 1, 1, {turned};")
+            left = f"${first + k}"
+            if squares.left.held:
+                left = f"{{{', '.join(f'${first + 4 * k + n}' for n in range(4))}}}"
+            right, adds = f"${first + len(told[0]) + k}", "p" if k or before else "q"
+            lines.append(f"{name} {{{held}}}, {left}, {right}, {adds}, 1, 1, {turned};")
         lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
-        constraints = ["=f"] * count + [str(k) for k in range(len(before))] + ["l"] * len(told)
-        given = [f"float {x}" for x in before] + [f"i64 {x}" for x in told]
+        constraints = ["=f"] * count + [str(k) for k in range(len(before))]
+        constraints += ["r" if x.startswith("i32") else "l" for part in told for x in part]
+        given = [*(f"float {x}" for x in before), *(x for part in told for x in part)]
         made = f"{{ {', '.join(['float'] * count)} }}"
         text = f'"{{ {" ".join(lines)} }}", "{",".join([*constraints, "~{memory}"])}"'
         found = writer.let(f"call {made} asm sideeffect {text}({', '.join(given)}) convergent")
@@ -257,6 +271,22 @@ class _Doubles:
         moved = point * panel.across + depth * panel.along
         at = writer.let(f"getelementptr double, ptr addrspace(3) {pointer}, i64 {moved}")
         return writer.let(f"load double, ptr addrspace(3) {at}, align 8")
+
+
+def held_part(values: Values, squares: Squares, i: int, depth: int) -> list[str]:
+    """What a thread holds of 16 rows of a left panel, at 16 points of the depth; none if nothing.
+
+    Those of both rows that it has at 8 points of the depth, then at the 8 after them.
+    """
+    held, across = squares.left.held, squares.depth // 8
+    made: list[str] = []
+    for k in (depth // 8, depth // 8 + 1) if held else ():
+        for row in (2 * i, 2 * i + 1):
+            local = held[row * across + k]
+            kind, place = values.registers[local], values.locals[local]
+            pair = values.writer.let(f"load {kind}, ptr {place}")
+            made.append(values.writer.let(f"bitcast {kind} {pair} to i32"))
+    return made
 
 
 def fetch(values: Values, fetch: Fetch) -> None:

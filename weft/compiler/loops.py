@@ -335,7 +335,9 @@ class Panel:
     Element k of point p is at `start` + p · `across` + k · `along`; one of both steps is 1. A panel
     that is `swirled` lies in rows of 128 bytes, of a point or of one of the depth, in which chunk c
     of 16 bytes of row r is at c ^ (r % 8); `swirled` are the elements from points that a row of the
-    depth holds to the points after them.
+    depth holds to the points after them. If a thread has its part of a left panel in registers too,
+    they are `held`, in the order and the places of sums; warps may take them from there, and do not
+    wait for others where the threads begin with that.
     """
 
     array: int
@@ -343,6 +345,7 @@ class Panel:
     across: int
     along: int
     swirled: int = 0
+    held: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

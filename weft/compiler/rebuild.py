@@ -276,7 +276,11 @@ def renamed(statements: Statements, numbers: Mapping[int, int]) -> Statements:
         elif isinstance(statement, Squares):
             own = tuple(numbers.get(n, n) for n in statement.sums)
             one, other = (
-                replace(x, array=numbers.get(x.array, x.array))
+                replace(
+                    x,
+                    array=numbers.get(x.array, x.array),
+                    held=tuple(numbers.get(n, n) for n in x.held),
+                )
                 for x in (statement.left, statement.right)
             )
             statement = replace(statement, sums=own, left=one, right=other)
@@ -347,7 +351,7 @@ def read_locals(statements: Iterable[Statement]) -> set[int]:
         if isinstance(s, Tiles):
             found |= {s.sums, s.left} if s.shared else {s.sums, s.left, s.right}
         elif isinstance(s, Squares):
-            found |= {*s.sums, s.left.array, s.right.array}
+            found |= {*s.sums, s.left.array, s.right.array, *s.left.held}
     return found
 
 

@@ -221,7 +221,7 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
         return f"tiles {names} {s.rows} {s.columns} {flags} {own}"
     if isinstance(statement, Squares):
         sides = (statement.left, statement.right)
-        panels = [(p.array, p.across, p.along, p.swirled) for p in sides]
+        panels = [(p.array, p.across, p.along, p.swirled, p.held) for p in sides]
         sizes = f"{statement.rows} {statement.depth}"
         flags = f"{statement.together} {statement.fresh}"
         return f"squares {statement.sums} {sizes} {flags} {panels} {own}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from weft.compiler.loops import (
     Statement,
     Value,
     const,
+    every,
     get,
     integer,
     load,
@@ -27,7 +28,7 @@ from weft.compiler.loops import (
 )
 from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.polynomial import add, divide, multiply, polynomial, remainder, to_value
-from weft.compiler.rebuild import Statements
+from weft.compiler.rebuild import Statements, leaves_in, with_body
 from weft.core.common.dtypes import bfloat16, float16, int8
 from weft.core.common.types import DType
 
@@ -91,6 +92,28 @@ def spelled(statement: Statement, kernel: Kernel, number: int) -> Statements:
     if isinstance(statement, Fetch):
         return (_copy(statement, number),)
     return () if isinstance(statement, Settle) else (statement,)
+
+
+def in_registers(kernel: Kernel) -> Kernel:
+    """The kernel without shared arrays that threads hold all they read of in registers."""
+    panels = [s for s in every(kernel.body) if isinstance(s, Squares)]
+    held = {s.left.array for s in panels if s.left.held}
+    held -= {s.left.array for s in panels if not s.left.held} | {s.right.array for s in panels}
+    held -= {x.data for x in leaves_in(kernel.body) if x.op == "get"}
+    if not held:
+        return kernel
+
+    def kept(statements: Statements) -> Statements:
+        made: list[Statement] = []
+        for s in statements:
+            if not (isinstance(s, Assign) and s.local in held):
+                made.append(with_body(s, kept(s.body)) if s.body else s)
+        return tuple(made)
+
+    plain = (
+        replace(x, shared=False, length=0) if n in held else x for n, x in enumerate(kernel.locals)
+    )
+    return replace(kernel, body=kept(kernel.body), locals=tuple(plain))
 
 
 def _copy(fetch: Fetch, number: int) -> Statement:

@@ -169,6 +169,7 @@ class _Block(Rows):
             n: self._array("weights", self._dtype(n), SIDE * self.pitch)
             for n in dict.fromkeys(outer.weight for outer in weave.outers)
         }
+        self.held = {n: self._registers("weights", n, SIDE) for n in self.weights}
         self.share([part for run in self.runs for part in run.parts])
 
     def _slab(self, factor: Value, depth: Axis, axis: Axis, start: Value, points: int) -> Slab:
@@ -189,8 +190,13 @@ class _Block(Rows):
 
     @property
     def nbytes(self) -> int:
-        """Of shared memory."""
-        shared = (x.length * x.dtype.itemsize for x in self.scope.locals if x.shared)
+        """Of shared memory; weights are in registers."""
+        arrays = (
+            x
+            for n, x in enumerate(self.scope.locals)
+            if x.shared and n not in self.weights.values()
+        )
+        shared = (x.length * x.dtype.itemsize for x in arrays)
         return sum(-(-nbytes // VECTOR) * VECTOR for nbytes in shared)
 
     # -- the kernel ------------------------------------------------------------------------
@@ -316,8 +322,9 @@ class _Block(Rows):
         run, tile = self._described(reduce, is_last), self.scope.variable("tile")
 
         def step(thread: Value) -> Statements:
-            made = (*self._scored(thread, tile, is_last), *self._points_of(thread, tile, run))
-            return (*made, *self._leaves(thread, tile, run.meetings), self._settled())
+            made = [*self._scored(thread, tile, is_last), *self._points_of(thread, tile, run)]
+            made += self._leaves(thread, tile, run.meetings)
+            return tuple(made) if is_last else (*made, self._settled())
 
         inner = [self._threads(step)]
         if is_last:
@@ -363,7 +370,7 @@ class _Block(Rows):
         def weigh(thread: Value) -> Statements:
             made = [*self._grown(once, top, run.meetings, thread)]
             made += self._points_of(thread, tile, run)
-            return (*made, *self._leaves(thread, tile, run.meetings), self._settled())
+            return (*made, *self._leaves(thread, tile, run.meetings))
 
         inner = self._threads(find), self._threads(weigh), self._threads(partial(self._mix, tile))
         loop = Loop(tile, self.start, self.stop, inner)
@@ -434,17 +441,18 @@ class _Block(Rows):
         return tuple(made)
 
     def _mix(self, tile: Value, thread: Value) -> Statements:
-        """What the weights of a few columns add to the results."""
+        """What the weights of a few columns add to the results; the next columns are there."""
         start = multiply(self._first_row(thread), self.pitch)
         away, made = self.together * ROW * SIDE, list[Statement]()
         for outer, values, registers in zip(
             self.weave.outers, self.values, self.mixed, strict=True
         ):
-            left = Panel(self.weights[outer.weight], start, self.pitch, 1, swirled=away)
+            held = tuple(r for row in self.held[outer.weight] for r in row)
+            left = Panel(self.weights[outer.weight], start, self.pitch, 1, away, held)
             right = self._panel(values, remainder(tile, STAGES), ZERO)
             sums = tuple(r for row in registers for r in row)
             made.append(self._squares(thread, sums, left, right, SIDE))
-        return tuple(made)
+        return (*made, self._settled())
 
     def _first_row(self, thread: Value) -> Value:
         """The first row of what multiplies: of a warp, or of all four together."""
@@ -507,6 +515,7 @@ class _Block(Rows):
             for weight, array in self.weights.items():
                 x = get(weight, self._dtype(weight))
                 x = _held(inside, x, const(0, x.dtype))
+                found.append(Assign(self.held[weight][number][k], x))
                 found.append(Assign(array, x, self._weight_place(thread, number, k, lane)))
         return rename_locals(substitute(tuple(found), where), {**self.own[number], **run.wide})
 
