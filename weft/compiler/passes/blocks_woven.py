@@ -71,7 +71,8 @@ FEW = 4  # tiles that are all taken, whatever a mask hides
 WIDEST = 128  # points of a depth, and columns of results
 STEP = 16  # points of a depth that are multiplied at once
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
-_TOGETHER = 4  # blocks that a multiprocessor has registers for
+REGISTERS = 1 << 16  # of a multiprocessor
+SPARE = 48  # of a thread's, for what is neither a sum nor a weight
 
 
 def is_woven(weave: Weave, limits: Limits) -> bool:
@@ -199,6 +200,14 @@ class _Block(Rows):
         shared = (x.length * x.dtype.itemsize for x in arrays)
         return sum(-(-nbytes // VECTOR) * VECTOR for nbytes in shared)
 
+    @property
+    def _fitting(self) -> int:
+        """Blocks that a multiprocessor has registers for."""
+        held = (*self.scores, *self.mixed)
+        own = sum(PAIR * len(row) for registers in held for row in registers)
+        own += sum(len(row) for registers in self.held.values() for row in registers)
+        return REGISTERS // ((own + SPARE) * THREADS)
+
     # -- the kernel ------------------------------------------------------------------------
 
     def kernel(self) -> Kernel:
@@ -219,7 +228,7 @@ class _Block(Rows):
             rests = (Buffer("rests", dtype) for dtype, _ in self._scratch())
             old = self.scope.kernel
             self.scope.kernel = replace(old, buffers=(*old.buffers, *rests))
-        together = max(1, min(_TOGETHER, self.room // self.nbytes))
+        together = max(1, min(self._fitting, self.room // self.nbytes))
         notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
         scratch = () if not self.is_hiding else self._scratch()
         return self.scope.kernel_with((loop,), **notes, scratch=scratch, dynamic=self.nbytes)
