@@ -126,6 +126,34 @@ def test_sums_of_long_rows_are_joined_by_the_same_tree(columns, ways, monkeypatc
         check(function, operands((columns, 16), wf.bfloat16), monkeypatch)
 
 
+@pytest.mark.parametrize("growth", [0.05, 2.0, 40.0])
+def test_sums_are_scaled_while_the_largest_grows(growth, ways, monkeypatch):
+    """Scores of a row rise or fall from tile to tile, by a little or by hundreds of powers."""
+    monkeypatch.setattr(SPLIT, 1)
+    q, k, v = (
+        x.to_device("cpu").numpy().astype(np.float32) for x in operands((1100, 16), "float32")
+    )
+    q[0], q[1, 3], q[2, 5] = 0, np.nan, np.inf
+    q[3:, 0] = np.sign(q[3:, 0]) * growth
+    k[:, 0] = np.linspace(-60, 60, len(k))
+    given = [wf.tensor(x).astype(wf.bfloat16).to_device("cuda") for x in (q, k, v)]
+    for function in (attention, causal, window):
+        check(function, given, monkeypatch)
+
+
+def test_rows_are_gone_through_once_where_only_a_power_of_two_waits_for_the_largest(monkeypatch):
+    def by_the_largest(q, k, v):
+        scores = (q @ k.T).astype("float32")
+        parts = wf.exp(scores - scores.max(axis=-1, keepdims=True)).astype(q.dtype)
+        return parts @ v
+
+    given = operands((256, 32), wf.bfloat16)
+    for function, runs in ((attention, 1), (by_the_largest, 2)):
+        made = check(function, given, monkeypatch)
+        (blocks,) = made.program.steps[-1].kernel.body
+        assert sum(isinstance(s, Loop) and s.kind == "serial" for s in blocks.body) == runs
+
+
 @pytest.mark.parametrize("function", [causal, window])
 def test_what_is_hidden_may_be_anything(function, monkeypatch):
     q, k, v = operands((2, 320, 32), wf.bfloat16)

@@ -87,6 +87,7 @@
 | `gpu_program`, `gpu_steps` | `plan`: a trace as launches on a GPU |
 | `gpu_panels` | chains of its kernels, panel by panel |
 | `weave`, `nests` | kernels that can be one by tensor cores; loops around everything |
+| `weave_once` | whether their rows can be gone through once |
 | `emit_ptx`, `gpu_code` | kernels in PTX; functions that a GPU has loaded, in its language |
 | `gpu_memory` | `places`: where the memory of a program for a GPU lies |
 | `gpu_executable`, `gpu_calls` | a trace ready to run on a GPU; calls without kernels |
