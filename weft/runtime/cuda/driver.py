@@ -160,8 +160,8 @@ class GpuChain:
     def __call__(self) -> int:
         return self._start()
 
-    def __del__(self) -> None:
-        if self._handle is not None and not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._handle is not None and not is_ending():
             self._destroy(self._handle)
 
 
@@ -271,8 +271,6 @@ class Gpu(Driver):
         return address.value
 
     def _free(self, address: int, nbytes: int) -> None:
-        if sys.is_finalizing():
-            return  # the driver may be gone
         with self._lock:
             self.discounted(nbytes)
             if self._idle_bytes + nbytes <= _IDLE:
@@ -292,8 +290,7 @@ class Gpu(Driver):
 
         def let_go(*_: int) -> None:
             nonlocal owner
-            if not sys.is_finalizing():
-                self._aside("cuStreamSynchronize", None)  # the owner may work on another stream
+            self._aside("cuStreamSynchronize", None)  # the owner may work on another stream
             owner = None
 
         return GpuMemory(address, nbytes, let_go)

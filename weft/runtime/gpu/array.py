@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -203,8 +204,8 @@ class _Waits:
     def __init__(self, gpu: Driver, memory: GpuMemory) -> None:
         self._gpu, self._memory = gpu, memory
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending():
             self._gpu.synchronize()
 
 

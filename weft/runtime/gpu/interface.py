@@ -7,6 +7,7 @@ asked for, so memory that is given back may be used again at once.
 from __future__ import annotations
 
 import abc
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +52,9 @@ class GpuMemory:
         self.read_only = False  # whose it is does not want it to be written to
         self.common = False  # others of weft count on its values: it is not handed out
 
-    def __del__(self) -> None:
-        self._give_back(self.address, self.nbytes)
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending():  # where drivers, and names of modules, may be gone
+            self._give_back(self.address, self.nbytes)
 
 
 class Driver(abc.ABC):

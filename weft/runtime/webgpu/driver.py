@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -158,8 +157,6 @@ class WebGpu(Driver):
             ) from error
 
     def _free(self, address: int, nbytes: int) -> None:
-        if sys.is_finalizing():
-            return
         with self._lock:
             self.discounted(nbytes)
             self._buffers.give(address, nbytes)
