@@ -228,8 +228,7 @@ def test_float64_keeps_every_bit(kind, limits, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [left, turned, right, sums])
-@pytest.mark.parametrize("size", [24, 27])
+@pytest.mark.parametrize(("kind", "size"), [(left, 24), (turned, 24), (right, 24), (sums, 27)])
 def test_threads_may_run_in_any_order(kind, size):
     arrays = [with_special(x) for x in operands((size, size), (size, size))]
     graph = trace(kind(window), *map(wf.asarray, arrays))
