@@ -72,6 +72,7 @@ WIDEST = 128  # points of a depth, and columns of results
 STEP = 16  # points of a depth that are multiplied at once
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
 REGISTERS = 1 << 16  # of a multiprocessor
+OWN = 1024  # bytes of shared memory that a GPU takes for each block
 SPARE = 48  # of a thread's, for what is neither a sum nor a weight
 
 
@@ -133,6 +134,7 @@ class _Block(Rows):
         self.tiles = -(-self.columns // SIDE)
         self.runs = [s for s in weave.middle if isinstance(s, Reduce)]
         self.once = at_once(weave)
+        self.sides = 1 if self.once else STAGES  # of what scores are made of, in shared memory
         self.start, self.stop = self._shown()
         self.is_hiding = self.start is not ZERO or known(self.stop) != self.tiles
         self.rests = len(weave.kernel.buffers)  # of the first outer product; others follow
@@ -160,7 +162,7 @@ class _Block(Rows):
             rows = self._slab(inner.left, inner.depth, weave.row, self.first, SIDE)
             self.rows.append(rows.in_stages(depth))
             keys = self._slab(inner.right, inner.depth, weave.column, ZERO, SIDE)
-            self.keys.append(keys.in_stages(STAGES * depth))
+            self.keys.append(keys.in_stages(self.sides * depth))
         for outer in weave.outers:
             wide = -(-size_of(outer.column[1]) // SIDE) * SIDE
             values = self._slab(outer.right, weave.column, outer.column, ZERO, wide)
@@ -228,7 +230,7 @@ class _Block(Rows):
             rests = (Buffer("rests", dtype) for dtype, _ in self._scratch())
             old = self.scope.kernel
             self.scope.kernel = replace(old, buffers=(*old.buffers, *rests))
-        together = max(1, min(self._fitting, self.room // self.nbytes))
+        together = max(1, min(self._fitting, (self.room + OWN) // (self.nbytes + OWN)))
         notes = {"blocks": self.blocks, "threads": THREADS, "together": together}
         scratch = () if not self.is_hiding else self._scratch()
         return self.scope.kernel_with((loop,), **notes, scratch=scratch, dynamic=self.nbytes)
@@ -331,7 +333,8 @@ class _Block(Rows):
         run, tile = self._described(reduce, is_last), self.scope.variable("tile")
 
         def step(thread: Value) -> Statements:
-            made = [*self._scored(thread, tile, is_last), *self._points_of(thread, tile, run)]
+            made = [*self._fetched(thread, add(tile, STAGES - 1), is_last)]
+            made += (*self._scored(thread, tile), *self._points_of(thread, tile, run))
             made += self._leaves(thread, tile, run.meetings)
             return tuple(made) if is_last else (*made, self._settled())
 
@@ -352,12 +355,10 @@ class _Block(Rows):
             made += self._cleared(m, thread)
         return tuple(made)
 
-    def _scored(self, thread: Value, tile: Value, with_values: bool) -> Statements:
-        """A thread's sums of all inner products, while the next columns are on their way."""
-        made = [*self._fetched(thread, add(tile, STAGES - 1), with_values)]
-        for number in range(len(self.scores)):
-            made += self._products(thread, tile, number)
-        return tuple(made)
+    def _scored(self, thread: Value, tile: Value) -> Statements:
+        """A thread's sums of all inner products."""
+        numbers = range(len(self.scores))
+        return tuple(s for number in numbers for s in self._products(thread, tile, number))
 
     # -- two runs as one -------------------------------------------------------------------
 
@@ -373,11 +374,12 @@ class _Block(Rows):
             return (*self._begun([top, *run.meetings], True, thread), *made)
 
         def find(thread: Value) -> Statements:
-            made = (*self._scored(thread, tile, True), *self._points_of(thread, tile, look))
+            made = (*self._scored(thread, tile), *self._points_of(thread, tile, look))
             return (*made, *self._give(top, thread))
 
         def weigh(thread: Value) -> Statements:
-            made = [*self._grown(once, top, run.meetings, thread)]
+            made = [*self._fetched(thread, add(tile, 1), True)]
+            made += self._grown(once, top, run.meetings, thread)
             made += self._points_of(thread, tile, run)
             return (*made, *self._leaves(thread, tile, run.meetings))
 
@@ -426,7 +428,7 @@ class _Block(Rows):
 
     def _fetched(self, thread: Value, tile: Value, with_values: bool) -> Statements:
         """A few columns of all factors, or of those that scores are made of."""
-        side = remainder(tile, STAGES)
+        side = remainder(tile, self.sides)
         made: list[Statement] = []
         for rows, keys in zip(self.rows, self.keys, strict=True):
             here = replace(keys, start=multiply(tile, SIDE))
@@ -438,7 +440,7 @@ class _Block(Rows):
 
     def _products(self, thread: Value, tile: Value, number: int) -> Statements:
         """The sums of one inner product that a thread has."""
-        side, registers = remainder(tile, STAGES), self.scores[number]
+        side, registers = remainder(tile, self.sides), self.scores[number]
         rows, keys, deep = self.rows[number], self.keys[number], self.weave.inners[number].depth
         sums = tuple(r for row in registers for r in row)
         made: list[Statement] = []
