@@ -75,6 +75,7 @@ class Rows:
     stop: Value
     is_hiding: bool  # whether there are such
     own: list[dict[int, int]]  # what is assigned for a row, in registers for each of a thread's
+    mixed: list[list[list[int]]]  # what weights have mixed so far: for each product and row
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -181,6 +182,38 @@ class Rows:
 
         return (Loop(level, ZERO, integer(self.levels), self._vector(clear)),)
 
+    # -- sums that are divided by a power of two -----------------------------------------------
+
+    def _grown(
+        self, power: int, top: Meeting, between: Statements, sums: list[Meeting], thread: Value
+    ) -> Statements:
+        """The power that `between` makes of the largest so far; sums are scaled where it grows."""
+        (target,), dtype = top.part.targets, self._dtype(power)
+        was, largest, by = (
+            [get(self.scope.local(name, dtype), dtype) for _ in range(ROWS)]
+            for name in ("was", "largest", "by")
+        )
+        made, factors, changed = list[Statement](), list[Statement](), list[Value]()
+        for own, before, first, factor in zip(self.own, was, largest, by, strict=True):
+            now = get(own[power], dtype)
+            made.append(Assign(before.data, now))
+            made.append(Assign(first.data, get(own[target], dtype)))
+            lower = value("call", (value("sub", (before, now), dtype),), dtype, "short_exp2")
+            nothing = value("equal", (first, identity_of("max", dtype)), BOOL)  # to be scaled
+            grown = value("select", (nothing, const(1, dtype), lower), dtype)
+            factors.append(Assign(factor.data, grown))
+            changed.append(value("not_equal", (before, now), BOOL))
+        made += [*self._take(top, thread), *between]
+        mixed = [
+            Assign(r, _times(get(r, dtype), factor))
+            for registers in self.mixed
+            for row, factor in zip(registers, by, strict=True)
+            for r in row
+        ]
+        done = (*factors, *self._vector(lambda _: tuple(mixed)))
+        done = (*done, *(s for m in sums for s in self._scaled(m, thread, by)))
+        return (*made, When(value("bit_or", tuple(changed), BOOL), done))
+
     def _scaled(self, m: Meeting, thread: Value, factors: Sequence[Value]) -> Statements:
         """Running sums, and those in the tree, times a factor for each row."""
         count = len(m.held[0])
@@ -202,6 +235,8 @@ class Rows:
             )
 
         return (*made, Loop(level, ZERO, integer(self.levels), self._vector(levels)))
+
+    # -- what all threads give ------------------------------------------------------------------
 
     def _met(self, m: Meeting) -> Statements:
         """What all columns of a row give, in each thread that has some of them."""

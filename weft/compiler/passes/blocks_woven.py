@@ -48,6 +48,7 @@ from weft.compiler.polynomial import (
     known,
     larger,
     multiply,
+    polynomial,
     remainder,
     smaller,
     subtract,
@@ -163,10 +164,14 @@ class _Block(Rows):
             self.rows.append(rows.in_stages(depth))
             keys = self._slab(inner.right, inner.depth, weave.column, ZERO, SIDE)
             self.keys.append(keys.in_stages(self.sides * depth))
-        for outer in weave.outers:
+        self.lent = [self._lent(outer) for outer in weave.outers]
+        for outer, lent in zip(weave.outers, self.lent, strict=True):
             wide = -(-size_of(outer.column[1]) // SIDE) * SIDE
-            values = self._slab(outer.right, weave.column, outer.column, ZERO, wide)
-            self.values.append(values.in_stages(STAGES))
+            if lent is None:
+                values = self._slab(outer.right, weave.column, outer.column, ZERO, wide)
+                self.values.append(values.in_stages(STAGES))
+            else:
+                self.values.append(self.keys[lent])
         self.pitch = SIDE if self.together else SIDE + CHUNK
         self.weights = {
             n: self._array("weights", self._dtype(n), SIDE * self.pitch)
@@ -174,6 +179,20 @@ class _Block(Rows):
         }
         self.held = {n: self._registers("weights", n, SIDE) for n in self.weights}
         self.share([part for run in self.runs for part in run.parts])
+
+    def _lent(self, outer: Outer) -> int | None:
+        """The inner product whose columns are, turned, what an outer one reads, if there is one."""
+        if self.columns % SIDE or size_of(outer.column[1]) > SIDE or self.sides != STAGES:
+            return None
+        for number, inner in enumerate(self.weave.inners):
+            same = substitute_value(inner.right, {inner.depth[0]: outer.column[0]})
+            if (
+                same.data == outer.right.data
+                and polynomial(same.args[0]) == polynomial(outer.right.args[0])
+                and inner.depth[1] == outer.column[1]
+            ):
+                return number
+        return None
 
     def _slab(self, factor: Value, depth: Axis, axis: Axis, start: Value, points: int) -> Slab:
         factor = substitute_value(factor, self.where)
@@ -379,7 +398,7 @@ class _Block(Rows):
 
         def weigh(thread: Value) -> Statements:
             made = [*self._fetched(thread, add(tile, 1), True)]
-            made += self._grown(once, top, run.meetings, thread)
+            made += self._grown(once.power, top, self._between(once, thread), run.meetings, thread)
             made += self._points_of(thread, tile, run)
             return (*made, *self._leaves(thread, tile, run.meetings))
 
@@ -389,39 +408,6 @@ class _Block(Rows):
 
     def _between(self, once: Once, thread: Value) -> Statements:
         return tuple(s for each in once.between for s in self._of_rows(each, thread))
-
-    def _grown(self, once: Once, top: Meeting, sums: list[Meeting], thread: Value) -> Statements:
-        """The power that belongs to the largest so far; where it has grown, sums are scaled."""
-        (target,), dtype = top.part.targets, self._dtype(once.power)
-        was, largest, by = (
-            [get(self.scope.local(name, dtype), dtype) for _ in range(ROWS)]
-            for name in ("was", "largest", "by")
-        )
-        made, factors, changed = list[Statement](), list[Statement](), list[Value]()
-        for own, *held in zip(self.own, was, largest, by, strict=True):
-            before, first, factor = held
-            now = get(own[once.power], dtype)
-            made.append(Assign(before.data, now))
-            made.append(Assign(first.data, get(own[target], dtype)))
-            power = value("call", (value("sub", (before, now), dtype),), dtype, "short_exp2")
-            nothing = value("equal", (first, identity_of("max", dtype)), BOOL)  # to be scaled
-            factor_now = value("select", (nothing, const(1, dtype), power), dtype)
-            factors.append(Assign(factor.data, factor_now))
-            changed.append(value("not_equal", (before, now), BOOL))
-        made += [*self._take(top, thread), *self._between(once, thread)]
-        scaled = [s for m in sums for s in self._scaled(m, thread, by)]
-        mixed = self._vector(lambda _: self._mixed_times(by))
-        done = (*factors, *mixed, *scaled)
-        return (*made, When(value("bit_or", tuple(changed), BOOL), done))
-
-    def _mixed_times(self, by: list[Value]) -> Statements:
-        """What is mixed so far, times a factor for each row."""
-        return tuple(
-            Assign(r, value("mul", (get(r, self._dtype(r)), factor), factor.dtype))
-            for registers in self.mixed
-            for row, factor in zip(registers, by, strict=True)
-            for r in row
-        )
 
     def _settled(self) -> Settle:
         return Settle(STAGES - 2, shown=self.together)
@@ -434,8 +420,8 @@ class _Block(Rows):
             here = replace(keys, start=multiply(tile, SIDE))
             for k in range(rows.stages):
                 made += here.fetched(thread, integer(k), add(multiply(side, rows.stages), k))
-        for values in self.values if with_values else ():
-            made += values.fetched(thread, tile)
+        for values, lent in zip(self.values, self.lent, strict=True):
+            made += values.fetched(thread, tile) if with_values and lent is None else ()
         return (When(value("less", (tile, self.stop), BOOL), tuple(made)),)
 
     def _products(self, thread: Value, tile: Value, number: int) -> Statements:
@@ -455,12 +441,14 @@ class _Block(Rows):
         """What the weights of a few columns add to the results; the next columns are there."""
         start = multiply(self._first_row(thread), self.pitch)
         away, made = self.together * ROW * SIDE, list[Statement]()
-        for outer, values, registers in zip(
-            self.weave.outers, self.values, self.mixed, strict=True
+        for outer, values, registers, lent in zip(
+            self.weave.outers, self.values, self.mixed, self.lent, strict=True
         ):
             held = tuple(r for row in self.held[outer.weight] for r in row)
             left = Panel(self.weights[outer.weight], start, self.pitch, 1, away, held)
             right = self._panel(values, remainder(tile, STAGES), ZERO)
+            if lent is not None:
+                right = replace(right, across=right.along, along=right.across)
             sums = tuple(r for row in registers for r in row)
             made.append(self._squares(thread, sums, left, right, SIDE))
         return (*made, self._settled())
