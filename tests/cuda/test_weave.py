@@ -234,7 +234,7 @@ def gradient(function):
 
 @pytest.mark.parametrize(
     ("function", "shape"),
-    [(attention, (2, 256, 64)), (causal, (300, 32)), (window, (2, 256, 32))],
+    [(attention, (2, 320, 32)), (causal, (300, 32)), (window, (2, 256, 32))],
 )
 def test_gradients_are_three_kernels_with_the_bits_of_many(function, shape, ways, monkeypatch):
     monkeypatch.setattr(SPLIT, 1)

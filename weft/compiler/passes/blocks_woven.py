@@ -74,7 +74,7 @@ STEP = 16  # points of a depth that are multiplied at once
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
 REGISTERS = 1 << 16  # of a multiprocessor
 OWN = 1024  # bytes of shared memory that a GPU takes for each block
-SPARE = 48  # of a thread's, for what is neither a sum nor a weight
+SPARE, LEAST = 8, 128  # of a thread's: for what is neither sum nor weight; of all of them
 
 
 def is_woven(weave: Weave, limits: Limits) -> bool:
@@ -227,7 +227,7 @@ class _Block(Rows):
         held = (*self.scores, *self.mixed)
         own = sum(PAIR * len(row) for registers in held for row in registers)
         own += sum(len(row) for registers in self.held.values() for row in registers)
-        return REGISTERS // ((own + SPARE) * THREADS)
+        return REGISTERS // (max(own + SPARE, LEAST) * THREADS)
 
     # -- the kernel ------------------------------------------------------------------------
 
