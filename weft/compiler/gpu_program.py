@@ -242,8 +242,13 @@ class _Planner:
 
         calls: tuple[OutputRefs, ...] = (node,)
         if self.fusion.kinds[node] == "fourier":
-            for plain in lower_fourier(node, source, target, staged):
-                self.steps.append(Work(plain.kernel, tuple(memory(plain.memory)), calls, (node,)))
+            run = partial(staged, limits=self.limits)
+            for plain in lower_fourier(node, source, target, run):
+                given = tuple(memory(plain.memory))
+                if "threads" in plain.kernel.notes:
+                    self.steps.append(Launch(self.named(plain.kernel), given, calls))
+                else:
+                    self.steps.append(Work(plain.kernel, given, calls, (node,)))
                 calls = ()
             return
         for made in lower_order_gpu(node, source, target, self.limits):

@@ -207,11 +207,11 @@ class _Along(_Pass):
         elif self.t.ends == "double":
             yield from repeat(s, self.t.size + 1, lambda k: held.put(k, read(k)))
             yield from ends.opened(held)
-            yield from part.run(lambda k: ends.pairs(held, k), write, zero)
+            yield from part.run(lambda k: ends.pairs(held.at, k), write, zero)
         else:
             yield from part.run(read, held.put, zero)
             yield from ends.closed(held)
-            yield from repeat(s, self.t.size + 1, lambda k: write(k, ends.half(held, k)))
+            yield from repeat(s, self.t.size + 1, lambda k: write(k, ends.half(held.at, k)))
 
     def _inside(self, number: Value, blocks: int) -> tuple[Value, Value]:
         """Which row, or row and column, and where in what is inner."""
@@ -280,14 +280,14 @@ class _SideBySide(_Pass):
                 if t.ends == "double":
                     yield from taken(s, self.source, held.put, t.size + 1, reads, at)
                     yield from ends.opened(held)
-                    yield from part.run(lambda k: ends.pairs(held, k), part.made.put, zero)
+                    yield from part.run(lambda k: ends.pairs(held.at, k), part.made.put, zero)
                     yield from given(s, part.made.at, self.target, t.size, writes, at)
                     return
                 yield from taken(s, self.source, part.row.put, t.size, reads, at)
                 yield from part.run(None, held.put, zero)
                 if t.ends:
                     yield from ends.closed(held)
-                    half = lambda k: ends.half(held, k)  # noqa: E731
+                    half = lambda k: ends.half(held.at, k)  # noqa: E731
                     yield from given(s, half, self.target, t.size + 1, writes, at)
                 else:
                     yield from given(s, held.at, self.target, t.size, writes, at)
@@ -446,7 +446,7 @@ class _Kept(_Parts):
             if t.ends == "double" and held is not None:
                 yield from self.along(t.size + 1, lambda k: held.put(k, read(k)))
                 yield from ends.opened(held)
-                first = lambda k: ends.pairs(held, k)  # noqa: E731
+                first = lambda k: ends.pairs(held.at, k)  # noqa: E731
             elif held is not None:
                 last = held.put
             block = lambda n: self.columns(one, n, first, between.put)  # noqa: E731
@@ -455,6 +455,6 @@ class _Kept(_Parts):
             yield from repeat(s, self.blocks(self.ahead), block)
             if t.ends == "half" and held is not None:
                 yield from ends.closed(held)
-                yield from self.along(t.size + 1, lambda k: write(k, ends.half(held, k)))
+                yield from self.along(t.size + 1, lambda k: write(k, ends.half(held.at, k)))
 
         return self.kernel("fourier", t.rows, item)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from weft.compiler.fourier.butterfly import Pair, times
-from weft.compiler.fourier.lanes import Held, Numbers
+from weft.compiler.fourier.lanes import Held, Numbers, Read
 from weft.compiler.fourier.plan import root_of_unity
 from weft.compiler.loops import Value, integer, load
 from weft.compiler.order.code import Body, Code
@@ -129,9 +129,9 @@ class Ends:
         zero = self.code.const(0, self.t.dtype)
         return tuple(held.parts[1].set(zero, integer(k)) for k in (0, self.t.size))
 
-    def pairs(self, held: Held, k: Value) -> Pair:
+    def pairs(self, held: Read, k: Value) -> Pair:
         """A number of the spectrum of pairs, its parts traded as an inverse transform wants it."""
-        x, y = held.at(k), held.at(self.code.sub(integer(self.t.size), k))
+        x, y = held(k), held(self.code.sub(integer(self.t.size), k))
         real, imag = pair_spectrum(self.code, x, y, self._root(k))
         return imag, real
 
@@ -139,7 +139,7 @@ class Ends:
         """The spectrum of pairs begins again behind its end."""
         return held.put(integer(self.t.size), held.at(integer(0)))
 
-    def half(self, held: Held, k: Value) -> Pair:
+    def half(self, held: Read, k: Value) -> Pair:
         """A number of the half spectrum, doubled."""
-        x, y = held.at(k), held.at(self.code.sub(integer(self.t.size), k))
+        x, y = held(k), held(self.code.sub(integer(self.t.size), k))
         return half_spectrum(self.code, x, y, self._root(k))
