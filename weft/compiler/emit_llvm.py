@@ -13,7 +13,7 @@ from weft.compiler.emit_alternate import in_groups, put_alternately
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
 from weft.compiler.emit_pairs import multiply as multiply_pairs
-from weft.compiler.emit_scope import VECTOR, Memory, Operand, Place, Scope, reads_of
+from weft.compiler.emit_scope import VECTOR, Memory, Operand, Place, Scope, alignment_of, reads_of
 from weft.compiler.emit_squares import fetch, multiply_squares, settle
 from weft.compiler.emit_stream import LINE, fills_lines, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
@@ -239,7 +239,9 @@ class _Function:
         values = self.values
         if values.variable is None or values.lane != VECTOR or place.lanes > 1:
             pointer = values.locate(place, index).pointer
-            values.write(place, pointer, values.spread(value, place.lanes), place.lanes)
+            known = values.aligned and values.variable is None
+            align = alignment_of(place, index) if known else 0
+            values.write(place, pointer, values.spread(value, place.lanes), place.lanes, align)
             return
         step = values.slope(index)
         if step == 1:
