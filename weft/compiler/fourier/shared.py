@@ -257,7 +257,9 @@ class Block:
         if ends == "half":
             yield self.each(partial(self._closed, corner))
 
-    def _stage(self, corner: Corner, number: int, gives: bool, thread: Value) -> Iterator[Statement]:
+    def _stage(
+        self, corner: Corner, number: int, gives: bool, thread: Value
+    ) -> Iterator[Statement]:
         """Take numbers, and transform them; results are given at once, or kept."""
         s, radix, stage = self.code, self.radices[number], self.stages[number]
         items = list(self._items_of(number, thread))
@@ -272,11 +274,10 @@ class Block:
             root = s.sum(s.mul(first, integer(self.after)), corner.after, item.after)
             for k in range(1, radix if stage.count > 1 else 1):
                 found[k] = times(s, found[k], self._root(stage, k, root))
-            if gives:
-                yield from self._put(corner, number, item, found)
-                continue
             for register, x in zip(self.made[n * radix :], found, strict=False):
                 yield from _set(register, x)
+        if gives:
+            yield from self._given(corner, number, thread)
 
     def _given(self, corner: Corner, number: int, thread: Value) -> Iterator[Statement]:
         """Give what was kept, now that everybody has taken what was there."""
@@ -308,7 +309,9 @@ class Block:
         row, after, beside = corner.of(s, item)
         if self.t.ends:
             return self.source.at(self.ends.place_read(row, here, beside))
-        place = s.sum(s.mul(s.sum(s.mul(row, integer(self.size)), here), integer(self.after)), after)
+        place = s.sum(
+            s.mul(s.sum(s.mul(row, integer(self.size)), here), integer(self.after)), after
+        )
         return self.source.at(s.sum(s.mul(place, integer(self.beside)), beside))
 
     def _put(self, corner: Corner, number: int, item: Item, found: Sequence[Pair]) -> Body:
