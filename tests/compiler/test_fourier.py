@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,13 @@ from tests.compiler.bits import assert_same, interpreted, native
 from weft.compiler.emit_cpu import emit
 from weft.compiler.emit_ptx import emit_ptx, gpu_target
 from weft.compiler.emit_wgsl import emit_wgsl
-from weft.compiler.fourier import passes
+from weft.compiler.fourier import gpu, passes
 from weft.compiler.fourier.gpu import staged
 from weft.compiler.fourier.lower import lower_fourier
 from weft.compiler.fourier.plan import radices, root_of_unity, roots, stages
 from weft.compiler.gpu_program import Launch, plan
 from weft.compiler.kernels import KernelStore
+from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import CUDA, WEBGPU
 from weft.compiler.point import kind_of
 from weft.compiler.steps import Memory
@@ -224,12 +226,21 @@ def test_bits_do_not_depend_on_what_lanes_hold(n, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [6, 9, 16])
-@pytest.mark.parametrize("run", [passes.transformed, staged])
+@pytest.mark.parametrize("run", [passes.transformed, partial(staged, limits=CUDA)])
 def test_kernels_mean_the_same_to_the_interpreter_of_loops(n, run):
     for name, call in calls(-1, "backward", n).items():
         x = operand(name, (5, n), -1, "float32")
         found = interpreted_call(OPS[name], x, params_of(name, n), run)
         assert (found == call(wf.fft, wf.tensor(x)).numpy()).all()
+
+
+@pytest.mark.parametrize("n", [24, 30])
+def test_groups_of_stages_mean_the_same_to_the_interpreter_of_loops(n, monkeypatch):
+    for name, size in (("ROOM", 128), ("LINE", 16), ("WIDE", 24), ("POINTS", 1)):
+        monkeypatch.setattr(gpu, name, size)
+    x, run = operand("ifft", (2, n), -1, "float32"), partial(staged, limits=CUDA)
+    found = interpreted_call(OPS["ifft"], x, params_of("ifft", n), run)
+    assert (found == wf.fft.ifft(wf.tensor(x)).numpy()).all()
 
 
 def params_of(name: str, n: int) -> dict[str, Any]:
@@ -249,7 +260,7 @@ def interpreted_call(op: Any, x: Any, params: dict[str, Any], run: Any) -> Any:
     source, target = Memory(node.inputs[0][0].types[0]), Memory(node.types[0])
     arrays = {source: x.reshape(-1).view(np.uint8), target: np.zeros(target.nbytes, np.uint8)}
     for each in lower_fourier(node, source, target, run):
-        verify(each.kernel)
+        verify(each.kernel, scheduled="threads" in each.kernel.notes)
         for m in each.memory:
             start = np.zeros(m.nbytes, np.uint8) if m.data is None else m.data.view(np.uint8)
             arrays.setdefault(m, start)
@@ -274,30 +285,83 @@ def test_parts_and_ends_of_rows_are_read_as_whole_vectors(name):
 # -- on GPUs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
-@pytest.mark.parametrize(("limits", "n"), [(CUDA, 1024), (WEBGPU, 1024), (CUDA, 45), (WEBGPU, 45)])
-def test_a_gpu_runs_one_kernel_for_each_stage_and_no_call(name, limits, n):
-    x = operand(name, (6, n), -1, "float32")
-    trace = wf.trace(lambda x: calls(-1, "ortho", n)[name](wf.fft, x), wf.tensor(x))
+def launches(name: str, n: int, limits: Limits, axis: int = -1) -> list[Any]:
+    """The launches of a transform of several rows, or columns."""
+    x = operand(name, (6, n) if axis == -1 else (n, 6), axis, "float32")
+    trace = wf.trace(lambda x: calls(axis, "ortho", n)[name](wf.fft, x), wf.tensor(x))
     steps = plan(trace, limits).steps
     assert steps and all(isinstance(step, Launch) for step in steps)
-    inside = n // 2 if name in ("rfft", "irfft") and n % 2 == 0 else n
-    ends = {"rfft": (1, 2), "irfft": (1, 2)}.get(name, (0, 0))[n % 2]
-    assert len(steps) == len(stages(inside)) + ends
-    for step in steps:
-        assert step.kernel.notes["blocks"] * step.kernel.notes["threads"] >= 6 * n // 16
+    return [step.kernel for step in steps]
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
+@pytest.mark.parametrize(("limits", "n"), [(CUDA, 1024), (WEBGPU, 1024), (CUDA, 45), (WEBGPU, 45)])
+def test_a_gpu_runs_one_kernel_for_all_stages_that_fit_and_no_call(name, limits, n):
+    kernels = launches(name, n, limits)
+    assert len(kernels) == 1 + (2 * (n % 2) if name in ("rfft", "irfft") else 0)
+    for kernel in kernels:
+        shared = sum(x.length * x.dtype.itemsize for x in kernel.locals if x.shared)
+        assert shared <= limits.shared and kernel.notes["threads"] <= limits.threads
         if limits is WEBGPU:
-            assert "fn main" in emit_wgsl(step.kernel)
+            assert "fn main" in emit_wgsl(kernel)
     if limits is CUDA:
-        assert ".entry" in emit_ptx([step.kernel for step in steps], gpu_target((9, 0)))
+        assert ".entry" in emit_ptx(kernels, gpu_target((9, 0)))
+
+
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_longer_transforms_are_few_kernels(axis):
+    assert len(launches("fft", 4096, CUDA, axis)) == (1 if axis == -1 else 2)
+    assert len(launches("fft", 65_536, CUDA, axis)) == 2
+    assert len(launches("rfft", 16_384, CUDA, axis)) == (3 if axis == -1 else 4)
+    assert len(launches("fft", 4096, WEBGPU, axis)) == 2
+
+
+@pytest.mark.parametrize("n", [1024, 65_536])
+def test_numbers_are_read_and_written_as_pairs(n):
+    text = emit_ptx(launches("fft", n, CUDA), gpu_target((9, 0)))
+    for access in ("ld.global", "st.global", "ld.shared", "st.shared"):
+        assert f"{access}.v2.b32" in text and f"{access}.b32" not in text
+
+
+@pytest.mark.parametrize("first", [1, 17, 33, 49])
+def test_a_gpu_gives_the_bits_of_the_cpu_at_every_short_length(first):
+    smooth = [n for n in range(first, first + 16) if np.prod(radices(n), dtype=int) == n]
+    with use_emulated_gpu():
+        for n in smooth:
+            shapes = (((1, n), 1), ((3, n), 1), ((n, 3), 0), ((2, n, 5), 1))
+            assert_same_on_gpu(*shapes[n % 4], "float32")
+
+
+LONG = [
+    ((3, 1000), 1),
+    ((1, 2310), 1),
+    ((2310, 3), 0),
+    ((300, 64), 1),
+    ((3, 4096), 1),
+    ((2, 1024, 33), 1),
+    ((1, 8192), 1),
+    ((3, 30_030), 1),
+    ((1, 65_536), 1),
+    ((32_768, 3), 0),
+]
+
+
+@pytest.mark.parametrize(("shape", "axis"), LONG)
+def test_a_gpu_gives_the_bits_of_the_cpu_at_longer_lengths(shape, axis):
+    with use_emulated_gpu():
+        assert_same_on_gpu(shape, axis, "float32")
+
+
+def assert_same_on_gpu(shape: tuple[int, ...], axis: int, real: str) -> None:
+    for name, run in calls(axis, "ortho", shape[axis]).items():
+        x = operand(name, shape, axis, real)
+        found = run(wf.fft, wf.tensor(x, device="cuda"))
+        assert found.device.kind == "cuda"
+        assert_same((found.numpy(),), (run(wf.fft, wf.tensor(x)).numpy(),))
 
 
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize(("shape", "axis"), [*PLACES, ((1,), 0), ((2, 1024), 1), ((3, 4097), 1)])
 def test_a_gpu_gives_the_bits_of_the_cpu(shape, axis, real):
     with use_emulated_gpu():
-        for name, run in calls(axis, "ortho", shape[axis]).items():
-            x = operand(name, shape, axis, real)
-            found = run(wf.fft, wf.tensor(x, device="cuda"))
-            assert found.device.kind == "cuda"
-            assert_same((found.numpy(),), (run(wf.fft, wf.tensor(x)).numpy(),))
+        assert_same_on_gpu(shape, axis, real)
