@@ -8,6 +8,7 @@
 | `passes` | kernels for processors: how lanes, tasks and memory are shared out |
 | `real` | `Transform`, `Ends`: transforms of real numbers as those of pairs of them |
 | `around` | what goes before and after complex transforms, in kernels of its own |
-| `gpu` | kernels for GPUs: one for each stage |
+| `shared` | `Block`: stages that the threads of a block of a GPU do in shared memory |
+| `gpu` | kernels for GPUs: which stages are one, and how blocks and threads share them out |
 | `lower` | `lower_fourier`: which kernels a call becomes, axis by axis |
 """
