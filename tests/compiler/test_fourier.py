@@ -23,7 +23,7 @@ from weft.compiler.fourier.plan import radices, root_of_unity, roots, stages
 from weft.compiler.gpu_program import Launch, plan
 from weft.compiler.kernels import KernelStore
 from weft.compiler.passes.items import Limits
-from weft.compiler.pipeline_gpu import CUDA, WEBGPU
+from weft.compiler.pipeline_gpu import CUDA, OLDER, WEBGPU
 from weft.compiler.point import kind_of
 from weft.compiler.steps import Memory
 from weft.compiler.verify import verify
@@ -314,6 +314,19 @@ def test_longer_transforms_are_few_kernels(axis):
     assert len(launches("fft", 65_536, CUDA, axis)) == 2
     assert len(launches("rfft", 16_384, CUDA, axis)) == (3 if axis == -1 else 4)
     assert len(launches("fft", 4096, WEBGPU, axis)) == 2
+
+
+def test_more_room_and_threads_make_fewer_kernels_with_the_same_bits(monkeypatch):
+    monkeypatch.setattr(gpu, "ROOM", 64 * 1024)
+    monkeypatch.setattr(gpu, "THREADS", 512)
+    (kernel,) = launches("fft", 8192, CUDA)
+    assert kernel.notes["threads"] == 512 and kernel.notes["dynamic"] > CUDA.shared
+    assert ".extern .shared" in emit_ptx([kernel], gpu_target((9, 0)))
+    for older in (OLDER, WEBGPU):
+        kernels = launches("fft", 8192, older)
+        assert len(kernels) == 2 and not any(k.notes.get("dynamic") for k in kernels)
+    with use_emulated_gpu():
+        assert_same_on_gpu((2, 8192), 1, "float32")
 
 
 @pytest.mark.parametrize("n", [1024, 65_536])

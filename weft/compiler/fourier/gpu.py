@@ -21,8 +21,9 @@ from weft.compiler.passes.items import WARP, Limits
 from weft.compiler.steps import Memory
 from weft.core.common.types import Array, DType, TensorType
 
-ROOM = 32 * 1024  # bytes of the numbers that a block has at most,
-POINTS = 1024  # numbers that it has at least, where there are as many,
+ROOM = 32 * 1024  # bytes of the numbers that a block has at most; a recent GPU takes more, too,
+THREADS = 256  # and threads, up to 1024 there
+POINTS = 1024  # numbers of a block at least, where there are as many,
 LINE = 64  # adjacent bytes that it reads and writes at least, where there are as many,
 WIDE = 128  # and those it does if there is room
 EACH = 8  # numbers of a thread,
@@ -62,7 +63,8 @@ def paired_roots(n: int, dtype: DType) -> Array:
 
 def _room(t: Transform, limits: Limits) -> int:
     """Numbers that a block has at most: a quarter of its memory is left for gaps."""
-    return min(ROOM, limits.shared * 3 // 4) // (2 * t.dtype.itemsize)
+    shared = limits.room if limits.squares else limits.shared
+    return min(ROOM, shared * 3 // 4) // (2 * t.dtype.itemsize)
 
 
 def _size(group: Sequence[Stage]) -> int:
@@ -114,6 +116,7 @@ def _threads(group: Group, points: int, limits: Limits) -> int:
         numbers = [turns(threads, stage) for stage in group]
         return threads * sum(numbers), abs(points / threads - EACH)
 
-    every = range(WARP, limits.threads + 1, WARP)
+    most = THREADS if limits.squares else min(THREADS, limits.threads)
+    every = range(WARP, most + 1, WARP)
     few = [n for n in every if max(turns(n, stage) for stage in group) <= MOST_EACH]
     return min(few or every[-1:], key=cost)

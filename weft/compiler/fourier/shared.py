@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from typing import Any
 
 from weft.compiler.fourier.butterfly import Pair, butterfly, times
 from weft.compiler.fourier.lanes import Numbers, block_start
@@ -27,6 +28,7 @@ from weft.compiler.fourier.real import Ends, Transform
 from weft.compiler.loops import Kernel, Local, Loop, Statement, Value, When, integer, load
 from weft.compiler.order.code import Body, Code, Register
 from weft.compiler.order.rows import Made
+from weft.compiler.passes.blocks_tile import STATIC
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.steps import Memory
 
@@ -238,7 +240,15 @@ class Block:
 
         name = "fourier_" + "_".join(map(str, self.radices))
         blocks = prod(counts)
-        notes = {"name": name, "blocks": blocks, "threads": tile.threads, "scratch": ()}
+        notes: dict[str, Any] = {
+            "name": name,
+            "blocks": blocks,
+            "threads": tile.threads,
+            "scratch": (),
+        }
+        shared = sum(local.length * local.dtype.itemsize for local in s.locals if local.shared)
+        if shared > STATIC:
+            notes["dynamic"] = shared
         loop = s.loop(blocks, body, kind="block")
         kernel = Kernel(name, tuple(s.buffers), tuple(s.locals), (loop,), notes=notes)
         return Made(simplify(kernel), tuple(s.memory), (self.written,), t.work)
