@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,16 @@ from weft.compiler.fourier.lower import lower_fourier
 from weft.compiler.fourier.plan import radices, root_of_unity, roots, stages
 from weft.compiler.gpu_program import Launch, plan
 from weft.compiler.kernels import KernelStore
+from weft.compiler.loops import (
+    Assign,
+    Kernel,
+    Store,
+    Value,
+    every,
+    expressions,
+    literal,
+    values_in,
+)
 from weft.compiler.passes.items import Limits
 from weft.compiler.pipeline_gpu import CUDA, OLDER, WEBGPU
 from weft.compiler.point import kind_of
@@ -334,6 +345,48 @@ def test_numbers_are_read_and_written_as_pairs(n):
     text = emit_ptx(launches("fft", n, CUDA), gpu_target((9, 0)))
     for access in ("ld.global", "st.global", "ld.shared", "st.shared"):
         assert f"{access}.v2.b32" in text and f"{access}.b32" not in text
+
+
+def index_in_threads(x: Value, known: dict[Value, Any]) -> Any:
+    """An index in every thread of a block."""
+    if x.op == "const":
+        return literal(x)
+    if x in known:
+        return known[x]
+    a, b = (index_in_threads(y, known) for y in x.args)
+    found = {"add": np.add, "mul": np.multiply, "floordiv": np.floor_divide, "rem": np.remainder}
+    return found[x.op](a, b)
+
+
+def pairs_touched(kernel: Kernel) -> Iterator[tuple[str, Any]]:
+    """The pairs of numbers that each statement's threads touch together, and in what memory."""
+    (block,) = kernel.body
+    for loop in block.body:
+        known = {block.variable: 1, loop.variable: np.arange(kernel.notes["threads"])}
+        for s in every(loop.body):
+            places = [("shared", s.position)] if isinstance(s, Assign) and s.position else []
+            places += [("global", s.index)] if isinstance(s, Store) else []
+            for x in values_in(*expressions(s)):
+                if x.op == "load" and kernel.buffers[x.data].name == "b0":
+                    places.append(("global", x.args[0]))
+                elif x.op == "get" and x.args:
+                    places.append(("shared", x.args[0]))
+            for where, index in places:
+                yield where, index_in_threads(index, known) // 2
+
+
+@pytest.mark.parametrize(("n", "axis"), [(1024, -1), (4096, -1), (64, -1), (65_536, -1), (4096, 0)])
+def test_neighbouring_threads_touch_lines_of_memory_and_all_banks(n, axis):
+    x = np.zeros((64, n) if axis == -1 else (n, 64), np.complex64)
+    trace = wf.trace(lambda x: wf.fft.fft(x, axis=axis), wf.tensor(x))
+    for step in plan(trace, CUDA).steps:
+        assert isinstance(step, Launch)
+        for where, pairs in pairs_touched(step.kernel):
+            for at in pairs.reshape(-1, 16):  # half a warp: 128 bytes of pairs
+                if where == "shared":
+                    assert len(set(at % 16)) == 16
+                else:
+                    assert len(set(at // 8)) <= 2  # lines of 64 bytes
 
 
 @pytest.mark.parametrize("first", [1, 17, 33, 49])
