@@ -21,11 +21,11 @@ from weft.compiler.passes.items import WARP, Limits
 from weft.compiler.steps import Memory
 from weft.core.common.types import Array, DType, TensorType
 
-ROOM = 32 * 1024  # bytes of the numbers that a block has at most; a recent GPU takes more, too,
-THREADS = 256  # and threads, up to 1024 there
+ROOM = 64 * 1024  # bytes of the numbers that a block has at most, where a GPU has as many,
+THREADS = 512  # and threads
 POINTS = 1024  # numbers of a block at least, where there are as many,
 LINE = 64  # adjacent bytes that it reads and writes at least, where there are as many,
-WIDE = 128  # and those it does if there is room
+WIDE = 256  # and those it does if there is room
 EACH = 8  # numbers of a thread,
 MOST_EACH = 16  # and its most
 

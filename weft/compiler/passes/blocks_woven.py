@@ -74,7 +74,8 @@ STEP = 16  # points of a depth that are multiplied at once
 _TILE = Tile(SIDE, SIDE, 2, SIDE // 4, SIDE)
 REGISTERS = 1 << 16  # of a multiprocessor
 OWN = 1024  # bytes of shared memory that a GPU takes for each block
-SPARE, LEAST = 8, 128  # of a thread's: for what is neither sum nor weight; of all of them
+LEAST = 128  # of a thread's,
+SPARE, HIDING = 8, 48  # and those for what is neither sum nor weight; the same beside a mask
 
 
 def is_woven(weave: Weave, limits: Limits) -> bool:
@@ -227,7 +228,8 @@ class _Block(Rows):
         held = (*self.scores, *self.mixed)
         own = sum(PAIR * len(row) for registers in held for row in registers)
         own += sum(len(row) for registers in self.held.values() for row in registers)
-        return REGISTERS // (max(own + SPARE, LEAST) * THREADS)
+        spare = HIDING if self.is_hiding else SPARE
+        return REGISTERS // (max(own + spare, LEAST) * THREADS)
 
     # -- the kernel ------------------------------------------------------------------------
 
