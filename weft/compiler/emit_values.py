@@ -477,8 +477,7 @@ class Values:
             if found is not None:
                 return found
         if x.op in ("floordiv", "rem") and x.dtype == INDEX:
-            known = operands[1].literal and int(operands[1].text) > 0
-            if known and operands[0].natural:
+            if operands[1].literal and int(operands[1].text) > 0 and operands[0].natural:
                 return code.op("udiv" if x.op == "floordiv" else "urem", "i64", *texts)
         op = x.data if x.op == "call" else x.op
         return instruction(code, self.native, op, texts, x.args[0].dtype, x.dtype)
