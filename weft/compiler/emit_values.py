@@ -476,9 +476,9 @@ class Values:
             found = _SHORTER[x.op][1](code, x, text_of)
             if found is not None:
                 return found
-        if x.op in ("floordiv", "rem") and x.dtype == INDEX:
-            if operands[1].literal and int(operands[1].text) > 0 and operands[0].natural:
-                return code.op("udiv" if x.op == "floordiv" else "urem", "i64", *texts)
+        divides = x.op in ("floordiv", "rem") and x.dtype == INDEX and operands[1].literal
+        if divides and int(operands[1].text) > 0 and operands[0].natural:
+            return code.op("udiv" if x.op == "floordiv" else "urem", "i64", *texts)
         op = x.data if x.op == "call" else x.op
         return instruction(code, self.native, op, texts, x.args[0].dtype, x.dtype)
 
