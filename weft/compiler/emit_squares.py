@@ -114,7 +114,7 @@ class _Words:
         high, wide = self.squares.rows // 2, sums.wide // 2
         for k in range(0, self.squares.depth, self.shape.depth):
             rows = [
-                held_part(self.values, self.squares, i, k)
+                _held_part(self.values, self.squares, i, k)
                 or self._loaded(self.squares.left, self.left, 16 * i, k)
                 for i in range(high)
             ]
@@ -169,7 +169,7 @@ class _Groups:
         count, steps = len(order), range(0, squares.depth, self.shape.depth)
         panels = (squares.right,) if squares.left.held else (squares.left, squares.right)
         told = [[f"i64 {x}" for x in self._told(panel, steps)] for panel in panels]
-        own = [held_part(self.values, squares, 0, k) for k in steps]
+        own = [_held_part(self.values, squares, 0, k) for k in steps]
         if squares.left.held:
             told.insert(0, [f"i32 {x}" for part in own for x in part])
         name = f"wgmma.mma_async.sync.aligned.m64n{4 * sums.wide}k16.f32.{self.word}.{self.word}"
@@ -273,7 +273,7 @@ class _Doubles:
         return writer.let(f"load double, ptr addrspace(3) {at}, align 8")
 
 
-def held_part(values: Values, squares: Squares, i: int, depth: int) -> list[str]:
+def _held_part(values: Values, squares: Squares, i: int, depth: int) -> list[str]:
     """What a thread holds of 16 rows of a left panel, at 16 points of the depth; none if nothing.
 
     Those of both rows that it has at 8 points of the depth, then at the 8 after them.

@@ -1,9 +1,10 @@
 """A weave on a GPU: scores, weights and what they mix by tensor cores, a block for some rows.
 
 The rows' factor lies in shared memory all the time, the columns' factors a few columns at a time,
-of which the next ones are on their way. Scores stay in the registers that multiplied them. Weights
-go to shared memory, where they are a factor again. Every reduction of a row goes over all columns:
-its lanes and its tree are those of `reduce`, so each bit is what it is in separate kernels.
+of which the next ones are on their way. Scores stay in the registers that multiplied them, and so
+do weights, which are a factor again there; the array that they are written to as well is for those
+who only play such a GPU. Lanes and trees of a row's reductions are those of `reduce`, so each bit
+is what it is in separate kernels, also where two runs over the columns are one (`weave_once`).
 """
 
 from __future__ import annotations
