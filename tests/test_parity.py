@@ -84,8 +84,10 @@ def test_an_op_computes_a_dtype_or_refuses_it_by_name(
         expected = np.asarray(op.eval(*map(wide, arrays), **example.params))
     eps = float(wf.finfo(dtype).eps)
     scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    least = 2.0**-16 if op.name == "short_power" else 0  # which has so many digits after the point
+    atol = max(16 * eps, least)
     np.testing.assert_allclose(
-        wide(found) / scale, expected / scale, rtol=64 * eps, atol=16 * eps, equal_nan=True
+        wide(found) / scale, expected / scale, rtol=64 * eps, atol=atol, equal_nan=True
     )
 
 

@@ -27,7 +27,7 @@ def test_masks_of_positions_come_after_what_makes_zeros_of_the_hidden(dtype):
         lambda x: wf.astype(wf.where(below(x), x, 0), wf.bfloat16),
         lambda x: wf.astype(3 * wf.exp(wf.where(below(x), x, -np.inf)), wf.float16),
         lambda x: op("short_exp2")(wf.where(below(x), x, -np.inf)),
-        lambda x: op("short_power", scale=0.5)(wf.where(below(x), x, -np.inf), wf.ones(x.shape)),
+        lambda x: op("short_power", scale=0.5)(wf.where(below(x), x, -np.inf), wf.ones_like(x)),
     ]
     for function in later:
         made, _ = checked(function, edge_square(np.dtype(dtype)))

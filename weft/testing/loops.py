@@ -78,6 +78,9 @@ class Reference:
         """A named function, from NumPy or SciPy, or what stands for one."""
         if function == "tanh_share":
             return tanh_share.eval(*args)
+        if function == "short_power":
+            x, factor, top = args
+            return x * factor - top
         name = _CALLS.get(function, function)
         found = getattr(np, name, None) or getattr(special, name)
         return found(*args)

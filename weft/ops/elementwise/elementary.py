@@ -11,19 +11,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.common import dtypes
 from weft.core.common.lazy import LazyAttribute, LazyModule
 from weft.core.common.slots import public
-from weft.core.common.types import Array, DType
+from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example, Tangents
 from weft.ops.elementwise.arithmetic import multiply, narrow_ahead_op, negative, where
 from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation
+from weft.ops.functions.exponential import MIDDLE
 from weft.ops.naming import named
 
 special = LazyModule("scipy.special")
 
 _LN2, _LN10, _LOG2_E = math.log(2), math.log(10), math.log2(math.e)
-_MIDDLE = 192.0  # beside which float32 has 16 digits after the point
 
 
 class FloatFunction(UnaryOperation):
@@ -75,51 +76,45 @@ class ShortPower(ElementwiseOperation):
     constants = (1,)
     examples = (Example({"scale": 0.5}),)
 
-    def eval(self, x: Array, top: Array, *, scale: float) -> Array:
-        power: Array = x * x.dtype.type(scale * _LOG2_E) - top
-        return power
+    def eval(self, x: Array, top: Array, *, scale: float, **params: Any) -> Array:
+        if x.dtype != np.float32:
+            wide = x if dtypes.is_inexact(x.dtype) else x.astype(np.float64)
+            return np.asarray(wide * wide.dtype.type(scale * _LOG2_E) - top)
+        factor = np.float32(scale * _LOG2_E)
+        start = (x.astype(np.float64) * factor + MIDDLE).astype(np.float32)
+        return np.asarray(start - (top + np.float32(MIDDLE)))
 
-    def is_exact(self, *found: DType, **params: Any) -> bool:
-        return False
+    def body(self, s: Any, x: Any, top: Any, *, scale: float, **params: Any) -> Any:
+        return s.call("short_power", x, s.const(scale * _LOG2_E, x.dtype), top)
 
-    def body(self, s: Any, x: Any, top: Any, *, scale: float) -> Any:
-        factor = s.const(scale * _LOG2_E, x.dtype)
-        if x.dtype.itemsize != 4:
-            return s.sub(s.mul(x, factor), top)
-        middle = s.const(_MIDDLE, x.dtype)
-        return s.sub(s.fma(x, factor, middle), s.add(top, middle))
-
-    def jvp(self, primals: Any, tangents: Any, out: Any, *, scale: float) -> Any:
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, scale: float, **params: Any) -> Any:
         return tangents[0] * (scale * _LOG2_E)
 
-    def vjp(self, primals: Any, out: Any, ct: Any, *, scale: float) -> Tangents:
+    def vjp(self, primals: Any, out: Any, ct: Any, *, scale: float, **params: Any) -> Tangents:
         return ct * (scale * _LOG2_E), None
 
 
-class NarrowExp(ElementwiseOperation):
+class NarrowExp(ShortPower):
     """What a narrower dtype holds of e to the power scale·x, divided by 2**top, as wide as x.
 
     It is its own derivative, so that nothing wider has to be kept for that. `top` holds whole
     numbers; whatever it is, results have the same digits.
     """
 
-    domain = "floating"
-    sample = "ff"
-    constants = (1,)
     examples = (Example({"scale": 0.5, "dtype": np.dtype("float64")}),)
 
-    def eval(self, x: Array, top: Array, *, scale: float, dtype: DType) -> Array:
-        power = np.exp2(short_power_op.eval(x, top, scale=scale))
-        return narrow_ahead_op.eval(power, dtype=dtype)
+    def eval(self, x: Array, top: Array, *, scale: float, **params: Any) -> Array:
+        power = np.exp2(super().eval(x, top, scale=scale))
+        return narrow_ahead_op.eval(power, **params)
 
-    def body(self, s: Any, x: Any, top: Any, *, scale: float, dtype: DType) -> Any:
-        power = s.call("short_exp2", short_power_op.body(s, x, top, scale=scale))
-        return narrow_ahead_op.body(s, power, dtype=dtype)
+    def body(self, s: Any, x: Any, top: Any, *, scale: float, **params: Any) -> Any:
+        power = s.call("short_exp2", super().body(s, x, top, scale=scale))
+        return narrow_ahead_op.body(s, power, **params)
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, *, scale: float, dtype: DType) -> Any:
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, scale: float, **params: Any) -> Any:
         return tangents[0] * out * scale
 
-    def vjp(self, primals: Any, out: Any, ct: Any, *, scale: float, dtype: DType) -> Tangents:
+    def vjp(self, primals: Any, out: Any, ct: Any, *, scale: float, **params: Any) -> Tangents:
         return ct * out * scale, None
 
 

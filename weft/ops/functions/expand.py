@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "exp": exponential.exp,
     "exp2": exponential.exp2,
     "short_exp2": exponential.short_exp2,
+    "short_power": exponential.short_power,
     "expm1": exponential.expm1,
     "sigmoid": exponential.sigmoid,
     "log": logarithm.log,
