@@ -228,9 +228,9 @@ def test_float64_keeps_every_bit(kind, limits, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "size"), [(left, 24), (turned, 24), (right, 24), (sums, 27)])
-def test_threads_may_run_in_any_order(kind, size):
-    arrays = [with_special(x) for x in operands((size, size), (size, size))]
+@pytest.mark.parametrize("kind", [left, turned, right, sums])
+def test_threads_may_run_in_any_order(kind):
+    arrays = [with_special(x) for x in operands((24, 24), (24, 24))]
     graph = trace(kind(window), *map(wf.asarray, arrays))
     program, (expected,) = planned(graph, SMALL), on_cpu(graph, arrays)
     for backward in (False, True):

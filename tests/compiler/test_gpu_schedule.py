@@ -16,7 +16,7 @@ from weft.testing.ir import run_kernel
 pytestmark = pytest.mark.slow  # the interpreter runs every thread of every block
 
 SOME = """elementwise; elementwise float64; broadcast; packed; transpose; two stores; row sums
-softmax; layer norm; column sums; outer and last; argmin of ties; argmax of few; two parts; product
+softmax; layer norm; column sums; outer and last; argmin of ties; argmax of few; two parts
 running sum; gather of numbers; kept row; report; sum of products, odd rows"""
 UPDATES = ["scatter", "scatter of numbers", "scatter, the last wins"]
 NAMES = [name.strip() for line in SOME.splitlines() for name in line.split(";")]
