@@ -109,6 +109,7 @@ def test_attention_is_one_kernel_with_the_bits_of_three(function, ways, monkeypa
     check(function, operands((2, 2, 256, 64), wf.bfloat16), monkeypatch, kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [wf.bfloat16, "float16"])
 @pytest.mark.parametrize(
     ("shape", "keys"),
@@ -119,6 +120,7 @@ def test_sizes_that_are_no_multiples_of_tiles(shape, keys, dtype, monkeypatch):
         check(function, operands(shape, dtype, keys), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [512, 513, 1100])
 def test_sums_of_long_rows_are_joined_by_the_same_tree(columns, ways, monkeypatch):
     monkeypatch.setattr(SPLIT, 1)
@@ -126,6 +128,7 @@ def test_sums_of_long_rows_are_joined_by_the_same_tree(columns, ways, monkeypatc
         check(function, operands((columns, 16), wf.bfloat16), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growth", [0.05, 2.0, 40.0])
 def test_sums_are_scaled_while_the_largest_grows(growth, ways, monkeypatch):
     """Scores of a row rise or fall from tile to tile, by a little or by hundreds of powers."""
@@ -232,6 +235,7 @@ def gradient(function):
     return wf.grad(loss, argnums=(0, 1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "shape"),
     [(attention, (2, 320, 32)), (causal, (300, 32)), (window, (2, 256, 32))],
