@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.cuda.attention import attention, causal, gradient
 from tests.gpu.comparison import same
 from weft.compiler import gpu_code
 from weft.compiler.gpu_engine import executable
@@ -30,14 +31,6 @@ def room(nbytes, monkeypatch):
     monkeypatch.setitem(gpu_code._LANGUAGES, "cuda", made)
 
 
-def attention(q, k, v):
-    return wf.scaled_dot_product_attention(q, k, v)
-
-
-def causal(q, k, v):
-    return wf.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 def window(q, k, v):
     first = wf.arange(q.shape[-2], device=q.device)[:, None]
     near = abs(first - wf.arange(k.shape[-2], device=q.device)) < 20
@@ -52,13 +45,6 @@ def dropped(q, k, v):
 def by_hand(q, k, v):
     weights = wf.softmax(q @ k.swapaxes(-1, -2) / 4.0, axis=-1)
     return weights @ v
-
-
-def gradient(function):
-    def loss(*given):
-        return wf.sin(function(*given).astype("float32")).sum()
-
-    return wf.grad(loss, argnums=(0, 1, 2))
 
 
 def built(function, given):

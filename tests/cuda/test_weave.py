@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.cuda.attention import attention, causal, gradient
 from tests.gpu.comparison import same
 from weft.compiler import gpu_code, gpu_engine
 from weft.compiler.gpu_program import _Planner
@@ -19,14 +20,6 @@ from weft.runtime.registry import client
 
 # A GPU with one multiprocessor splits no sum along its depth.
 SPLIT = "weft.compiler.passes.blocks_product.MULTIPROCESSORS"
-
-
-def attention(q, k, v):
-    return wf.scaled_dot_product_attention(q, k, v)
-
-
-def causal(q, k, v):
-    return wf.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def window(q, k, v):
@@ -226,13 +219,6 @@ def test_a_block_has_room():
     notes = made.program.steps[-1].kernel.notes
     assert notes["dynamic"] <= given[0].data().gpu.shared
     assert notes["threads"] == blocks_woven.THREADS
-
-
-def gradient(function):
-    def loss(*given):
-        return wf.sin(function(*given).astype("float32")).sum()
-
-    return wf.grad(loss, argnums=(0, 1, 2))
 
 
 @pytest.mark.slow

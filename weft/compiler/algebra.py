@@ -253,8 +253,8 @@ def cast_twice(calls: Calls, call: Call) -> Ref | None:
 def mask_later(calls: Calls, call: Call) -> Ref | None:
     """f(where(mask, x, n)) is where(mask, f(x), f(n)) for a mask of positions, if f(n) is known.
 
-    That holds for exp(-inf), for 0 times a number and for a narrower 0. So what masks hide is known
-    to be 0 where it is read: products leave it out.
+    That is so for exp(-inf), a power that is -inf, 0 times a number and a narrower 0. What masks
+    hide is then known to be 0 where it is read: products leave it out.
     """
     ref, others = call.inputs[0], call.inputs[1:]
     if call.op.name == "multiply" and calls.made_by(ref, "where") is None:

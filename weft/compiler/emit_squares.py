@@ -50,13 +50,12 @@ class _Sums:
         local = values.kernel.locals[squares.sums[0]]
         self.kind, self.lanes = values.registers[squares.sums[0]], local.lanes
         self.scalar = type_of(local.dtype)
-        self.zero = number(0, self.scalar)
         self.found = [x for n in squares.sums for x in self._scalars(n)]
         self.wide = len(self.found) // squares.rows  # sums of a row
 
     def _scalars(self, local: int) -> list[str]:
         if self.squares.fresh:
-            return [self.zero] * self.lanes
+            return [number(0, self.scalar)] * self.lanes
         writer, values = self.values.writer, self.values
         held = writer.let(f"load {self.kind}, ptr {values.locals[local]}")
         if self.lanes == 1:

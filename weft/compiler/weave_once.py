@@ -45,14 +45,15 @@ def at_once(weave: Weave) -> Once | None:
     beside = weave.middle[1 : runs[1]]
     between = tuple(s for s in beside if isinstance(s, Assign))
     stores = tuple(s for s in beside if isinstance(s, Store))
-    if [part.combine for part in largest.parts] != ["max"]:
+    sums = all(part.combine == "add" for part in last.parts)
+    if [part.combine for part in largest.parts] != ["max"] or not sums:
         return None
-    if any(part.combine != "add" for part in last.parts):
+    if len(between) + len(stores) != len(beside):
         return None
     (top,) = largest.parts[0].targets
     made = {top, *assigned_locals(between)}
     used = made & read_locals((last,))
-    if len(used) != 1 or not used.isdisjoint({top}):
+    if len(used) != 1 or top in used:
         return None
     (power,) = used
     locals_ = weave.kernel.locals

@@ -19,7 +19,6 @@ from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Example, Tangents
 from weft.ops.elementwise.arithmetic import multiply, narrow_ahead_op, negative, where
 from weft.ops.families import BinaryOperation, ElementwiseOperation, UnaryOperation
-from weft.ops.functions.exponential import MIDDLE
 from weft.ops.naming import named
 
 special = LazyModule("scipy.special")
@@ -77,12 +76,8 @@ class ShortPower(ElementwiseOperation):
     examples = (Example({"scale": 0.5}),)
 
     def eval(self, x: Array, top: Array, *, scale: float, **params: Any) -> Array:
-        if x.dtype != np.float32:
-            wide = x if dtypes.is_inexact(x.dtype) else x.astype(np.float64)
-            return np.asarray(wide * wide.dtype.type(scale * _LOG2_E) - top)
-        factor = np.float32(scale * _LOG2_E)
-        start = (x.astype(np.float64) * factor + MIDDLE).astype(np.float32)
-        return np.asarray(start - (top + np.float32(MIDDLE)))
+        wide = x if dtypes.is_inexact(x.dtype) else x.astype(np.float64)
+        return np.asarray(wide * wide.dtype.type(scale * _LOG2_E) - top)
 
     def body(self, s: Any, x: Any, top: Any, *, scale: float, **params: Any) -> Any:
         return s.call("short_power", x, s.const(scale * _LOG2_E, x.dtype), top)

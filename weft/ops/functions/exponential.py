@@ -27,7 +27,7 @@ _RANGE2 = {32: (-151.0, 129.0), 64: (-1077.0, 1025.0)}
 _FAR = {32: (-176.0, 90.0), 64: (-1418.0, 711.0)}
 _FAR2 = {32: (-254.0, 129.0), 64: (-2046.0, 1025.0)}
 _SHORT = (-126.0, 129.0)  # where n is lowest, its power is 0
-MIDDLE = 192.0  # beside which numbers have 16 digits after the point
+_MIDDLE = 192.0  # beside which numbers have 16 digits after the point
 _LN2_DIGITS = {32: (24,), 64: (53, 53)}
 _EXPM1_END = {32: 89.5, 64: 710.5}  # half of expm1 is infinite from here on
 
@@ -94,7 +94,7 @@ def short_power(x: Number, factor: Number, top: Number) -> Number:
     """x·factor - top with few digits after the point, which do not depend on a whole `top`."""
     if x.format.width > 32:
         return x.fma(factor, -top)
-    return x.fma(factor, MIDDLE) - (top + MIDDLE)
+    return x.fma(factor, _MIDDLE) - (top + _MIDDLE)
 
 
 def short_exp2(x: Number) -> Number:

@@ -351,7 +351,9 @@ def _mixing(
     if as_flag(name, "is_causal", is_causal):
         seen = _earlier(q.shape[-2], k.shape[-2], q.device)
     given: Any = None if mask is None else to_tensor(mask, like=scores.device, op=name)
-    if dtype != q.dtype and not (_is_scale(factor) and (given is None or given.dtype == bool)):
+    if dtype != q.dtype and not (
+        _is_scale(factor) and (given is None or dtypes.is_bool(given.dtype))
+    ):
         scores, factor = scores * factor, 1.0
     if given is not None:
         scores, seen = _masked(name, scores, seen, given)
@@ -441,9 +443,9 @@ def _weights(scores: Any, seen: Any) -> tuple[Any, Any]:
 def _narrow_weights(scores: Any, seen: Any, dtype: DType, scale: float) -> tuple[Any, Any]:
     """The same, of weights as narrow as values are: so units for narrow matrices can mix them.
 
-    They are divided by a power of two and not by the largest, so that results need not be known to
-    be scaled by others. What is not seen is hidden before the exponential, whose result alone
-    derivatives need.
+    They are divided by a power of two and not by the largest: so they have the same digits whatever
+    it is, and need not wait for it. What is not seen is hidden before the exponential, whose result
+    alone derivatives need.
     """
     if scores.shape[-1] == 0:
         return _weights(scores, seen)
