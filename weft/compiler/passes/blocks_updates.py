@@ -2,8 +2,9 @@
 
 Every element meets its updates in the order it always did, whatever the number of threads. Where
 updates are of rows, a block has every so manyth row: its threads look for the updates of these,
-chunk by chunk, list them in order, and then take them together, each for a column. Otherwise every
-thread looks at all updates; what they are for is computed once for each block.
+chunk by chunk, list them in order, and then take them together, each for a column: a few at a time,
+so that it waits for memory once for all of these. Otherwise every thread looks at all updates; what
+they are for is computed once for each block.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from weft.compiler.loops import (
     const,
     get,
     integer,
+    load,
     value,
 )
+from weft.compiler.passes.accumulate import joined, select
 from weft.compiler.passes.cooperate import Team
 from weft.compiler.passes.items import Limits, less, placed, rounded
 from weft.compiler.polynomial import (
@@ -62,7 +65,8 @@ CHUNK = 1024  # updates that a block looks at together
 WRITTEN_OUT = 8  # of them, at once
 ROW = 64  # elements of an update that a block takes with all its threads,
 LOOKS = 16  # after each thread has looked at so many updates, or fewer
-BLOCKS = 1 << 10  # that keep a GPU busy
+BLOCKS = 1 << 9  # that keep a GPU busy
+TOGETHER = 4  # updates for which a thread waits at a time
 MOST = 1 << 31  # updates that have numbers of 32 bits
 OWNER = np.dtype(np.int32)
 Nest = list[tuple[Value, int]]
@@ -258,13 +262,15 @@ class _Listed(_Updates):
     def look(self, start: Value, part: Value, thread: Value) -> Statements:
         """Which updates of a chunk are the block's; neighbours look at neighbours."""
         made: list[Statement] = []
+        whole = self.count % self.chunk == 0
         for k in range(self.looks):
             here = add(thread, k * self.team.threads)
             at = add(start, here)
-            number = smaller(at, self.count - 1)
+            number = at if whole else smaller(at, self.count - 1)
             own = substitute_value(self.part(), placed(self.inner, number))
             mine = value("equal", (own, part), BOOL)
-            mine = value("bit_and", (mine, less(at, self.count)), BOOL)
+            if not whole:
+                mine = value("bit_and", (mine, less(at, self.count)), BOOL)
             made.append(Assign(self.mine, mine, here))
         return tuple(made)
 
@@ -308,10 +314,49 @@ class _Listed(_Updates):
     def take(self, found: list[_Update], first: Value, counts: int, thread: Value) -> Statements:
         """All updates of the list, in order, for a thread's column."""
         turn, column = self.scope.variable("turn"), add(first, thread)
-        number = value("cast", (get(self.list, OWNER, turn),), INDEX)
-        names = placed(self.inner, number) | placed(self.nest, column)
-        stores = self.stores(found, substitute_value(self.far, names), names)
         count = value("cast", (get(counts, OWNER, integer(self.team.threads - 1)),), INDEX)
-        body: Statements = (Loop(turn, integer(0), count, stores),)
+        body: Statements
+        if len(found) == 1:
+            turns = divide(add(count, TOGETHER - 1), TOGETHER)
+            body = self.together(found[0], multiply(turn, TOGETHER), count, column)
+        else:
+            turns, names = count, self.names(turn, column)
+            body = self.stores(found, substitute_value(self.far, names), names)
+        body = (Loop(turn, integer(0), turns, body),)
         whole = self.points % self.team.threads == 0
         return body if whole else (When(less(column, self.points), body),)
+
+    def names(self, at: Value, column: Value) -> dict[Value, Value]:
+        """The variables of an update that the list has, and those of a column."""
+        number = value("cast", (get(self.list, OWNER, at),), INDEX)
+        return placed(self.inner, number) | placed(self.nest, column)
+
+    def together(self, update: _Update, start: Value, count: Value, column: Value) -> Statements:
+        """A few updates of the list: all is read before any of it is written.
+
+        What several of them are for is met by one after another in registers.
+        """
+        store, made = update.store, list[Statement]()
+        ends = [smaller(add(start, k), subtract(count, 1)) for k in range(TOGETHER)]
+        names = [self.names(at, column) for at in ends]
+        near = substitute_value(update.near, names[0])
+        fars = [self.held(made, "far", substitute_value(self.far, each)) for each in names]
+        places = [add(far, near) for far in fars]
+        met = [self.held(made, "new", substitute_value(store.value, each)) for each in names]
+        if store.combine:
+            dtype = met[0].dtype
+            old = [self.held(made, "old", load(store.buffer, place, dtype)) for place in places]
+            for k, far in enumerate(fars):
+                for i in range(k):
+                    old[k] = select(value("equal", (fars[i], far), BOOL), met[i], old[k])
+                met[k] = self.held(made, "met", joined(store.combine, old[k], met[k]))
+        for k, place in enumerate(places):
+            put = Store(store.buffer, place, met[k])
+            made.append(When(value("less", (add(start, k), count), BOOL), (put,)))
+        return tuple(made)
+
+    def held(self, made: list[Statement], name: str, x: Value) -> Value:
+        """A value that a register holds from here on."""
+        local = self.scope.local(name, x.dtype)
+        made.append(Assign(local, x))
+        return get(local, x.dtype)
