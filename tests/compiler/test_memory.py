@@ -158,6 +158,15 @@ def test_without_in_place_two_buffers_alternate():
     assert found.arena_bytes == 2048 == found.live_bytes
 
 
+def test_memory_rests_before_it_is_used_again():
+    steps = [Step((i,), (i + 1,)) for i in range(50)]
+    found = plan(steps, dict.fromkeys(range(51), 1000), inputs=[0], outputs=[50], resting=3)
+    assert found.arena_bytes == 5 * 1024
+    for tensor in range(1, 45):
+        near = [found.offsets[tensor + k] for k in range(5)]
+        assert len(set(near)) == len(near)
+
+
 def test_an_operand_that_is_needed_later_is_not_written_over():
     steps = [Step((0,), (1,)), Step((1,), (2,), ((1, 2),)), Step((1, 2), (3,), ((1, 3), (2, 3)))]
     found = plan(steps, dict.fromkeys(range(4), 64), inputs=[0], outputs=[3])

@@ -91,7 +91,7 @@
 | `emit_ptx`, `gpu_code` | kernels in PTX; functions that a GPU has loaded, in its language |
 | `gpu_memory` | `places`: where the memory of a program for a GPU lies |
 | `gpu_executable`, `gpu_calls` | a trace ready to run on a GPU; calls without kernels |
-| `gpu_chains` | the launches of a program by one call |
+| `gpu_chains` | the launches of a program by one call, and which of them wait for others |
 | `gpu_engine` | what a GPU's client runs: single calls, whole traces |
 | `emit_wgsl`, `wgsl_scalars` | kernels as shaders in WGSL |
 | `wgsl_positions` | which int64 a shader can have |

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.compiler.executable import Executable
 from weft.compiler.gpu_calls import is_on_host, run_alone, run_call, run_on_host
-from weft.compiler.gpu_chains import Chains
+from weft.compiler.gpu_chains import Chains, Link, Slots
 from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
 from weft.compiler.gpu_program import plan
@@ -114,7 +114,8 @@ class GpuExecutable(Executable):
         return stages
 
     def _launches(self, launches: list[tuple[Launch, Callable[[], int]]]) -> Callable[[_Run], None]:
-        chains = Chains(self._gpu, [start for _, start in launches], self._table)
+        links = [Link(start, *self._touched(step)) for step, start in launches]
+        chains = Chains(self._gpu, links, self._table)
 
         def run(state: _Run) -> None:
             self._gpu.enter()
@@ -128,6 +129,14 @@ class GpuExecutable(Executable):
                     self._watched(step, start)
 
         return run
+
+    def _touched(self, step: Launch) -> tuple[Slots, Slots]:
+        """The slots that a launch reads, and those that it writes."""
+        read, written = (
+            tuple((self._slots[b], b.size * self._gpu.stored(b.dtype).itemsize) for b in blocks)
+            for blocks in step.touched()
+        )
+        return read, written
 
     def _watched(self, step: Launch, start: Callable[[], int]) -> None:
         """One launch that watchers are told of: it is waited for."""

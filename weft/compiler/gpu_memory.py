@@ -9,6 +9,8 @@ from weft.compiler import memory
 from weft.compiler.gpu_steps import Block, GpuProgram, Launch
 from weft.runtime.gpu.interface import Driver
 
+RESTING = 4  # launches before memory is used again: those in between need not wait for each other
+
 
 @dataclass(frozen=True)
 class Places:
@@ -32,7 +34,7 @@ def places(program: GpuProgram, slots: Mapping[Block, int], gpu: Driver) -> Plac
     if gpu.apart:
         pieces, inside = _apart(steps, sizes, given | outputs)
         return Places(pieces, inside, own)
-    found = memory.plan(steps, sizes, inputs=given, outputs=outputs)
+    found = memory.plan(steps, sizes, inputs=given, outputs=outputs, resting=RESTING)
     assert not found.buffers, "memory is shared inside the arena only"
     pieces = [found.arena_bytes] if found.arena_bytes else []
     return Places(pieces, {slot: (0, offset) for slot, offset in found.offsets.items()}, own)
@@ -48,11 +50,7 @@ def _steps(program: GpuProgram, slots: Mapping[Block, int]) -> tuple[list[memory
         given.add(slots[program.status])
     for step in program.steps:
         if isinstance(step, Launch):
-            modes = [buffer.mode for buffer in step.kernel.buffers]
-            modes += ["write"] * (len(step.memory) - len(modes))
-            pairs = list(zip(step.memory, modes, strict=True))
-            reads = tuple(slots[b] for b, mode in pairs if mode != "write")
-            writes = tuple(slots[b] for b, mode in pairs if mode != "read")
+            reads, writes = (tuple(slots[b] for b in blocks) for blocks in step.touched())
             reads = tuple(x for x in reads if x in given or x not in writes)
         else:
             reads = tuple(slots[b] for b in step.reads)

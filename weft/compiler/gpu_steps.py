@@ -63,6 +63,14 @@ class Launch:
     calls: tuple[OutputRefs, ...] = ()
     panel: tuple[int, int] = (0, 1)  # its number, and how many there are
 
+    def touched(self) -> tuple[list[Block], list[Block]]:
+        """What it reads, and what it writes; what only the kernel knows of is written."""
+        modes = [buffer.mode for buffer in self.kernel.buffers]
+        modes += ["write"] * (len(self.memory) - len(modes))
+        pairs = list(zip(self.memory, modes, strict=True))
+        read = [block for block, mode in pairs if mode in ("read", "update")]
+        return read, [block for block, mode in pairs if mode != "read"]
+
     def details(self) -> dict[str, Any]:
         """What the kernel does, in numbers and words."""
         modes = [buffer.mode for buffer in self.kernel.buffers]

@@ -88,11 +88,13 @@ def plan(
     inputs: Iterable[int] = (),
     outputs: Iterable[int] = (),
     donated: Iterable[int] = (),
+    resting: int = 0,
 ) -> Plan:
     """Place the tensors of a program: `sizes` in bytes, ids in any order.
 
     A donated input is used again only when it is dead, and only by what has its size. An output
-    that is an input as well keeps that input's buffer.
+    that is an input as well keeps that input's buffer. Memory in the arena rests for so many steps
+    before it is used again: steps that run side by side need not wait for each other then.
     """
     given, ends = frozenset(inputs), tuple(dict.fromkeys(outputs))
     lives = _Lives(steps, given, frozenset(ends))
@@ -100,7 +102,7 @@ def plan(
     in_place = _choose_in_place(lives, sizes, frozenset(spare))
     chains = _chains(lives, in_place)
     _take_donated(chains, lives, sizes, spare, ends)
-    return _placed(chains, lives, sizes, in_place)
+    return _placed(chains, lives, sizes, in_place, resting)
 
 
 def _choose_in_place(
@@ -167,10 +169,11 @@ def _placed(
     lives: _Lives,
     sizes: Mapping[int, int],
     in_place: Mapping[int, int],
+    resting: int,
 ) -> Plan:
     # Each chain once, by its first member; in the order of time, so that equal programs are equal.
     mine = [c for tensor, c in chains.items() if c.home is None and c.members[0] == tensor]
-    ranges = [_Range(c.start, c.end, _aligned(sizes[c.members[0]])) for c in mine]
+    ranges = [_Range(c.start, c.end + resting, _aligned(sizes[c.members[0]])) for c in mine]
     least = _most_alive(ranges)
     places, total = _arrange(ranges, least)
     offsets = {t: offset for c, offset in zip(mine, places, strict=True) for t in c.members}

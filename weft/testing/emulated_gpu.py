@@ -153,14 +153,20 @@ class EmulatedGpu(Driver):
         start.addresses = addresses  # type: ignore[attr-defined]
         return start
 
-    def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
-        """What runs kernels one after another, on the addresses they have now and no others."""
+    def chain(
+        self, starts: Sequence[Callable[[], int]], waits: Sequence[Sequence[int]]
+    ) -> Callable[[], int]:
+        """What runs kernels on the addresses they have now and no others, the last ones first.
+
+        Those that wait for others wait for them and for no others.
+        """
         before = [start.addresses() for start in starts]  # type: ignore[attr-defined]
+        order = _latest_first(waits)
 
         def run() -> int:
             assert before == [start.addresses() for start in starts]  # type: ignore[attr-defined]
             self.chained += 1
-            return max(start() for start in starts)
+            return max(starts[number]() for number in order)
 
         return run
 
@@ -170,6 +176,17 @@ class EmulatedGpu(Driver):
     def synchronize(self) -> None:
         """All is done when it is asked for."""
         self.synchronized += 1
+
+
+def _latest_first(waits: Sequence[Sequence[int]]) -> list[int]:
+    """An order in which each comes after those it waits for, and otherwise before the others."""
+    left = {number: set(before) for number, before in enumerate(waits)}
+    order: list[int] = []
+    while left:
+        number = max(number for number, before in left.items() if before.isdisjoint(left))
+        del left[number]
+        order.append(number)
+    return order
 
 
 def _serial(kernel: Kernel) -> Kernel:

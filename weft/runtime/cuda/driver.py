@@ -132,24 +132,25 @@ class _Node(ctypes.Structure):
 
 
 class GpuChain:
-    """Kernels one after another, which the driver calls a graph; calling it starts them."""
+    """Kernels that wait for each other, which the driver calls a graph; calling it starts them."""
 
-    def __init__(self, owner: Gpu, starts: Sequence[Any]) -> None:
+    def __init__(self, owner: Gpu, starts: Sequence[Any], waits: Sequence[Sequence[int]]) -> None:
         self._start: Callable[[], int] = lambda: 0
         self._handle: ctypes.c_void_p | None = None
         self._destroy = owner.library.cuGraphExecDestroy
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
         owner.call("cuGraphCreate", ctypes.byref(graph), 0)
         try:
-            before: ctypes.c_void_p | None = None
-            for start in starts:
+            nodes = list[int | None]()
+            for start, before in zip(starts, waits, strict=True):
                 function, *grid, shared, _, places, _ = start.args  # of `prepare`
                 told = _Node(function, *grid, shared, ctypes.addressof(places), None, None, None)
-                node = ctypes.c_void_p()
-                after = (None, 0) if before is None else (ctypes.byref(before), 1)
+                node, count = ctypes.c_void_p(), len(before)
+                after = (ctypes.c_void_p * count)(*(nodes[k] for k in before))
                 where, given = ctypes.byref(node), ctypes.byref(told)
-                owner.call("cuGraphAddKernelNode_v2", where, graph, *after, given)
-                before = node
+                size = ctypes.c_size_t(count)
+                owner.call("cuGraphAddKernelNode_v2", where, graph, after, size, given)
+                nodes.append(node.value)
             flags = ctypes.c_ulonglong(0)
             owner.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, flags)
         finally:
@@ -376,9 +377,11 @@ class Gpu(Driver):
         given = (function.handle, blocks, 1, 1, threads, 1, 1, function.shared)
         return functools.partial(self.library.cuLaunchKernel, *given, None, places, None)
 
-    def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
-        """What starts kernels one after another by one call, on the addresses they have now."""
-        return GpuChain(self, starts)
+    def chain(
+        self, starts: Sequence[Callable[[], int]], waits: Sequence[Sequence[int]]
+    ) -> Callable[[], int]:
+        """What starts kernels by one call, on the addresses they have now; some wait for others."""
+        return GpuChain(self, starts, waits)
 
     def refuse(self, code: int) -> None:
         """Raise what a code of `prepare`'s function says."""

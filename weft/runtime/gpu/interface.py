@@ -148,8 +148,13 @@ class Driver(abc.ABC):
         It gives a code, 0 if all is well, and is to be called after `enter`.
         """
 
-    def chain(self, starts: Sequence[Callable[[], int]]) -> Callable[[], int]:
-        """What starts kernels one after another by one call, on the addresses they have now."""
+    def chain(
+        self, starts: Sequence[Callable[[], int]], waits: Sequence[Sequence[int]]
+    ) -> Callable[[], int]:
+        """What starts kernels by one call, on the addresses they have now.
+
+        Each waits until those before it are done that `waits` names by number, and for no others.
+        """
         raise UnsupportedError(f"{self.kind}: there are no chains of kernels")
 
     @abc.abstractmethod
