@@ -143,6 +143,65 @@ def test_handles_that_are_alive_are_kept_and_dead_ones_are_not_computed(monkeypa
     np.testing.assert_allclose(kept.numpy(), np.sin(x.numpy()), rtol=1e-6)
 
 
+def test_results_that_share_work_which_nobody_holds_run_together(monkeypatch):
+    monkeypatch.setattr(settings, "compile_after", 0)
+    x = data(8, 8)
+
+    def results():
+        product = x @ x
+        return wf.sin(product), wf.cos(product), wf.cos(product + 1) @ x
+
+    made = results()
+    executions, compilations = counted()
+    found = [y.numpy() for y in made]
+    assert counted() == (executions + 1, compilations + 1)
+    assert_same(found, [y.numpy() for y in wf.realize(results())])
+
+
+def test_gradients_that_are_read_one_by_one_take_one_way_back(monkeypatch):
+    monkeypatch.setattr(settings, "compile_after", 0)
+    weights = [data(8, 8) / 10 for _ in range(4)]
+
+    def loss(weights):
+        x = data(8, 8)
+        for w in weights:
+            x = wf.tanh(x @ w)
+        return wf.sum(x)
+
+    value, slopes = wf.value_and_grad(loss)(weights)
+    gc.collect()
+    executions, _ = counted()
+    value.item()
+    found = [slope.numpy() for slope in slopes]
+    assert counted()[0] == executions + 1
+    assert_same(found, [y.numpy() for y in wf.realize(wf.grad(loss)(weights))])
+
+
+def test_results_that_share_nothing_or_what_is_kept_or_cheap_wait_for_their_own_reader(monkeypatch):
+    monkeypatch.setattr(settings, "compile_after", 0)
+    x = data(8, 8)
+    product, cheap = x @ x, wf.exp(x)
+    kept, light, apart = wf.sin(product) * 2, wf.sin(cheap) * 2, (x + 1) @ x
+    others = wf.cos(product) * 2, wf.cos(cheap) * 2, (x + 2) @ x
+    del cheap
+    gc.collect()
+    for y in (kept, light, apart):
+        y.numpy()
+    assert not any(y.is_realized for y in others)
+
+
+def test_a_result_that_fails_does_not_fail_what_runs_with_it(monkeypatch):
+    monkeypatch.setattr(settings, "compile_after", 0)
+    x = data(8, 8)
+    product = x @ x
+    fine, wrong = wf.sin(product), wf.take(product, wf.tensor([3, 9]) + 0, axis=0)
+    del product
+    gc.collect()
+    np.testing.assert_allclose(fine.numpy(), np.sin(x.numpy() @ x.numpy()), rtol=1e-4, atol=1e-4)
+    with pytest.raises(IndexingError):
+        wrong.numpy()
+
+
 def test_a_flush_keeps_only_what_somebody_holds(monkeypatch):
     monkeypatch.setattr(settings, "compile_after", 0)
     monkeypatch.setattr(settings, "flush_limit", 8)

@@ -7,7 +7,7 @@ the GPU it runs on. What nobody holds is not computed for its own sake.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.compiler.executable import Executable
 from weft.compiler.native import Native, drafts_pay
+from weft.compiler.point import kind_of
 from weft.compiler.rewrite import rewrite
 from weft.config import settings
 from weft.core.common.frozen import freeze
@@ -26,6 +27,7 @@ from weft.runtime.cpu.code_ahead import hurrying
 from weft.runtime.registry import client
 
 EACH = 1 << 16  # elements of each call of a graph that is compiled at once: others take no longer
+_LIGHT = ("view", "map")  # kinds of calls that are computed where their elements are needed
 MOST_GRAPHS = 256  # compiled graphs that are kept
 MOST_SEEN = 4096  # graphs whose first run is remembered
 
@@ -101,6 +103,35 @@ class Recorded:
 def is_held(node: OutputRefs) -> bool:
     """Whether some tensor stands for a result of this call."""
     return any(ref() is not None for ref in node.outputs)
+
+
+def beside(
+    order: Sequence[OutputRefs],
+    wanted: Iterable[OutputRefs],
+    pending: Callable[[], Iterable[OutputRefs]],
+) -> list[OutputRefs]:
+    """Results that somebody holds and that need work of these calls which no result keeps.
+
+    Run by themselves, gradients of a model that are read one by one would each take the whole way
+    back again. What is computed element by element is not counted: kernels do that anyway.
+    `pending` gives all calls that wait, inputs before users.
+    """
+    kept, repeated = set(wanted), set()
+    for node in order:
+        if node not in kept and not is_held(node):
+            inner = any(source in repeated for source, _ in node.inputs)
+            if inner or kind_of(node) not in _LIGHT:
+                repeated.add(node)
+    if not repeated:
+        return []
+    own, found = set(order), []
+    for node in pending():
+        if node not in own and any(source in repeated for source, _ in node.inputs):
+            if is_held(node):
+                found.append(node)
+            else:
+                repeated.add(node)
+    return found
 
 
 def run(order: Sequence[OutputRefs], roots: Iterable[OutputRefs]) -> bool:

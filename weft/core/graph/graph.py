@@ -41,7 +41,10 @@ def install_executor(executor: Executor) -> None:
 
 
 def install_runner(runner: Any) -> None:
-    """Say what may run whole graphs: `runner.run(order, wanted)` is False where it may not."""
+    """Say what may run whole graphs: `runner.run(order, wanted)` is False where it may not.
+
+    `runner.beside(order, wanted, pending)` are the calls that should run with them.
+    """
     _runner[:] = [runner]
 
 
@@ -191,6 +194,11 @@ class ComputeGraph:
     def _all_pending(self) -> list[OutputRefs]:
         with self._table_lock:
             self._held_bytes = 0
+            return self._listed()
+
+    def _listed(self) -> list[OutputRefs]:
+        """The calls that have not run, inputs before users."""
+        with self._table_lock:
             return list(self._table.values())
 
     def realize(self, nodes: Iterable[OutputRefs]) -> None:
@@ -207,13 +215,21 @@ class ComputeGraph:
     def _run_whole(self, roots: Sequence[OutputRefs], wanted: Sequence[OutputRefs]) -> bool:
         """Run what these need as one compiled graph, if it is to be compiled.
 
-        It gives the results of `wanted`, and of every other call that a tensor stands for.
+        It gives the results of `wanted`, and of every other call that a tensor stands for. Others
+        that would need much of the same work again run with it.
         """
         if not _runner:
             return False
-        order = [n for n in get_operations_topological(roots) if not n.realized]
+        order = _waiting(roots)
         if len(order) < 2 and all(node.op.leaf for node in order):
             return False
+        others = _runner[0].beside(order, wanted, self._listed)
+        return bool(others and self._run_order(_waiting((*roots, *others)), wanted)) or (
+            self._run_order(order, wanted)
+        )
+
+    def _run_order(self, order: Sequence[OutputRefs], wanted: Sequence[OutputRefs]) -> bool:
+        """Run these calls as one compiled graph, if it is to be compiled."""
         if any(not begun.isdisjoint(order) for begun in self._begun):
             return False  # a kernel reads what runs with it: one by one, that comes to an end
         keys = [node.key for node in order]  # which calls that have run do not keep
@@ -233,7 +249,7 @@ class ComputeGraph:
 
     def _start(self, roots: Iterable[OutputRefs]) -> Iterator[OutputRefs]:
         """What must run, each let go as soon as it has run."""
-        order = [n for n in get_operations_topological(roots) if not n.realized]
+        order = _waiting(roots)
         del roots
         if order:
             self.counters.executions += 1
@@ -301,6 +317,11 @@ def _waits_for_nothing(node: OutputRefs) -> bool:
         if source.results is None:
             return False
     return node.results is None
+
+
+def _waiting(roots: Iterable[OutputRefs]) -> list[OutputRefs]:
+    """The calls that these need and that have not run, inputs before users."""
+    return [node for node in get_operations_topological(roots) if not node.realized]
 
 
 def get_operations_topological(nodes: Iterable[OutputRefs]) -> list[OutputRefs]:
