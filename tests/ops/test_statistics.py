@@ -127,6 +127,15 @@ def test_extrema_skip_nan_in_every_float():
             np.testing.assert_array_equal(got.numpy().astype(np.float64), [want, np.nan])
 
 
+@pytest.mark.parametrize("function", [wf.std, wf.nanstd])
+def test_the_spread_of_equal_numbers_has_slope_0_and_spoils_no_other(function):
+    x = wf.tensor([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]])
+    for slopes in (wf.grad, wf.jacfwd):
+        found = slopes(lambda x: wf.sum(function(x, axis=1)))(x).numpy()
+        np.testing.assert_allclose(found, [[0, 0, 0], [-(6**-0.5), 0, 6**-0.5]], atol=1e-6)
+    assert function(x, axis=1)[0].item() == 0
+
+
 def test_nan_elements_get_no_derivative():
     x = np.array([1.0, np.nan, 4.0])
     np.testing.assert_allclose(wf.grad(wf.nanmean)(x).numpy(), [0.5, 0.0, 0.5])

@@ -23,6 +23,7 @@ from weft.ops import reduction
 from weft.ops.axes import normalize_axes, reduced_axes
 from weft.ops.contraction import matmul
 from weft.ops.elementwise.arithmetic import where
+from weft.ops.elementwise.comparison import equal
 from weft.ops.families import as_tensors, cast
 from weft.ops.naming import named
 from weft.ops.often import often
@@ -120,11 +121,20 @@ def std(
     dtype: Any = None,
     where: Any = None,
 ) -> Tensor:
-    """Standard deviation over axes (and in a mask): the root of `var`."""
+    """Standard deviation over axes (and in a mask): the root of `var`.
+
+    Where all elements are equal its derivative is 0, as torch has it.
+    """
     tensor, target = float_of("std", x, dtype)
     less = _correction("std", correction, ddof)
-    found = FUNCTIONS["sqrt"](var(tensor, axis, keepdims, correction=less, where=where))
+    found = _root(var(tensor, axis, keepdims, correction=less, where=where))
     return cast(found, dtypes.real_of(target))
+
+
+def _root(variance: Tensor) -> Tensor:
+    """The root of a variance, with derivative 0 where that is 0, as norms have it."""
+    zero = equal(variance, 0)
+    return where(zero, 0, FUNCTIONS["sqrt"](where(zero, 1, variance)))
 
 
 def _correction(name: str, correction: Any, ddof: Any) -> Any:
@@ -470,7 +480,7 @@ def nanstd(
     tensor, target = float_of("nanstd", x)
     kept = reduction.selected("nanstd", tensor, where, np.nan)
     less = _correction("nanstd", correction, ddof)
-    found = FUNCTIONS["sqrt"](nanvar(kept, axis, keepdims, correction=less))
+    found = _root(nanvar(kept, axis, keepdims, correction=less))
     return cast(found, dtypes.real_of(target))
 
 
