@@ -38,6 +38,11 @@ _METADATA: Final = "__metadata__"
 _COMPLEX: Final = "weft.complex"
 _LOAD: Final = "load_safetensors"
 _SAVE: Final = "save_safetensors"
+_ARCHIVE: Final = b"PK\x03\x04"  # how zip files begin
+_ARCHIVE_HINT: Final = (
+    "\nhint: this is an archive, such as torch.save and np.savez write:"
+    " nn.load_state_dict(model, torch.load(file)) takes its tensors"
+)
 
 _DTYPES: Final[dict[str, DType]] = {
     "BOOL": dtypes.bool_,
@@ -139,6 +144,7 @@ def parse(buffer: Array, where: str) -> tuple[dict[str, str], dict[str, Entry]]:
         raise FormatError(
             f"{_LOAD}: {where}: the header is said to have {length} bytes"
             f" (the file has {total}, at most {LONGEST_HEADER} are allowed)"
+            + (_ARCHIVE_HINT if buffer[:4].tobytes() == _ARCHIVE else "")
         )
     header = _header(buffer[8 : 8 + length].tobytes(), where)
     metadata = _checked_metadata(header.pop(_METADATA, {}), where)

@@ -220,6 +220,12 @@ def mutated(good: bytes, begin: int, draw: random.Random) -> bytes:
     return bytes(raw)
 
 
+def test_an_archive_of_another_library_is_told_how_to_be_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", weight=np.ones(3))
+    with pytest.raises(FormatError, match=r"hint: this is an archive.*torch\.load\(file\)"):
+        wf.load_safetensors(tmp_path / "model.npz")
+
+
 def test_pipes_folders_and_absent_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FormatError, match="not a plain file"):
