@@ -15,6 +15,7 @@ it returns.
 | `convolution` | `Conv1d`, `Conv2d`, `Conv3d` and their transposes `ConvTranspose1d`, … |
 | `pooling` | `MaxPool1d`, `MaxUnpool1d`, `AvgPool1d`, `AdaptiveAvgPool1d`, …, `Upsample` |
 | `normalization` | `LayerNorm`, `RMSNorm`, `GroupNorm`, `InstanceNorm`, `BatchNorm` |
+| `reparametrization` | `SpectralNorm`, `WeightNorm` |
 | `attention` | `MultiHeadAttention`, `KVCache`, `rotary` |
 | `transformer` | `TransformerEncoderLayer`, `TransformerDecoderLayer` |
 | `recurrent` | `RNN`, `GRU`, `LSTM`, `RNNCell`, `GRUCell`, `LSTMCell` |
@@ -92,6 +93,7 @@ from weft.nn.pooling import (
     Upsample,
 )
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from weft.nn.reparametrization import SpectralNorm, WeightNorm
 from weft.nn.state import load_state_dict, state_dict
 from weft.nn.summary import summary
 from weft.nn.transformer import TransformerDecoderLayer, TransformerEncoderLayer
@@ -185,9 +187,11 @@ __all__ = [
     "RMSNorm",
     "RNNCell",
     "Sequential",
+    "SpectralNorm",
     "TransformerDecoderLayer",
     "TransformerEncoderLayer",
     "Upsample",
+    "WeightNorm",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",

@@ -129,6 +129,7 @@ NAMES = {
     "save": "wf.save_safetensors, or np.save",
     "savez": "wf.save_safetensors, or np.savez",
     "set_printoptions": "np.set_printoptions, which weft follows",
+    "spectral_norm": "wf.nn.SpectralNorm(layer, key=key)",
     "swa_utils": "wf.optim.ema",
     "tensor_split": "wf.array_split",
     "topk": "wf.top_k",
@@ -137,6 +138,7 @@ NAMES = {
     "tree_util": "wf.tree_map, wf.tree_leaves",
     "utils": "wf.optim.clip_by_global_norm, wf.tree_ravel",
     "warmup_cosine_decay_schedule": "wf.optim.schedules.warmup_cosine",
+    "weight_norm": "wf.nn.WeightNorm(layer)",
 }
 # The same for attributes of tensors; functions of weft that are no methods need no row.
 ATTRIBUTES = {
