@@ -12,12 +12,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
+from tests.torch_oracle import torch
 from weft.data import Loader
 from weft.errors import ArgumentError, ConversionError, DTypeError, ShapeError, TreeError
 
@@ -284,6 +286,26 @@ def test_the_thread_sees_the_settings_of_the_caller() -> None:
     with wf.default_dtype("float64"):
         batches = list(Loader(items, 2, shuffle=False))
     assert batches[0].dtype == np.float64
+
+
+class OfTorch:
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        x = torch.full((2,), index, dtype=torch.bfloat16)
+        return {"x": x, "y": torch.tensor(index), "n": 1}
+
+
+def test_arrays_of_other_libraries_are_rows_and_items() -> None:
+    rows = torch.arange(12.0).reshape(6, 2)
+    for data in (rows, (rows,), {"x": rows}):
+        (batch,) = wf.tree_leaves(next(iter(Loader(data, 4, shuffle=False))))
+        assert isinstance(batch, wf.Tensor) and batch.tolist() == rows[:4].tolist()
+    batch = next(iter(Loader(OfTorch(), 4, shuffle=False)))
+    assert batch["x"].dtype == wf.bfloat16 and batch["x"].shape == (4, 2)
+    assert batch["y"].tolist() == [0, 1, 2, 3] and batch["n"].tolist() == [1] * 4
+    assert next(iter(Loader((jnp.ones((3, 2)),), 2)))[0].shape == (2, 2)
 
 
 @pytest.mark.parametrize(

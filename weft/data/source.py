@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.core.common.device import Device
+from weft.core.common.device import CPU, Device
 from weft.core.common.handler import installed
 from weft.core.common.parameters import shown
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
 from weft.core.common.types import Array
-from weft.core.tensor.convert import PYTHON_SCALARS, checked, to_array, wrap
+from weft.core.tensor.convert import PYTHON_SCALARS, checked, to_array, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.errors import (
@@ -33,7 +33,8 @@ from weft.ops.selection import take
 class Dataset(Protocol):
     """Anything with a length and items: a list, a memory map, a class of yours.
 
-    Items are trees of numbers, arrays, tensors and text, all of one structure.
+    Items are trees of numbers, arrays, tensors and text, all of one structure; arrays may be
+    another library's, so torch's datasets will do.
     """
 
     def __len__(self) -> int: ...
@@ -54,7 +55,7 @@ def as_source(data: Any) -> Source:
     """Arrays, tensors, tuples and dicts of them, or a dataset."""
     leaves = tree_leaves(data)
     is_leaf = len(leaves) == 1 and leaves[0] is data
-    if leaves and (not is_leaf or isinstance(data, Tensor | np.ndarray)):
+    if leaves and (not is_leaf or hasattr(data, "__dlpack__")):
         return Items(data) if isinstance(data, list) else Arrays(data)
     if is_leaf and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return Items(data)
@@ -68,8 +69,8 @@ class Arrays(Source):
     """A tree of arrays with equally many rows."""
 
     def __init__(self, data: Any) -> None:
-        leaves, self._structure = tree_flatten(data)
-        paths = tree_paths(data)
+        found, self._structure = tree_flatten(data)
+        leaves, paths = [_taken_over(leaf) for leaf in found], tree_paths(data)
         self._arrays: list[Array | Tensor] = []
         self._devices = [_device_of(leaf) for leaf in leaves]
         for path, leaf in zip(paths, leaves):
@@ -121,7 +122,16 @@ def stacked(items: list[Any]) -> Any:
     return tree_unflatten(structure, made)
 
 
-def _column(path: str, leaves: list[Any]) -> Any:
+def _taken_over(leaf: Any) -> Any:
+    """Another library's array as one of NumPy, or where it lies as a tensor; others as they are."""
+    if isinstance(leaf, Tensor | np.ndarray | np.generic) or not hasattr(leaf, "__dlpack__"):
+        return leaf
+    made = to_tensor(leaf, like=CPU, op="Loader")
+    return made.numpy() if made.device == CPU else made
+
+
+def _column(path: str, found: list[Any]) -> Any:
+    leaves = [_taken_over(leaf) for leaf in found]
     first = leaves[0]
     if isinstance(first, str):
         for leaf in leaves:
