@@ -24,6 +24,7 @@ NAMES = {
     "CTCLoss": "wf.ctc_loss",
     "CrossEntropyLoss": "wf.cross_entropy",
     "DataLoader": "wf.data.Loader(data, batch_size, key=key)",
+    "DropPath": "x * wf.dropout(wf.ones((x.shape[0], 1, 1)), rate, key)",
     "Dropout1d": "wf.nn.Dropout(rate, whole_features=True)",
     "Dropout2d": "wf.nn.Dropout(rate, whole_features=True)",
     "Dropout3d": "wf.nn.Dropout(rate, whole_features=True)",
