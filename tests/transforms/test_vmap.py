@@ -153,6 +153,49 @@ def test_named_axes_reach_into_loops_branches_and_checkpoints() -> None:
         assert wf.vmap(form, axis_name="i")(x).tolist() == [4.0, 4.0]
 
 
+def _own_rule(function):
+    made = wf.custom_jvp(function)
+    made.defjvp(lambda primals, tangents: (made(*primals), wf.axis_index("i") * tangents[0]))
+    return made
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda f, c: wf.scan(lambda s, _: (f(c), s), c, None, length=2)[0],
+        lambda f, c: wf.scan(lambda s, _: (s, f(c)), c, None, length=2)[1][1],
+        lambda f, c: wf.cond(c > 0, f, lambda u: u, c),
+        lambda f, c: wf.while_loop(lambda s: s[0] < 1, lambda s: (s[0] + 1, f(c)), (0, c))[1],
+        lambda f, c: wf.map(f, wf.stack([c, c]))[0],
+        lambda f, c: wf.checkpoint(f)(c),
+        lambda f, c: wf.compile(f)(c),
+        lambda f, c: _own_rule(f)(c),
+    ],
+    ids="carry result cond while map checkpoint compile custom_jvp".split(),
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, wf.compile], ids=["plain", "compiled"])
+def test_functions_inside_know_their_place_though_nothing_they_take_is_mapped(form, wrap) -> None:
+    x, c = wf.tensor([1.0, 2.0, 5.0]), wf.tensor(3.0)
+    place = wrap(wf.vmap(lambda v: form(lambda u: u * wf.axis_index("i"), c) + v, axis_name="i"))
+    assert place(x).tolist() == [1.0, 5.0, 11.0]
+
+    def total(c):
+        return wf.vmap(lambda v: form(lambda u: u * wf.axis_index("i"), c) * v, axis_name="i")(x)
+
+    assert wrap(lambda c: wf.jvp(total, (c,), (c,))[1])(c).tolist() == [0.0, 6.0, 30.0]
+
+
+def test_sums_over_a_named_axis_in_functions_that_take_nothing_mapped() -> None:
+    x, c = wf.tensor([1.0, 2.0, 5.0]), wf.tensor(3.0)
+    total = lambda u: wf.psum(u, "i")  # noqa: E731
+    for form in (
+        lambda: wf.scan(lambda s, _: (s + total(c), s), 0.0, None, length=1)[0],
+        lambda: wf.cond(c > 0, lambda u: wf.cond(u > 0, total, wf.sin, u), wf.cos, c),
+        lambda: wf.checkpoint(total)(c),
+    ):
+        assert wf.vmap(lambda v, f=form: f() + v, axis_name="i")(x).tolist() == [10.0, 11.0, 14.0]
+
+
 def test_reading_a_value_names_the_line_and_the_remedy() -> None:
     with pytest.raises(ConcretizationError, match=r"test_vmap.py:\d+[\s\S]*loop=True"):
         wf.vmap(lambda x: x if x > 0 else -x)(wf.arange(3.0))

@@ -5,18 +5,19 @@ One primitive, `axis_gather`, gives all values of a named `vmap` axis; the rest 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.factors import Factors
-from weft.core.common.handler import current
+from weft.core.common.handler import current, installed
 from weft.core.common.parameters import shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_map
 from weft.core.common.types import Array, TensorType
+from weft.core.graph.trace import subgraphs
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShardingError
@@ -87,19 +88,31 @@ def unbound(op: str, axis: str) -> ArgumentError:
     )
 
 
-def named_axis_size(op: str, axis: str) -> int:
-    """The size of a named axis of an enclosing `vmap`."""
+def _holder(op: str, axis: str) -> tuple[Any, int]:
+    """The innermost handler that has an axis of this name, and the axis's size."""
     handler: Any = current()
     while handler is not None:
         if getattr(handler, "axis_name", None) == axis:
-            size: int = handler.size
-            return size
+            return handler, handler.size
         mesh = getattr(handler, "piece_mesh", None)
         if mesh is not None and axis in mesh.axis_names:
-            count: int = mesh.axis_size(axis)
-            return count
+            return handler, mesh.axis_size(axis)
         handler = handler.outer
     raise unbound(op, axis)
+
+
+def named_axis_size(op: str, axis: str) -> int:
+    """The size of a named axis of an enclosing `vmap`."""
+    return _holder(op, axis)[1]
+
+
+def gathers(params: Mapping[str, Any], axis: str | None) -> bool:
+    """Whether subgraphs among a call's parameters ask for all values of a named axis."""
+    return axis is not None and any(
+        (node.op is axis_gather_op and node.params["axis"] == axis) or gathers(node.params, axis)
+        for trace in subgraphs(params)
+        for node in trace.nodes
+    )
 
 
 def names_of(op: str, axes: Any) -> tuple[str, ...]:
@@ -140,9 +153,11 @@ def axis_size(axis_name: str, /) -> int:
 @public
 def axis_index(axis_name: str, /) -> Tensor:
     """The position of the current slice along a named axis."""
-    size = named_axis_size("axis_index", axis_name)
+    holder, size = _holder("axis_index", axis_name)
     device = to_tensor(np.zeros(())).device
-    result: Tensor = call(axis_index_op, (), {"axis": axis_name, "size": size, "device": device})
+    params = {"axis": axis_name, "size": size, "device": device}
+    with installed(holder):  # a loop's body captures it: what varies is among the loop's operands
+        result: Tensor = call(axis_index_op, (), params)
     return result
 
 

@@ -197,7 +197,8 @@ class Custom:
         name = type(self).__name__
         found = capture(self._of_rest(args), tuple(rest), {}, constants=False, label=name)
         own = len(tree_leaves(rest))
-        if any(x.owner is not None for x in found[1][own:]):
+        taken = (x for x in found[1][own:] if x.owner is not None)
+        if any(dtypes.is_inexact(x.dtype) for x in taken):
             raise DifferentiationError(
                 f"{name}: the function uses a tensor of an enclosing transform that is not among"
                 " its arguments, so the rule cannot give its derivative"

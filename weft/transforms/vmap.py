@@ -22,7 +22,7 @@ from weft.ops.communication.layout import spread_over
 from weft.ops.creation import arange
 from weft.ops.families import broadcast
 from weft.ops.indexing import getitem
-from weft.ops.named_axis import axis_gather_op, axis_index_op, names_of
+from weft.ops.named_axis import axis_gather_op, axis_index_op, gathers, names_of
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
@@ -45,7 +45,7 @@ class Vmap(Handler):
         if op in (axis_gather_op, axis_index_op) and params["axis"] == self.axis_name:
             return self._named(op, args)
         hidden = [a._impl.owner is self for a in args]
-        if not any(hidden):
+        if not any(hidden) and not gathers(params, self.axis_name):
             return self.outside(op, args, params)
         opened = tuple([a._impl.payload if h else a for a, h in zip(args, hidden, strict=True)])
         if op.breaks_law:

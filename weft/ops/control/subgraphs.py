@@ -278,17 +278,10 @@ def batched(trace: Trace, size: int, varies: Flags, wanted: Flags) -> Callable[.
 
     The `wanted` outputs get the axis too, whether they vary or not.
     """
-    if any(varies):
-        axes = tuple(0 if v else None for v in varies)
-        places = tuple(0 if w else None for w in wanted)
-        mapped: Callable[..., Any] = FUNCTIONS["vmap_again"](trace.replay, axes, places, size)
-        return mapped
-
-    def repeated(*tensors: Tensor) -> tuple[Tensor, ...]:
-        pairs = zip(trace.replay(*tensors), wanted, strict=True)
-        return tuple(repeat(x, size) if w else x for x, w in pairs)
-
-    return repeated
+    axes = tuple(0 if v else None for v in varies)
+    places = tuple(0 if w else None for w in wanted)
+    mapped: Callable[..., Any] = FUNCTIONS["vmap_again"](trace.replay, axes, places, size)
+    return mapped
 
 
 def repeat(x: Tensor, size: int) -> Tensor:
