@@ -189,21 +189,6 @@ def test_a_failed_call_leaves_its_operands_as_they_were() -> None:
     assert x.tolist() == X.tolist()
 
 
-MAPPED = {
-    "all_gather": lambda x: wf.all_gather(x, "rows"),
-    "all_reduce": lambda x: wf.all_reduce(x, "rows", "prod"),
-    "reduce_scatter": lambda x: wf.reduce_scatter(x, "rows"),
-    "all_to_all": lambda x: wf.all_to_all(x, ("rows",), split=0),
-    "ppermute": lambda x: wf.ppermute(x, "rows", [(0, 1)]),
-}
-
-
-@pytest.mark.parametrize("name", MAPPED)
-def test_what_moves_pieces_of_a_mesh_refuses_an_axis_of_vmap(name) -> None:
-    with pytest.raises(ShardingError, match=f"{name}: 'rows' is an axis of vmap"):
-        wf.vmap(MAPPED[name], axis_name="rows")(X)
-
-
 def test_a_sum_over_one_mapped_axis_may_name_it_in_a_tuple() -> None:
     total = wf.vmap(lambda x: wf.all_reduce(x, ("rows",)), axis_name="rows", out_axes=None)
     assert total(X).tolist() == X.sum(axis=0).tolist()

@@ -133,7 +133,7 @@ def is_mapped(axis: str) -> bool:
     return handler is not None
 
 
-def _over(name: str, tree: Any, axes: Any, kind: str, reduce: Any) -> Any:
+def reduced_over(name: str, tree: Any, axes: Any, kind: str, reduce: Any) -> Any:
     """A reduction over mapped axes, and over the devices along mesh axes."""
     names = names_of(name, axes)
     for axis in names:
@@ -176,25 +176,25 @@ def psum(tree: Any, axis_name: str | Sequence[str]) -> Any:
     >>> vmap(lambda x: x / psum(x, "i"), axis_name="i")(to_tensor([1.0, 3.0])).tolist()
     [0.25, 0.75]
     """
-    return _over("psum", tree, axis_name, "sum", reduction.sum)
+    return reduced_over("psum", tree, axis_name, "sum", reduction.sum)
 
 
 @public
 def pmean(tree: Any, axis_name: str | Sequence[str]) -> Any:
     """The mean over a named axis, or several, for every leaf."""
-    return _over("pmean", tree, axis_name, "mean", FUNCTIONS["mean"])
+    return reduced_over("pmean", tree, axis_name, "mean", FUNCTIONS["mean"])
 
 
 @public
 def pmax(tree: Any, axis_name: str | Sequence[str]) -> Any:
     """The maximum over a named axis, or several, for every leaf."""
-    return _over("pmax", tree, axis_name, "max", reduction.max)
+    return reduced_over("pmax", tree, axis_name, "max", reduction.max)
 
 
 @public
 def pmin(tree: Any, axis_name: str | Sequence[str]) -> Any:
     """The minimum over a named axis, or several, for every leaf."""
-    return _over("pmin", tree, axis_name, "min", reduction.min)
+    return reduced_over("pmin", tree, axis_name, "min", reduction.min)
 
 
 __all__ = ["axis_index", "axis_size", "pmax", "pmean", "pmin", "psum"]

@@ -187,7 +187,7 @@ def vmap(
 
     `in_axes` and `out_axes` may be trees that are prefixes of the arguments and the result; None
     leaves a value out. Keyword arguments are mapped over axis 0. `axis_name` lets the function use
-    `psum`, `pmean`, `pmax` and `axis_index`; `spmd_axis_name` spreads the mapped axis over
+    `psum`, `all_gather`, `ppermute` and the like; `spmd_axis_name` spreads the mapped axis over
     axes of the mesh that arguments lie on, if they lie on one. `loop=True` runs the function once
     for each slice, so that Python may read values. Without a function it is a decorator.
 

@@ -8,6 +8,7 @@
 | `layout` | `shard`, `reshard`: ops that change how a tensor lies |
 | `collectives` | `all_reduce`, `all_gather`, `ppermute`…, on tensors and on pieces |
 | `named` | collectives by axis name, on pieces |
+| `mapped` | the same over an axis that `vmap` has named |
 | `joint` | loops and branches over a mesh |
 | `apart` | from a sharded tensor to its pieces and back |
 """

@@ -7,6 +7,7 @@ and the value stays what it is. In a function that sees one piece at a time (`sh
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from weft.core.common import dtypes
@@ -24,13 +25,12 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError, ShardingError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import Tangents, call
-from weft.ops.communication import named
+from weft.ops.communication import mapped, named
 from weft.ops.communication.layout import Layout, reshard_like_op
 from weft.ops.communication.transfer import permuted
 from weft.ops.families import cast
-from weft.ops.named_axis import is_mapped, names_of
-
-_MAPPED = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin"}
+from weft.ops.indexing import getitem
+from weft.ops.named_axis import gather_axis, is_mapped, named_axis_size, names_of, reduced_over
 
 
 class AllReduce(Layout):
@@ -114,12 +114,6 @@ def piece_mesh(op: str, axes: Any) -> DeviceMesh | None:
     """The mesh whose pieces a function sees here, if these are axes of it."""
     handler: Any = current()
     while handler is not None:
-        mapped = getattr(handler, "axis_name", None)
-        if mapped is not None and axes is not None and mapped in names_of(op, axes):
-            raise ShardingError(
-                f"{op}: {mapped!r} is an axis of vmap here, not of a mesh"
-                "\nhint: wf.psum, wf.pmean, wf.pmax, wf.pmin and wf.axis_index take it"
-            )
         mesh = getattr(handler, "piece_mesh", None)
         if mesh is not None:
             names = mesh.axis_names if axes is None else names_of(op, axes)
@@ -145,9 +139,9 @@ def all_reduce(x: Any, axes: Any = None, op: str = "sum") -> Tensor:
     as_choice("all_reduce", "op", op, ("sum", "mean", "max", "min", "prod"))
     tensor = to_tensor(x, op="all_reduce")
     names = None if axes is None else names_of("all_reduce", axes)
-    if names is not None and any(map(is_mapped, names)) and op in _MAPPED:
-        mapped: Tensor = FUNCTIONS[_MAPPED[op]](tensor, names)
-        return mapped
+    if names is not None and any(map(is_mapped, names)):
+        reduced: Tensor = reduced_over("all_reduce", tensor, names, op, FUNCTIONS[op])
+        return reduced
     mesh = piece_mesh("all_reduce", axes)
     if mesh is None:
         if op != "sum":
@@ -180,11 +174,17 @@ def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
     In a body that sees one piece at a time the pieces are joined along `axis`.
     """
     tensor = to_tensor(x, op="all_gather")
-    mesh = piece_mesh("all_gather", axes)
+    names = None if axes is None else names_of("all_gather", axes)
+    if names is not None and any(map(is_mapped, names)):
+        place = normalize_axis("all_gather", axis, tensor.ndim) - tensor.ndim
+        for name in reversed(names):
+            gathered = partial(mapped.joined, "all_gather") if is_mapped(name) else all_gather
+            tensor = gathered(tensor, name, axis=place)
+        return tensor
+    mesh = piece_mesh("all_gather", names)
     if mesh is None:
-        names = None if axes is None else names_of("all_gather", axes)
         return call(all_gather_op, (tensor,), {"axes": names})
-    over = mesh.axis_names if axes is None else names_of("all_gather", axes)
+    over = mesh.axis_names if names is None else names
     place = normalize_axis("all_gather", axis, tensor.ndim) - tensor.ndim
     params = {"axes": tuple(over), "axis": place, "count": mesh.parts(tuple(over))}
     return call(named.join_over_op, (tensor,), params)
@@ -193,7 +193,21 @@ def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
 @public
 def reduce_scatter(x: Any, axes: Any, *, axis: int = 0) -> Tensor:
     """Sum over mesh axes, each device keeping its part along tensor axis `axis`."""
-    return _to_axis(reduce_scatter_op, named.sum_part_over_op, x, axes, axis)
+    names = names_of("reduce_scatter", axes)
+    if any(map(is_mapped, names)):
+        tensor = to_tensor(x, op="reduce_scatter")
+        place = normalize_axis("reduce_scatter", axis, tensor.ndim) - tensor.ndim
+        for name in names:
+            scattered = _own_sum if is_mapped(name) else reduce_scatter
+            tensor = scattered(tensor, name, axis=place)
+        return tensor
+    return _to_axis(reduce_scatter_op, named.sum_part_over_op, x, names, axis)
+
+
+def _own_sum(x: Tensor, name: str, axis: int) -> Tensor:
+    _check_parts("reduce_scatter", x, axis, named_axis_size("reduce_scatter", name))
+    total = reduced_over("reduce_scatter", x, name, "sum", FUNCTIONS["sum"])
+    return mapped.own_part("reduce_scatter", total, name, axis)
 
 
 @public
@@ -204,8 +218,16 @@ def all_to_all(x: Any, axes: Any, *, axis: int = 0, split: int | None = None) ->
     is joined along `axis`.
     """
     names = names_of("all_to_all", axes)
-    if piece_mesh("all_to_all", names) is not None and (split is None or len(names) != 1):
+    over_slices = any(map(is_mapped, names))
+    by_pieces = over_slices or piece_mesh("all_to_all", names) is not None
+    if by_pieces and (split is None or len(names) != 1):
         raise ShardingError("all_to_all: pieces need one mesh axis and `split`, the axis cut")
+    if over_slices:
+        tensor = to_tensor(x, op="all_to_all")
+        places = (normalize_axis("all_to_all", a, tensor.ndim) for a in (axis, split))
+        place, cut = (a - tensor.ndim for a in places)
+        _check_parts("all_to_all", tensor, cut, named_axis_size("all_to_all", names[0]))
+        return mapped.swapped("all_to_all", tensor, names[0], place, cut)
     return _to_axis(all_to_all_op, named.swap_over_op, x, names, axis, split)
 
 
@@ -243,6 +265,8 @@ def ppermute(x: Any, axis_name: str, pairs: Any) -> Tensor:
     tensor = to_tensor(x, op="ppermute")
     if not isinstance(axis_name, str):
         raise ShardingError(f"ppermute: expected one mesh axis, got {shown(axis_name)}")
+    if is_mapped(axis_name):
+        return mapped.sent("ppermute", tensor, axis_name, pairs)
     mesh = piece_mesh("ppermute", axis_name)
     if mesh is not None:
         found = named.checked_pairs("ppermute", pairs, mesh.axis_size(axis_name))
@@ -261,11 +285,13 @@ def broadcast(x: Any, axis_name: str, root: int = 0) -> Tensor:
     already.
     """
     tensor = to_tensor(x, op="broadcast")
-    mesh = piece_mesh("broadcast", axis_name)
-    if mesh is None:
+    over_slices = is_mapped(axis_name)
+    if not over_slices and piece_mesh("broadcast", axis_name) is None:
         return all_gather(tensor, axis_name)
-    count = mesh.axis_size(axis_name)
+    count = named_axis_size("broadcast", axis_name)
     number = as_integer("broadcast", "root", root, 0, count - 1)
+    if over_slices:
+        return getitem(gather_axis("broadcast", tensor, axis_name), number)
     chosen = FUNCTIONS["equal"](FUNCTIONS["axis_index"](axis_name), number)
     zeros = FUNCTIONS["zeros_like"](tensor)
     term = FUNCTIONS["where"](chosen, tensor, zeros)
