@@ -96,6 +96,62 @@ def test_a_hidden_argument_is_refused() -> None:
         wf.grad(outer)(2.0)
 
 
+def _scaled_by_rule(kind: str, a, scale):
+    if kind == "custom_vjp":
+        f = wf.custom_vjp(lambda a: wf.sin(a) * scale)
+        f.defvjp(lambda a: (wf.sin(a) * scale, a), lambda a, ct: (10 * ct * a * scale,))
+    else:
+        f = wf.custom_jvp(lambda a: wf.sin(a) * scale)
+        f.defjvp(lambda primals, tangents: (f(*primals), 10 * tangents[0] * primals[0] * scale))
+    return f(a).sum()
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_what_a_function_uses_may_be_of_an_enclosing_transform(kind) -> None:
+    def slope(a, scale):
+        return wf.grad(lambda a: _scaled_by_rule(kind, a, scale))(a)
+
+    def moved(a, scale):
+        return wf.jvp(lambda a: _scaled_by_rule(kind, a, scale), (a,), (a,))[1]
+
+    a, scale = wf.tensor([1.0, 2.0, 3.0]), wf.tensor([4.0, 5.0, 6.0])
+    wanted = [40.0, 100.0, 180.0]
+    assert slope(a, scale).tolist() == wanted
+    assert wf.compile(slope)(a, scale).tolist() == wanted
+    assert wf.vmap(slope)(a, scale).tolist() == wanted
+    assert wf.compile(wf.vmap(slope))(a, scale).tolist() == wanted
+    assert wf.map(lambda pair: slope(*pair), (a, scale)).tolist() == wanted
+    assert wf.cond(a[0] > 0, slope, lambda a, scale: a, a, scale).tolist() == wanted
+    assert wf.vmap(moved)(a, scale).tolist() == [40.0, 200.0, 540.0]
+    assert wf.vmap(slope, in_axes=(None, 0))(a[0], scale).tolist() == [40.0, 50.0, 60.0]
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda f: f,
+        wf.compile,
+        wf.vmap,
+        wf.checkpoint,
+        lambda f: lambda s: wf.map(f, s),
+        lambda f: lambda s: wf.cond(s[0] > 0, f, f, s),
+        lambda f: lambda s: wf.scan(lambda c, v: (c + f(v), c), 0.0, s)[0],
+    ],
+    ids="plain compile vmap checkpoint map cond scan".split(),
+)
+def test_a_derivative_by_what_rules_do_not_know_is_refused(kind, wrap) -> None:
+    a, scale = wf.tensor(2.0), wf.tensor([4.0, 5.0, 6.0])
+    run = wrap(lambda scale: _scaled_by_rule(kind, a, scale))
+    for derive in (
+        lambda: wf.grad(lambda s: run(s).sum())(scale),
+        lambda: wf.jvp(run, (scale,), (scale,)),
+        lambda: wf.compile(wf.grad(lambda s: run(s).sum()))(scale),
+    ):
+        with pytest.raises(DifferentiationError, match=f"{kind}: the function uses a tensor"):
+            derive()
+
+
 def test_checkpoint_works_in_both_modes_and_captures_closures() -> None:
     w = wf.asarray(POINTS)
 

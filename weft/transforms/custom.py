@@ -41,16 +41,34 @@ def _axes(hidden: Any, operands: Tensors) -> tuple[int | None, ...]:
     return (*mapped, *(None,) * (len(operands) - len(mapped)))
 
 
+def _check_known(name: str, moving: Sequence[bool], own: int) -> None:
+    """Refuse to derive by what a function uses besides its `own` operands: rules do not know it."""
+    if any(moving[own:]):
+        raise DifferentiationError(
+            f"{name}: the function uses a tensor of an enclosing transform that is not among"
+            " its arguments, so the rule cannot give its derivative"
+            "\nhint: pass it as an argument"
+        )
+
+
 class CustomJvpCall(GraphCall):
-    """Calls a trace; `rule(primals, tangents)` gives the tangents of its results."""
+    """Calls a trace; `rule(primals, tangents)` gives the tangents of its results.
+
+    The rule knows the `own` operands in front.
+    """
 
     given = ("rule",)
+    selective = True
 
-    def jvp(self, primals: Any, tangents: Any, out: Any, *, trace: Any, rule: Any) -> Any:
+    def jvp(self, primals: Any, tangents: Any, out: Any, *, trace: Any, rule: Any, own: int) -> Any:
+        _check_known("custom_jvp", [t is not None for t in tangents], own)
         pairs = zip(primals, tangents, strict=True)
         return rule(primals, tuple(zeros_like(p) if t is None else t for p, t in pairs))
 
-    def vjp(self, primals: Any, out: Any, ct: Any, *, trace: Any, rule: Any) -> Tangents:
+    def vjp(
+        self, primals: Any, out: Any, ct: Any, *, trace: Any, rule: Any, own: int, needed: Any = ()
+    ) -> Tangents:
+        _check_known("custom_jvp", needed, own)
         places = inexact_places(primals)
         zeros = [zeros_like(x) for x in primals]
 
@@ -63,7 +81,9 @@ class CustomJvpCall(GraphCall):
         pulled = linear_transpose(push, *(primals[i] for i in places))(tuple(ct))
         return scattered(pulled, places, len(primals))
 
-    def batch(self, size: int, args: Any, hidden: Any, /, *, trace: Any, rule: Any) -> Any:
+    def batch(
+        self, size: int, args: Any, hidden: Any, /, *, trace: Any, rule: Any, own: int
+    ) -> Any:
         mapped, operands = batched_trace(trace, args, hidden, size)
         axes, count = _axes(hidden, operands), len(args)
 
@@ -73,29 +93,48 @@ class CustomJvpCall(GraphCall):
         params = {
             "trace": mapped,
             "rule": FUNCTIONS["vmap_again"](of_own, (axes, axes), 0, size),
+            "own": own,
         }
         results = call_multiple(self, operands, params)
         return results, (True,) * len(results)
 
 
 class CustomVjpCall(GraphCall):
-    """Calls a trace; `ahead` gives (results, saved) and `back(saved, ct)` the cotangents."""
+    """Calls a trace; `ahead` gives (results, saved) and `back(saved, ct)` the cotangents.
+
+    The rules know the `own` operands in front.
+    """
 
     given = ("ahead", "back")
+    selective = True
 
-    def forward(self, args: Any, *, trace: Any, ahead: Any, back: Any) -> Any:
+    def forward(self, args: Any, *, ahead: Any, own: int, needed: Any = (), **params: Any) -> Any:
+        _check_known("custom_vjp", needed, own)
         return ahead(*args)
 
-    def pull(self, primals: Any, saved: Any, ct: Any, *, trace: Any, ahead: Any, back: Any) -> Any:
+    def pull(self, primals: Any, saved: Any, ct: Any, *, back: Any, **params: Any) -> Any:
         return back(saved, tuple(ct), primals)
 
-    def vjp(self, primals: Any, out: Any, ct: Any, *, trace: Any, ahead: Any, back: Any) -> Any:
+    def vjp(
+        self,
+        primals: Any,
+        out: Any,
+        ct: Any,
+        *,
+        ahead: Any,
+        back: Any,
+        own: int,
+        needed: Any = (),
+        **params: Any,
+    ) -> Any:
+        _check_known("custom_vjp", needed, own)
         return back(ahead(*primals)[1], tuple(ct), primals)
 
     def jvp(
-        self, primals: Any, tangents: Any, out: Any, *, trace: Any, ahead: Any, back: Any
+        self, primals: Any, tangents: Any, out: Any, *, ahead: Any, back: Any, own: int, **_: Any
     ) -> Any:
         """The transpose of `back`, which is the transpose of the derivative."""
+        _check_known("custom_vjp", [t is not None for t in tangents], own)
         _, saved = ahead(*primals)
         places = [i for i, t in enumerate(tangents) if t is not None]
         moving = inexact_places(out)  # integers and bools carry no derivative
@@ -111,7 +150,7 @@ class CustomVjpCall(GraphCall):
         return scattered(moved, moving, len(out))
 
     def batch(
-        self, size: int, args: Any, hidden: Any, /, *, trace: Any, ahead: Any, back: Any
+        self, size: int, args: Any, hidden: Any, /, *, trace: Any, ahead: Any, back: Any, own: int
     ) -> Any:
         mapped, operands = batched_trace(trace, args, hidden, size)
         axes, count, again = _axes(hidden, operands), len(args), FUNCTIONS["vmap_again"]
@@ -131,8 +170,8 @@ class CustomVjpCall(GraphCall):
             # here, since an outer map would put its own axis before this one.
             return tuple(map(fit, batched(saved, ct, primals), primals))
 
-        params = {"trace": mapped, "ahead": again(of_own, axes, 0, size), "back": fitted}
-        results = call_multiple(self, operands, params)
+        rules = {"ahead": again(of_own, axes, 0, size), "back": fitted}
+        results = call_multiple(self, operands, {"trace": mapped, **rules, "own": own})
         return results, (True,) * len(results)
 
 
@@ -197,13 +236,7 @@ class Custom:
         name = type(self).__name__
         found = capture(self._of_rest(args), tuple(rest), {}, constants=False, label=name)
         own = len(tree_leaves(rest))
-        taken = (x for x in found[1][own:] if x.owner is not None)
-        if any(dtypes.is_inexact(x.dtype) for x in taken):
-            raise DifferentiationError(
-                f"{name}: the function uses a tensor of an enclosing transform that is not among"
-                " its arguments, so the rule cannot give its derivative"
-                "\nhint: pass it as an argument"
-            )
+        _check_known(name, [_derives(x) for x in found[1]], own)
         return found
 
 
@@ -256,7 +289,7 @@ class custom_jvp(Custom):
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
         op = custom_jvp_with_effects_op if trace.effects else custom_jvp_op
-        made = call_multiple(op, operands, {"trace": trace, "rule": flat_rule})
+        made = call_multiple(op, operands, {"trace": trace, "rule": flat_rule, "own": len(leaves)})
         return tree_unflatten(shape, made)
 
 
@@ -292,7 +325,8 @@ class custom_vjp(Custom):
             return tree_unflatten(shape, trace.replay())
         ahead, back = self._flat_rules(args, given, structure, len(leaves), shape)
         op = custom_vjp_with_effects_op if trace.effects else custom_vjp_op
-        made = call_multiple(op, operands, {"trace": trace, "ahead": ahead, "back": back})
+        rules = {"ahead": ahead, "back": back, "own": len(leaves)}
+        made = call_multiple(op, operands, {"trace": trace, **rules})
         return tree_unflatten(shape, made)
 
     def _flat_rules(self, args: Any, given: Any, structure: Any, count: int, shape: Any) -> Any:
@@ -326,6 +360,16 @@ class custom_vjp(Custom):
             return (*parts, *(None,) * (len(primals) - count))
 
         return ahead, back
+
+
+def _derives(x: Tensor) -> bool:
+    """Whether a tensor carries a derivative here, of whichever enclosing transform."""
+    seen: Any = x if dtypes.is_inexact(x.dtype) else None
+    while seen is not None and seen.owner is not None:
+        if seen.owner.differentiates:
+            return True
+        seen = seen.owner.primal(seen._impl.payload)
+    return False
 
 
 def _handles(tensors: Tensors) -> list[Tensor]:
