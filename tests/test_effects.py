@@ -346,3 +346,67 @@ def test_effects_inside_functions_with_derivatives_of_their_own_happen_in_order(
         seen.clear()
         assert run(wf.ones(3)).tolist() == [2.0, 2.0, 2.0]
         assert seen == ["before", "inside", "after"]
+
+
+def _loop(note, x):
+    def step(c, r):
+        note(c)
+        return c * r + 1, None
+
+    return wf.scan(step, 0.5, x)[0]
+
+
+def _branch(note, x):
+    def taken(v):
+        note(v[0])
+        return (v * v).sum()
+
+    return wf.cond(x[0] > 0, taken, lambda v: v.sum(), x)
+
+
+def _nested(note, x):
+    def sine(c):
+        note(c)
+        return wf.sin(c)
+
+    def step(c, r):
+        grown = wf.cond(c > 1, lambda v: sine(v) * r, lambda v: v + r, c)
+        return grown + wf.checkpoint(sine)(c), c
+
+    return wf.scan(step, 0.5, x)[0]
+
+
+@pytest.mark.parametrize("function", [_loop, _branch, _nested])
+@pytest.mark.parametrize(
+    "derive",
+    [
+        wf.grad,
+        lambda f: wf.compile(wf.grad(f)),
+        lambda f: lambda x: wf.jvp(f, (x,), (x,))[1],
+        lambda f: lambda x: wf.jvp(wf.grad(f), (x,), (x,))[1],
+        lambda f: lambda x: wf.grad(lambda x: wf.jvp(f, (x,), (x,))[1])(x),
+    ],
+    ids=["grad", "compiled_grad", "jvp", "jvp_of_grad", "grad_of_jvp"],
+)
+def test_what_is_told_inside_loops_and_branches_is_told_once_by_derivatives(derive, function):
+    told = []
+
+    def note(x):
+        wf.callback(lambda a: told.append(a.tolist()) or (), (), x)
+
+    def run(note):
+        return derive(lambda x: function(note, x))(wf.tensor([1.0, 2.0, 3.0])).numpy()
+
+    function(note, wf.tensor([1.0, 2.0, 3.0]))
+    plain = [*told]
+    told.clear()
+    assert run(note).tolist() == run(lambda x: None).tolist()
+    assert told == plain
+
+
+def test_a_loop_that_takes_what_the_host_gives_has_no_derivative():
+    def step(c, r):
+        return c * wf.callback(np.sin, r.type, r), None
+
+    with pytest.raises(wf.errors.MissingRuleError, match="effects, which would happen twice"):
+        wf.grad(lambda x: wf.scan(step, 1.0, x)[0])(wf.ones(3))

@@ -42,6 +42,7 @@ from weft.ops.control.subgraphs import (
     retrace,
     row_of,
     rows,
+    silent,
     spread,
     total_cost,
 )
@@ -150,7 +151,7 @@ class WhileLoop(SubgraphOperation):
             return inputs, (*tensors[consts : consts + shift], *inner[count - consts :])
 
         def go_on(*tensors: Tensor) -> tuple[Tensor, ...]:
-            return condition.replay(*split(tensors)[0])
+            return silent(condition).replay(*split(tensors)[0])
 
         def step(*tensors: Tensor) -> tuple[Tensor, ...]:
             inputs, moved = split(tensors)

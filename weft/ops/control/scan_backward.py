@@ -34,6 +34,7 @@ from weft.ops.control.subgraphs import (
     reached_carries,
     retrace,
     rows,
+    silent,
     smooth,
     spread,
 )
@@ -99,7 +100,8 @@ def _record(
     It takes the body's inputs and the cotangents of outputs that are `moved`, and gives those of
     inputs that are `active`, then the body's outputs, then all results of its calls.
     """
-    whole = Trace(body.inputs, (*body.outputs, *_results(body.nodes)), body.effects, (), body.name)
+    outputs = (*body.outputs, *_results(body.nodes))
+    whole = silent(Trace(body.inputs, outputs, body.effects, (), body.name))
 
     def transposed(*tensors: Tensor) -> tuple[Tensor, ...]:
         inputs, cotangents = tensors[: len(active)], tensors[len(active) :]
@@ -112,8 +114,8 @@ def _record(
         _, pullback, made = FUNCTIONS["vjp"](of_active, *given, has_aux=True)
         return (*pullback(cotangents), *made)
 
-    outputs = chosen(body.outputs, moved)
-    cotangents = [Place(node.types[slot], node.place(slot)) for node, slot in outputs]
+    needed = chosen(body.outputs, moved)
+    cotangents = [Place(node.types[slot], node.place(slot)) for node, slot in needed]
     captures, (trace,) = retrace(transposed, places=(*inside, *cotangents))
     return captures, trace
 

@@ -8,6 +8,7 @@ again with other subgraphs: the old ones replayed under `vmap`, `jvp` or `vjp`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,7 @@ from weft.core.common.context import current_device, default_float
 from weft.core.common.device import Device
 from weft.core.common.factors import Factors
 from weft.core.common.frozen import freeze
-from weft.core.common.slots import FUNCTIONS
+from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.trees import tree_flatten
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.node import OutputRefs, Ref
@@ -73,8 +74,8 @@ class SubgraphOperation(Operation):
         return call_multiple(self, operands, params)
 
     def check_repeatable(self, rule: str, *traces: Trace) -> None:
-        """Refuse to derive from subgraphs whose effects may not happen twice."""
-        if not all(map(repeatable, traces)):
+        """Refuse to derive from subgraphs whose effects may not happen twice, but for prints."""
+        if not all(map(repeatable, map(silent, traces))):
             raise MissingRuleError(
                 f"{self}: no {rule} rule: the function has effects, which would happen twice"
                 "\nhint: move calls with effects out of the function, or give the kernel pure=True"
@@ -105,6 +106,31 @@ def repeatable(trace: Trace) -> bool:
     """Whether all that a subgraph does besides computing may happen again."""
     inner = ((node.op, subgraphs(node.params)) for node in trace.effects)
     return all(op.again or (found and all(map(repeatable, found))) for op, found in inner)
+
+
+def silent(trace: Trace) -> Trace:
+    """The subgraph without calls that give nothing, such as prints: what derivatives run again."""
+    if not trace.effects:
+        return trace
+    copies: dict[OutputRefs, OutputRefs] = {}
+    for node in trace.nodes:
+        refs = tuple((copies.get(source, source), slot) for source, slot in node.inputs)
+        params = {name: _silent(value) for name, value in node.params.items()}
+        op = node.op
+        if subgraphs(params) and not any(each.effects for each in subgraphs(params)):
+            op = OPS[op.name.removesuffix("_with_effects")]
+        if refs != node.inputs or op is not node.op or subgraphs(params) != subgraphs(node.params):
+            copies[node] = OutputRefs(op, refs, params, node.types, node.device, node.position)
+    outputs = tuple((copies.get(node, node), slot) for node, slot in trace.outputs)
+    effects = (copies.get(node, node) for node in trace.effects if node.types)
+    left = tuple(node for node in effects if not node.op.pure)
+    return replace(trace, outputs=outputs, effects=left)
+
+
+def _silent(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_silent, value))
+    return silent(value) if isinstance(value, Trace) else value
 
 
 class Recording:
@@ -297,12 +323,13 @@ def batch_operands(tensors: Sequence[Tensor], size: int, hidden: Flags, wanted: 
 
 def pushed(trace: Trace, active: Flags) -> Callable[..., Any]:
     """The subgraph's derivative: (inputs, tangents of active ones) to (outputs, tangents)."""
+    again = silent(trace)
 
     def function(*tensors: Tensor) -> Any:
         inputs, moves = tensors[: len(active)], tensors[len(active) :]
 
         def of_active(*values: Tensor) -> Any:
-            return trace.replay(*merged(inputs, active, values))
+            return again.replay(*merged(inputs, active, values))
 
         return FUNCTIONS["jvp"](of_active, chosen(inputs, active), moves)
 
@@ -311,12 +338,13 @@ def pushed(trace: Trace, active: Flags) -> Callable[..., Any]:
 
 def pulled(trace: Trace, active: Flags, wanted: Flags) -> Callable[..., Any]:
     """Its transpose: (inputs, cotangents of wanted outputs) to cotangents of active inputs."""
+    again = silent(trace)
 
     def function(*tensors: Tensor) -> Any:
         inputs, cotangents = tensors[: len(active)], tensors[len(active) :]
 
         def of_active(*values: Tensor) -> Any:
-            return chosen(trace.replay(*merged(inputs, active, values)), wanted)
+            return chosen(again.replay(*merged(inputs, active, values)), wanted)
 
         _, pullback = FUNCTIONS["vjp"](of_active, *chosen(inputs, active))
         return pullback(cotangents)
