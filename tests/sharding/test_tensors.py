@@ -367,3 +367,17 @@ def test_a_mesh_whose_axis_was_split_mixes_with_the_one_it_was_made_of(size) -> 
     if size == 8:
         _, log = log_of(lambda: coarse + laid_out(array, finer, P(("outer", "inner"))))
         assert not len(log)
+
+
+def test_a_cotangent_that_no_map_reaches_is_laid_out_like_one_that_varies() -> None:
+    def total(x):
+        y = x * 1
+        y[2] = 2 * x[0]  # the assigned row is laid out as the rest
+        return wf.sum(y @ weight)  # the cotangent of y does not depend on y
+
+    x, weight = wf.asarray(TABLE[:3]), wf.arange(4, dtype="float64")
+    wanted = wf.grad(total)(x)
+    spread = x.shard(UNEVEN, P("y"))
+    found = wf.vmap(lambda scale: wf.grad(total)(spread * scale))(wf.tensor([1.0, 0.5]))
+    for row in (found[0], found[1]):
+        close(row, wanted.numpy())

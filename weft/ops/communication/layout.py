@@ -144,6 +144,9 @@ class ReshardLike(CollectiveOperation):
             return moved(x, spec, self.name)
         return call_reshard(x, spec)
 
+    def batch(self, size: int, args: Any, hidden: Any, /) -> Any:
+        return (call(self, args, {}),), (hidden[0],)  # a batch of layouts is one layout
+
     def vjp(self, primals: Any, out: Any, ct: Any) -> Tangents:
         return call(self, (ct, primals[0]), {}), None
 
