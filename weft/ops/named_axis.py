@@ -156,7 +156,8 @@ def axis_index(axis_name: str, /) -> Tensor:
     holder, size = _holder("axis_index", axis_name)
     device = to_tensor(np.zeros(())).device
     params = {"axis": axis_name, "size": size, "device": device}
-    with installed(holder):  # a loop's body captures it: what varies is among the loop's operands
+    # Made at the level of a map, a loop's body captures it: what varies is among its operands.
+    with installed(holder if holder.hides_axis else current()):
         result: Tensor = call(axis_index_op, (), params)
     return result
 
