@@ -291,8 +291,14 @@ def test_initial_values_allow_empty_axes():
             "sum: where: a mask of",
         ),
         (lambda: wf.sum(wf.ones(2), where=wf.ones(3) > 0), ShapeError, "sum: "),
+        (lambda: wf.sum([1, 2], initial=0.5), DTypeError, "sum: initial: .*float32.*int64"),
+        (lambda: wf.prod(wf.ones(2), initial=2j), DTypeError, "prod: initial: .*complex64"),
+        (lambda: wf.max([1, 2], initial=-wf.inf), DTypeError, "max: initial: .*float32.*int64"),
+        (lambda: wf.min([[]], axis=1, initial=2j), DTypeError, "min: initial: .*complex64"),
+        (lambda: wf.sum([1, 2], initial=[1, 2]), ShapeError, r"sum: initial .* shape \(2,\)"),
+        (lambda: wf.max([], initial=[1.0]), ShapeError, r"max: initial .* shape \(1,\)"),
     ],
 )
-def test_masks_that_do_not_fit_are_told(call, error, text):
+def test_masks_and_initial_values_that_do_not_fit_are_told(call, error, text):
     with pytest.raises(error, match=text):
         call()

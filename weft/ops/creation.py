@@ -202,7 +202,7 @@ def _from_tensor(
     x: Tensor, dtype: DType | None, device: Device | None, copy: bool | None
 ) -> Tensor:
     moved = x if device is None else to_device(x, device)
-    result = moved if dtype is None else cast(moved, dtype)
+    result = moved if dtype is None else cast(moved, dtype, "asarray")
     if type(result) is Number:
         return alias(result)
     if result is x and copy:
@@ -217,7 +217,7 @@ def _from_array(data: Array, dtype: DType | None, device: Device, copy: bool | N
     if dtype is not None and dtype != plain.dtype:
         if copy is False:
             raise ArgumentError(f"asarray: {plain.dtype} to {dtype} needs a copy, and copy=False")
-        return cast(wrap_shared(plain, device), dtype)
+        return cast(wrap_shared(plain, device), dtype, "asarray")
     if copy:
         return copied(plain, device)
     return wrap_shared(plain, device) if device.kind == "cpu" else placed(plain, device)

@@ -271,11 +271,29 @@ class CollectiveOperation(Operation):
         return None
 
 
-def cast(x: Tensor, dtype: DType) -> Tensor:
-    """`x` itself, or an explicit cast of it."""
+def cast(x: Tensor, dtype: DType, op: str = "astype") -> Tensor:
+    """`x` itself, or an explicit cast of it; an imaginary part must find room."""
     if type(x) is Number:
         return x.weakly(dtype)
-    return x if x.dtype == dtype else call(OPS["cast"], (x,), {"dtype": dtype})
+    if x.dtype == dtype:
+        return x
+    if dtypes.is_complex(x.dtype) and not (dtypes.is_complex(dtype) or dtypes.is_bool(dtype)):
+        raise DTypeError(
+            f"{op}: {dtypes.name_of(dtype)} has no room for an imaginary part\n"
+            "hint: take wf.real(x) or wf.abs(x) first"
+        )
+    return call(OPS["cast"], (x,), {"dtype": dtype})
+
+
+def fitting(op: str, tensor: Tensor, value: Any) -> Tensor:
+    """A number, array or tensor in `tensor`'s dtype; an error where that would lose something."""
+    _, found = as_tensors(op, tensor, value)
+    if dtypes.promote(tensor.dtype, found.dtype, op=op) != tensor.dtype:
+        raise DTypeError(
+            f"{op}: a value of dtype {dtypes.name_of(found.dtype)} does not fit a tensor of"
+            f" {dtypes.name_of(tensor.dtype)}\nhint: cast one of them with astype"
+        )
+    return cast(found, tensor.dtype)
 
 
 def broadcast(x: Tensor, shape: Shape) -> Tensor:
@@ -371,4 +389,5 @@ __all__ = [
     "broadcast_shape",
     "cast",
     "coerce",
+    "fitting",
 ]

@@ -23,10 +23,10 @@ from weft.core.tensor.convert import PYTHON_SCALARS, is_array, to_array, to_tens
 from weft.core.tensor.impl import TensorImpl, Unread, copy_unread
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias, settled
-from weft.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, WeftError
+from weft.errors import ConcretizationError, IndexingError, ShapeError, WeftError
 from weft.ops.base import call
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.families import broadcast, broadcast_shape, cast, fitting
 from weft.ops.gather import checked_mode, gathered
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, reshape, reshape_op
@@ -364,13 +364,7 @@ def value_like(op: str, tensor: Tensor, value: Any) -> Tensor:
     """`value` as a tensor of `tensor`'s dtype, or an error where that would lose something."""
     if isinstance(value, list | tuple):
         value = _sequence(op, value, tensor)
-    _, update = as_tensors(op, tensor, value)
-    if dtypes.promote(tensor.dtype, update.dtype, op=op) != tensor.dtype:
-        raise DTypeError(
-            f"{op}: a value of dtype {dtypes.name_of(update.dtype)} does not fit a tensor of"
-            f" {dtypes.name_of(tensor.dtype)}\nhint: cast one of them with astype"
-        )
-    return cast(update, tensor.dtype)
+    return fitting(op, tensor, value)
 
 
 def _sequence(op: str, value: Any, tensor: Tensor) -> Tensor:

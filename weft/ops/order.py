@@ -395,9 +395,9 @@ def _running(
     if axis is None:
         tensor, axis = FUNCTIONS["reshape"](tensor, (-1,)), 0
     if not as_flag(name, "reverse", reverse) or tensor.ndim == 0:
-        return _along(op, name, cast(tensor, dtype), axis)
+        return _along(op, name, cast(tensor, dtype, name), axis)
     i, flip = normalize_axis(name, axis, tensor.ndim), FUNCTIONS["flip"]
-    found: Tensor = flip(_along(op, name, cast(flip(tensor, axis=i), dtype), i), axis=i)
+    found: Tensor = flip(_along(op, name, cast(flip(tensor, axis=i), dtype, name), i), axis=i)
     return found
 
 
@@ -414,7 +414,7 @@ def _standard(
     if tensor.ndim == 0:
         tensor = FUNCTIONS["reshape"](tensor, (1,))
     i = normalize_axis(name, 0 if axis is None else axis, tensor.ndim)
-    result = _along(op, name, cast(tensor, dtype), i)
+    result = _along(op, name, cast(tensor, dtype, name), i)
     if not as_flag(name, "include_initial", included):
         return result
     first = FUNCTIONS["full"](

@@ -90,11 +90,12 @@ def to(x: Any, target: Any, /, *, copy: bool = False) -> Tensor:
     """The tensor in another dtype, or on another device: `x.to("float64")`, `x.to("cpu:1")`."""
     tensor = to_tensor(x, op="to")
     if isinstance(target, Tensor):
-        moved = to_device(cast(tensor, target.dtype), target.device)
+        moved = to_device(cast(tensor, target.dtype, "to"), target.device)
     elif isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
         moved = to_device(tensor, target)
     else:
-        moved = cast(tensor, dtypes.as_dtype(target, op="to", default_float=default_float()))
+        dtype = dtypes.as_dtype(target, op="to", default_float=default_float())
+        moved = cast(tensor, dtype, "to")
     return copy_of(moved) if as_flag("to", "copy", copy) and moved is tensor else moved
 
 

@@ -24,7 +24,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis, reduced_axes
 from weft.ops.base import Example, Linear, Tangents, call
-from weft.ops.families import ReduceOperation, broadcast_shape, cast
+from weft.ops.families import ReduceOperation, broadcast_shape, cast, fitting
 from weft.ops.naming import named
 from weft.ops.order import cumprod_op, delayed
 from weft.ops.view.broadcast import broadcast_op
@@ -246,7 +246,7 @@ def sum(
     4
     """
     made = _accumulated(reduce_sum_op, "sum", x, axis, keepdims, dtype, where)
-    return made if initial is None else cast(FUNCTIONS["add"](made, initial), made.dtype)
+    return _begun("sum", "add", made, initial)
 
 
 @public
@@ -265,7 +265,23 @@ def prod(
     `where` is a mask of the elements that count, `initial` a number that the product begins with.
     """
     made = _accumulated(reduce_prod_op, "prod", x, axis, keepdims, dtype, where)
-    return made if initial is None else cast(FUNCTIONS["multiply"](made, initial), made.dtype)
+    return _begun("prod", "multiply", made, initial)
+
+
+def _begun(name: str, step: str, made: Tensor, initial: Any) -> Tensor:
+    """A reduction that begins with a number: one more step, if there is one."""
+    if initial is None:
+        return made
+    found: Tensor = FUNCTIONS[step](made, _first(name, made, initial))
+    return found
+
+
+def _first(name: str, x: Tensor, initial: Any) -> Tensor:
+    """What a reduction begins with, in the dtype of its result."""
+    found = fitting(f"{name}: initial", x, initial)
+    if found.shape != ():
+        raise ShapeError(f"{name}: initial must have no axes, got shape {found.shape}")
+    return found
 
 
 def selected(name: str, x: Tensor, where: Any, fill: Any) -> Tensor:
@@ -291,7 +307,7 @@ def _accumulated(
         target = dtypes.as_dtype(dtype, op=name, default_float=default_float())
     if dtypes.is_bool(target):
         raise DTypeError(f"{name}: bool is not a number\nhint: use wf.any or wf.all")
-    counted = selected(name, cast(tensor, target), where, 0 if name == "sum" else 1)
+    counted = selected(name, cast(tensor, target, name), where, 0 if name == "sum" else 1)
     return reduce(op, counted, axis, keepdims, name)
 
 
@@ -393,15 +409,15 @@ def _extremum(
                     f" (shape {tensor.shape})"
                 )
         return reduce(op, tensor, axis, keepdims, name)
-    counted = selected(name, tensor, where, initial)
+    first = _first(name, tensor, initial)
+    counted = selected(name, tensor, where, first)
     axes = reduced_axes(name, axis, tensor.ndim)
     if 0 in (tensor.shape[i] for i in axes):
         left = [n for i, n in enumerate(tensor.shape) if i - tensor.ndim not in axes]
         kept = kept_shape(tensor.shape, axes) if as_flag(name, "keepdims", keepdims) else left
-        none: Tensor = FUNCTIONS["full"](kept, initial, dtype=tensor.dtype, device=tensor.device)
+        none: Tensor = FUNCTIONS["broadcast_to"](first, tuple(kept))
         return none
-    found: Tensor = FUNCTIONS[f"{name}imum"](reduce(op, counted, axis, keepdims, name), initial)
-    return found
+    return _begun(name, f"{name}imum", reduce(op, counted, axis, keepdims, name), first)
 
 
 def check_ordered(name: str, x: Tensor) -> None:

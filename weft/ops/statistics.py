@@ -43,7 +43,7 @@ def float_of(name: str, x: Any, dtype: Any = None) -> tuple[Tensor, DType]:
             raise DTypeError(f"{name}: the result is a float, not {dtypes.name_of(target)}")
     else:
         target = tensor.dtype if dtypes.is_inexact(tensor.dtype) else default_float()
-    return cast(tensor, dtypes.float32 if dtypes.is_narrow(target) else target), target
+    return cast(tensor, dtypes.float32 if dtypes.is_narrow(target) else target, name), target
 
 
 def _count(name: str, x: Tensor, axis: Any) -> int:

@@ -164,6 +164,29 @@ def test_casting_a_complex_number_to_a_real_dtype_raises(target):
         wf.asarray([1.5 + 2j]).astype(target)
 
 
+PAIR = np.array([1 + 2j, 3j], "complex64")
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("asarray", lambda: wf.asarray(PAIR, dtype="float32")),
+        ("asarray", lambda: wf.asarray(wf.asarray(PAIR), dtype="float32")),
+        ("asarray", lambda: wf.tensor([wf.asarray(PAIR)], dtype="float32")),
+        ("to", lambda: wf.asarray(PAIR).to("float32")),
+        ("to", lambda: wf.asarray(PAIR).to(wf.ones(2))),
+        *(
+            (name, lambda name=name: getattr(wf, name)(PAIR, dtype="float32"))
+            for name in ("sum", "prod", "mean", "std", "cumsum", "cumulative_sum", "nansum")
+        ),
+        ("cov", lambda: wf.cov([[1.0, 2.0], [3.0, 5.0]], aweights=PAIR)),
+    ],
+)
+def test_no_function_loses_imaginary_parts_in_a_cast(name, call):
+    with pytest.raises(wf.errors.DTypeError, match=f"^{name}: float32 has no room for an imag"):
+        call()
+
+
 @pytest.mark.parametrize("target", NARROW)
 def test_casts_to_narrow_floats_round_once(target):
     narrow = numpy_dtype(target)

@@ -490,13 +490,6 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> T
     """
     tensor = to_tensor(x, op="astype")
     target = dtypes.as_dtype(dtype, op="astype", default_float=default_float())
-    if dtypes.is_complex(tensor.dtype) and not (
-        dtypes.is_complex(target) or dtypes.is_bool(target)
-    ):
-        raise DTypeError(
-            f"astype: {dtypes.name_of(target)} has no room for an imaginary part\n"
-            "hint: take wf.real(x) or wf.abs(x) first"
-        )
     if device is not None:
         tensor = FUNCTIONS["to_device"](tensor, device)
     if tensor.dtype == target:
