@@ -362,7 +362,7 @@ def cond(x: Any, /, p: Any = None) -> Tensor:
     return where(undefined, float("inf"), found)
 
 
-def lstsq(a: Any, b: Any, /, rcond: float | None = None) -> LstsqResult:
+def lstsq(a: Any, /, b: Any, rcond: float | None = None) -> LstsqResult:
     """The x of least norm that makes |a @ x - b| least.
 
     Residuals are the sums of squares of b - a @ x for each column, and empty where `a` has no more
@@ -456,7 +456,7 @@ def tensorinv(a: Any, /, ind: int = 2) -> Tensor:
     return reshape(inv(_flattened("tensorinv", tensor, rows, columns)), columns + rows)
 
 
-def tensorsolve(a: Any, b: Any, /, axes: Any = None) -> Tensor:
+def tensorsolve(a: Any, /, b: Any, axes: Any = None) -> Tensor:
     """The x with `tensordot(a, x, x.ndim)` = b; `axes` of `a` are moved to its end first."""
     left, right = promoted("tensorsolve", a, b)
     if axes is not None:

@@ -42,7 +42,7 @@ def _inexact(x: Tensor) -> Tensor:
 
 @public
 @often
-def polyval(p: Any, x: Any, /) -> Tensor:
+def polyval(p: Any, /, x: Any) -> Tensor:
     """The value of the polynomial `p` at each element of `x`, by Horner's rule.
 
     >>> polyval([2.0, 0.0, 1.0], [0.0, 3.0]).tolist()
@@ -90,7 +90,7 @@ def polymul(p: Any, q: Any, /) -> Tensor:
 
 
 @public
-def polydiv(u: Any, v: Any, /, *, trim: bool = True) -> tuple[Tensor, Tensor]:
+def polydiv(u: Any, /, v: Any, *, trim: bool = True) -> tuple[Tensor, Tensor]:
     """The quotient and the remainder of two polynomials; the first coefficient of `v` is not 0.
 
     Zeros before the first power of the remainder are left out, for which it is read; `trim=False`
@@ -146,7 +146,7 @@ def polyint(p: Any, /, m: int = 1, k: Any = 0) -> Tensor:
 
 
 @public
-def polyfit(x: Any, y: Any, deg: int, /, *, w: Any = None) -> Tensor:
+def polyfit(x: Any, /, y: Any, deg: int, *, w: Any = None) -> Tensor:
     """Coefficients of the polynomial of degree `deg` nearest to `y` at `x` (least squares).
 
     `y` may hold several curves in columns; `w` are weights of the points, not of their squares.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.testing import check_grads
 
 RNG = np.random.default_rng(0)
@@ -49,6 +49,7 @@ CASES = {
     "piecewise": lambda xp: xp.piecewise(
         Y[0], [Y[0] < -0.5, Y[0] > 0.5], [lambda v: v * v, 3.0, lambda v: -v]
     ),
+    "piecewise of one mask": lambda xp: xp.piecewise(Y[0], Y[0] > 0, [5.0, 6.0]),
     "piecewise without a last": lambda xp: xp.piecewise(Y[0], [Y[0] > 0], [lambda v: v + 1]),
     "cross": lambda xp: xp.cross(Y[:, :3], Y[:, 3:6]),
     "hanning": lambda xp: xp.hanning(7),
@@ -132,6 +133,7 @@ def test_it_differentiates_maps_and_compiles(function):
         (lambda: wf.polyval(Y, 1.0), ShapeError, "coefficients lie along one axis"),
         (lambda: wf.polyint([1.0], 3, k=[1.0, 2.0]), ArgumentError, "expected 1 or 3"),
         (lambda: wf.piecewise(X, [X > 0], []), ArgumentError, "1 conditions for 0 functions"),
+        (lambda: wf.piecewise([1], [[True]], [5, 6.5]), DTypeError, "a value of dtype float"),
         (lambda: wf.hanning(-1), ArgumentError, "hanning: size"),
     ],
 )

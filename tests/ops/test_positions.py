@@ -1,4 +1,4 @@
-"""What NumPy's functions take by position, functions of the same name take at the same place."""
+"""What NumPy's functions take by position or by name, functions of the same name take so too."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ CALLS: list[Any] = [  # among them such as NumPy's own signatures are not told o
     lambda xp, x: xp.allclose(x, x + 1, 0.1, 5.0),
     lambda xp, x: xp.array_equal(x, x / 0 * 0, True),
     lambda xp, x: xp.trapezoid(x, None, 0.5, 0),
+    lambda xp, x: xp.trapezoid(x, x=x[0], axis=1),
+    lambda xp, x: xp.linspace(start=0, stop=1, num=5),
+    lambda xp, x: xp.moveaxis(x, source=0, destination=1),
+    lambda xp, x: xp.take(x, indices=[2, 0], axis=1),
     lambda xp, x: xp.vander(x[0], 3, True),
     lambda xp, x: xp.cov(x, None, False),
     lambda xp, x: xp.histogram(x, 4, None, True)[0],
@@ -85,6 +89,17 @@ def test_parameters_stand_where_numpy_has_them(own: Any, other: Any) -> None:
             break  # what follows has no place here that NumPy's could have
         if name in ours:
             assert places[place : place + 1] == [name]
+
+
+@pytest.mark.parametrize("own, other", shared())
+def test_parameters_have_the_names_that_numpy_gives_them(own: Any, other: Any) -> None:
+    ours = dict(names(own)[0])
+    if own is wf.linalg.matrix_power:
+        del ours["n"]  # the standard's has no name
+    named = [p for p in names(other)[0].values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    for theirs in named[1:]:
+        if theirs.name in ours:
+            assert ours[theirs.name].kind is not Parameter.POSITIONAL_ONLY
 
 
 @pytest.mark.parametrize("call", CALLS)

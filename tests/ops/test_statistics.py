@@ -333,5 +333,9 @@ def test_covariances_are_numpys():
     close(wf.corrcoef(x, y), np.corrcoef(x, y))
     close(wf.corrcoef(z), np.corrcoef(z))
     close(wf.grad(lambda v: wf.sum(wf.cov(v) ** 2))(x), slope(lambda v: (jnp.cov(v) ** 2).sum())(x))
+    with np.errstate(all="ignore"), pytest.warns(RuntimeWarning, match="Degrees of freedom"):
+        for less in (4, 5, 9):
+            close(wf.cov(x, ddof=less), np.cov(x, ddof=less))
+    assert wf.cov(x[:0]).shape == wf.corrcoef(x[:0]).shape == (0, 0)
     with pytest.raises(ShapeError, match="cov: expected at most 2 axes"):
         wf.cov(np.ones((2, 2, 2)))

@@ -156,7 +156,7 @@ def _second_order(rises: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
 
 @public
 @often
-def trapezoid(y: Any, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> Tensor:
+def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The area under samples, by trapezoids: at coordinates `x`, or `dx` apart.
 
     >>> trapezoid([1.0, 2.0, 3.0]).item()
@@ -265,7 +265,7 @@ def bartlett(size: int, /, *, dtype: Any = None) -> Tensor:
 
 
 @public
-def kaiser(size: int, beta: Any, /, *, dtype: Any = None) -> Tensor:
+def kaiser(size: int, /, beta: Any, *, dtype: Any = None) -> Tensor:
     """Kaiser's window: `beta` trades the width of its peak in a spectrum for lower sides."""
 
     def shape(at: Tensor) -> Tensor:

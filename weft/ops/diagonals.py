@@ -312,7 +312,7 @@ def triu_indices_from(x: Any, /, k: int = 0) -> tuple[Tensor, ...]:
 
 
 @public
-def fill_diagonal(x: Any, val: Any, /, wrap: bool = False, *, inplace: bool = True) -> Tensor:
+def fill_diagonal(x: Any, /, val: Any, wrap: bool = False, *, inplace: bool = True) -> Tensor:
     """Put `val` on the main diagonal of `x`.
 
     Values are taken in order, and again from the first if they are too few. In a matrix of more

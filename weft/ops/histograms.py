@@ -160,7 +160,7 @@ def _bins(x: Tensor, edges: Tensor) -> Tensor:
 @public
 @named
 def histogram2d(
-    x: Any, y: Any, /, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
+    x: Any, /, y: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """How many points (x, y) fall in each cell, and the edges along x and y."""
     beside = (x, y, bins, range, weights)

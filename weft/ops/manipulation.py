@@ -43,7 +43,7 @@ def expand(x: Any, /, shape: Any) -> Tensor:
 
 
 @public
-def rollaxis(x: Any, axis: int, /, start: int = 0) -> Tensor:
+def rollaxis(x: Any, /, axis: int, start: int = 0) -> Tensor:
     """Move an axis until it stands before axis `start`."""
     tensor = to_tensor(x, op="rollaxis")
     i = normalize_axis("rollaxis", axis, tensor.ndim)
@@ -414,7 +414,7 @@ def _by_numpy(op: str, function: Any, *args: Any) -> Array:
 
 
 @public
-def resize(x: Any, new_shape: Any, /) -> Tensor:
+def resize(x: Any, /, new_shape: Any) -> Tensor:
     """The elements of `x` in a new shape, repeated or cut to fit."""
     tensor = ravel(x)
     sizes = shape_tuple("resize", new_shape)

@@ -104,7 +104,7 @@ def _along(op: str, x: Any, sections: Any, axis: int, rank: int) -> tuple[Tensor
 
 @public
 @named
-def hsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
+def hsplit(x: Any, /, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split the second axis (the only one where there is one)."""
     tensor = to_tensor(x, op="hsplit")
     return _along("hsplit", tensor, indices_or_sections, 0 if tensor.ndim == 1 else 1, 1)
@@ -112,14 +112,14 @@ def hsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
 
 @public
 @named
-def vsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
+def vsplit(x: Any, /, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split the first of at least two axes."""
     return _along("vsplit", x, indices_or_sections, 0, 2)
 
 
 @public
 @named
-def dsplit(x: Any, indices_or_sections: Any, /) -> tuple[Tensor, ...]:
+def dsplit(x: Any, /, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split the third axis."""
     return _along("dsplit", x, indices_or_sections, 2, 3)
 

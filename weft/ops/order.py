@@ -469,7 +469,7 @@ def _end(x: Tensor, end: Any, axis: int) -> Tensor | None:
 
 
 @public
-def take_along_axis(x: Any, indices: Any, /, axis: int = -1, *, mode: str = "raise") -> Tensor:
+def take_along_axis(x: Any, /, indices: Any, axis: int = -1, *, mode: str = "raise") -> Tensor:
     """Elements at given positions along one axis; the other axes broadcast."""
     tensor, places = to_tensors("take_along_axis", x, indices)
     if tensor.ndim != places.ndim:

@@ -33,7 +33,6 @@ from weft.ops.view.transpose import moveaxis
 def linspace(
     start: Any,
     stop: Any,
-    /,
     num: int = ...,
     endpoint: bool = ...,
     retstep: Literal[False] = ...,
@@ -48,7 +47,6 @@ def linspace(
 def linspace(
     start: Any,
     stop: Any,
-    /,
     num: int = ...,
     endpoint: bool = ...,
     *,
@@ -64,7 +62,6 @@ def linspace(
 def linspace(
     start: Any,
     stop: Any,
-    /,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
@@ -164,7 +161,6 @@ def _between(low: Tensor, high: Tensor, count: int, endpoint: bool) -> Tensor:
 def logspace(
     start: Any,
     stop: Any,
-    /,
     num: int = 50,
     endpoint: bool = True,
     base: Any = 10.0,
@@ -185,7 +181,6 @@ def logspace(
 def geomspace(
     start: Any,
     stop: Any,
-    /,
     num: int = 50,
     endpoint: bool = True,
     dtype: Any = None,
@@ -405,7 +400,7 @@ def indices(dimensions: Any, /, dtype: Any = None, *, device: Any = None) -> Ten
 
 @public
 def fromfunction(
-    function: Callable[..., Any], shape: Any, /, *, dtype: Any = None, device: Any = None
+    function: Callable[..., Any], /, shape: Any, *, dtype: Any = None, device: Any = None
 ) -> Any:
     """`function` of the grids of positions: `fromfunction(lambda i, j: i + j, (2, 3))`."""
     as_function("fromfunction", "function", function)

@@ -46,8 +46,8 @@ def _integers(op: str, indices: Any, device: Any) -> Tensor:
 @named
 def take(
     x: Any,
-    indices: Any,
     /,
+    indices: Any,
     axis: int | None = None,
     *,
     mode: str = "raise",
@@ -185,7 +185,7 @@ def put_along_axis(
 
 
 @public
-def put(x: Any, ind: Any, v: Any, /, mode: str = "raise", *, inplace: bool = True) -> Tensor:
+def put(x: Any, /, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Tensor:
     """Put `v` into `x` at flat positions.
 
     Values are taken in order, and again from the first if they are too few. `mode` is for positions
@@ -207,7 +207,7 @@ def put(x: Any, ind: Any, v: Any, /, mode: str = "raise", *, inplace: bool = Tru
 
 
 @public
-def putmask(x: Any, mask: Any, values: Any, /, *, inplace: bool = True) -> Tensor:
+def putmask(x: Any, /, mask: Any, values: Any, *, inplace: bool = True) -> Tensor:
     """Put `values` into `x` where the mask holds.
 
     Each element takes the value at its own flat position; too few values begin again. It gives the
@@ -222,7 +222,7 @@ def putmask(x: Any, mask: Any, values: Any, /, *, inplace: bool = True) -> Tenso
 
 
 @public
-def place(x: Any, mask: Any, vals: Any, /, *, inplace: bool = True) -> Tensor:
+def place(x: Any, /, mask: Any, vals: Any, *, inplace: bool = True) -> Tensor:
     """Put the first of `vals` into `x` where the mask holds first, the second where it holds next,
     and so on; too few begin again.
 
@@ -316,7 +316,7 @@ def masked_fill(x: Any, /, mask: Any, value: Any) -> Tensor:
 
 @public
 @named
-def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
+def select(condlist: Any, /, choicelist: Any, default: Any = 0) -> Tensor:
     """For each element the choice of the first condition that holds, else `default`."""
     conditions = as_sequence("select", "condlist", condlist)
     values = as_sequence("select", "choicelist", choicelist)
@@ -333,17 +333,19 @@ def select(condlist: Any, choicelist: Any, /, default: Any = 0) -> Tensor:
 
 
 @public
-def piecewise(x: Any, condlist: Any, funclist: Any, /, *args: Any, **keywords: Any) -> Tensor:
+def piecewise(x: Any, /, condlist: Any, funclist: Any, *args: Any, **keywords: Any) -> Tensor:
     """For each element the function, or the number, of the last condition that holds.
 
     One entry more than there are conditions is for elements where none does, else they are 0.
-    Every function is called with the whole of `x`.
+    One mask alone is one condition. Every function is called with the whole of `x`.
 
     >>> piecewise(to_tensor([-2.0, 3.0]), [to_tensor([True, False])], [abs, 7.0]).tolist()
     [2.0, 7.0]
     """
     tensor = to_tensor(x, beside=(condlist,), op="piecewise")
     conditions = as_sequence("piecewise", "condlist", condlist)
+    if tensor.ndim and conditions and FUNCTIONS["ndim"](conditions[0]) == 0:
+        conditions = (condlist,)
     choices = list(as_sequence("piecewise", "funclist", funclist))
     if len(choices) not in (len(conditions), len(conditions) + 1):
         raise ArgumentError(
@@ -352,14 +354,14 @@ def piecewise(x: Any, condlist: Any, funclist: Any, /, *args: Any, **keywords: A
         )
     default = choices.pop() if len(choices) > len(conditions) else 0
     values = [f(tensor, *args, **keywords) if callable(f) else f for f in (*choices, default)]
-    result = cast(broadcast(to_tensor(values[-1], like=tensor.device), tensor.shape), tensor.dtype)
+    result = broadcast(value_like("piecewise", tensor, values[-1]), tensor.shape)
     for condition, value in zip(conditions, values[:-1], strict=True):
         result = where(condition, value_like("piecewise", result, value), result)
     return result
 
 
 @public
-def choose(index: Any, choices: Any, /, *, mode: str = "raise") -> Tensor:
+def choose(index: Any, /, choices: Any, *, mode: str = "raise") -> Tensor:
     """For each element, the element of the choice that `index` names."""
     listed = as_sequence("choose", "choices", choices)
     if not listed:
@@ -391,7 +393,7 @@ def extract(condition: Any, x: Any, /) -> Tensor:
 
 
 @public
-def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
+def unravel_index(indices: Any, /, shape: Any) -> tuple[Tensor, ...]:
     """Positions in a flattened tensor as positions along each axis of `shape`.
 
     Those out of range are refused, but not in a compiled or mapped function, where values are not
@@ -408,7 +410,7 @@ def unravel_index(indices: Any, shape: Any, /) -> tuple[Tensor, ...]:
 
 
 @public
-def ravel_multi_index(multi_index: Any, dims: Any, /, mode: str = "raise") -> Tensor:
+def ravel_multi_index(multi_index: Any, /, dims: Any, mode: str = "raise") -> Tensor:
     """Positions along each axis of `dims` as positions in the flattened tensor.
 
     `mode` is for those out of range: `raise`, `clip` or `wrap`. A compiled or mapped function has

@@ -246,8 +246,8 @@ def others(axes: Shape, rank: int) -> Shape:
 @often
 def cov(
     x: Any,
-    y: Any = None,
     /,
+    y: Any = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: float | None = None,
@@ -286,8 +286,9 @@ def cov(
     right = centred if weight is None else centred * weight
     if dtypes.is_complex(table.dtype):
         right = FUNCTIONS["conj"](right)
-    product = matmul(centred, moveaxis(right, 0, 1)) / divisor
-    return cast(product if len(product) > 1 else reshape(product, ()), target)
+    left = max(divisor, 0.0) if isinstance(divisor, float) else FUNCTIONS["maximum"](divisor, 0)
+    product = matmul(centred, moveaxis(right, 0, 1)) / left
+    return cast(reshape(product, ()) if len(product) == 1 else product, target)
 
 
 def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DType]:
@@ -310,7 +311,7 @@ def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DTyp
 
 @public
 @often
-def corrcoef(x: Any, y: Any = None, /, rowvar: bool = True) -> Tensor:
+def corrcoef(x: Any, /, y: Any = None, rowvar: bool = True) -> Tensor:
     """Correlation coefficients of variables in rows (in columns with `rowvar=False`)."""
     table, target = _observations("corrcoef", x, y, rowvar)
     found = cov(table)

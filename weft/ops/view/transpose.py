@@ -125,7 +125,7 @@ def matrix_transpose_of_2d(x: Any, /) -> Tensor:
 
 
 @public
-def moveaxis(x: Any, source: Any, destination: Any, /) -> Tensor:
+def moveaxis(x: Any, /, source: Any, destination: Any) -> Tensor:
     """Move axes to new positions; the others keep their order."""
     tensor = to_tensor(x, op="moveaxis")
     sources = normalize_axes("moveaxis", source, tensor.ndim)
