@@ -386,6 +386,53 @@ def test_numpy_functions_refuse_tensors_but_arrays_mix_with_them():
     assert slope.tolist() == [1.0, 2.0, 3.0]
 
 
+def test_lists_mix_with_tensors_as_arrays_do():
+    x = wf.tensor([1.0, 2.0])
+    assert (x == [1, 3]).tolist() == [True, False] and (x != (1, 3)).tolist() == [False, True]
+    assert (x + [1, 2]).tolist() == [2, 4] and ((3, 3) - x).tolist() == [2, 1]
+    assert (x @ [1, 2]).item() == 5 and ([2, 3] * wf.tensor(3)).tolist() == [6, 9]
+    assert wf.compile(lambda t: t == [1, 2])(2.0).tolist() == [False, True]
+    x += [1, 1]
+    assert x.tolist() == [2, 3]
+    with pytest.raises(wf.errors.ShapeError, match="equal: operand 1"):
+        x == [1, 2, 3]  # noqa: B015
+
+
+DOUBLE = np.array([0.1, 0.7])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x + [0.1, 0.7] - x,
+        lambda x: wf.multiply([0.1, 0.7], x),
+        lambda x: wf.where(wf.tensor([True, True]), [0.1, 0.7], x),
+        lambda x: wf.where(wf.tensor([True, False]), 0.1, DOUBLE),
+        lambda x: wf.concat([x[:0], [0.1, 0.7]]),
+        lambda x: wf.stack([x, [0.1, 0.7]])[1],
+        lambda x: wf.asarray([x, [0.1, 0.7]])[1],
+        lambda x: wf.asarray([0.1, np.float64(0.7)]),
+        lambda x: wf.asarray([[0.1, 0.7], DOUBLE])[0],
+        lambda x: wf.real(wf.add(x * 0, [0.1 + 1j, 0.7])),
+        lambda x: wf.einsum("i,i->i", x, [0.1, 0.7]),
+        lambda x: wf.interp(DOUBLE, [0.0, 1.0], [0.0, 1.0]),
+        lambda x: wf.trapezoid([[2.0, 0.0], [2.0, 0.0]], x=x[:, None] * [[0.0, 0.1], [0.0, 0.7]]),
+        lambda x: wf.histogram(x, 1, range=(0.1, 0.7))[1],
+        lambda x: wf.linalg.multi_dot([[0.1, 0.7], wf.eye(2, dtype="float64")]),
+    ],
+)
+def test_numbers_in_lists_keep_their_digits_beside_float64(call):
+    found = call(wf.ones(2, dtype="float64"))
+    assert found.dtype == wf.float64
+    np.testing.assert_allclose(found.numpy(), DOUBLE, rtol=1e-14)
+
+
+def test_lists_beside_narrower_tensors_are_of_the_default_float():
+    for dtype in ("float16", "float32", "int8"):
+        assert (wf.ones(1, dtype=dtype) + [0.1]).dtype == wf.float32
+    assert wf.asarray([0.1, np.float32(0.7)]).dtype == wf.float32
+
+
 def test_python_rounds_tensors():
     assert round(wf.tensor(2.6789), 2).item() == pytest.approx(2.68)
     assert round(wf.tensor([0.5, 1.5])).tolist() == [0, 2]

@@ -242,7 +242,7 @@ def _frame(
     if window is None:
         weights = ones(count, dtype=dtype, device=like.device)
     else:
-        weights = cast(_as_float(name, to_tensor(window, like=like.device, op=name)), dtype)
+        weights = cast(_as_float(name, to_tensor(window, beside=(like,), op=name)), dtype)
     if weights.shape != (count,):
         raise ShapeError(f"{name}: the window must have shape ({count},), got {weights.shape}")
     before = (size - count) // 2

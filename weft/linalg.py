@@ -38,7 +38,7 @@ from weft.ops.elementwise.arithmetic import add, divide, multiply, square, where
 from weft.ops.elementwise.bitwise import logical_and, logical_not
 from weft.ops.elementwise.comparison import greater
 from weft.ops.elementwise.complex_parts import conj, isnan, real
-from weft.ops.families import broadcast, cast
+from weft.ops.families import as_tensors, broadcast, cast
 from weft.ops.linalg import (
     adjoint,
     det_op,
@@ -300,7 +300,7 @@ def _kept(name: str, s: Tensor, rtol: Any) -> Tensor:
 
 def _limits(name: str, parameter: str, s: Tensor, value: Any) -> Tensor:
     """A limit of singular values for each matrix."""
-    limit = to_tensor(value, like=s.device, op=f"{name}: {parameter}")
+    limit = to_tensor(value, beside=(s,), op=f"{name}: {parameter}")
     if not dtypes.is_floating(limit.dtype) and not dtypes.is_integer(limit.dtype):
         kind = dtypes.name_of(limit.dtype)
         raise DTypeError(f"{name}: {parameter} must be a real number, got {kind}")
@@ -433,7 +433,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 
 def multi_dot(arrays: Any, /) -> Tensor:
     """The product of a chain of matrices in the cheapest order; the ends may be vectors."""
-    chain = [to_tensor(x, op="multi_dot") for x in as_sequence("multi_dot", "arrays", arrays)]
+    chain = list(as_tensors("multi_dot", *as_sequence("multi_dot", "arrays", arrays)))
     if len(chain) < 2:
         raise ArgumentError(f"multi_dot: at least two matrices are needed, got {len(chain)}")
     for k, t in enumerate(chain):

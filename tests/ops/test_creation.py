@@ -105,6 +105,13 @@ def test_linspace_between_tensors_is_differentiable_and_exact_at_the_end():
     np.testing.assert_allclose(slope.numpy(), [1.5, 1.5])
 
 
+def test_logspace_of_tensors_has_their_dtype():
+    ends = wf.asarray([-1.0, 0.0]), wf.asarray(np.array([1.0, 2.0]))
+    found = wf.logspace(*ends, 3)
+    assert found.dtype == wf.float64 and wf.logspace(ends[0], 1.0, 3).dtype == wf.float32
+    np.testing.assert_allclose(found.numpy(), np.logspace([-1.0, 0.0], [1.0, 2.0], 3), rtol=1e-14)
+
+
 def test_logspace_and_geomspace_agree_with_numpy():
     np.testing.assert_allclose(wf.logspace(0, 3, 4).numpy(), [1, 10, 100, 1000], rtol=1e-6)
     got = wf.logspace(0, 3, 5, base=2.0, endpoint=False, dtype="float64").numpy()

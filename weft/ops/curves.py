@@ -171,7 +171,7 @@ def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor
     if x is None:
         apart: Any = dx
         if not isinstance(dx, PYTHON_SCALARS):
-            apart = to_tensor(dx, like=samples.device, op="trapezoid")
+            apart = to_tensor(dx, beside=(samples,), op="trapezoid")
         whole: Tensor = reduction.sum(pairs, i) * apart / 2
         return whole
     (places,) = _floats("trapezoid", x, beside=(samples,))

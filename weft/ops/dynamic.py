@@ -67,7 +67,7 @@ def dynamic_update_slice(x: Any, /, update: Any, starts: Any, *, mode: str = "ra
     [1, 2, 9, 8]
     """
     tensor = to_tensor(x, beside=(update, starts), op="dynamic_update_slice")
-    value = to_tensor(update, like=tensor.device, op="dynamic_update_slice")
+    value = to_tensor(update, beside=(tensor,), op="dynamic_update_slice")
     lengths = _lengths("dynamic_update_slice", tensor.shape, value.shape)
     index = _index("dynamic_update_slice", tensor, starts, lengths, mode)
     return updated("dynamic_update_slice", tensor, index, update, "set", mode="clip")

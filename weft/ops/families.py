@@ -20,7 +20,7 @@ from weft.core.common.frozen import freeze
 from weft.core.common.handler import current
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.types import Array, DType, Shape, TensorType
-from weft.core.tensor.convert import PYTHON_SCALARS, device_of, scalar, to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, device_of, is_double, scalar, to_tensor
 from weft.core.tensor.number import Number, python_type, weak_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
@@ -335,7 +335,8 @@ def as_tensors(op: str, *args: Any, beside: tuple[Any, ...] = ()) -> tuple[Tenso
     if not strong:
         return tuple(to_tensor(x, beside=beside, op=op) for x in args)
     device = device_of(*strong, *beside) or current_device()
-    found = {id(x): to_tensor(x, like=device, op=op) for x in strong}
+    wide = tuple(filter(is_double, (*strong, *beside)))[:1]
+    found = {id(x): to_tensor(x, like=device, beside=wide, op=op) for x in strong}
     dtype = dtypes.promote_all(*(t.dtype for t in found.values()), op=op)
     for x in args:
         if type(x) in _WEAK:

@@ -22,7 +22,7 @@ from weft.core.common.parameters import (
 )
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import read_for_size
 from weft.core.tensor.views import alias
@@ -94,7 +94,7 @@ def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
     if isinstance(bins, str):
         raise ArgumentError(f"histogram: bins must be a number or edges, got {bins!r}")
     if not isinstance(bins, int | np.integer):
-        edges = to_tensor(bins, like=tensor.device, op="histogram")
+        edges = to_tensor(bins, beside=(tensor,), op="histogram")
         if edges.ndim != 1:
             raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
         return alias(edges)
@@ -122,7 +122,10 @@ def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
         low, high = 0.0, 1.0
     else:
         low, high = reduction.minmax(x)
-    first, last = (cast(to_tensor(v, like=x.device), dtype) for v in (low, high))
+    first, last = (
+        cast(v, dtype) if isinstance(v, Tensor) else scalar(v, dtype, x.device, "histogram")
+        for v in (low, high)
+    )
     return first, last
 
 

@@ -462,7 +462,7 @@ def _end(x: Tensor, end: Any, axis: int) -> Tensor | None:
     if isinstance(end, bool | int | float | complex | np.generic):
         dtype = dtypes.result_type(x.dtype, end, default_float=default_float(), op="diff")
         end = scalar(end, dtype, x.device, "diff")
-    found = to_tensor(end, like=x.device, op="diff")
+    found = to_tensor(end, beside=(x,), op="diff")
     if found.ndim:
         return found
     return broadcast(found, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))

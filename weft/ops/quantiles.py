@@ -187,7 +187,7 @@ def _of_rows(rows: Tensor, part: Tensor, method: str, skip: bool) -> Tensor:
 
 def _weights(name: str, weights: Any, tensor: Tensor, axis: Any) -> Tensor:
     """Weights of all elements, in float64; known ones below 0 are refused."""
-    given = to_tensor(weights, like=tensor.device, op=f"{name}: weights")
+    given = to_tensor(weights, beside=(tensor,), op=f"{name}: weights")
     check_ordered(name, given)
     if not isinstance(weights, Tensor) and not holds_tensor(weights):
         known = to_array(weights, dtypes.float64, name)

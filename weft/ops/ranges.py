@@ -173,8 +173,9 @@ def logspace(
     wide = _wide(start, stop)
     exponents = linspace(start, stop, num, dtype=wide, endpoint=endpoint, device=beside)
     made = FUNCTIONS["pow"](base, exponents)
-    target = dtypes.promote(default_float(), _inexact(start, stop)) if dtype is None else dtype
-    return asarray(made, dtype=target, device=device)
+    if dtype is None and wide is not None:
+        dtype = dtypes.promote(default_float(), _inexact(start, stop))
+    return asarray(made, dtype=dtype, device=device)
 
 
 @public

@@ -346,7 +346,7 @@ def unique(
     merged = as_flag("unique", "equal_nan", equal_nan)
     fill = None
     if fill_value is not None:
-        fill = to_tensor(fill_value, like=tensor.device, op="unique: fill_value")
+        fill = to_tensor(fill_value, beside=(tensor,), op="unique: fill_value")
     is_plain = i is None and tensor.size > 0 and not dtypes.is_complex(tensor.dtype)
     if size is not None and is_plain and (fill is None or fill.size == 1):
         size = as_integer("unique", "size", size, low=0)

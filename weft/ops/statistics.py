@@ -265,7 +265,7 @@ def cov(
     weight = None
     for given in (fweights, aweights):
         if given is not None:
-            part = cast(to_tensor(given, like=table.device, op="cov"), dtypes.real_of(table.dtype))
+            part = cast(to_tensor(given, beside=(table,), op="cov"), dtypes.real_of(table.dtype))
             if part.shape != table.shape[1:]:
                 raise ShapeError(
                     f"cov: weights of shape {part.shape} for {table.shape[1]} observations"
@@ -280,7 +280,7 @@ def cov(
     less = as_number("cov", "correction", less, beside=(table,))
     divisor = total - less
     if aweights is not None:
-        counted = to_tensor(aweights, like=table.device, op="cov")
+        counted = to_tensor(aweights, beside=(table,), op="cov")
         squares = reduction.sum(weight * cast(counted, table.dtype))
         divisor = total - less * squares / total
     right = centred if weight is None else centred * weight

@@ -57,7 +57,8 @@ def to_tensor(
 ) -> Tensor:
     """`value` as a tensor of its natural dtype, sharing memory where it can.
 
-    It is made on the device `like`, or on that of the first tensor `beside` it.
+    It is made on the device `like`, or on that of the first tensor `beside` it. A list of numbers
+    beside float64 keeps all their digits.
     """
     if isinstance(value, Tensor):
         return value
@@ -74,7 +75,7 @@ def to_tensor(
         there = hasattr(value, "__dlpack__") and dlpack.device_of(value)[0] == dlpack.CUDA_KIND
         made: Tensor = FUNCTIONS["asarray"](value, device=None if there else device)
         return made
-    return wrap(to_array(value, None, op), device)
+    return wrap(to_array(value, None, op, beside), device)
 
 
 def device_of(*values: Any) -> Device | None:
@@ -137,7 +138,7 @@ def checked(array: Array, op: str) -> Array:
     return array
 
 
-def to_array(value: Any, dtype: DType | None, op: str) -> Array:
+def to_array(value: Any, dtype: DType | None, op: str, beside: tuple[Any, ...] = ()) -> Array:
     """Python numbers and nested sequences as a new NumPy array, with weft's default dtypes."""
     if isinstance(value, np.generic):
         found = checked(np.array(value), op)
@@ -152,7 +153,7 @@ def to_array(value: Any, dtype: DType | None, op: str) -> Array:
         found = _wide_integers(value, dtype, op)
     if found.dtype.kind in "OSUmM":
         raise ConversionError(f"{op}: {_complaint(value, None)}")
-    target = natural_dtype(found, value, op) if dtype is None else dtype
+    target = natural_dtype(found, value, op, beside) if dtype is None else dtype
     return converted(found, target, op)
 
 
@@ -196,16 +197,20 @@ def _no_integer(value: Any, op: str) -> CastError:
     return CastError(f"{op}: no integer dtype holds all these values ({_short(value)})")
 
 
-def natural_dtype(found: Array, value: Any, op: str) -> DType:
-    """The dtype of data given without one: Python's kinds map to weft's defaults."""
+def natural_dtype(found: Array, value: Any, op: str, beside: tuple[Any, ...] = ()) -> DType:
+    """The dtype of data given without one: Python's kinds map to weft's defaults.
+
+    What meets float64 becomes it in any case: it is read as such, not rounded before.
+    """
     if _has_typed_leaf(value) or found.dtype.kind == "b":
         return dtypes.as_dtype(found.dtype, op=op)
     if found.dtype.kind in "iu":
         return found.dtype if found.dtype == np.uint64 else np.dtype(np.int64)
+    kind = dtypes.float64 if is_double(value) or is_double(beside) else default_float()
     if found.dtype.kind == "f":
-        return default_float()
+        return kind
     if found.dtype.kind == "c":
-        return dtypes.complex_of(default_float())
+        return dtypes.complex_of(kind)
     return dtypes.as_dtype(found.dtype, op=op)
 
 
@@ -213,6 +218,15 @@ def _has_typed_leaf(value: Any) -> bool:
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return isinstance(value, np.generic | np.ndarray) or _is_buffer(value)
+
+
+def is_double(value: Any) -> bool:
+    """Whether a tensor or an array is of float64 or complex128, or a sequence holds such a one."""
+    if isinstance(value, list | tuple):
+        kinds = set(map(type, value))
+        return not kinds.issubset(PYTHON_SCALARS) and any(map(is_double, value))
+    known = isinstance(value, Tensor | np.ndarray | np.generic)
+    return known and value.dtype in (dtypes.float64, dtypes.complex128)
 
 
 def is_array(value: Any) -> bool:

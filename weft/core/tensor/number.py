@@ -64,7 +64,7 @@ class Number(Tensor):
     def _binary(self, name: str, other: Any, swapped: bool = False) -> Any:
         kind = type(other)
         if kind is not Number and kind not in PYTHON_SCALARS:
-            if not isinstance(other, Tensor | np.ndarray | np.generic):
+            if not isinstance(other, Tensor | np.ndarray | np.generic | list | tuple):
                 return NotImplemented
             return FUNCTIONS[name](other, self) if swapped else FUNCTIONS[name](self, other)
         common = self._meeting(name, other, swapped)

@@ -9,7 +9,7 @@ import numpy as np
 from weft.core.common.slots import FUNCTIONS
 from weft.core.tensor.views import assign, link, put
 
-_SCALARS = (bool, int, float, complex, np.generic, np.ndarray)
+_OPERANDS = (bool, int, float, complex, np.generic, np.ndarray, list, tuple)
 
 
 def _has_ellipsis(index: Any) -> bool:
@@ -23,7 +23,7 @@ class Operators:
 
     def _binary(self, name: str, other: Any, swapped: bool = False) -> Self:
         result: Self = NotImplemented
-        if type(other) is type(self) or isinstance(other, _SCALARS):
+        if type(other) is type(self) or isinstance(other, _OPERANDS):
             function = FUNCTIONS[name]
             result = function(other, self) if swapped else function(self, other)
         return result

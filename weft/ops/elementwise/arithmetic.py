@@ -472,9 +472,7 @@ def where(
     mask = to_tensor(condition, beside=(x1, x2), op="where")
     if not dtypes.is_bool(mask.dtype):
         raise DTypeError(f"where: the condition must be bool, got {dtypes.name_of(mask.dtype)}")
-    if not isinstance(x1, Tensor) and not isinstance(x2, Tensor):
-        x1, x2 = (to_tensor(v, like=mask.device, op="where") for v in (x1, x2))
-    left, right = as_tensors("where", x1, x2)
+    left, right = as_tensors("where", x1, x2, beside=(mask,))
     dtype = dtypes.promote(left.dtype, right.dtype, op="where")
     operands = align("where", (mask, cast(left, dtype), cast(right, dtype)))
     result: Tensor = call(where_op, operands, {})

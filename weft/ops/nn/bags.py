@@ -92,7 +92,7 @@ def _factors(weights: Any, rows: Tensor, places: Tensor, mode: str) -> Tensor:
         raise ArgumentError(
             f"embedding_bag: per_sample_weights are for the mode 'sum', not {mode!r}"
         )
-    factors = to_tensor(weights, like=rows.device, op="embedding_bag: per_sample_weights")
+    factors = to_tensor(weights, beside=(rows,), op="embedding_bag: per_sample_weights")
     if factors.shape != places.shape:
         raise ShapeError(
             f"embedding_bag: per_sample_weights of shape {factors.shape} for ids {places.shape}"

@@ -178,7 +178,7 @@ def padding_widths(
 def _finish(op: str, made: Tensor, bias: Any, rank: int, batched: bool) -> Tensor:
     """Add the bias and take the batch axis away again."""
     if bias is not None:
-        (offset,) = numbers(op, to_tensor(bias, like=made.device, op=op))
+        (offset,) = numbers(op, to_tensor(bias, beside=(made,), op=op))
         features = made.shape[1]
         if offset.shape != (features,):
             raise ShapeError(f"{op}: bias: expected shape ({features},), got {offset.shape}")

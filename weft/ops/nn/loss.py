@@ -130,7 +130,7 @@ def cross_entropy(
     classes = normalize_axis(name, 0 if x.ndim == 1 else axis, x.ndim)
     label_smoothing = as_number(name, "label_smoothing", label_smoothing, 0, 1, (x,))
     scores: Any = moveaxis(FUNCTIONS["log_softmax"](x, classes), classes, -1)
-    y: Any = to_tensor(target, like=x.device, op=name)
+    y: Any = to_tensor(target, beside=(x,), op=name)
     if dtypes.is_integer(y.dtype):
         in_rows = scores.size >= _MANY
         return _class_loss(
@@ -261,7 +261,7 @@ def _bounded_log(p: Any) -> Any:
 def _weighted(op: str, losses: Any, weight: Any, name: str = "weight") -> Any:
     if weight is None:
         return losses
-    return losses * to_tensor(weight, like=losses.device, op=f"{op}: {name}")
+    return losses * to_tensor(weight, beside=(losses,), op=f"{op}: {name}")
 
 
 @public
@@ -375,7 +375,7 @@ def margin_ranking_loss(
     name = "margin_ranking_loss"
     a, b = _pair(name, x1, x2, target)
     margin = as_number(name, "margin", margin, beside=(a,))
-    losses = FUNCTIONS["relu"](margin - to_tensor(target, like=a.device, op=name) * (a - b))
+    losses = FUNCTIONS["relu"](margin - to_tensor(target, beside=(a,), op=name) * (a - b))
     return reduced("margin_ranking_loss", losses, reduction)
 
 
@@ -393,7 +393,7 @@ def multi_margin_loss(
     """The mean of max(0, margin − score of the class + other scores)^p over all classes (N, C)."""
     name = "multi_margin_loss"
     x: Any = inexact(name, scores, target, weight)
-    y: Any = to_tensor(target, like=x.device, op=name)
+    y: Any = to_tensor(target, beside=(x,), op=name)
     if not dtypes.is_integer(y.dtype):
         raise DTypeError(f"{name}: target classes are integers, got {dtypes.name_of(y.dtype)}")
     if x.ndim not in (1, 2) or y.shape != x.shape[:-1]:
