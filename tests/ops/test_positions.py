@@ -15,7 +15,9 @@ PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 NAMESPACES = {"": (wf, np), "linalg": (wf.linalg, np.linalg), "fft": (wf.fft, np.fft)}
 # Sums take `keepdims` after the axis; frequencies have a dtype here; the bounds of `clip` are `min`
 # and `max` by position, of which NumPy's `a_min` and `a_max` are other names.
-OTHERWISE = frozenset("sum prod mean std var nansum nanprod nanmean fftfreq rfftfreq clip".split())
+OTHERWISE = frozenset(
+    "sum prod mean std var nansum nanprod nanmean nanvar nanstd fftfreq rfftfreq clip".split()
+)
 CALLS: list[Any] = [  # among them such as NumPy's own signatures are not told of
     lambda xp, x: xp.zeros((2, 3), "int32"),
     lambda xp, x: xp.ones(4, bool),

@@ -136,6 +136,28 @@ def test_the_spread_of_equal_numbers_has_slope_0_and_spoils_no_other(function):
     assert function(x, axis=1)[0].item() == 0
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("name", ["nansum", "nanprod", "nanmax", "nanmin"])
+def test_reductions_without_nan_begin_with_a_number(name, axis):
+    x = RNG.normal(size=(3, 4))
+    x[0, 1] = x[2] = np.nan
+    for mask in (True, x[0] < 0.5, np.zeros((3, 4), bool)):
+        options = {"axis": axis, "initial": 0.25, "where": mask}
+        close(getattr(wf, name)(x, **options), getattr(np, name)(x, **options))
+    counts = np.array([[3, 1], [2, 9]])
+    close(wf.nanmax(counts, axis, initial=5), np.nanmax(counts, axis, initial=5))
+    with pytest.raises(ArgumentError, match="nanmax: where may leave nothing"):
+        wf.nanmax(x, where=x > 0)
+
+
+def test_spreads_without_nan_have_the_dtype_asked_for():
+    x = np.array([1.0, np.nan, 3.1], "float32")
+    for name in ("nanvar", "nanstd"):
+        found = getattr(wf, name)(x, dtype="float64")
+        assert found.dtype == wf.float64
+        close(found, getattr(np, name)(x.astype("float64")))
+
+
 def test_nan_elements_get_no_derivative():
     x = np.array([1.0, np.nan, 4.0])
     np.testing.assert_allclose(wf.grad(wf.nanmean)(x).numpy(), [0.5, 0.0, 0.5])

@@ -342,19 +342,35 @@ def _filled(name: str, x: Any, value: Any) -> Tensor:
 @public
 @often
 def nansum(
-    x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    dtype: Any = None,
+    initial: Any = None,
+    where: Any = None,
 ) -> Tensor:
     """Sum over axes (and in a mask); NaN counts as 0."""
-    return reduction.sum(_filled("nansum", x, 0), axis, keepdims, dtype=dtype, where=where)
+    kept = _filled("nansum", x, 0)
+    return reduction.sum(kept, axis, keepdims, dtype=dtype, initial=initial, where=where)
 
 
 @public
 @named
 def nanprod(
-    x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    dtype: Any = None,
+    initial: Any = None,
+    where: Any = None,
 ) -> Tensor:
     """Product over axes (and in a mask); NaN counts as 1."""
-    return reduction.prod(_filled("nanprod", x, 1), axis, keepdims, dtype=dtype, where=where)
+    kept = _filled("nanprod", x, 1)
+    return reduction.prod(kept, axis, keepdims, dtype=dtype, initial=initial, where=where)
 
 
 @public
@@ -395,27 +411,47 @@ def _nan_place(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
 
 @public
 @named
-def nanmax(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The largest element over axes that is not NaN; NaN where all are."""
-    return _nan_extremum("nanmax", x, axis, keepdims)
+def nanmax(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """The largest element over axes that is not NaN (or `initial`); NaN where all are."""
+    return _nan_extremum("nanmax", x, axis, keepdims, initial, where)
 
 
 @public
 @named
-def nanmin(x: Any, /, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The smallest element over axes that is not NaN; NaN where all are."""
-    return _nan_extremum("nanmin", x, axis, keepdims)
+def nanmin(
+    x: Any,
+    /,
+    axis: Any = None,
+    keepdims: bool = False,
+    *,
+    initial: Any = None,
+    where: Any = None,
+) -> Tensor:
+    """The smallest element over axes that is not NaN (or `initial`); NaN where all are."""
+    return _nan_extremum("nanmin", x, axis, keepdims, initial, where)
 
 
-def _nan_extremum(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
+def _nan_extremum(
+    name: str, x: Any, axis: Any, keepdims: bool, initial: Any = None, mask: Any = None
+) -> Tensor:
     function, fill = (reduction.max, -np.inf) if name == "nanmax" else (reduction.min, np.inf)
     tensor = to_tensor(x, op=name)
     check_ordered(name, tensor)
     if not dtypes.is_floating(tensor.dtype):
-        return function(tensor, axis, keepdims)
+        return function(tensor, axis, keepdims, initial=initial, where=mask)
     wide, target = float_of(name, tensor)  # float8_e4m3 has no infinity to fill with
     lost = is_missing(wide)
-    found = function(where(lost, fill, wide), axis, keepdims)
+    found = function(where(lost, fill, wide), axis, keepdims, initial=initial, where=mask)
+    if initial is not None:
+        return cast(found, target)
     return cast(where(reduction.all(lost, axis, keepdims), np.nan, found), target)
 
 
@@ -447,10 +483,11 @@ def nanvar(
     *,
     correction: float = 0.0,
     ddof: float | None = None,
+    dtype: Any = None,
     where: Any = None,
 ) -> Tensor:
     """Variance over axes of the elements (in a mask) that are not NaN."""
-    tensor, target = float_of("nanvar", x)
+    tensor, target = float_of("nanvar", x, dtype)
     kept = reduction.selected("nanvar", tensor, where, np.nan)
     less = _correction("nanvar", correction, ddof)
     less = as_number("nanvar", "correction", less, beside=(kept,))
@@ -475,10 +512,11 @@ def nanstd(
     *,
     correction: float = 0.0,
     ddof: float | None = None,
+    dtype: Any = None,
     where: Any = None,
 ) -> Tensor:
     """Standard deviation over axes of the elements (in a mask) that are not NaN."""
-    tensor, target = float_of("nanstd", x)
+    tensor, target = float_of("nanstd", x, dtype)
     kept = reduction.selected("nanstd", tensor, where, np.nan)
     less = _correction("nanstd", correction, ddof)
     found = _root(nanvar(kept, axis, keepdims, correction=less))

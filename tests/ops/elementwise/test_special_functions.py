@@ -139,6 +139,16 @@ def test_a_python_number_takes_the_dtype_of_the_tensor_beside_it(name):
         assert made.dtype == made.numpy().dtype == np.float32
 
 
+def test_relative_entropy_is_finite_where_the_ratio_is_not():
+    p, q = np.array([1.0, 1e-30, 0.5], "float32"), np.array([1e-39, 1e20, 0.5], "float32")
+    want = special.rel_entr(p.astype(float), q.astype(float))
+    np.testing.assert_allclose(wf.rel_entr(p, q).numpy(), want, rtol=1e-6)
+    slope = wf.grad(lambda p: wf.sum(wf.rel_entr(p, q)))(wf.asarray(p))
+    np.testing.assert_allclose(slope.numpy(), np.log(p.astype(float) / q) + 1, rtol=1e-6)
+    half = wf.rel_entr(wf.tensor(1.0, dtype="float16"), wf.tensor(1e-5, dtype="float16"))
+    assert half.item() == pytest.approx(11.5, rel=1e-2)
+
+
 def test_integers_become_floats_and_complex_numbers_raise():
     assert wf.erf(wf.asarray([1])).dtype == np.float32
     assert wf.gammainc(wf.asarray([1]), wf.asarray([2])).dtype == np.float32

@@ -95,6 +95,21 @@ def test_infinity_outside_an_adaptive_window_does_not_reach_its_mean():
     np.testing.assert_allclose(wf.adaptive_avg_pool1d(x, 2).numpy(), [[np.inf, 3.0]])
 
 
+@pytest.mark.parametrize(
+    "mean",
+    [
+        lambda x: wf.avg_pool2d(x, 32),
+        lambda x: wf.avg_pool2d(x, 32, padding=16, count_include_pad=False)[..., :1, :1],
+        lambda x: wf.adaptive_avg_pool2d(x, 1),
+        lambda x: wf.interpolate(x, size=(1, 1), mode="area"),
+    ],
+)
+def test_sums_of_a_mean_may_be_past_what_the_dtype_holds(mean):
+    x = wf.full((1, 1, 32, 32), 4000.0, dtype="float16")
+    for run in (mean, wf.compile(mean)):
+        assert run(x).dtype == wf.float16 and run(x).item() == 4000
+
+
 def test_pools_map():
     x = draw(4, 2, 3, 9)
     got = wf.vmap(lambda image: wf.max_pool1d(image, 3, 2, 1))(x).numpy()

@@ -317,7 +317,11 @@ def rel_entr(x1: Any, x2: Any, /) -> Tensor:
     """x1 log(x1 / x2): 0 where x1 is 0 and x2 is not negative, else inf out of range."""
     p, q = as_tensors("rel_entr", x1, x2)
     inside = (p > 0) & (q > 0)
-    made = xlogy(p, where(inside, p, 1) / where(inside, q, 1))
+    above, below = where(inside, p, 1), where(inside, q, 1)
+    ratio = above / below
+    exact = (ratio >= dtypes.finfo(ratio.dtype).smallest_normal) & (ratio < math.inf)
+    near = xlogy(p, where(exact, above, 1) / where(exact, below, 1))
+    made = where(exact, near, xlogy(p, above) - xlogy(p, below))
     outside = where((p == 0) & (q >= 0), 0.0, math.inf)
     found: Tensor = where(inside, made, cast(outside, made.dtype))
     return where((p != p) | (q != q), math.nan, found)

@@ -16,16 +16,18 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_flag, is_sequence, shown
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import Shape
+from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import to_tensor, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
 from weft.ops.creation import arange, check_memory
+from weft.ops.families import cast
 from weft.ops.gather import gather_op
 from weft.ops.nn.correlation import padded
 from weft.ops.reduction import reduce_max_op, reduce_min_op, reduce_sum_op
+from weft.ops.statistics import float_of
 from weft.ops.view.reshape import reshape
 from weft.ops.view.window import per_axis, window_op
 
@@ -155,22 +157,23 @@ def _avg_pool(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> Tensor:
-    image = _floats(op, image_of(op, x, rank))
+    image, target = _floats(op, image_of(op, x, rank))
     space = image.shape[image.ndim - rank :]
     windows = _Windows(op, space, window, stride, padding, 1, as_flag(op, "ceil_mode", ceil_mode))
     total = call(reduce_sum_op, (windows.of(image, 0),), {"axes": tuple(range(-rank, 0))})
     counts = windows.counts(as_flag(op, "count_include_pad", count_include_pad))
     if (counts == prod(windows.window)).all():
-        return total / prod(windows.window)
-    return total / wrap(counts.astype(image.dtype), image.device)
+        return cast(total / prod(windows.window), target)
+    return cast(total / wrap(counts.astype(image.dtype), image.device), target)
 
 
-def _floats(op: str, x: Tensor) -> Tensor:
+def _floats(op: str, x: Tensor) -> tuple[Tensor, DType]:
+    """What means are computed in, wide enough for sums, and their dtype."""
     if not dtypes.is_inexact(x.dtype):
         raise DTypeError(
             f"{op}: a mean needs floats, got {dtypes.name_of(x.dtype)}\nhint: cast with x.astype(…)"
         )
-    return x
+    return float_of(op, x)
 
 
 @public
@@ -336,7 +339,8 @@ def mean_along(x: Tensor, axis: int, count: int) -> Tensor:
 
 
 def _adaptive_avg(op: str, rank: int, x: Any, size: Any) -> Tensor:
-    return _adaptive(op, rank, _floats(op, image_of(op, x, rank)), size, mean_along)
+    image, target = _floats(op, image_of(op, x, rank))
+    return cast(_adaptive(op, rank, image, size, mean_along), target)
 
 
 _adaptive_max = partial(_adaptive, reduce_axis=_largest_along)

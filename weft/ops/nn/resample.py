@@ -37,6 +37,7 @@ from weft.ops.gather import gather_op
 from weft.ops.nn.pooling import mean_along, taken
 from weft.ops.norms import inexact
 from weft.ops.reduction import reduce, reduce_sum_op
+from weft.ops.statistics import float_of
 from weft.ops.view.broadcast import broadcast_to
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import reshape
@@ -114,7 +115,8 @@ def _resized(x: Any, axis: int, count: int, scale: float, mode: str, align: bool
     size = x.shape[axis]
     steps = np.arange(count)
     if mode == "area":
-        return mean_along(x, axis, count)
+        wide, target = float_of("interpolate", x)
+        return cast(mean_along(wide, axis, count), target)
     if mode == "nearest":
         return _nearest(x, axis, np.minimum(np.floor(steps * scale), size - 1))
     if mode == "nearest-exact":
