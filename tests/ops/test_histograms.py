@@ -63,6 +63,11 @@ def test_histograms_of_edge_cases():
         wf.histogram(np.ones(3), 0)
     with pytest.raises(ArgumentError, match="histogram: bins must be a number or edges"):
         wf.histogram(np.ones(3), "auto")
+    for edges in ([2, 1], np.array([0.0, 2.0, 1.0])):
+        with pytest.raises(ArgumentError, match="histogram: edges must rise"):
+            wf.histogram(np.ones(3), edges)
+    with pytest.raises(ArgumentError, match=r"histogram2d: edges must rise, got \[2, 1\]"):
+        wf.histogram2d([1.0, 2.0], [1.0, 2.0], [[2, 1], [0, 1]])
     with pytest.raises(ArgumentError, match="histogram: the range is empty"):
         wf.histogram(np.ones(3), 2, (1, 0))
 

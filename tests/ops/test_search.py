@@ -88,6 +88,12 @@ def test_digitize_takes_rising_and_falling_edges(right):
         np.testing.assert_array_equal(wf.digitize(x, bins, right).numpy(), want)
 
 
+def test_digitize_refuses_edges_that_neither_rise_nor_fall():
+    for bins in ([0, 2, 1], wf.tensor([1.0, 0.0, 1.0])):
+        with pytest.raises(ArgumentError, match="digitize: bins must rise or fall"):
+            wf.digitize([0.5], bins)
+
+
 @pytest.mark.parametrize("dtype", dtypes.ALL_DTYPES, ids=str)
 def test_isin_is_numpys_on_every_dtype(dtype):
     x, members = sample(dtype), sample(dtype, 2)

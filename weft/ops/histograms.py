@@ -22,7 +22,7 @@ from weft.core.common.parameters import (
 )
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
-from weft.core.tensor.convert import scalar, to_tensor
+from weft.core.tensor.convert import known, scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import read_for_size
 from weft.core.tensor.views import alias
@@ -97,6 +97,9 @@ def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
         edges = to_tensor(bins, beside=(tensor,), op="histogram")
         if edges.ndim != 1:
             raise ShapeError(f"histogram: edges must have one axis, got shape {edges.shape}")
+        values = None if isinstance(bins, Tensor) else known(bins)
+        if values is not None and (values[1:] < values[:-1]).any():
+            raise ArgumentError(f"histogram: edges must rise, got {shown(bins)}")
         return alias(edges)
     count = as_integer("histogram", "bins", bins, low=1)
     dtype = tensor.dtype if dtypes.is_floating(tensor.dtype) else default_float()
@@ -137,7 +140,8 @@ def histogram(
     """How many elements fall in each bin, and the edges of the bins.
 
     The last bin contains both its edges, the others only the lower one; what lies outside, and NaN,
-    is not counted. `weights` are summed instead of counting; `density` makes the integral 1.
+    is not counted. `weights` are summed instead of counting; `density` makes the integral 1. Edges
+    rise: those of a tensor are not looked at.
     """
     tensor = reshape(to_tensor(x, beside=(bins, range, weights), op="histogram"), (-1,))
     edges = histogram_bin_edges(tensor, bins, range)

@@ -20,10 +20,11 @@ from weft.core.common.parameters import (
     as_flag,
     as_integer,
     as_sequence,
+    shown,
 )
 from weft.core.common.slots import public
 from weft.core.common.types import Array, DType, Shape, TensorType
-from weft.core.tensor.convert import to_tensor, to_tensors
+from weft.core.tensor.convert import known, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import read_for_size
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -144,6 +145,9 @@ def digitize(x: Any, /, bins: Any, right: bool = False) -> Tensor:
     values, edges = as_tensors("digitize", x, bins)
     if edges.ndim != 1:
         raise ShapeError(f"digitize: bins must have one axis, got shape {edges.shape}")
+    ends = known(edges)
+    if ends is not None and (ends[1:] < ends[:-1]).any() and (ends[1:] > ends[:-1]).any():
+        raise ArgumentError(f"digitize: bins must rise or fall, got {shown(bins)}")
     side = "left" if as_flag("digitize", "right", right) else "right"
     rising = searchsorted(edges, values, side=side)
     if edges.shape[0] < 2:

@@ -116,6 +116,14 @@ def as_number(
     raise DTypeError(f"{op}: {name} must be a number or a tensor, got {shown(value)}")
 
 
+def known(value: Any) -> Array | None:
+    """The value as an array where reading it costs nothing and is allowed; else None."""
+    if not isinstance(value, Tensor):
+        return None if holds_tensor(value) else np.asarray(value)
+    ready = value.is_realized and value.device.kind == "cpu"
+    return value.host() if ready else None
+
+
 def holds_tensor(value: Any) -> bool:
     """Whether a nested sequence has a tensor somewhere: it is stacked then, not read."""
     return isinstance(value, list | tuple) and any(

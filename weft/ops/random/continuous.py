@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.types import Array, DType, Shape
-from weft.core.tensor.convert import holds_tensor, to_tensor
+from weft.core.tensor.convert import holds_tensor, known, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.base import call
@@ -29,14 +29,6 @@ from weft.ops.elementwise.special_functions import ndtr, ndtri
 from weft.ops.families import broadcast_shape, cast
 from weft.ops.random.bits import midpoint, random_bits_op
 from weft.ops.random.state import as_key, streams
-
-
-def known(value: Any) -> Array | None:
-    """The value as an array where reading it costs nothing and is allowed; else None."""
-    if not isinstance(value, Tensor):
-        return np.asarray(value)
-    ready = value.is_realized and value.device.kind == "cpu"
-    return value.host() if ready else None
 
 
 def require(op: str, name: str, value: Any, test: Callable[[Array], Any], what: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.types import Array, DType, Shape
-from weft.core.tensor.convert import wrap
+from weft.core.tensor.convert import known, wrap
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -29,7 +29,6 @@ from weft.ops.families import broadcast, cast
 from weft.ops.order import cumsum
 from weft.ops.random.continuous import (
     draw_shape,
-    known,
     open_uniform,
     parameter,
     parameters,

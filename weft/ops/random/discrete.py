@@ -9,7 +9,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import known, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, CastError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -23,7 +23,6 @@ from weft.ops.order import argsort, cumsum, take_along_axis
 from weft.ops.random.continuous import (
     draw_shape,
     float_dtype,
-    known,
     open_uniform,
     parameters,
     raw_bits,
