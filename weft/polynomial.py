@@ -10,12 +10,13 @@ from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import holds_tensor, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.linalg import eigvals, pinv
 from weft.ops.creation import arange, ones, zeros, zeros_like
 from weft.ops.families import as_tensors, cast
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.view.join import concat
 
@@ -183,9 +184,16 @@ def poly(roots: Any, /) -> Tensor:
 
 
 @public
+@named
 def roots(p: Any, /) -> Tensor:
-    """Where a polynomial is 0: complex, one for each power. The first coefficient is not 0."""
+    """Where a polynomial is 0: complex, one for each power.
+
+    Leading zeros of numbers are left out; the first coefficient of a tensor is not 0.
+    """
     found = _inexact(_coefficients("roots", "p", p))
+    if not isinstance(p, Tensor) and not holds_tensor(p):
+        given = np.flatnonzero(found.host())
+        found = found[given[0] if given.size else len(found) :]
     degree = found.shape[0] - 1
     if degree < 1:
         return zeros((0,), dtype=dtypes.complex_of(found.dtype), device=found.device)

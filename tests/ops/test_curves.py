@@ -90,7 +90,11 @@ def test_it_is_numpys(name):
 def test_roots_are_where_the_polynomial_is_0():
     found = wf.roots([2.0, -3.0, 1.0, 5.0])
     assert np.abs(wf.polyval([2.0, -3.0, 1.0, 5.0], found).numpy()).max() < 1e-12
-    assert wf.roots([3.0]).shape == (0,)
+    assert wf.roots([3.0]).shape == wf.roots([0.0, 0.0]).shape == wf.roots([]).shape == (0,)
+    for p in ([0, 0, 1, -3, 2], np.array([0.0, 2.0, -3.0, 0.0])):
+        np.testing.assert_allclose(np.sort(wf.roots(p).numpy().real), np.sort(np.roots(p)), 1e-5)
+    with pytest.raises(ArgumentError, match="roots: no convergence"):
+        wf.roots(wf.tensor([0.0, 1.0, 2.0])).tolist()
 
 
 def test_a_row_of_nothing_has_no_largest_place():
