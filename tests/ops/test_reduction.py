@@ -269,6 +269,13 @@ def test_what_a_mask_leaves_out_has_no_influence_on_values_and_slopes():
     assert np.isnan(wf.mean(x, where=x > 9e9 * wf.inf).item())
 
 
+def test_extrema_of_bools_begin_with_a_bool():
+    for x in ([True, False], [False, False], [True, True]):
+        for first in (True, False):
+            assert wf.max(x, initial=first).item() is bool(np.max(x, initial=first))
+            assert wf.min(x, initial=first).item() is bool(np.min(x, initial=first))
+
+
 def test_initial_values_allow_empty_axes():
     x = wf.zeros((2, 0, 3))
     assert wf.max(x, axis=1, initial=5.0).tolist() == [[5] * 3] * 2

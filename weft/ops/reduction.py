@@ -417,7 +417,10 @@ def _extremum(
         kept = kept_shape(tensor.shape, axes) if as_flag(name, "keepdims", keepdims) else left
         none: Tensor = FUNCTIONS["broadcast_to"](first, tuple(kept))
         return none
-    return _begun(name, f"{name}imum", reduce(op, counted, axis, keepdims, name), first)
+    step = f"{name}imum"
+    if dtypes.is_bool(tensor.dtype):
+        step = "logical_or" if name == "max" else "logical_and"
+    return _begun(name, step, reduce(op, counted, axis, keepdims, name), first)
 
 
 def check_ordered(name: str, x: Tensor) -> None:

@@ -214,13 +214,13 @@ def _weights(key: Tensor, p: Any, size: int, needed: int) -> Tensor:
     require("choice", "p", p, lambda x: (x >= 0) & (x < np.inf), "non-negative and finite")
     values = known(p)
     if not size:
-        return cast(weights, dtypes.float64)
+        return cast(weights, dtypes.float64, "choice")
     if values is not None and np.count_nonzero(values) < needed:
         raise ArgumentError(
             f"choice: p has {np.count_nonzero(values)} positive entries, {needed} are needed"
         )
     # float64 has digits for many elements; over the largest, no sum of them overflows.
-    wide = cast(weights, dtypes.float64)
+    wide = cast(weights, dtypes.float64, "choice")
     result: Tensor = wide / reduction.max(wide)
     return result
 
