@@ -75,6 +75,7 @@ CASES = {
     "tril": (lambda m, x: m.tril(x, k=1), A),
     "triu": (lambda m, x: m.triu(x, k=-1), A),
     "vander": (lambda m, x: m.vander(x, 4), V),
+    "vander of small integers": (lambda m, x: m.vander(x, 4), np.array([100, -128, 3], "int8")),
     "vander rising": (lambda m, x: m.vander(x, increasing=True), V),
     "vstack": (lambda m, x: m.vstack([x, x]), V),
     "stack": (lambda m, x: m.stack([x, x], axis=1), M),

@@ -178,15 +178,16 @@ def matrix_trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 @public
 @often
 def vander(x: Any, /, n: int | None = None, increasing: bool = False) -> Tensor:
-    """Powers of a vector as columns, the highest first unless `increasing`."""
+    """Powers of a vector as columns, the highest first unless `increasing`.
+
+    Those of small integers are 64-bit ones.
+    """
     tensor = to_tensor(x, op="vander")
     if tensor.ndim != 1:
         raise ShapeError(f"vander: needs one axis, got shape {tensor.shape}")
     count = tensor.shape[0] if n is None else as_integer("vander", "n", n, low=0)
     shape_tuple("vander", (tensor.shape[0], count))
-    column = expand_dims(tensor, 1)
-    if dtypes.is_bool(tensor.dtype):
-        column = cast(column, dtypes.int64)
+    column = cast(expand_dims(tensor, 1), dtypes.accumulation_dtype(tensor.dtype))
     columns = [FUNCTIONS["ones_like"](column)]
     while len(columns) < count:
         columns.append(columns[-1] * column)
