@@ -335,7 +335,8 @@ def as_tensors(op: str, *args: Any, beside: tuple[Any, ...] = ()) -> tuple[Tenso
     if not strong:
         return tuple(to_tensor(x, beside=beside, op=op) for x in args)
     device = device_of(*strong, *beside) or current_device()
-    wide = tuple(filter(is_double, (*strong, *beside)))[:1]
+    listed = any(isinstance(x, list | tuple) for x in strong)
+    wide = tuple(filter(is_double, (*strong, *beside)))[:1] if listed else ()
     found = {id(x): to_tensor(x, like=device, beside=wide, op=op) for x in strong}
     dtype = dtypes.promote_all(*(t.dtype for t in found.values()), op=op)
     for x in args:

@@ -233,8 +233,8 @@ def is_double(value: Any) -> bool:
     if isinstance(value, list | tuple):
         kinds = set(map(type, value))
         return not kinds.issubset(PYTHON_SCALARS) and any(map(is_double, value))
-    known = isinstance(value, Tensor | np.ndarray | np.generic)
-    return known and value.dtype in (dtypes.float64, dtypes.complex128)
+    typed = isinstance(value, Tensor | np.ndarray | np.generic)
+    return typed and value.dtype in (dtypes.float64, dtypes.complex128)
 
 
 def is_array(value: Any) -> bool:
