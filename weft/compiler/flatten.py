@@ -415,9 +415,10 @@ def make_leave(trace: Trace, structure: PyTreeDef) -> Leave:
     kinds = [(node.types[slot], node.place(slot)) for node, slot in trace.outputs]
     if tensors:
         text.add(f"{', '.join(tensors)}, = {text.name(_handles.tensor_maker(kinds))}(*arrays)")
-    for made, (kind, _) in zip(tensors, kinds, strict=True):
-        if kind.nbytes >= WORTH_A_LINE:
-            text.add(f"{made}._impl.position = line(2)")
+    pairs = zip(tensors, kinds, strict=True)
+    large = [f"{made}._impl.position" for made, (kind, _) in pairs if kind.nbytes >= WORTH_A_LINE]
+    if large:
+        text.add(f"{' = '.join(large)} = line(2)")
     if _is_displayed(structure) and len(tensors) <= _MOST_LEAVES:
         sample = tree_unflatten(structure, range(len(tensors)))
         text.add(f"return {_display(text, sample, tensors)}")
