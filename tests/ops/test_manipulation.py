@@ -56,6 +56,11 @@ CASES = {
     "pad values": (lambda m, x: m.pad(x, 2, constant_values=((1, 2), (3, 4))), M),
     "pad pair": (lambda m, x: m.pad(x, (1, 2), constant_values=(5, 6)), M),
     "pad edge": (lambda m, x: m.pad(x, 2, mode="edge"), M),
+    "pad with ends": (lambda m, x: m.pad(x, (2, 4), "linear_ramp", end_values=(0.5, -2)), M),
+    "pad with means": (lambda m, x: m.pad(x, ((1, 2), (0, 3)), "mean"), M),
+    "pad with medians": (lambda m, x: m.pad(x, 2, "median", stat_length=3), M),
+    "pad with the largest": (lambda m, x: m.pad(x, (3, 0), "maximum", stat_length=(1, 2)), M),
+    "pad with the least": (lambda m, x: m.pad(x, 1, "minimum", stat_length=99), M),
     "pad reflect": (lambda m, x: m.pad(x, (5, 3), mode="reflect"), M),
     "pad symmetric": (lambda m, x: m.pad(x, (4, 1), mode="symmetric"), M),
     "pad wrap": (lambda m, x: m.pad(x, ((7, 2), (0, 1)), mode="wrap"), M),
@@ -345,7 +350,9 @@ ERRORS = [
     (lambda: wf.repeat(wf.ones(3), -1), ArgumentError, "repeats must be at least 0"),
     (lambda: wf.repeat(wf.ones(3), [1, 2]), ShapeError, "repeat: repeats"),
     (lambda: wf.pad(wf.ones(3), -1), ArgumentError, "a width is negative"),
-    (lambda: wf.pad(wf.ones(3), 1, mode="mean"), ArgumentError, "mode must be one of"),
+    (lambda: wf.pad(wf.ones(3), 1, mode="means"), ArgumentError, "mode must be one of"),
+    (lambda: wf.pad(wf.ones((2, 0)), 1, mode="mean"), ShapeError, "axis 1 is empty"),
+    (lambda: wf.pad(wf.ones(3), 1, "maximum", stat_length=0), ArgumentError, "stat_length must"),
     (lambda: wf.pad(wf.ones(0), 1, mode="edge"), ShapeError, "axis 0 is empty"),
     (lambda: wf.pad(wf.ones(3, dtype="int32"), 1, constant_values=0.5), DTypeError, "does not fit"),
     (lambda: wf.pad(wf.ones((2, 2)), ((1, 1), (1, 1), (1, 1))), ShapeError, "does not fit 2 axes"),
@@ -401,6 +408,15 @@ def test_a_tree_becomes_a_vector_and_comes_back():
     assert wf.tree_ravel(())[0].shape == (0,)
     with pytest.raises(ShapeError, match=r"tree_ravel: restore: expected a vector of 4 elements"):
         restore(vector[:3])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "float32"])
+@pytest.mark.parametrize("mode", ["linear_ramp", "maximum", "mean", "median", "minimum"])
+def test_new_elements_of_any_dtype_are_numpys(mode, dtype):
+    x = np.array([[7, 0, 3, 90], [1, 8, 8, 0], [5, 1, 2, 9]]).astype(dtype)
+    expected, found = np.pad(x, ((2, 1), (0, 3)), mode), wf.pad(x, ((2, 1), (0, 3)), mode)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
 def test_roll_takes_shifts_that_are_computed() -> None:

@@ -1,7 +1,8 @@
-"""Widen axes with constants or with repeated elements: `pad` by NumPy's rules."""
+"""Widen axes with constants, repeated elements, ramps or statistics: `pad` by NumPy's rules."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.device import CPU
 from weft.core.common.parameters import LARGEST, as_choice, as_integer, is_sequence, shown
-from weft.core.common.slots import public
+from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -18,6 +19,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.creation import check_memory
+from weft.ops.families import cast
 from weft.ops.indexing import value_like
 from weft.ops.often import often
 from weft.ops.selection import take
@@ -26,15 +28,27 @@ from weft.ops.view.join import concat, pad_op
 from weft.ops.view.slice import flip, narrow
 
 _REPEATING = ("edge", "reflect", "symmetric", "wrap")
+_STATISTICS = {"maximum": "max", "mean": "mean", "median": "median", "minimum": "min"}
 
 
 @public
 @often
-def pad(x: Any, /, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
+def pad(
+    x: Any,
+    /,
+    pad_width: Any,
+    mode: str = "constant",
+    *,
+    constant_values: Any = 0,
+    end_values: Any = 0,
+    stat_length: Any = None,
+) -> Tensor:
     """Widen axes: `pad_width` is one number, a pair (before, after), or a pair for each axis.
 
     New elements are `constant_values`, or repeat old ones: `edge`, `reflect`, `symmetric`, `wrap`;
-    with `empty` their values do not matter.
+    with `linear_ramp` they go from those at the edge to `end_values`, with `maximum`, `mean`,
+    `median` and `minimum` they are that of the `stat_length` elements beside them, or of all; with
+    `empty` their values do not matter.
     """
     tensor = to_tensor(x, op="pad")
     widths = _pairs("pad", pad_width, tensor.ndim)
@@ -42,10 +56,15 @@ def pad(x: Any, /, pad_width: Any, mode: str = "constant", *, constant_values: A
         raise ArgumentError(f"pad: a width is negative ({shown(pad_width)})")
     shape = tuple(n + sum(pair) for n, pair in zip(tensor.shape, widths, strict=True))
     check_memory("pad", shape, tensor.dtype)
-    as_choice("pad", "mode", mode, ("constant", "empty", *_REPEATING))
+    modes = ("constant", "empty", "linear_ramp", *_REPEATING, *_STATISTICS)
+    as_choice("pad", "mode", mode, modes)
     value = constant_values if mode == "constant" else 0
     if mode in _REPEATING:
         made = _repeating(tensor, widths, mode)
+    elif mode in _STATISTICS:
+        made = _statistics(tensor, widths, mode, stat_length)
+    elif mode == "linear_ramp":
+        made = _ramps(tensor, widths, end_values)
     elif not tensor.ndim:
         made = tensor
     elif is_sequence(value):
@@ -80,12 +99,72 @@ def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     return x
 
 
+def _widened(
+    x: Tensor, widths: list[tuple[int, int]], mode: str, made: Callable[[Tensor, int, int], Tensor]
+) -> Tensor:
+    """Each axis in turn between what is made for it and its sides, which may be of length 1."""
+    for i, pair in enumerate(widths):
+        _check_axis(x, i, pair, mode)
+        parts = [x]
+        for side, width in enumerate(pair):
+            if width:
+                shape = (*x.shape[:i], width, *x.shape[i + 1 :])
+                parts.insert(side * len(parts), broadcast_to(made(x, i, side), shape))
+        x = concat(parts, i) if any(pair) else x
+    return x
+
+
+def _statistics(x: Tensor, widths: list[tuple[int, int]], mode: str, stat_length: Any) -> Tensor:
+    """A statistic of the elements that are nearest to each side."""
+    table = np.full((x.ndim, 2), LARGEST)
+    if stat_length is not None:
+        given = _whole("pad", stat_length, "stat_length")
+        table = _table("pad", "stat_length", given, x.ndim)
+        if (table < 1).any():
+            raise ArgumentError(f"pad: stat_length must be positive, got {shown(stat_length)}")
+
+    def made(x: Tensor, axis: int, side: int) -> Tensor:
+        size = x.shape[axis]
+        count = min(int(table[axis, side]), size)
+        near = narrow(x, axis, side * (size - count), count)
+        found = FUNCTIONS[_STATISTICS[mode]](near, axis=axis, keepdims=True)
+        if found.dtype != x.dtype and dtypes.is_integer(x.dtype):
+            found = FUNCTIONS["round"](found)
+        return cast(found, x.dtype)
+
+    return _widened(x, widths, mode, made)
+
+
+def _ramps(x: Tensor, widths: list[tuple[int, int]], end_values: Any) -> Tensor:
+    """Elements in even steps from an end value to the edge; integers are rounded down."""
+    given = to_tensor(end_values, like=CPU, op="pad: end_values").host()
+    table = _table("pad", "end_values", given, x.ndim)
+
+    def made(x: Tensor, axis: int, side: int) -> Tensor:
+        width = widths[axis][side]
+        kind = x.dtype if dtypes.is_inexact(x.dtype) else dtypes.float64
+        edge = cast(narrow(x, axis, side * (x.shape[axis] - 1), 1), kind)
+        share = np.arange(width) / width
+        share = share[:: -1 if side else 1].reshape(-1, *[1] * (x.ndim - axis - 1))
+        end = table[axis, side].item()
+        found = (edge - end) * cast(to_tensor(share, like=x.device, op="pad"), kind) + end
+        if not dtypes.is_inexact(x.dtype):
+            found = FUNCTIONS["floor"](found)
+        return cast(found, x.dtype)
+
+    return _widened(x, widths, "linear_ramp", made)
+
+
+def _check_axis(x: Tensor, axis: int, pair: tuple[int, int], mode: str) -> None:
+    if any(pair) and not x.shape[axis]:
+        raise ShapeError(f"pad: axis {axis} is empty: {mode!r} has nothing to repeat")
+
+
 def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any) -> Tensor:
     for i, pair in enumerate(widths):
+        _check_axis(x, i, pair, mode)
         if not any(pair):
             continue
-        if not x.shape[i]:
-            raise ShapeError(f"pad: axis {i} is empty: {mode!r} has nothing to repeat")
         if max(pair) <= x.shape[i] - (mode == "reflect") or mode == "edge":
             before, after = (_repeated(x, i, width, mode, side) for side, width in enumerate(pair))
             x = concat([part for part in (before, x, after) if part is not None], i)
@@ -109,13 +188,13 @@ def _repeated(x: Tensor, axis: int, width: int, mode: str, side: int) -> Tensor 
     return flip(narrow(x, axis, start, width), axis=axis)
 
 
-def _whole(op: str, widths: Any) -> Array:
+def _whole(op: str, widths: Any, name: str = "pad_width") -> Array:
     """Widths as an array of integers."""
     if not is_sequence(widths):
-        return np.asarray(as_integer(op, "pad_width", widths, high=LARGEST))
-    found = to_tensor(widths, like=CPU, op=f"{op}: pad_width").host()
+        return np.asarray(as_integer(op, name, widths, high=LARGEST))
+    found = to_tensor(widths, like=CPU, op=f"{op}: {name}").host()
     if found.dtype.kind not in "iu":
-        raise DTypeError(f"{op}: pad_width must be integers, got {shown(widths)}")
+        raise DTypeError(f"{op}: {name} must be integers, got {shown(widths)}")
     return found
 
 

@@ -53,9 +53,19 @@ def test_rounding_to_decimals_agrees_with_numpy(decimals):
     )
 
 
+@pytest.mark.parametrize("decimals", [-1, -2])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+def test_integers_are_rounded_to_tens_and_hundreds(dtype, decimals):
+    x = np.arange(0 if dtype[0] == "u" else -104, 105).astype(dtype)
+    expected = np.round(x.astype(np.int64), decimals).astype(dtype)
+    found = wf.round(wf.asarray(x), decimals)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
 def test_rounding_mistakes_are_named():
-    with pytest.raises(wf.errors.ArgumentError, match="decimals=-1 for int64"):
-        wf.round(wf.asarray([15]), -1)
+    with pytest.raises(wf.errors.ArgumentError, match="round: int8 has no room for 1000\nhint"):
+        wf.round(wf.asarray([15], dtype="int8"), -3)
     with pytest.raises(wf.errors.DTypeError, match="round: bool is not a number"):
         wf.round(wf.asarray([True]))
 

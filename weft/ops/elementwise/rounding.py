@@ -226,7 +226,7 @@ ldexp_op, exponent_op = Ldexp(), Exponent()
 
 @public
 def round(x: Any, /, decimals: int = 0) -> Tensor:
-    """Round to `decimals` decimal places, ties to even; integers stay as they are.
+    """Round to `decimals` decimal places, ties to even; negative ones round to tens and more.
 
     >>> round([0.5, 1.5, 2.5]).tolist()
     [0.0, 2.0, 2.0]
@@ -236,12 +236,7 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
         return rint(x)
     tensor = to_tensor(x, op="round")
     if dtypes.is_integer(tensor.dtype):
-        if decimals < 0:
-            raise ArgumentError(
-                f"round: decimals={decimals} for {dtypes.name_of(tensor.dtype)}: integers are"
-                " whole already\nhint: cast to a float first"
-            )
-        return alias(tensor)
+        return _rounded_integers(tensor, 10**-decimals) if decimals < 0 else alias(tensor)
     scale = 10.0 ** abs(decimals)
     scaled = tensor / scale if decimals < 0 else tensor * scale
     whole = rint(scaled)
@@ -249,6 +244,21 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
     # What the scale carries past the dtype's range has no digits there to round.
     result: Tensor = FUNCTIONS["where"](FUNCTIONS["isfinite"](scaled), rounded, tensor)
     return result
+
+
+def _rounded_integers(x: Tensor, step: int) -> Tensor:
+    """Integers as multiples of a step, ties to an even one."""
+    if step > np.iinfo(x.dtype).max:
+        name = dtypes.name_of(x.dtype)
+        raise ArgumentError(
+            f"round: {name} has no room for {step}\nhint: cast to a wider integer or a float first"
+        )
+    whole: Any = FUNCTIONS["floor_divide"](x, step)
+    rest = x - whole * step
+    half = step // 2
+    up = (rest > half) | ((rest == half) & (whole % 2 == 1))
+    made: Tensor = (whole + FUNCTIONS["astype"](up, x.dtype)) * step
+    return made
 
 
 @public
