@@ -47,7 +47,6 @@ from weft.compiler.rebuild import (
     substitute_value,
 )
 
-REGISTERS = 128  # of a thread: others then fit on a multiprocessor, which hide what it waits for
 MULTIPROCESSOR = 1 << 16  # registers that it has
 STATIC = 48 * 1024  # bytes that a kernel's code may have threads share; more are given at its start
 BESIDE = 4  # rests that are read together: none waits for another
@@ -56,7 +55,7 @@ HIGH, WIDE = 4, 8  # threads of a warp, down and across a tile: their reads meet
 
 def together(tile: Tile) -> int:
     """Blocks that a multiprocessor has registers for."""
-    return max(MULTIPROCESSOR // (tile.threads * REGISTERS), 1)
+    return max(MULTIPROCESSOR // (tile.threads * tile.registers), 1)
 
 
 def _in_runs(thread: Value, k: int, run: int, threads: int) -> Value:
