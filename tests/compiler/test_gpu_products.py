@@ -198,3 +198,10 @@ def test_sums_are_held_in_registers_and_factors_move_by_vectors():
 def test_threads_wait_for_each_slab():
     text = ptx_of(wf.matmul, *operands((2048, 128), (128, 2048)))
     assert text.count("bar.sync") == 2  # after the first slab, and at the end of each turn
+
+
+@pytest.mark.parametrize(("depth", "together"), [(64, 2), (4096, 1)])
+def test_a_block_is_alone_on_a_multiprocessor_only_for_long_sums(depth, together):
+    x, y = wf.zeros((8192, depth)), wf.zeros((depth, 8192))
+    (kernel,) = planned(trace(lambda x, y: x @ y, x, y), CUDA).kernels
+    assert kernel.notes["together"] == together

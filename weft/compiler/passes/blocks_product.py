@@ -36,6 +36,7 @@ from weft.compiler.rebuild import Scope, Statements, substitute_value
 
 FEWEST = 8  # products of a sum that a tile is for
 DEEP = 16  # the same for squares
+LONELY = 256  # the same for tiles of which a multiprocessor has room for one alone
 MULTIPROCESSORS = 132  # of a large GPU: fewer blocks leave some of it idle
 THREADS = 256  # of a multiprocessor: with half as many it mostly waits for memory
 ALONE = 0.6  # of a block's time: what it waits longer if it is nearly alone
@@ -140,6 +141,8 @@ def _way(kernel: Kernel, product: Product, limits: Limits) -> _Way:
         for tile in fitted
         if tile.threads <= limits.threads and _shared_bytes(tile, itemsize) <= limits.shared
     }
+    if size_of(product.depth[1]) < LONELY:  # nothing would hide how a block begins and ends
+        tiles = {tile: count for tile, count in tiles.items() if count > 1}
     return _Way(Tiled, tiles)
 
 
