@@ -291,9 +291,10 @@ def first_calls() -> dict[str, Any]:
         if wanted:
             in_process("gpt", folder / "before", folder / "bytecode")
         for program, (name, goal) in wanted.items():
-            where = [folder / f"{program}{n}" for n in range(STARTS)]
+            starts = large(STARTS, 1)
+            where = [folder / f"{program}{n}" for n in range(starts)]
             if program == "gpt-warm":
-                where = [folder / "before"] * STARTS
+                where = [folder / "before"] * starts
             spent = median(in_process(program, code, folder / "bytecode") for code in where)
             mark = "ok" if spent < goal else "MISS"
             print(f"  {name:36} weft {spent * 1e3:10.1f}   goal < {goal * 1e3:.0f} ms   {mark}")

@@ -11,7 +11,7 @@ import weft as wf
 from tests.random_programs import COUNT, Program, make_program
 from weft.config import settings
 
-FIXED = range(300)
+FIXED = range(240)
 FRESH = 60
 
 

@@ -173,9 +173,9 @@ def share(kernel: Kernel, slabs: int) -> float:
 @pytest.mark.parametrize("kind", [left, turned, right, sums])
 @pytest.mark.parametrize("size", [64, 75])
 def test_masked_products_keep_every_bit(kind, mask, limits, size):
-    a, b = operands((2, size, size), (2, size, size))
-    agree(kind(mask), [a, b], LIMITS[limits])
-    agree(kind(mask), [with_special(a), with_special(b)], LIMITS[limits])
+    given = operands((2, size, size), (2, size, size))
+    given = given if size == 64 else [with_special(x) for x in given]
+    agree(kind(mask), given, LIMITS[limits])
 
 
 @pytest.mark.parametrize("kind", [left, right, sums])
@@ -268,17 +268,17 @@ EACH = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "limits"), EACH)
-def test_every_tile_of_a_gpu_leaves_out_the_same(monkeypatch, dtype, limits):
+@pytest.mark.parametrize(("number", "dtype", "limits"), [(k, *each) for k, each in enumerate(EACH)])
+def test_every_tile_of_a_gpu_leaves_out_the_same(monkeypatch, number, dtype, limits):
     wide = np.float32 if dtype == bfloat16 else dtype
     a, b = (with_special(x.astype(dtype)) for x in operands((264, 264), (264, 72), dtype=wide))
-    for kind in (left, turned):
-        (found,) = on_gpu(kind(earlier, wf.exp), [a, b], limits)
-        with monkeypatch.context() as patch:
-            patch.setattr(blocks_hidden, "WORTH", 1 << 60)
-            (expected,) = on_gpu(kind(earlier, wf.exp), [a, b], limits)
-        assert different(found, expected) == 0
-        assert np.isnan(found.astype(wide)).any() and np.isfinite(found.astype(wide)).any()
+    function = (left, turned)[number % 2](earlier, wf.exp)
+    (found,) = on_gpu(function, [a, b], limits)
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks_hidden, "WORTH", 1 << 60)
+        (expected,) = on_gpu(function, [a, b], limits)
+    assert different(found, expected) == 0
+    assert np.isnan(found.astype(wide)).any() and np.isfinite(found.astype(wide)).any()
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

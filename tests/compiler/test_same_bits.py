@@ -44,7 +44,7 @@ from weft.testing.samples import calls, operands
 
 BATCH = 20
 PLAIN = range(240)
-TRANSFORMED = range(1000, 1100)
+TRANSFORMED = range(1000, 1060)
 FRESH = 20
 
 
