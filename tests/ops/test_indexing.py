@@ -410,3 +410,10 @@ def test_an_axis_without_elements_has_no_position_in_compiled_functions_either(m
         with pytest.raises(IndexingError, match="index 0 into an axis of size 0"):
             wf.compile(function)(wf.zeros((0, 5)), wf.tensor([0, 1])).numpy()
         assert wf.compile(function)(wf.zeros((0, 5)), wf.arange(0)).size == 0
+
+
+@pytest.mark.parametrize("index", [5, [5], np.array([0, 5]), wf.tensor(5), wf.tensor([[5]])])
+def test_positions_out_of_range_are_told_by_the_name_of_indexing(index):
+    for x in (wf.ones(3), wf.ones(3) * 2):
+        with pytest.raises(IndexingError, match=r"^getitem: index 5 is out of range"):
+            x[index].numpy()

@@ -28,6 +28,7 @@ from weft.ops.base import call
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import broadcast, broadcast_shape, cast, fitting
 from weft.ops.gather import checked_mode, gathered
+from weft.ops.naming import speak_of
 from weft.ops.view.join import stack
 from weft.ops.view.reshape import expand_dims, reshape, reshape_op
 from weft.ops.view.slice import slice_axes
@@ -249,7 +250,11 @@ def getitem(x: Any, index: Any, /, *, mode: str = "raise", fill_value: Any = Non
     moved, rest = arranged(base, plan)
     if mode == "fill":
         return _filled(moved, indices, len(plan.axes), rest, fill_value)
-    return gathered(moved, indices, len(plan.axes), rest, mode)
+    try:
+        return gathered(moved, indices, len(plan.axes), rest, mode)
+    except IndexingError as error:
+        speak_of("getitem", error)
+        raise
 
 
 def _direct(impl: TensorImpl, index: Any) -> Tensor | None:
