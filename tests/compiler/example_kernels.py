@@ -298,7 +298,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "column sums": lambda: column_sum(40, 37),
     "column sums, long": lambda: column_sum(400, 9),
     "column sums, wide": lambda: column_sum(40, 130),
-    "column sums, wide and long": lambda: column_sum(300, 140),
+    "column sums, wide and long": lambda: column_sum(260, 132),
     "column sums, sizes given": lambda: column_sum(130, 21, flexible=True),
     "column maxima": lambda: column_sum(40, 60, "max"),
     "middle sums": lambda: middle_sum(3, 70, 19),

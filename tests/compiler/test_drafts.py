@@ -82,7 +82,7 @@ def has_drafts(case: Case) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype",
-    [dtypes.float64, dtypes.float32, dtypes.bfloat16, dtypes.int32],
+    [dtypes.float32, dtypes.bfloat16, dtypes.int32],
     ids=dtypes.name_of,
 )
 def test_drafts_of_every_op_give_the_same_bits(dtype: Any) -> None:

@@ -230,7 +230,7 @@ def test_float64_keeps_every_bit(kind, limits, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [left, turned, right, sums])
 def test_threads_may_run_in_any_order(kind):
-    arrays = [with_special(x) for x in operands((24, 24), (24, 24))]
+    arrays = [with_special(x) for x in operands((16, 16), (16, 16))]
     graph = trace(kind(window), *map(wf.asarray, arrays))
     program, (expected,) = planned(graph, SMALL), on_cpu(graph, arrays)
     for backward in (False, True):

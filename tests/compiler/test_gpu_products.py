@@ -60,9 +60,7 @@ def prove(function, arrays, limits=SMALL, launches: int = 1) -> list:
 
 
 @pytest.mark.parametrize("limits", [SMALL, WIDE, FLAT], ids=["small", "wide", "flat"])
-@pytest.mark.parametrize(
-    "shape", [(8, 8, 8), (16, 24, 16), (12, 8, 20), (9, 11, 13), (17, 18, 12)], ids=str
-)
+@pytest.mark.parametrize("shape", [(8, 8, 8), (16, 16, 8), (12, 8, 20), (9, 11, 13)], ids=str)
 def test_products_of_any_size_keep_every_bit(shape, limits):
     m, k, n = shape
     prove(wf.matmul, operands((m, k), (k, n)), limits)

@@ -127,7 +127,7 @@ def all_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "pool", SimpleNamespace(cores=2))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("seed", [0, 7])
 def test_chains_of_many_sizes_have_the_bits_of_plain_loops(seed):
     check(seed)
 

@@ -43,7 +43,7 @@ from weft.runtime.cpu import jit
 from weft.testing.samples import calls, operands
 
 BATCH = 20
-PLAIN = range(240)
+PLAIN = range(180)
 TRANSFORMED = range(1000, 1060)
 FRESH = 20
 

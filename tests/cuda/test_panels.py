@@ -83,8 +83,9 @@ def test_attention_in_panels_gives_what_it_gives_whole(function, monkeypatch):
     assert less < more / 3
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 333, 8), (2, 301, 8)])
-@pytest.mark.parametrize("dtype", ["float32", wf.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((1, 1, 333, 8), "float32"), ((2, 301, 8), wf.bfloat16)]
+)
 def test_rows_of_a_single_head_are_parted(shape, dtype, monkeypatch):
     room(1 << 16, monkeypatch)
     for used in (causal, gradient(causal)):

@@ -11,7 +11,7 @@ from tests.random_programs import make_program
 
 pytestmark = pytest.mark.slow  # every program has kernels of its own
 
-FIXED, FRESH = range(1000, 1020), 4
+FIXED, FRESH = range(1000, 1014), 4
 
 
 def results(function, arrays, device):
