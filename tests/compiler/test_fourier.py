@@ -387,6 +387,7 @@ def test_neighbouring_threads_touch_lines_of_memory_and_all_banks(n, axis):
                     assert len(set(at // 8)) <= 2  # lines of 64 bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 17, 33, 49])
 def test_a_gpu_gives_the_bits_of_the_cpu_at_every_short_length(first):
     smooth = [n for n in range(first, first + 16) if np.prod(radices(n), dtype=int) == n]
@@ -410,6 +411,7 @@ LONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "axis"), LONG)
 def test_a_gpu_gives_the_bits_of_the_cpu_at_longer_lengths(shape, axis):
     with use_emulated_gpu():

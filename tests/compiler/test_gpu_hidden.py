@@ -310,6 +310,7 @@ def test_attention_keeps_every_bit(function, length):
         assert share(kernel, slabs) < 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [attention, gradients])
 @pytest.mark.parametrize("limits", NARROW)
 def test_narrow_attention_leaves_out_the_same(monkeypatch, function, limits):

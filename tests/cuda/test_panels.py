@@ -95,6 +95,7 @@ def test_rows_of_a_single_head_are_parted(shape, dtype, monkeypatch):
         assert less < more / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [causal, gradient(causal)])
 def test_memory_grows_with_the_length_and_not_with_its_square(function, monkeypatch):
     room(1 << 18, monkeypatch)
@@ -105,6 +106,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(function, monkeypa
     assert sizes[1] < LINEAR * sizes[0]
 
 
+@pytest.mark.slow
 def test_layers_do_not_keep_their_squares(monkeypatch):
     def loss(x, first, second):
         for weight in (first, second):

@@ -234,6 +234,7 @@ def test_gradients_are_three_kernels_with_the_bits_of_many(function, shape, ways
     assert sum("matmul" in name and "rests" not in name for name in names) == 3
 
 
+@pytest.mark.slow
 def test_gradients_meet_anything_where_a_mask_hides(monkeypatch):
     monkeypatch.setattr(SPLIT, 1)
     q, k, v = operands((1, 330, 32), wf.bfloat16)
@@ -257,6 +258,7 @@ def test_gradients_are_those_of_the_processor():
         )
 
 
+@pytest.mark.slow
 def test_layers_hold_no_squares_either():
     def loss(x, first, second):
         for weight in (first, second):

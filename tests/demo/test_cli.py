@@ -97,6 +97,7 @@ def test_ranks_share_a_run_and_one_process_goes_on_with_it(
     assert said.splitlines()[-1] == ran.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_demo_trains_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["demo", "--device", "cuda", *TINY]
     with use_emulated_gpu(2):
