@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import weft as wf
 from weft.core.common.parameters import as_integer, as_real, shown
@@ -17,7 +17,6 @@ from weft.nn.inputs import keys_of
 from weft.nn.module import Module, buffer, static
 
 _FIRST_STEPS = 15  # of the power method, from random vectors
-_OTHERS = "parametrizations.weight"
 
 
 def _weighted(kind: str, layer: Any) -> Any:
@@ -31,7 +30,33 @@ def _weighted(kind: str, layer: Any) -> Any:
     return layer
 
 
-class SpectralNorm(Module):
+class _Remade(Module):
+    """A layer whose weight is made of what it holds; `_names` are those of its tensors in torch."""
+
+    layer: Any
+    _names: ClassVar[dict[str, str]]
+
+    @property
+    def weight(self) -> wf.Tensor:
+        """The weight that the layer is called with."""
+        raise NotImplementedError
+
+    def __call__(self, x: Any) -> wf.Tensor:
+        """What the layer makes of `x` with that weight."""
+        made: wf.Tensor = self.merged()(x)
+        return made
+
+    def merged(self) -> Any:
+        """The plain layer that gives the same."""
+        return self.layer.replace(weight=self.weight)
+
+    def state_name(self, name: str) -> str:
+        """Called as by torch's parametrisations."""
+        other = self._names.get(name)
+        return name.removeprefix("layer.") if other is None else f"parametrizations.weight.{other}"
+
+
+class SpectralNorm(_Remade):
     """A layer whose weight is divided by its largest singular value, so that it stretches nothing.
 
     The value is estimated by the power method: `y, layer = layer.advance(x)` takes its steps and
@@ -41,7 +66,7 @@ class SpectralNorm(Module):
     >>> _, layer = layer.advance(wf.ones(3))
     """
 
-    layer: Any
+    _names = {"layer.weight": "original", "u": "0._u", "v": "0._v"}
     u: wf.Tensor = buffer()
     v: wf.Tensor = buffer()
     n_power_iterations: int = static()
@@ -70,29 +95,11 @@ class SpectralNorm(Module):
         made: wf.Tensor = self.layer.weight / largest
         return made
 
-    def __call__(self, x: Any) -> wf.Tensor:
-        """What the layer makes of `x` with its weight divided."""
-        made: wf.Tensor = self.merged()(x)
-        return made
-
     def advance(self, x: Any) -> tuple[wf.Tensor, SpectralNorm]:
         """The result after more steps of the power method, and the layer that took them."""
         u, v = self._searched(self.u, self.v, self.n_power_iterations)
         moved = self.replace(u=u, v=v)
         return moved(x), moved
-
-    def merged(self) -> Any:
-        """The plain layer that gives the same."""
-        return self.layer.replace(weight=self.weight)
-
-    def state_name(self, name: str) -> str:
-        """Called as by torch's `parametrizations.spectral_norm`."""
-        plain = {
-            "layer.weight": f"{_OTHERS}.original",
-            "u": f"{_OTHERS}.0._u",
-            "v": f"{_OTHERS}.0._v",
-        }
-        return plain.get(name, name.removeprefix("layer."))
 
     def _matrix(self) -> Any:
         """The weight with a row for each output."""
@@ -109,13 +116,13 @@ class SpectralNorm(Module):
         return u, v
 
 
-class WeightNorm(Module):
+class WeightNorm(_Remade):
     """A layer whose weight is a direction times a length, for each row along the first axis.
 
     `magnitude` holds the lengths; the layer inside holds the directions, of any length.
     """
 
-    layer: Any
+    _names = {"layer.weight": "original1", "magnitude": "original0"}
     magnitude: wf.Tensor
 
     def __init__(self, layer: Any) -> None:
@@ -127,23 +134,6 @@ class WeightNorm(Module):
         """Lengths times directions."""
         made: wf.Tensor = self.layer.weight * (self.magnitude / self._lengths())
         return made
-
-    def __call__(self, x: Any) -> wf.Tensor:
-        """What the layer makes of `x` with that weight."""
-        made: wf.Tensor = self.merged()(x)
-        return made
-
-    def merged(self) -> Any:
-        """The plain layer that gives the same."""
-        return self.layer.replace(weight=self.weight)
-
-    def state_name(self, name: str) -> str:
-        """Called as by torch's `parametrizations.weight_norm`."""
-        plain = {
-            "layer.weight": f"{_OTHERS}.original1",
-            "magnitude": f"{_OTHERS}.original0",
-        }
-        return plain.get(name, name.removeprefix("layer."))
 
     def _lengths(self) -> Any:
         weight = self.layer.weight
