@@ -176,7 +176,7 @@ def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
     tensor = to_tensor(x, op="all_gather")
     names = None if axes is None else names_of("all_gather", axes)
     if names is not None and any(map(is_mapped, names)):
-        place = normalize_axis("all_gather", axis, tensor.ndim) - tensor.ndim
+        place = _behind("all_gather", axis, tensor)
         for name in reversed(names):
             gathered = partial(mapped.joined, "all_gather") if is_mapped(name) else all_gather
             tensor = gathered(tensor, name, axis=place)
@@ -185,7 +185,7 @@ def all_gather(x: Any, axes: Any = None, *, axis: int = 0) -> Tensor:
     if mesh is None:
         return call(all_gather_op, (tensor,), {"axes": names})
     over = mesh.axis_names if names is None else names
-    place = normalize_axis("all_gather", axis, tensor.ndim) - tensor.ndim
+    place = _behind("all_gather", axis, tensor)
     params = {"axes": tuple(over), "axis": place, "count": mesh.parts(tuple(over))}
     return call(named.join_over_op, (tensor,), params)
 
@@ -196,12 +196,17 @@ def reduce_scatter(x: Any, axes: Any, *, axis: int = 0) -> Tensor:
     names = names_of("reduce_scatter", axes)
     if any(map(is_mapped, names)):
         tensor = to_tensor(x, op="reduce_scatter")
-        place = normalize_axis("reduce_scatter", axis, tensor.ndim) - tensor.ndim
+        place = _behind("reduce_scatter", axis, tensor)
         for name in names:
             scattered = _own_sum if is_mapped(name) else reduce_scatter
             tensor = scattered(tensor, name, axis=place)
         return tensor
     return _to_axis(reduce_scatter_op, named.sum_part_over_op, x, names, axis)
+
+
+def _behind(op: str, axis: Any, x: Tensor) -> int:
+    """An axis counted from the end: maps put theirs in front."""
+    return normalize_axis(op, axis, x.ndim) - x.ndim
 
 
 def _own_sum(x: Tensor, name: str, axis: int) -> Tensor:
@@ -224,8 +229,7 @@ def all_to_all(x: Any, axes: Any, *, axis: int = 0, split: int | None = None) ->
         raise ShardingError("all_to_all: pieces need one mesh axis and `split`, the axis cut")
     if over_slices:
         tensor = to_tensor(x, op="all_to_all")
-        places = (normalize_axis("all_to_all", a, tensor.ndim) for a in (axis, split))
-        place, cut = (a - tensor.ndim for a in places)
+        place, cut = (_behind("all_to_all", a, tensor) for a in (axis, split))
         _check_parts("all_to_all", tensor, cut, named_axis_size("all_to_all", names[0]))
         return mapped.swapped("all_to_all", tensor, names[0], place, cut)
     return _to_axis(all_to_all_op, named.swap_over_op, x, names, axis, split)
@@ -233,7 +237,7 @@ def all_to_all(x: Any, axes: Any, *, axis: int = 0, split: int | None = None) ->
 
 def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = None) -> Tensor:
     tensor = to_tensor(x, op=op.name)
-    place = normalize_axis(op.name, axis, tensor.ndim) - tensor.ndim
+    place = _behind(op.name, axis, tensor)
     names = names_of(op.name, axes)
     mesh = piece_mesh(op.name, names)
     if mesh is None:
@@ -242,7 +246,7 @@ def _to_axis(op: Any, by_name: Any, x: Any, axes: Any, axis: int, split: Any = N
         tensor = _widened(tensor)
     params: dict[str, Any] = {"axes": names, "axis": place, "count": mesh.parts(names)}
     if split is not None:
-        params["split"] = normalize_axis(op.name, split, tensor.ndim) - tensor.ndim
+        params["split"] = _behind(op.name, split, tensor)
     _check_parts(op.name, tensor, params.get("split", place), params["count"])
     return call(by_name, (tensor,), params)
 
