@@ -39,10 +39,10 @@ class Chains:
 
     def __init__(self, gpu: Driver, links: Sequence[Link], table: Any) -> None:
         self._gpu, self._links, self._table = gpu, links, table
-        self._starts = starts = [link.start for link in links]
+        self._starts = [link.start for link in links]
         self._known: OrderedDict[bytes, Callable[[], int]] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._worth = gpu.chains and len(starts) >= LEAST
+        self._worth = gpu.chains and len(links) >= LEAST
         self._made = self._used = 0
 
     def run(self) -> None:

@@ -22,7 +22,7 @@ from weft.compiler.gpu_chains import Chains, Link, Slots
 from weft.compiler.gpu_code import functions_of, language_of
 from weft.compiler.gpu_memory import places
 from weft.compiler.gpu_program import plan
-from weft.compiler.gpu_steps import Call, GpuProgram, Launch
+from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch
 from weft.compiler.statistics import BuildCounts, Clock
 from weft.core.common.events import told, watchers
 from weft.core.common.locks import lock_for
@@ -85,8 +85,7 @@ class GpuExecutable(Executable):
         """The slots of outputs with their kinds, and those of memory that each run has anew."""
         kinds = [(kind.shape, kind.dtype) for kind in self._trace.output_types]
         slots = [self._slots[block] for block in self.program.outputs]
-        stored = self._gpu.stored
-        own = [(slot, b.size * stored(b.dtype).itemsize) for slot, b in self._places.own]
+        own = [(slot, self._nbytes(block)) for slot, block in self._places.own]
         return [(slot, *kind) for slot, kind in zip(slots, kinds, strict=True)], own
 
     def _prepared(self, step: Launch, function: Any) -> Callable[[], int]:
@@ -133,10 +132,14 @@ class GpuExecutable(Executable):
     def _touched(self, step: Launch) -> tuple[Slots, Slots]:
         """The slots that a launch reads, and those that it writes."""
         read, written = (
-            tuple((self._slots[b], b.size * self._gpu.stored(b.dtype).itemsize) for b in blocks)
-            for blocks in step.touched()
+            tuple((self._slots[b], self._nbytes(b)) for b in blocks) for blocks in step.touched()
         )
         return read, written
+
+    def _nbytes(self, block: Block) -> int:
+        """Bytes of a block in the GPU's memory."""
+        itemsize: int = self._gpu.stored(block.dtype).itemsize
+        return block.size * itemsize
 
     def _watched(self, step: Launch, start: Callable[[], int]) -> None:
         """One launch that watchers are told of: it is waited for."""

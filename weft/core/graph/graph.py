@@ -224,9 +224,9 @@ class ComputeGraph:
         if len(order) < 2 and all(node.op.leaf for node in order):
             return False
         others = _runner[0].beside(order, wanted, self._listed)
-        return bool(others and self._run_order(_waiting((*roots, *others)), wanted)) or (
-            self._run_order(order, wanted)
-        )
+        if others and self._run_order(_waiting((*roots, *others)), wanted):
+            return True
+        return self._run_order(order, wanted)
 
     def _run_order(self, order: Sequence[OutputRefs], wanted: Sequence[OutputRefs]) -> bool:
         """Run these calls as one compiled graph, if it is to be compiled."""
