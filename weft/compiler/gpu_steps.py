@@ -73,16 +73,13 @@ class Launch:
 
     def details(self) -> dict[str, Any]:
         """What the kernel does, in numbers and words."""
-        modes = [buffer.mode for buffer in self.kernel.buffers]
-        pairs = list(zip(self.memory, modes, strict=False))
-        read = sum(block.nbytes for block, mode in pairs if mode != "write")
-        written = sum(block.nbytes for block, mode in pairs if mode != "read")
+        read, written = self.touched()
         return {
             "ops": ", ".join(node.name for node in self.calls),
-            "dtype": str(max((b.dtype for b, _ in pairs), key=lambda d: d.itemsize)),
+            "dtype": str(max((b.dtype for b in self.memory), key=lambda d: d.itemsize)),
             "flops": sum(map(operations, self.calls)) // self.panel[1],
-            "read": read,
-            "written": written,
+            "read": sum(block.nbytes for block in read),
+            "written": sum(block.nbytes for block in written),
             "blocks": self.kernel.notes["blocks"],
             "threads": self.kernel.notes["threads"],
             "line": describe(self.calls[0].position) if self.calls else "",
