@@ -139,6 +139,19 @@ def test_wide_vectors_have_panels_fetched_before_they_are_read(
     assert ("prefetcht0" in text) == fetches
 
 
+def test_every_other_row_of_a_block_is_read_from_memory_by_the_multiplication() -> None:
+    _, sums = contract_shared(product(Case(280, 320, 256)), 64, 32)
+    target = Target("x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512f")
+    text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
+    loop = max(text.split("\n.LBB"), key=lambda part: part.count("vfmadd"))
+    rows, points = 14, 2
+    assert loop.count("vfmadd") == 2 * rows * points
+    assert loop.count("{1to16}") == 2 * (rows // 2) * points
+    assert loop.count("vbroadcastss") == rows // 2 * points
+    read = [line for line in loop.splitlines() if "{1to16}" in line]
+    assert not any(",%r" in line.partition(")")[0].replace(" ", "") for line in read), "an index"
+
+
 @pytest.mark.parametrize("depth, fetches", [(256, False), (600, True)])
 def test_sums_that_wait_for_products_of_the_next_piece_are_fetched_before_they_are_read(
     depth: int, fetches: bool

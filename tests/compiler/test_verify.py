@@ -57,6 +57,7 @@ WRONG = {
     "add: 1 operands": over(Store(0, i, value("add", (x,), F))),
     "add: dtypes that do not fit": over(Store(0, i, value("add", (x, const(1, INDEX)), F))),
     "less: dtypes": over(Store(0, i, value("less", (x, x), F))),
+    "opaque: dtypes": over(Store(0, i, value("opaque", (x,), F))),
     "compress: dtypes": over(Store(0, i, value("compress", (x, x), F)), kind="vector", step=4),
     "select: dtypes": over(Store(0, i, value("select", (x, x, x), F))),
     "bitcast: dtypes": over(Store(0, i, value("bitcast", (value("cast", (x,), INDEX),), F))),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.compiler.emit_scalars import instruction
-from weft.compiler.emit_text import Code, Writer, type_of
+from weft.compiler.emit_scope import VECTOR, Operand, reads_of
+from weft.compiler.emit_text import Code, Writer, type_of, vector
 from weft.compiler.loops import BOOL, Value
 from weft.core.common.types import DType
+
+if TYPE_CHECKING:
+    from weft.compiler.emit_values import Values
 
 _BITS = {"i32": 32, "float": 32, "i64": 64, "double": 64}  # of lanes that can be moved together
 _REGISTER = 512
@@ -27,6 +31,14 @@ def counting(name: str, lanes: int, step: Any = 1) -> str:
     """The literal 0, step, 2 · step… of integers, as many as lanes."""
     width = 1 << int(name[1:])
     return f"<{', '.join(f'{name} {step * lane % width}' for lane in range(lanes))}>"
+
+
+def turned(values: Values, x: Value) -> list[Operand]:
+    """Each bit of a lane's number trades places with one of the vectors' own."""
+    lanes, kind = values.lanes, vector(type_of(x.dtype), values.lanes)
+    texts = [values.spread(values.value(a, VECTOR), lanes) for a in x.args]
+    found, reads = turn(values.writer, kind, texts, x.dtype.itemsize), reads_of(x)
+    return [Operand(text, x.dtype, lanes, values.scopes.top, reads, True) for text in found]
 
 
 def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:
@@ -124,6 +136,15 @@ def _first_of(
         other = writer.let(f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{mask}>")
         text, apart = combine(code, native, how, text, other, dtype), apart // 2
     return writer.let(f"extractelement {kind} {text}, i32 0")
+
+
+def compressed(values: Values, x: Value, lane: int) -> Operand:
+    """The lanes of a vector where a mask holds, moved to its beginning."""
+    assert lane == VECTOR, "lanes that move are asked for together"
+    lanes = values.lanes
+    mask, text = (values.spread(values.value(a, VECTOR), lanes) for a in x.args)
+    made = compress(values.writer, mask, text, type_of(x.dtype), lanes)
+    return Operand(made, x.dtype, lanes, values.scopes.top, reads_of(x), True)
 
 
 def compress(writer: Writer, mask: str, text: str, name: str, lanes: int) -> str:

@@ -18,11 +18,11 @@ from weft.compiler.emit_held import gather, held_back, is_held_back, is_parted, 
 from weft.compiler.emit_lanes import (
     any_lane,
     asking_lanes,
-    compress,
+    compressed,
     counting,
     meet,
     meeting,
-    turn,
+    turned,
 )
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scale import scaled
@@ -218,19 +218,26 @@ class Values:
         others = without(polynomial(index), (self.variable,))
         return size * self.lanes if divides(others, self.lanes) else size
 
-    def address(self, place: Place, index: Operand, step: int | str = 0) -> tuple[str, int]:
-        """A pointer to an element, `step` elements past `index`; and the depth it is known at."""
-        key = ("address", place.memory, index.text, step)
+    def address(
+        self, place: Place, index: Operand, step: int | str = 0, hidden: int | None = None
+    ) -> tuple[str, int]:
+        """A pointer to an element, `step` elements past `index`; and the depth it is known at.
+
+        LLVM does not know where one that is `hidden` points to.
+        """
+        key = ("address", place.memory, index.text, step, hidden)
         found = self._known.get(key)
         if found is None:
             depth = self.scopes.floor(index.depth)
             start, moved = place.pointer, index.text
             if step:
                 # It may be known from a turn of an unrolled loop alone: no further out then.
-                (start, own), moved = self.address(place, index), str(step)
+                (start, own), moved = self.address(place, index, 0, hidden), str(step)
                 depth = max(depth, own)
             element = vector(place.element, place.lanes)
             text = self.let(f"getelementptr {element}, {place.kind} {start}, i64 {moved}", depth)
+            if hidden is not None and not step:
+                text = self.let(f'call ptr asm "", "=r,0"(ptr {text})', depth)
             found = Operand(text, INDEX, 1, depth, index.reads)
             self.scopes.keep(key, found, depth)
         assert isinstance(found, Operand)
@@ -247,13 +254,16 @@ class Values:
         step = 0
         if index.op == "add" and index.args[1].op == "const":
             index, step = index.args[0], integer_of(index.args[1])
+        hidden = None
+        if index.op == "opaque":
+            (index,), hidden = index.args, index.data
         position = self.value(index, lane)
         assert position.lanes == 1, f"lanes differ in {index}"
         depth, reads, varies = position.depth, position.reads, position.varies
-        if step and position.literal:
+        if step and position.literal and hidden is None:
             text, step = str(int(position.text) + step), 0
             position = Operand(text, INDEX, 1, depth, reads, varies, True)
-        pointer, depth = self.address(place, position, step)
+        pointer, depth = self.address(place, position, step, hidden)
         return Located(pointer, depth, reads, varies)
 
     def lane_addresses(self, place: Place, index: Value) -> list[str]:
@@ -363,10 +373,10 @@ class Values:
             self._keep(x, lane, self._rarely(x, lane))
             return
         elif x.op == "turned":
-            self._keep(x, lane, self._turned(x))
+            self._keep(x, lane, turned(self, x))
             return
         elif x.op == "compress":
-            made = self._compressed(x, lane)
+            made = compressed(self, x, lane)
         elif x.op == "item":
             both = self._find(x.args[0], lane)
             assert isinstance(both, list)
@@ -566,20 +576,6 @@ class Values:
             return texts
 
         return asking_lanes(self.writer, condition.text, condition.lanes, usual, kinds, found)
-
-    def _turned(self, x: Value) -> list[Operand]:
-        """Each bit of a lane's number trades places with one of the vectors' own."""
-        parts = [self.value(a, VECTOR) for a in x.args]
-        texts, lanes = [self.spread(part, self.lanes) for part in parts], self.lanes
-        found = turn(self.writer, vector(type_of(x.dtype), lanes), texts, x.dtype.itemsize)
-        reads = reads_of(x)
-        return [Operand(text, x.dtype, lanes, self.scopes.top, reads, True) for text in found]
-
-    def _compressed(self, x: Value, lane: int) -> Operand:
-        assert lane == VECTOR, "lanes that move are asked for together"
-        mask, text = (self.spread(self.value(a, VECTOR), self.lanes) for a in x.args)
-        made = compress(self.writer, mask, text, type_of(x.dtype), self.lanes)
-        return Operand(made, x.dtype, self.lanes, self.scopes.top, reads_of(x), True)
 
     def _across(self, x: Value, lane: int) -> None:
         """Combine lanes: each with the one half the lanes away, until one is left."""

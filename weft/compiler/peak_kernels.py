@@ -23,6 +23,7 @@ from weft.compiler.loops import (
     value,
     variable,
 )
+from weft.compiler.passes.contract_reads import for_vectors
 from weft.compiler.polynomial import add, multiply
 from weft.compiler.rebuild import Statements
 from weft.core.common.types import DType
@@ -102,9 +103,9 @@ def block(name: str, dtype: DType, lanes: int, rows: int, vectors: int) -> Kerne
         right = [
             load(1, add(multiply(at, wide), add(_lane, j * lanes)), dtype) for j in range(vectors)
         ]
-        for i in range(rows):
-            left = load(0, add(multiply(at, rows), i), dtype)
-            for j in range(vectors):
+        lefts = [load(0, add(multiply(at, rows), i), dtype) for i in range(rows)]
+        for i, row in enumerate(for_vectors(lefts, vectors, lanes)):
+            for j, left in enumerate(row):
                 total = i * vectors + j
                 product = value("fma", (left, right[j], get(total, dtype)), dtype)
                 steps.append(Assign(total, product))

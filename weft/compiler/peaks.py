@@ -248,4 +248,4 @@ def blocks_of(target: Target) -> tuple[tuple[int, int], ...]:
     """Rows and vectors of sums in registers that large products may take; the usual come first."""
     if registers_of(target) == 16:
         return ((6, 2), (4, 3))
-    return ((14, 2), (8, 3)) if target.vector_bytes == 64 else ((8, 3), (12, 2))
+    return ((14, 2),) if target.vector_bytes == 64 else ((8, 3), (12, 2))

@@ -44,7 +44,7 @@ from weft.core.common.dtypes import bfloat16
 
 _ARITY = {
     **dict.fromkeys(("const", "variable", "parameter"), 0),
-    **dict.fromkeys(UNARY | {"cast", "bitcast", "load"}, 1),
+    **dict.fromkeys(UNARY | {"cast", "bitcast", "load", "opaque"}, 1),
     **dict.fromkeys(BINARY | COMPARISONS | {"compress"}, 2),
     **dict.fromkeys(("select", "fma", "dot4"), 3),
 }
@@ -332,6 +332,8 @@ class _Checker:
             count = x.data
             fits = len(dtypes) == 1 + 2 * count and dtypes[0] == BOOL
             fits = fits and dtypes[1 : 1 + count] == dtypes[1 + count :]
+        elif x.op == "opaque":
+            fits = dtypes == [INDEX] and x.dtype == INDEX
         elif x.op == "compress":
             fits = dtypes == [BOOL, x.dtype] and self.lanes > 0
         elif x.op == "turned":

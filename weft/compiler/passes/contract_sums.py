@@ -39,6 +39,7 @@ from weft.compiler.passes.contract_frame import (
     when,
 )
 from weft.compiler.passes.contract_hidden import Hidden
+from weft.compiler.passes.contract_reads import for_vectors
 from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.polynomial import (
     add,
@@ -281,11 +282,12 @@ class Blocks:
 
     def products(self, lefts: list[Value], rights: list[Value]) -> Statements:
         """Sums take the products of one point of the depth."""
-        f = self.frame
+        f, b = self.frame, self.frame.block
+        each = for_vectors(lefts, b.vectors, b.lanes)
         return tuple(
             Assign(s, f.multiplied(x, y, get(s, f.dtype)))
-            for sums, x in zip(f.sums, lefts, strict=False)
-            for s, y in zip(sums, rights, strict=False)
+            for sums, xs in zip(f.sums, each, strict=False)
+            for s, x, y in zip(sums, xs, rights, strict=False)
         )
 
     def edge(self, row: Value, column: Value) -> tuple[Value | bool, tuple[int, int]]:
