@@ -22,6 +22,7 @@
 | `chains` | long sums of products in pieces, and their sums added up |
 | `contract` | products of matrices in blocks, and the plain form of others |
 | `contract_match`, `contract_blocks` | which kernels are products; the sizes of blocks |
+| `contract_reads` | how the vectors of a block read the left factor |
 | `contract_registers` | the block of sums that registers hold |
 | `contract_direct` | small products whose factors are read where they lie |
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |

@@ -53,7 +53,7 @@ from weft.compiler.polynomial import (
 )
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
-AHEAD = 64  # points of the depth from one that is multiplied to one that a cache fetches
+AHEAD = 256  # bytes of a row of the left factor from what is multiplied to what a cache fetches
 FURTHER = 512  # bytes from what is turned in registers to what a cache fetches
 FEW = 64  # points of the depth of which a part of a line would be left over, and taken one by one
 
@@ -560,6 +560,6 @@ def _elements(factors: Iterable[Value]) -> Iterator[Ahead]:
 
 def _soon(array: Packed, at: Value, point: int) -> Statements:
     """The lines of a packed factor that a later point of the depth takes, or the next block."""
-    start = (AHEAD + point) * array.width
+    start = (AHEAD // array.dtype.itemsize + point) * array.width
     lines = range(start, start + array.width, LINE // array.dtype.itemsize)
     return tuple(Ahead(array.at(add(at, k))) for k in lines)
