@@ -95,6 +95,8 @@ def settle() -> None:
 def measure(workload: Workload, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Several rounds in which the libraries take turns, so that all see the same machine."""
     times: dict[str, list[float]] = {name: [] for name in workload}
+    for function in workload.values():
+        function()  # compiles: a first call may take seconds that no other does
     for _ in range(rounds):
         for name, function in workload.items():
             last = times[name][-1] if times[name] else 0.0
