@@ -126,7 +126,7 @@ class EmulatedGpu(Driver):
 
         def made() -> bytes:
             write(kernels, self.capability)  # PTX can be made of them
-            return jit.compile_text(text, target)
+            return jit.compile_text(text, target, draft=True)  # most kernels run once
 
         code = jit.load_object(cached(f"emulated {text}", target, made))
         self._code.append(code)
