@@ -47,6 +47,7 @@ def test_a_scipy_function_of_tensors_gives_a_tensor_with_the_right_values(name, 
     assert answers[name] == ["Tensor", True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SKLEARN)
 def test_scikit_learn_fits_tensors_and_gives_tensors_with_the_right_values(name, answers):
     assert answers[name] == ["Tensor", True]

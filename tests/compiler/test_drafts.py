@@ -91,6 +91,7 @@ def test_drafts_of_every_op_give_the_same_bits(dtype: Any) -> None:
     check(cases, drafted)
 
 
+@pytest.mark.slow
 def test_code_takes_the_place_of_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_ahead, "_MEANWHILE", 2.0)  # a first call may take long
     f = wf.compile(normal)
@@ -133,6 +134,7 @@ def test_programs_share_drafts_and_each_is_settled(monkeypatch: pytest.MonkeyPat
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_who_waits_leaves_drafts_what_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -244,6 +246,7 @@ print(float(f(wf.tensor(np.linspace(0, 1, 5000, dtype=np.float32)))), f.stats.fr
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_at_once_leaves_its_code_to_the_next(tmp_path: Path) -> None:
     def run() -> list[str]:
         settings = {"WEFT_CACHE_DIR": str(tmp_path / "shared"), "WEFT_DRAFTS": "1"}
@@ -279,6 +282,7 @@ assert same and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_goes_on_with_the_drafts_of_its_parent(tmp_path: Path) -> None:
     settings = {"WEFT_CACHE_DIR": str(tmp_path / "forks"), "WEFT_DRAFTS": "1"}

@@ -83,6 +83,7 @@ def test_attention_in_panels_gives_what_it_gives_whole(function, monkeypatch):
     assert less < more / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((1, 1, 333, 8), "float32"), ((2, 301, 8), wf.bfloat16)]
 )

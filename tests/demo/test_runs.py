@@ -68,6 +68,7 @@ def test_a_run_leaves_its_curve_a_profile_and_checkpoints(finished: Path) -> Non
     assert np.isfinite(saved(finished)["losses"]).all()
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_only_samples(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
