@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError, WeftError
 
 RNG = np.random.default_rng(17)
 
@@ -61,8 +61,8 @@ def test_histograms_of_edge_cases():
     assert wf.histogram(np.array([1, 2, 2, 5]), 2)[0].tolist() == [3, 1]
     with pytest.raises(ArgumentError, match="histogram: bins must be at least 1"):
         wf.histogram(np.ones(3), 0)
-    with pytest.raises(ArgumentError, match="histogram: bins must be a number or edges"):
-        wf.histogram(np.ones(3), "auto")
+    with pytest.raises(ArgumentError, match="histogram: bins must be one of"):
+        wf.histogram(np.ones(3), "even")
     for edges in ([2, 1], np.array([0.0, 2.0, 1.0])):
         with pytest.raises(ArgumentError, match="histogram: edges must rise"):
             wf.histogram(np.ones(3), edges)
@@ -79,3 +79,25 @@ def test_two_dimensional_histograms_are_numpys():
         want = np.histogram2d(x, y, bins, ((-1, 1), (-2, 1)))
         for part, expected in zip(got, want, strict=True):
             np.testing.assert_allclose(part.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "rule", ["auto", "doane", "fd", "rice", "scott", "sqrt", "stone", "sturges"]
+)
+@pytest.mark.parametrize("limits", [None, (-0.5, 1.5)])
+def test_rules_for_the_number_of_bins_are_numpys(rule, limits):
+    x = np.random.default_rng(3).gamma(2.0, size=200)
+    for given in (x, (10 * x).astype(np.int32), np.zeros(0), np.ones(5)):
+        counts, edges = wf.histogram(given, rule, limits)
+        want, places = np.histogram(given, rule, limits)
+        assert counts.tolist() == want.tolist()
+        np.testing.assert_allclose(edges.numpy(), places, rtol=1e-6)
+
+
+def test_rules_for_the_number_of_bins_need_numbers_to_look_at():
+    with pytest.raises(ArgumentError, match="without weights"):
+        wf.histogram(np.ones(3), "auto", weights=np.ones(3))
+    with pytest.raises(ArgumentError, match="histogram: bins='fd'"):
+        wf.histogram(np.array([0.0, np.inf]), "fd")
+    with pytest.raises(WeftError, match="say how many bins there are"):
+        wf.compile(lambda x: wf.histogram(x, "auto")[0])(wf.ones(4))

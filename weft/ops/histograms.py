@@ -13,6 +13,7 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import (
+    as_choice,
     as_finite,
     as_flag,
     as_integer,
@@ -37,6 +38,8 @@ from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.search import searchsorted
 from weft.ops.view.reshape import expand_dims, reshape
+
+RULES = ("auto", "doane", "fd", "rice", "scott", "sqrt", "stone", "sturges")  # for bins
 
 
 @public
@@ -89,10 +92,14 @@ def _tally(numbers: Tensor, weights: Tensor, length: int) -> Tensor:
 @public
 @named
 def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
-    """The edges of equal bins over `range` (from the smallest to the largest element if None)."""
+    """The edges of equal bins over `range` (from the smallest to the largest element if None).
+
+    `bins` is how many there are, or the name of one of NumPy's rules for that, such as `auto`, `fd`
+    or `sturges`, which look at the elements.
+    """
     tensor = reshape(to_tensor(x, beside=(bins, range), op="histogram"), (-1,))
     if isinstance(bins, str):
-        raise ArgumentError(f"histogram: bins must be a number or edges, got {bins!r}")
+        bins = _by_rule(bins, tensor, range)
     if not isinstance(bins, int | np.integer):
         edges = to_tensor(bins, beside=(tensor,), op="histogram")
         if edges.ndim != 1:
@@ -109,6 +116,18 @@ def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None) -> Tensor:
     steps = cast(arange(count + 1, device=tensor.device), dtype) / count
     inner = low + (high - low) * steps
     return where(steps == 1, high, inner)
+
+
+def _by_rule(rule: str, x: Tensor, range: Any) -> int:
+    """How many bins one of NumPy's rules wants for these elements."""
+    name = as_choice("histogram", "bins", rule, RULES)
+    values = read_for_size(x, "say how many bins there are: wf.histogram(x, bins=10)")
+    if dtypes.is_floating(x.dtype):
+        values = values.astype(np.float64)
+    try:
+        return len(np.histogram_bin_edges(values, name, range)) - 1
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"histogram: bins={rule!r}: {error}") from None
 
 
 def _limits(x: Tensor, given: Any, dtype: DType) -> tuple[Tensor, Tensor]:
@@ -141,9 +160,12 @@ def histogram(
 
     The last bin contains both its edges, the others only the lower one; what lies outside, and NaN,
     is not counted. `weights` are summed instead of counting; `density` makes the integral 1. Edges
-    rise: those of a tensor are not looked at.
+    rise: those of a tensor are not looked at. `bins` is how many there are, the edges, or the name
+    of a rule, as for `histogram_bin_edges`.
     """
     tensor = reshape(to_tensor(x, beside=(bins, range, weights), op="histogram"), (-1,))
+    if isinstance(bins, str) and weights is not None:
+        raise ArgumentError(f"histogram: bins={bins!r}: rules are for elements without weights")
     edges = histogram_bin_edges(tensor, bins, range)
     weight = _weights("histogram", weights, tensor)
     if weights is not None:
