@@ -432,3 +432,23 @@ def test_roll_takes_shifts_that_are_computed() -> None:
     np.testing.assert_array_equal(slope(wf.tensor(M))[1].numpy(), np.roll(M[1], -2))
     with pytest.raises(DTypeError, match="roll: shift must be integers"):
         wf.compile(lambda s: wf.roll(x, s))(wf.tensor(1.5))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
+@pytest.mark.parametrize("widths", [(1, 2), (0, 3), (4, 4), (11, 9), ((2, 0), (7, 25))])
+def test_odd_mirrors_are_numpys(mode, widths):
+    x = np.random.default_rng(4).normal(size=(4, 5))
+    for each in (x, x.astype(np.float32), (10 * x).astype(np.int32), x[:1], x[:, :1]):
+        found = wf.pad(each, widths, mode, reflect_type="odd").numpy()
+        np.testing.assert_allclose(
+            found, np.pad(each, widths, mode, reflect_type="odd"), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_odd_mirrors_keep_what_is_inside_and_are_differentiated():
+    x = np.array([np.inf, 1.0, -0.0, 4.0])
+    assert wf.pad(x, 9, "reflect", reflect_type="odd").numpy()[9:13].tobytes() == x.tobytes()
+    slope = wf.grad(lambda x: wf.pad(x, (2, 0), "reflect", reflect_type="odd")[:2].sum())
+    assert slope(wf.tensor([1.0, 2.0, 3.0])).tolist() == [4.0, -1.0, -1.0]
+    with pytest.raises(ArgumentError, match="reflect_type='odd' is for 'reflect' and 'symmetric'"):
+        wf.pad(x, 1, "edge", reflect_type="odd")

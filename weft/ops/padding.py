@@ -19,15 +19,18 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.creation import check_memory
+from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import cast
 from weft.ops.indexing import value_like
 from weft.ops.often import often
 from weft.ops.selection import take
 from weft.ops.view.broadcast import broadcast_to
 from weft.ops.view.join import concat, pad_op
+from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import flip, narrow
 
-_REPEATING = ("edge", "reflect", "symmetric", "wrap")
+_MIRRORS = ("reflect", "symmetric")
+_REPEATING = ("edge", *_MIRRORS, "wrap")
 _STATISTICS = {"maximum": "max", "mean": "mean", "median": "median", "minimum": "min"}
 
 
@@ -42,13 +45,15 @@ def pad(
     constant_values: Any = 0,
     end_values: Any = 0,
     stat_length: Any = None,
+    reflect_type: str = "even",
 ) -> Tensor:
     """Widen axes: `pad_width` is one number, a pair (before, after), or a pair for each axis.
 
     New elements are `constant_values`, or repeat old ones: `edge`, `reflect`, `symmetric`, `wrap`;
     with `linear_ramp` they go from those at the edge to `end_values`, with `maximum`, `mean`,
     `median` and `minimum` they are that of the `stat_length` elements beside them, or of all; with
-    `empty` their values do not matter.
+    `empty` their values do not matter. By the `reflect_type` `odd`, `reflect` and `symmetric` take
+    what they repeat from twice the element at the edge.
     """
     tensor = to_tensor(x, op="pad")
     widths = _pairs("pad", pad_width, tensor.ndim)
@@ -59,8 +64,13 @@ def pad(
     modes = ("constant", "empty", "linear_ramp", *_REPEATING, *_STATISTICS)
     as_choice("pad", "mode", mode, modes)
     value = constant_values if mode == "constant" else 0
+    is_odd = as_choice("pad", "reflect_type", reflect_type, ("even", "odd")) == "odd"
+    if is_odd and mode not in _MIRRORS:
+        raise ArgumentError(
+            f"pad: reflect_type='odd' is for 'reflect' and 'symmetric', not {mode!r}"
+        )
     if mode in _REPEATING:
-        made = _repeating(tensor, widths, mode)
+        made = _repeating(tensor, widths, mode, is_odd)
     elif mode in _STATISTICS:
         made = _statistics(tensor, widths, mode, stat_length)
     elif mode == "linear_ramp":
@@ -160,17 +170,47 @@ def _check_axis(x: Tensor, axis: int, pair: tuple[int, int], mode: str) -> None:
         raise ShapeError(f"pad: axis {axis} is empty: {mode!r} has nothing to repeat")
 
 
-def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any) -> Tensor:
+def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any, is_odd: bool) -> Tensor:
     for i, pair in enumerate(widths):
         _check_axis(x, i, pair, mode)
         if not any(pair):
             continue
-        if max(pair) <= x.shape[i] - (mode == "reflect") or mode == "edge":
-            before, after = (_repeated(x, i, width, mode, side) for side, width in enumerate(pair))
+        single = is_odd and x.shape[i] == 1  # mirrors itself
+        kind = "edge" if single and mode == "reflect" else mode
+        if max(pair) <= x.shape[i] - (kind == "reflect") or kind == "edge":
+            before, after = (_repeated(x, i, width, kind, side) for side, width in enumerate(pair))
+            if is_odd and kind != "edge":
+                before, after = (
+                    None if part is None else 2 * _edge(x, i, side) - part
+                    for side, part in enumerate((before, after))
+                )
             x = concat([part for part in (before, x, after) if part is not None], i)
+        elif is_odd:
+            before, after = (_mirrored(x, i, side, n, mode) for side, n in enumerate(pair))
+            x = concat([before, x, after], i)
         else:  # it is repeated several times
             x = take(x, np.pad(np.arange(x.shape[i]), pair, mode=mode), axis=i)
     return x
+
+
+def _edge(x: Tensor, axis: int, side: int) -> Tensor:
+    """The first element (side 0) or the last one along an axis."""
+    return narrow(x, axis, side * (x.shape[axis] - 1), 1)
+
+
+def _mirrored(x: Tensor, axis: int, side: int, width: int, mode: str) -> Tensor:
+    """What odd mirrors at both ends of an axis show before (side 0) or after it."""
+    size, rest = x.shape[axis], (1,) * (x.ndim - 1 - axis)
+    period = 2 * (size - (mode == "reflect"))
+    turns, place = np.divmod(np.arange(width) + (size if side else -width), period)
+    is_back = place >= size
+    found = take(x, np.where(is_back, period - place - (mode == "symmetric"), place), axis=axis)
+    first, last = (_edge(x, axis, k) for k in range(2))
+    back, far = (
+        reshape(to_tensor(part, like=x.device, op="pad"), (-1, *rest))
+        for part in (is_back, 2 * turns)
+    )
+    return where(back, 2 * last - found, found) + cast(far, x.dtype) * (last - first)
 
 
 def _repeated(x: Tensor, axis: int, width: int, mode: str, side: int) -> Tensor | None:
