@@ -26,7 +26,7 @@ combined by a balanced tree), `rarely` (a branch that few lanes need), `turned` 
 they have lanes: lane i of item k is lane k of operand i), `item` (of what has several results),
 `call` (a function, spelled out where a processor has no instruction for it), `compress` (the
 lanes of a vector where a mask holds, moved to its beginning; what follows them has no meaning) and
-`opaque` (an index, of which nothing is known: what is read at it is not taken for the same).
+`opaque` (the index at which memory is read: one of another number is not taken for the same).
 A `select` that was `written` chooses what memory has: it tells what a mask hides.
 Buffers and locals are named by position. A `reduce` over n points has one meaning, whatever splits
 it: see `weft.compiler.passes.reduce`. `chain` is the combination of products: target = fma(x, y,

@@ -153,7 +153,7 @@ def _ramps(x: Tensor, widths: list[tuple[int, int]], end_values: Any) -> Tensor:
     def made(x: Tensor, axis: int, side: int) -> Tensor:
         width = widths[axis][side]
         kind = x.dtype if dtypes.is_inexact(x.dtype) else dtypes.float64
-        edge = cast(narrow(x, axis, side * (x.shape[axis] - 1), 1), kind)
+        edge = cast(_edge(x, axis, side), kind)
         share = np.arange(width) / width
         share = share[:: -1 if side else 1].reshape(-1, *[1] * (x.ndim - axis - 1))
         end = table[axis, side].item()
@@ -175,17 +175,16 @@ def _repeating(x: Tensor, widths: list[tuple[int, int]], mode: Any, is_odd: bool
         _check_axis(x, i, pair, mode)
         if not any(pair):
             continue
-        single = is_odd and x.shape[i] == 1  # mirrors itself
-        kind = "edge" if single and mode == "reflect" else mode
-        if max(pair) <= x.shape[i] - (kind == "reflect") or kind == "edge":
-            before, after = (_repeated(x, i, width, kind, side) for side, width in enumerate(pair))
-            if is_odd and kind != "edge":
+        odd = is_odd and (x.shape[i] > 1 or mode == "symmetric")  # one element reflects itself
+        if max(pair) <= x.shape[i] - (mode == "reflect") or mode == "edge":
+            before, after = (_repeated(x, i, width, mode, side) for side, width in enumerate(pair))
+            if odd:
                 before, after = (
                     None if part is None else 2 * _edge(x, i, side) - part
                     for side, part in enumerate((before, after))
                 )
             x = concat([part for part in (before, x, after) if part is not None], i)
-        elif is_odd:
+        elif odd:
             before, after = (_mirrored(x, i, side, n, mode) for side, n in enumerate(pair))
             x = concat([before, x, after], i)
         else:  # it is repeated several times
@@ -220,7 +219,7 @@ def _repeated(x: Tensor, axis: int, width: int, mode: str, side: int) -> Tensor 
         return None
     if mode == "edge":
         shape = (*x.shape[:axis], width, *x.shape[axis + 1 :])
-        return broadcast_to(narrow(x, axis, side * (size - 1), 1), shape)
+        return broadcast_to(_edge(x, axis, side), shape)
     if mode == "wrap":
         return narrow(x, axis, 0 if side else size - width, width)
     skipped = int(mode == "reflect")  # the element at the end is not repeated
