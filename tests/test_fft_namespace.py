@@ -86,6 +86,7 @@ def test_transforms_along_two_axes_are_numpys(name, options):
     close(getattr(F, name)(x, **options), getattr(np.fft, name)(x, **options))
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 33), norm=st.sampled_from(["backward", "ortho", "forward"]))
 def test_every_transform_comes_back(n, norm):
     x = drawn(2, n)

@@ -274,6 +274,7 @@ def test_vectors_of_every_width_have_the_same_bits(name, vector_bytes):
             assert is_same(mine, theirs) and is_same(other, theirs)
 
 
+@pytest.mark.slow
 def test_no_access_leaves_memory(monkeypatch):
     monkeypatch.setattr(settings, "check_bounds", 1)
     x, y = numbers(1001, "complex64"), numbers(1001, "complex64", 1)

@@ -297,7 +297,7 @@ def weighted(q: Any, k: Any, v: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [attention, gradients, weighted])
-@pytest.mark.parametrize("length", [64, 83])
+@pytest.mark.parametrize("length", [64, pytest.param(83, marks=pytest.mark.slow)])
 def test_attention_keeps_every_bit(function, length):
     given = operands(*[(2, 2, length, 16)] * 3)
     agree(function, given, SMALL)

@@ -55,6 +55,7 @@ def expression(dtype, depth):
     return value(op, tuple(args[:arity]), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=str)
 def test_decided_comparisons_hold_for_every_sample(dtype):
     answers = set()

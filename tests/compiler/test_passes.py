@@ -104,7 +104,7 @@ def test_every_pass_keeps_every_bit(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "column sums", "broadcast", "argmin of ties"])
-@pytest.mark.parametrize("vector_bytes", [32, 64])
+@pytest.mark.parametrize("vector_bytes", [pytest.param(32, marks=pytest.mark.slow), 64])
 def test_the_width_of_vectors_never_shows(name, vector_bytes):
     prove(EXAMPLES[name](), vector_bytes=vector_bytes)
 

@@ -273,6 +273,7 @@ def test_layers_hold_no_squares_either():
     assert not squares
 
 
+@pytest.mark.slow
 def test_dropped_weights_and_wide_heads_are_differentiated_as_before(monkeypatch):
     def dropped(q, k, v):
         key = wf.random.key(3).to_device(q.device)

@@ -71,6 +71,7 @@ def test_a_part_is_a_copy():
     assert np.array_equal(x.numpy(), X)
 
 
+@pytest.mark.slow
 def test_transforms_compose_with_parts():
     def f(x, i):
         part = wf.dynamic_slice(x, [i, 0, i], (3, 5, 2))

@@ -81,6 +81,7 @@ def test_an_input_without_batch_gives_a_result_without_batch():
     agrees(wf.conv_transpose1d, F.conv_transpose1d, draw(3, 7), draw(3, 2, 4, seed=1))
 
 
+@pytest.mark.slow
 def test_large_images_and_whole_windows_are_torchs():
     agrees(wf.conv2d, F.conv2d, draw(2, 3, 20, 21), draw(4, 3, 3, 3, seed=1))
     agrees(wf.conv2d, F.conv2d, draw(2, 3, 4, 5), draw(4, 3, 4, 5, seed=1))
@@ -133,6 +134,7 @@ def test_convolution_maps_over_kernels_and_images():
     close(shared[2], wf.conv1d(x[0], kernels[2]).numpy())
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_torchs():
     def ours(x, k):
         return wf.sum(wf.conv1d(x, k, stride=2, padding=1) ** 3)
