@@ -9,7 +9,7 @@ small they are sorted by digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from weft.compiler.loops import BOOL, INDEX, Statement, Value, When, integer, turned
@@ -104,9 +104,14 @@ class Bucket:
         self.row, self.here = s.register(INDEX), s.register(INDEX)
         self.is_small, self.is_hopeless, self.alike = (s.register(BOOL) for _ in range(3))
 
-    def sorted(self, row: Value, homes: tuple[Value, Value], count: Value, rank: Value) -> Body:
-        """Sort so many records, which begin in the first home, and give the results."""
+    def sorted(self, row: Value, parts: Sequence[tuple[Value, Value, Value, Value]]) -> Body:
+        """Sort parts, and give the results.
+
+        Of each it is told where it lies, where as much memory is to spare, how many records it has
+        and what their place in the row is. One part may write behind its end once others are done.
+        """
         s = self.code
+        count = s.sum(*(count for _, _, count, _ in parts))
         usual = s.sum(s.floordiv(count, integer(LEAST)), DEEPEST)
         waits = s.less(integer(0), self.height.value)
 
@@ -117,7 +122,7 @@ class Bucket:
             self.row.set(row),
             self.height.set(integer(0)),
             *self.small.cleared(),
-            *self._push((*homes, count, rank, integer(0))),
+            *(step for part in parts for step in self._push((*part, integer(0)))),
             s.loop(s.sum(usual, DEEPEST + 4), turn),
         )
 

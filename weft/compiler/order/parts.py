@@ -195,14 +195,14 @@ class _Chunk:
 
 
 def _sort_buckets(work: _Parted) -> None:
-    """Put the pieces of each bucket together and sort them."""
+    """Put the pieces of each bucket together, parted at its middle, and sort both parts."""
     task, plan, order = work.task(), work.plan, work.order
     s = task.code
     memory = task.held([work.home])
-    table = s.buffer(work.bounds, INDEX)
+    table, sample = s.buffer(work.bounds, INDEX), s.buffer(work.sample, order.record[0])
     splitter = Splitter(s, memory.buffers[0], plan)
     bucket = Bucket(plan, task, splitter, memory)
-    rank, count = s.register(INDEX), s.register(INDEX)
+    rank, low, high = (s.register(INDEX) for _ in range(3))
     pieces = plan.levels % 2  # the area where chunks left them
 
     def run(number: Value) -> Body:
@@ -223,16 +223,29 @@ def _sort_buckets(work: _Parted) -> None:
             begin = bound(chunk, which)
             size = s.sub(bound(chunk, s.sum(which, 1)), begin)
             piece = s.sum(plan.chunk_start(s, row, chunk), pieces * plan.area, begin)
-            goal = s.add(homes[0], count.value)
-            copy = lambda lane: splitter.copied(piece, size, goal, lane)  # noqa: E731
-            return splitter.once(copy), count.set(s.add(count.value, size))
+            goals = s.add(homes[0], low.value), s.add(homes[1], high.value)
 
+            def part(lane: Value) -> Iterator[Statement]:
+                yield splitter.pivot.set(load(sample, middle, splitter.dtype))
+                yield from splitter.split(piece, size, goals, lane)
+
+            return (
+                splitter.once(part),
+                low.set(s.add(low.value, splitter.low.value)),
+                high.set(s.sub(s.add(high.value, size), splitter.low.value)),
+            )
+
+        inside = s.sum(s.mul(which, integer(SAMPLES)), SAMPLES // 2)
+        middle = s.add(s.mul(row, integer(SAMPLE)), inside)
+        below = homes[0], s.add(homes[1], high.value), low.value, rank.value
+        above = homes[1], s.add(homes[0], low.value), high.value, s.add(rank.value, low.value)
         return (
             rank.set(integer(0)),
             s.loop(plan.chunks, look),
-            count.set(integer(0)),
+            low.set(integer(0)),
+            high.set(integer(0)),
             s.loop(plan.chunks, join),
-            *bucket.sorted(row, homes, count.value, rank.value),
+            *bucket.sorted(row, (below, above)),
         )
 
     kernel = s.kernel("order_bucket", order.rows * plan.buckets, run)

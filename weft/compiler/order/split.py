@@ -15,8 +15,9 @@ from weft.compiler.order.code import COUNT, Code, Order
 from weft.compiler.order.network import lanes_of
 
 PART = 256  # records of a part that a network sorts
-SAMPLE, SAMPLES = 256, 8  # records of a row's sample, in all and for each bucket
-LONGEST_CHUNK, FEWEST_CHUNKS = 1 << 15, 8
+SAMPLE, SAMPLES = 256, 16  # records of a row's sample, in all and for each bucket
+CHUNK = 1 << 14  # bytes of a chunk, at most: the nearest cache holds it while it is parted
+FEWEST_CHUNKS = 8
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Plan:
     def chunk(self) -> int:
         """Records of a chunk."""
         parts = -(-self.order.size // (FEWEST_CHUNKS * PART))
-        return min(parts * PART, LONGEST_CHUNK)
+        return min(parts * PART, CHUNK // self.order.record[0].itemsize)
 
     @property
     def chunks(self) -> int:
