@@ -94,6 +94,40 @@ def test_a_mask_says_what_decays():
     assert not np.array_equal(turned["b"].numpy(), trained(optim.adamw(0.1), params, 1)["b"])
 
 
+GROUPS = {"a": {"w": 1.0, "b": 1.0}, "c": [2.0, 2.0], "d": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"a": True, "c": False, "d": False}, {"a": False, "c": True, "d": False}),
+        ("a.*", ["c.0", "c.1"]),
+        (lambda p: {k: k == "a" for k in p}, lambda p: {k: k == "c" for k in p}),
+    ],
+    ids=["prefixes", "patterns", "functions"],
+)
+def test_splits_within_splits_make_groups(first, second):
+    ones = wf.tree_map(lambda _: wf.ones(2), GROUPS)
+    rest = optim.split(second, optim.scale(2.0), optim.scale(3.0))
+    transform = optim.split(first, optim.scale(1.0), rest)
+    updates, _ = transform.update(ones, transform.init(ones), ones)
+    assert wf.tree_map(lambda u: u[0].item(), updates) == GROUPS
+
+
+def test_a_mask_may_be_patterns_of_names_but_no_deeper_than_the_parameters():
+    model = wf.nn.MLP(2, (3,), 1, key=wf.random.key(0))
+    still = wf.tree_map(wf.zeros_like, model)
+    for mask in ("*.weight", optim.matrices):
+        transform = optim.sgd(1.0, weight_decay=1.0, mask=mask)
+        updates, _ = transform.update(still, transform.init(model), model)
+        moved = wf.nn.state_dict(optim.apply(model, updates))
+        kept = {name for name, w in moved.items() if w.tolist() != wf.zeros_like(w).tolist()}
+        assert kept == {"layers.0.bias", "layers.1.bias"}
+    with pytest.raises(TreeError, match=r"add_decayed_weights: mask .* is no prefix of"):
+        deeper = optim.add_decayed_weights(1.0, {"w": {"x": False}})
+        deeper.update({"w": wf.ones(2)}, (), {"w": wf.ones(2)})
+
+
 def test_narrow_parameters_take_steps_in_float32():
     params = {"w": wf.ones(3, dtype=wf.bfloat16)}
     transform = optim.adamw(1e-2)

@@ -99,7 +99,14 @@ class SplitState(NamedTuple):
 
 @remade
 def split(mask: Any, chosen: Transform, others: Transform) -> Transform:
-    """One transformation for the parameters that a mask chooses, another for the others."""
+    """One transformation for the parameters that a mask chooses, another for the others.
+
+    A mask is a tree of bools, of which one may stand for all below it, a function of the
+    parameters that gives such a tree, or patterns of names. Splits within splits make more groups.
+
+    >>> rest = wf.optim.split("*.bias", wf.optim.sgd(0.1), wf.optim.adamw(0.1))
+    >>> groups = wf.optim.split("encoder.*", wf.optim.sgd(0.01), rest)
+    """
     as_transform("split", "chosen", chosen)
     as_transform("split", "others", others)
 

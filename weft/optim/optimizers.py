@@ -83,7 +83,10 @@ def adamw(
     mask: Any = None,
     amsgrad: bool = False,
 ) -> Transform:
-    """Adam with weight decay apart from the gradients; `mask` says which parameters decay."""
+    """Adam with weight decay apart from the gradients.
+
+    `mask` says which parameters decay, as in `optim.split`: `optim.matrices`, `"*.weight"`.
+    """
     return chain(
         scale_by_adam(*_betas("adamw", betas), eps, amsgrad),
         add_decayed_weights(weight_decay, mask),

@@ -16,10 +16,16 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.parameters import shown
-from weft.core.common.trees import tree_leaves, tree_map, tree_structure, tree_unflatten
+from weft.core.common.trees import (
+    prefix_leaves,
+    tree_leaves,
+    tree_map,
+    tree_structure,
+    tree_unflatten,
+)
 from weft.core.tensor.convert import device_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from weft.nn.names import buffer_places
+from weft.nn.names import as_chooser, buffer_places, entries
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -197,16 +203,30 @@ def needed(op: str, params: Any) -> Any:
 
 
 def mask_for(op: str, mask: Any, params: Any) -> Any:
-    """A tree of bools, from one, from a function of the parameters, or from None: everywhere."""
+    """A tree of bools as the parameters are, from any way to say which of them are meant.
+
+    A mask is a tree of bools, of which one may stand for all parameters below it, a function of
+    the parameters that gives such a tree, a pattern of names or several, or None: everywhere.
+    What it says of parameters that are not there is left out.
+    """
     if mask is None:
         return tree_map(lambda p: True, params)
+    if _is_patterns(mask):
+        chosen = as_chooser(op, mask)
+        return tree_unflatten(tree_structure(params), [chosen(e) for e in entries(params)])
     found = mask(params) if callable(mask) and not _is_tree_of_bools(mask) else mask
     if not _is_tree_of_bools(found):
         raise ArgumentError(
             f"{op}: mask: expected a tree of True and False, or a function that gives one"
             "\nhint: mask=optim.matrices leaves out biases and scales"
         )
-    return found
+    flags = prefix_leaves(f"{op}: mask", found, params, lambda entry: isinstance(entry, bool))
+    return tree_unflatten(tree_structure(params), flags)
+
+
+def _is_patterns(mask: Any) -> bool:
+    several = isinstance(mask, tuple | list) and len(mask) > 0
+    return isinstance(mask, str) or (several and all(isinstance(each, str) for each in mask))
 
 
 def _is_tree_of_bools(tree: Any) -> bool:
