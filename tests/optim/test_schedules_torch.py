@@ -35,6 +35,11 @@ PAIRS = {
         0.5,
         lambda o: T.CosineAnnealingWarmRestarts(o, 7, eta_min=0.1),
     ),
+    "cosine with longer and longer rounds": (
+        schedules.repeat(schedules.cosine(0.5, 3, 0.1), 3, growth=2),
+        0.5,
+        lambda o: T.CosineAnnealingWarmRestarts(o, 3, T_mult=2, eta_min=0.1),
+    ),
     "one cycle": (
         schedules.one_cycle(0.5, 30),
         0.5,

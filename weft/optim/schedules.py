@@ -20,6 +20,7 @@ from weft.errors import ArgumentError
 
 P = ParamSpec("P")
 Schedule: TypeAlias = Callable[[Any], Any]
+_LAST_STEP = 2**31 - 1  # counts of steps are int32
 
 
 @dataclass(frozen=True)
@@ -212,11 +213,28 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
 
 
 @remade
-def repeat(schedule: Schedule, every: int) -> Schedule:
-    """A schedule that begins again after each `every` steps, such as a cosine with restarts."""
+def repeat(schedule: Schedule, every: int, growth: int = 1) -> Schedule:
+    """A schedule that begins again after each `every` steps, such as a cosine with restarts.
+
+    Each round takes `growth` times the steps of the one before, and the schedule is stretched to
+    it: with `growth` 2, rounds of 10 steps become 20 and 40.
+    """
     as_function("repeat", "schedule", schedule)
     length = as_integer("repeat", "every", every, low=1)
-    return lambda count: schedule(wf.asarray(count) % length)
+    factor = as_integer("repeat", "growth", growth, low=1)
+    if factor == 1:
+        return lambda count: schedule(wf.asarray(count) % length)
+    starts = [0]
+    while starts[-1] <= _LAST_STEP:
+        starts.append(starts[-1] * factor + length)
+
+    def value(count: Any) -> Any:
+        number = wf.asarray(count)
+        begun = wf.asarray(starts, dtype=wf.int64, device=number.device)
+        turn = wf.searchsorted(begun, number, side="right") - 1
+        return schedule(_float(number - begun[turn]) / _float(factor**turn))
+
+    return value
 
 
 __all__ = [
