@@ -53,6 +53,23 @@ def test_rows_of_labels_may_be_filled_up_with_anything():
     assert found.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("counts", [[3, 0, 2], [0, 0, 0]], ids=str)
+def test_labels_of_all_rows_may_stand_behind_each_other(counts):
+    scores, targets, ends = drawn(12, 3, 6, 3, 0)
+    joined = np.concatenate([row[:n] for row, n in zip(targets, counts, strict=True)])
+    agrees(
+        lambda x: wf.ctc_loss(wf.log_softmax(x), joined, ends, counts),
+        lambda x: F.ctc_loss(
+            torch.log_softmax(x, -1), *map(torch.tensor, (joined, ends, np.array(counts)))
+        ),
+        scores,
+    )
+    lengths = wf.asarray(counts)
+    losses = [wf.ctc_loss(scores, each, None, lengths).item() for each in (targets, joined)]
+    assert losses[0] == losses[1]
+    assert wf.compile(wf.ctc_loss)(scores, wf.asarray(joined), None, lengths).item() == losses[0]
+
+
 def test_compiled_mapped_narrow_and_split_losses_are_the_plain_ones():
     scores, targets, ends = drawn(6, 4, 5, 2, 0)
 
@@ -74,6 +91,8 @@ def test_compiled_mapped_narrow_and_split_losses_are_the_plain_ones():
     ("args", "options", "error", "text"),
     [
         ((np.ones((3, 2, 4)), np.ones(4, int)), {}, ShapeError, r"\(T, N, C\).*\n.*target_lengths"),
+        ((np.ones((3, 2, 4)), np.ones(4, int), None, [1, 2]), {}, ShapeError, "sum is 3 for 4"),
+        ((np.ones((3, 2, 4)), np.ones(4, int), None, [5, -1]), {}, IndexingError, "lengths: index"),
         ((np.ones((3, 2, 4)), np.ones((2, 2))), {}, DTypeError, "integer targets"),
         ((np.ones((3, 2, 4)), np.ones((2, 2), int)), {"blank": 4}, ArgumentError, "blank"),
         ((np.ones((3, 2, 4)), np.ones((2, 2), int), [3]), {}, ShapeError, "lengths: expected 2"),

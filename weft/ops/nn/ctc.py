@@ -12,7 +12,7 @@ from weft.core.common import dtypes
 from weft.core.common.device import Device
 from weft.core.common.parameters import as_flag, as_integer
 from weft.core.common.slots import public
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import known, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import call
@@ -26,7 +26,7 @@ from weft.ops.families import cast
 from weft.ops.gather import gather_op, gathered
 from weft.ops.nn.loss import reduced
 from weft.ops.norms import inexact
-from weft.ops.order import take_along_axis
+from weft.ops.order import cumsum, take_along_axis
 from weft.ops.view.join import concat, stack
 from weft.ops.view.reshape import expand_dims, reshape
 from weft.ops.view.slice import narrow
@@ -49,10 +49,10 @@ def ctc_loss(
     """How unlikely rows of labels are, wherever in time they stand.
 
     `log_probs` (T, N, C) are logarithms of probabilities, as `log_softmax` gives them; `targets`
-    (N, S) are labels other than `blank`, filled up with any. `input_lengths` (N) and
-    `target_lengths` (N) say how much of each row counts; without them, all of it. "mean" divides
-    each loss by its number of labels first. Labels that do not fit the time have an infinite loss,
-    or none with `zero_infinity`.
+    (N, S) are labels other than `blank`, filled up with any, or the labels of all rows behind each
+    other. `input_lengths` (N) and `target_lengths` (N) say how much of each row counts; without
+    them, all of it. "mean" divides each loss by its number of labels first. Labels that do not fit
+    the time have an infinite loss, or none with `zero_infinity`.
     """
     scores, labels, ends, counts = _checked(log_probs, targets, input_lengths, target_lengths)
     empty = as_integer("ctc_loss", "blank", blank, 0, scores.shape[2] - 1)
@@ -119,6 +119,8 @@ def _checked(log_probs: Any, targets: Any, ends: Any, counts: Any) -> Any:
             f"ctc_loss: expected real log_probs and integer targets, got {scores.dtype} and"
             f" {labels.dtype}"
         )
+    if scores.ndim == 3 and labels.ndim == 1 and counts is not None:
+        labels = _rows(labels, counts, scores.shape[1])
     if scores.ndim != 3 or labels.ndim != 2 or labels.shape[0] != scores.shape[1]:
         raise ShapeError(
             f"ctc_loss: expected log_probs (T, N, C) and targets (N, S), got {scores.shape} and"
@@ -134,6 +136,21 @@ def _checked(log_probs: Any, targets: Any, ends: Any, counts: Any) -> Any:
         )
     )
     return cast(scores, wide), cast(labels, dtypes.int64), *limits
+
+
+def _rows(labels: Tensor, counts: Any, rows: int) -> Tensor:
+    """Labels of rows behind each other as (rows, S): S is the longest of the counts, if known."""
+    total, read = labels.shape[0], known(counts)
+    own = _lengths("target_lengths", counts, rows, total, labels.device)
+    if read is not None and read.sum() != total:
+        raise ShapeError(f"ctc_loss: target_lengths: their sum is {read.sum()} for {total} targets")
+    longest = total if read is None else int(read.max(initial=0))
+    if longest == 0:
+        return zeros((rows, 0), dtype=labels.dtype, device=labels.device)
+    along = arange(longest, device=labels.device)
+    starts = expand_dims(cumsum(own) - own, -1)
+    places = where(less(along, expand_dims(own, -1)), starts + along, 0)
+    return gathered(labels, expand_dims(places, -1), 1, 0, "ctc_loss: target_lengths")
 
 
 def _lengths(name: str, given: Any, rows: int, most: int, device: Device) -> Tensor:
