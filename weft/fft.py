@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from weft.core.common.device import as_device
 from weft.core.common.handler import current
 from weft.core.common.keywords import hinting
 from weft.core.common.parameters import as_choice, as_finite, as_flag, as_integer, as_sequence
+from weft.core.common.peers import refuse
 from weft.core.tensor.convert import scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
@@ -437,6 +438,10 @@ __all__ = [
     "rfftn",
     "stft",
 ]
+
+
+if not TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = refuse("weft.fft")
 
 
 def __dir__() -> list[str]:

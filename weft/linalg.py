@@ -8,10 +8,11 @@ bilinear pairing, as `wf.vjp` does everywhere.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real, as_sequence
+from weft.core.common.peers import refuse
 from weft.core.common.types import Shape
 from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
@@ -561,6 +562,10 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+
+if not TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = refuse("weft.linalg")
 
 
 def __dir__() -> list[str]:
