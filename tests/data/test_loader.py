@@ -208,6 +208,20 @@ def test_no_more_is_prepared_than_asked_for() -> None:
     batches.close()
 
 
+def test_several_workers_prepare_the_same_batches_at_once() -> None:
+    meeting = threading.Barrier(3)
+
+    def together(batch: Any) -> Any:
+        meeting.wait(timeout=60)  # raises unless three batches are prepared at the same time
+        time.sleep(0.01 * (batch[0] % 3))
+        return batch
+
+    data = np.arange(24)
+    many = Loader(data, 4, key=1, workers=3, transform=together)
+    assert rows(many) == rows(Loader(data, 4, key=1))
+    wait_until_no_threads()
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_exception_arrives_with_its_traceback_and_the_number_of_the_batch(prefetch: int) -> None:
     def broken(batch: Any) -> Any:
@@ -327,6 +341,8 @@ def test_arrays_of_other_libraries_are_rows_and_items() -> None:
         (np.ones(3), {"drop_last": True}, ArgumentError, "3 rows make no batch of 4"),
         (np.ones(0), {}, ArgumentError, "0 rows make no batch"),
         (np.ones(8), {"key": "seed"}, DTypeError, "key must be an integer"),
+        (np.ones(8), {"workers": 0}, ArgumentError, "workers must be at least 1"),
+        (np.ones(8), {"workers": 3, "prefetch": 1}, ArgumentError, "leaves some of 3 workers idle"),
         (np.ones(8), {"transform": 3}, ArgumentError, "transform must be a function"),
     ],
 )

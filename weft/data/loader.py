@@ -1,7 +1,7 @@
 """`Loader`: batches for training.
 
 The order of rows is a function of the key and the epoch, never of how many processes share the
-work; a batch is the same set of rows on every layout. A thread prepares batches ahead. The position
+work; a batch is the same set of rows on every layout. Threads prepare batches ahead. The position
 counts batches that were handed out, so a saved position goes on with the next one.
 """
 
@@ -39,7 +39,10 @@ class Loader:
     next epoch. Batches are tensors in the structure of the data: those of tensors are on the device
     of these, others on the default device. `transform` is called with each batch as NumPy arrays,
     in the thread that prepares `prefetch` batches ahead (0: no thread); what it returns is where
-    the batch was, or on the default device if that was on several.
+    the batch was, or on the default device if that was on several. Several `workers` prepare as
+    many batches at once, which helps where items wait for a disk or are decoded: they are threads,
+    so items and `transform` must bear that. The batches are the same, in the same order; `prefetch`
+    is 2 for each worker if it is not given.
 
     With `shard=(index, count)` every process makes the same loader and gets its part of each batch:
     `batch_size` counts the rows of all parts. `state()` is the position, `restore(state)` goes
@@ -58,7 +61,8 @@ class Loader:
         shuffle: bool = True,
         key: Any = None,
         drop_last: bool = False,
-        prefetch: int = 2,
+        prefetch: int | None = None,
+        workers: int = 1,
         transform: Callable[[Any], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
@@ -67,16 +71,18 @@ class Loader:
         self._shuffle = as_flag("Loader", "shuffle", shuffle)
         self._key = _as_words(key) if self._shuffle else (0, 0)
         self._drop_last = as_flag("Loader", "drop_last", drop_last)
-        self._prefetch = as_integer("Loader", "prefetch", prefetch, low=0)
+        self._workers = as_integer("Loader", "workers", workers, low=1)
+        ahead = 2 * self._workers if prefetch is None else prefetch
+        self._prefetch = as_integer("Loader", "prefetch", ahead, low=0)
         self._transform = transform
         if transform is not None:
             as_function("Loader", "transform", transform)
         self._shard = _as_shard(shard)
-        self._check_parts()
+        self._check_sizes()
         self._epoch = self._batch = 0
         self._running: weakref.ref[Batches] | None = None
 
-    def _check_parts(self) -> None:
+    def _check_sizes(self) -> None:
         rows, size, count = self._source.length, self.batch_size, self._shard[1]
         if size % count:
             raise ArgumentError(f"Loader: batch_size {size} is not divisible by {count} shards")
@@ -84,6 +90,11 @@ class Loader:
             raise ArgumentError(
                 f"Loader: the last batch has {rows % size} rows, not divisible by {count} shards"
                 "\nhint: drop_last=True leaves it out"
+            )
+        if self._prefetch < self._workers - 1:
+            raise ArgumentError(
+                f"Loader: prefetch {self._prefetch} leaves some of {self._workers} workers idle"
+                f"\nhint: leave prefetch out, or ask for {self._workers} or more"
             )
         if len(self) == 0:
             raise ArgumentError(f"Loader: {rows} rows make no batch of {size}")
@@ -102,7 +113,7 @@ class Loader:
         """The batches that are left of this epoch; a loop that runs already ends."""
         self.close()
         running = Batches(self)
-        self._running = weakref.ref(running)  # its thread ends when the loop forgets it
+        self._running = weakref.ref(running)  # its threads end when the loop forgets it
         return running
 
     def forever(self) -> Iterator[Any]:
@@ -149,7 +160,7 @@ class Loader:
         return self
 
     def close(self) -> None:
-        """End a loop that is running, and its thread."""
+        """End a loop that is running, and its threads."""
         running = None if self._running is None else self._running()
         self._running = None
         if running is not None:
@@ -227,14 +238,14 @@ def _as_shard(shard: Any) -> tuple[int, int]:
 
 
 class Batches(Iterator[Any]):
-    """The rest of one epoch of a loader; a thread prepares what comes next."""
+    """The rest of one epoch of a loader; threads prepare what comes next."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._next = loader.position()
         self._last = len(loader)
         self._make = loader.maker()
-        self._context = copy_context()  # the thread sees the devices and settings of the caller
+        self._context = copy_context()  # threads see the devices and settings of the caller
         self._pending: deque[Future[Any]] = deque()
         self._executor: ThreadPoolExecutor | None = None
         self._process = os.getpid()
@@ -268,7 +279,8 @@ class Batches(Iterator[Any]):
             self._process, self._executor = os.getpid(), None
             self._pending.clear()
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="weft-loader")
+            count = self._loader._workers
+            self._executor = ThreadPoolExecutor(count, thread_name_prefix="weft-loader")
         while len(self._pending) <= ahead and self._next + len(self._pending) < self._last:
             number = self._next + len(self._pending)
             run = self._context.copy().run  # one that a fork cannot find in use
@@ -276,7 +288,7 @@ class Batches(Iterator[Any]):
         return self._pending.popleft().result()
 
     def close(self) -> None:
-        """Stop preparing batches and wait for the thread to end."""
+        """Stop preparing batches and wait for the threads to end."""
         self._closed = True
         executor, self._executor = self._executor, None
         self._pending.clear()
