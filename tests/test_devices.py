@@ -37,8 +37,8 @@ NOT_OF_TENSORS = frozenset(
     " load_compiled ndim no_grad one_forward_one_backward plan pmax pmean pmin ppermute print psum"
     " realize reduce_scatter register_dataclass register_hook register_tree renew_leaf"
     " requires_grad reshard result_layouts shape shard shard_map size spread_over to to_device"
-    " trace traced tree_flatten tree_leaves tree_map tree_paths tree_structure tree_unflatten"
-    " tensor_leaves untraced visualize visualize_sharding vmap_again with_batch_dims"
+    " trace traced tree_flatten tree_leaves tree_map tree_map_with_path tree_paths tree_structure"
+    " tree_unflatten tensor_leaves untraced visualize visualize_sharding vmap_again with_batch_dims"
     " with_sharding_constraint dual_of updater write_on".split()
 )
 

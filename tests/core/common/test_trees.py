@@ -80,6 +80,22 @@ def test_paths_are_readable():
     ]
 
 
+def test_a_map_may_see_the_path_of_each_leaf():
+    tree = {"a": Layer(1, 2), "b": (3, [4])}
+    shown = wf.tree_map_with_path(lambda path, x, y: f"{path}={x + y}", tree, tree)
+    assert wf.tree_leaves(shown) == [
+        "['a'].weight=2",
+        "['a'].bias=4",
+        "['b'][0]=6",
+        "['b'][1][0]=8",
+    ]
+    is_leaf = {"is_leaf": lambda x: isinstance(x, Layer)}
+    assert wf.tree_paths(tree, **is_leaf) == ["['a']", "['b'][0]", "['b'][1][0]"]
+    assert wf.tree_map_with_path(lambda path, x: path, tree, **is_leaf)["a"] == "['a']"
+    with pytest.raises(TreeError, match="tree 1 differs from tree 0"):
+        wf.tree_map_with_path(lambda *row: row, tree, {"a": 1})
+
+
 def test_static_fields_belong_to_the_structure():
     assert wf.tree_structure(Layer(1, 2, "a")) != wf.tree_structure(Layer(1, 2, "b"))
     assert wf.tree_leaves(Layer(1, 2, "a")) == [1, 2]

@@ -100,6 +100,23 @@ def tree_map(
 
 
 @public
+def tree_map_with_path(
+    function: Callable[..., Any],
+    tree: Any,
+    *rest: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """`tree_map` of a function that is given the path of each leaf first, as `tree_paths` has it.
+
+    >>> tree_map_with_path(lambda path, x: path, {"a": 1, "b": (2, 3)})
+    {'a': "['a']", 'b': ("['b'][0]", "['b'][1]")}
+    """
+    as_function("tree_map_with_path", "function", function)
+    paths = iter(tree_paths(tree, is_leaf))
+    return tree_map(lambda *row: function(next(paths), *row), tree, *rest, is_leaf=is_leaf)
+
+
+@public
 def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of `tree` from left to right."""
     return optree.tree_leaves(tree, _predicate("tree_leaves", is_leaf), namespace=NAMESPACE)
@@ -112,9 +129,10 @@ def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> P
 
 
 @public
-def tree_paths(tree: Any) -> list[str]:
+def tree_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     """A readable path to each leaf, such as `['layers'][0].weight`."""
-    accessors = optree.tree_accessors(tree, namespace=NAMESPACE)
+    predicate = _predicate("tree_paths", is_leaf)
+    accessors = optree.tree_accessors(tree, predicate, namespace=NAMESPACE)
     return [accessor.codify("") for accessor in accessors]
 
 
@@ -215,6 +233,7 @@ __all__ = [
     "tree_flatten",
     "tree_leaves",
     "tree_map",
+    "tree_map_with_path",
     "tree_paths",
     "tree_structure",
     "tree_unflatten",
