@@ -63,3 +63,19 @@ def test_mistakes_are_named():
         transform.update(PARAMS, state, PARAMS, value=1j)
     with pytest.raises(TreeError, match="reduce_on_plateau: state: expected PlateauState"):
         transform.update(PARAMS, plain.init(PARAMS), PARAMS, value=1.0)
+
+
+@pytest.mark.parametrize(
+    ("op", "around"),
+    [
+        ("chain", lambda inner: optim.chain(optim.clip_by_value(1.0), inner)),
+        ("accumulate", lambda inner: optim.accumulate(inner, 2)),
+        ("loss_scaled", optim.loss_scaled),
+        ("split", lambda inner: optim.split(optim.matrices, inner, optim.sgd(0.1))),
+        ("update", lambda inner: optim.clip_by_value(1.0)),
+    ],
+)
+def test_a_value_for_a_transformation_that_takes_none_is_told(op, around):
+    transform = around(optim.reduce_on_plateau(optim.sgd(0.1)))
+    with pytest.raises(ArgumentError, match=f"{op}: update takes no 'value'\nhint: .* around"):
+        transform.update(PARAMS, transform.init(PARAMS), PARAMS, value=1.0)

@@ -7,9 +7,10 @@ saved like parameters, and hold the count of steps that schedules read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from inspect import signature
 from operator import call
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -67,7 +68,8 @@ def chain(*transforms: Transform) -> Transform:
     def init(params: Any) -> Any:
         return tuple(each.init(params) for each in transforms)
 
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
+        _check_more("chain", more)
         if not isinstance(state, tuple) or len(state) != len(transforms):
             raise TreeError(
                 f"chain: state: expected a tuple of {len(transforms)} states, got {shown(state)}"
@@ -96,7 +98,10 @@ def with_state(op: str, kind: type, like: str = "") -> Callable[[Update], Update
     """Decorate an update: its state is of a kind, and gradients have the shapes of a part of it."""
 
     def decorated(update: Update) -> Update:
+        takes = signature(update).parameters
+
         def checked(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
+            _check_more(op, more, takes)
             if not isinstance(state, kind):
                 raise TreeError(
                     f"{op}: state: expected {kind.__name__}, got {shown(state)}"
@@ -109,6 +114,15 @@ def with_state(op: str, kind: type, like: str = "") -> Callable[[Update], Update
         return checked
 
     return decorated
+
+
+def _check_more(op: str, given: Iterable[str], takes: Container[str] = ()) -> None:
+    for name in given:
+        if name not in takes:
+            raise ArgumentError(
+                f"{op}: update takes no {name!r}"
+                "\nhint: reduce_on_plateau, which takes 'value', goes around all others"
+            )
 
 
 def check_shapes(op: str, gradients: Any, kept: Any) -> None:
@@ -127,7 +141,8 @@ def _check_shape(op: str, gradient: Any, kept: Any) -> None:
 def stateless(function: Callable[[Any, Any], Any]) -> Transform:
     """A transformation `function(gradients, params) -> updates` that remembers nothing."""
 
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
+        _check_more("update", more)
         if params is not None:
             check_shapes("update", gradients, params)
         return function(gradients, params), state
