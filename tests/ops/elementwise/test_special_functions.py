@@ -149,6 +149,19 @@ def test_relative_entropy_is_finite_where_the_ratio_is_not():
     assert half.item() == pytest.approx(11.5, rel=1e-2)
 
 
+def test_relative_entropy_of_infinity_is_infinite_beside_any_number():
+    p, q = np.array([np.inf] * 3 + [2.0]), np.array([0.5, 3.0, np.inf, np.inf])
+    np.testing.assert_array_equal(wf.rel_entr(p, q).numpy(), [np.inf, np.inf, np.nan, -np.inf])
+
+
+def test_multigammaln_is_nan_where_it_is_not_defined():
+    a = wf.tensor([-1.0, 0.2, 0.5, 1.0, 1.5], dtype="float64")
+    made = wf.multigammaln(a, 3).numpy()
+    assert np.isnan(made[:3]).all() and made[3] == np.inf
+    np.testing.assert_allclose(made[4], special.multigammaln(1.5, 3), rtol=1e-14)
+    assert np.isnan(wf.multigammaln(-1.5, 1).item())
+
+
 def test_integers_become_floats_and_complex_numbers_raise():
     assert wf.erf(wf.asarray([1])).dtype == np.float32
     assert wf.gammainc(wf.asarray([1]), wf.asarray([2])).dtype == np.float32

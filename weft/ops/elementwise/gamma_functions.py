@@ -19,7 +19,8 @@ from weft.core.common.types import Array
 from weft.core.tensor.tensor import Tensor
 from weft.errors import MissingRuleError
 from weft.ops.base import Example, Operation, Tangents, call
-from weft.ops.elementwise.arithmetic import add, subtract
+from weft.ops.elementwise.arithmetic import add, subtract, where
+from weft.ops.elementwise.comparison import less
 from weft.ops.elementwise.elementary import exp
 from weft.ops.elementwise.gamma_slope import slope_by_shape
 from weft.ops.elementwise.special_functions import (
@@ -274,10 +275,11 @@ def polygamma(n: Any, x: Any, /) -> Tensor:
 
 @public
 def multigammaln(a: Any, d: int, /) -> Tensor:
-    """The logarithm of the gamma function of d by d matrices, for a > (d - 1) / 2."""
+    """The logarithm of the gamma function of d by d matrices; NaN for a below (d - 1) / 2."""
     count = as_integer("multigammaln", "d", d, 1)
     terms = (lgamma(subtract(a, k / 2)) for k in range(count))
-    return add(sum(terms, start=0), count * (count - 1) / 4 * math.log(math.pi))
+    made = add(sum(terms, start=0), count * (count - 1) / 4 * math.log(math.pi))
+    return where(less(a, (count - 1) / 2), math.nan, made)
 
 
 @public
