@@ -224,7 +224,17 @@ def test_quantiles_next_to_infinity_are_not_nan():
     assert wf.quantile([1.0, np.inf], 0.0).item() == 1.0
     assert wf.quantile([1.0, np.inf], 0.7).item() == np.inf
     assert wf.quantile([np.inf, np.inf], 0.5).item() == np.inf
+    for q in (0.2, 0.7):
+        assert wf.quantile([-np.inf, 1.0], q).item() == -np.inf
+        assert wf.nanquantile([-np.inf, np.nan, 1.0], q).item() == -np.inf
     assert wf.median([-np.inf, -np.inf]).item() == -np.inf
+
+
+def test_quantiles_between_numbers_far_apart_do_not_overflow():
+    ends = np.array([-3e38, 3e38], np.float32)
+    for q in (0.25, 0.5, 0.9):
+        want = np.quantile(ends.astype(float), q)
+        assert wf.quantile(ends, q).item() == pytest.approx(want, rel=1e-6, abs=1e32)
 
 
 def test_quantile_mistakes_are_named_and_computed_parts_out_of_range_are_nan():

@@ -266,7 +266,9 @@ def _between(ordered: Tensor, wanted: Tensor, last: Tensor, method: str) -> Tens
     gap = high - low
     # Where both neighbours are the same infinity, or nothing is added, the lower one stands.
     stays = where(over == 0, True, gap != gap)
-    return low + where(stays, 0, gap) * cast(over, ordered.dtype)
+    part, rest = cast(over, ordered.dtype), cast(1 - over, ordered.dtype)
+    # A gap may be past what the dtype holds, and starts at an infinity where the result is one.
+    return where(gap == np.inf, low * rest + high * part, low + where(stays, 0, gap) * part)
 
 
 def _next(place: Tensor, last: Tensor) -> Tensor:
