@@ -347,6 +347,13 @@ def test_what_is_no_single_number_raises(ask, error, text):
         ask()
 
 
+def test_in_asks_for_an_element_whatever_the_number_of_axes():
+    x = sample("int32")
+    assert 4 in x and wf.tensor(4) in x and x[1].tolist() in x
+    assert 7 not in x and "4" not in x and None not in x and 0 not in wf.zeros((0, 3))
+    assert 1.0 in wf.ones(()) and wf.nan not in wf.tensor([wf.nan])
+
+
 def test_iteration_gives_rows_and_len_counts_them():
     x = sample("int32")
     assert len(x) == 2

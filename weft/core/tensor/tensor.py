@@ -206,6 +206,10 @@ class Tensor(Operators, Methods, Exchange):
             raise ConversionError("iter: a tensor with no axes cannot be iterated over")
         return (self[i] for i in range(self.shape[0]))
 
+    def __contains__(self, value: Any) -> bool:
+        equal = self == value
+        return bool(FUNCTIONS["any"](equal) if isinstance(equal, Tensor) else equal)
+
     __hash__ = object.__hash__
 
 
