@@ -312,6 +312,27 @@ def test_flat_and_multi_positions_undo_each_other():
         wf.ravel_multi_index((recorded,), (20_000,))
 
 
+def test_flat_positions_count_from_either_end_and_past_any_memory():
+    flat = np.array([0, 5, 23, 7])
+    parts = wf.unravel_index(flat, (2, 3, 4), order="F")
+    for got, want in zip(parts, np.unravel_index(flat, (2, 3, 4), order="F"), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
+    assert wf.ravel_multi_index(parts, (2, 3, 4), order="F").tolist() == flat.tolist()
+    places, modes = ([5, 1], [-1, 9]), ("clip", "wrap")
+    want = np.ravel_multi_index(places, (3, 4), mode=modes)
+    assert wf.ravel_multi_index(places, (3, 4), modes).tolist() == want.tolist()
+    large = (2**31, 2**31)
+    assert [part.item() for part in wf.unravel_index(2**61 + 7, large)] == [2**30, 7]
+    assert wf.ravel_multi_index((2**30, 7), large).item() == 2**61 + 7
+    for call in (wf.unravel_index, wf.ravel_multi_index):
+        with pytest.raises(ShapeError, match="has more positions than int64 counts"):
+            call((1, 1), (2**32, 2**31))
+    with pytest.raises(ShapeError, match="ravel_multi_index: 1 modes for 2 axes"):
+        wf.ravel_multi_index((1, 1), (2, 2), ("clip",))
+    with pytest.raises(ArgumentError, match="unravel_index: order must be one of 'C', 'F'"):
+        wf.unravel_index(1, (2, 2), "A")
+
+
 def test_positions_of_triangles_and_diagonals():
     for name in ("tril_indices", "triu_indices"):
         for got, want in zip(getattr(wf, name)(4, 1, 5), getattr(np, name)(4, 1, 5), strict=True):

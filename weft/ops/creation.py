@@ -286,15 +286,16 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     return wrap_shared(array, place) if shared else placed(array, place)
 
 
-def shape_tuple(op: str, shape: Any) -> Shape:
-    """A user-given shape as a tuple of legal sizes."""
+def shape_tuple(op: str, shape: Any, held: bool = True) -> Shape:
+    """A user-given shape as a tuple of legal sizes; memory must have room where it is `held`."""
     try:
         sizes = as_integers(op, "shape", shape)
     except DTypeError:
         raise ShapeError(f"{op}: sizes must be integers, got {shown(shape)}") from None
     if min(sizes, default=0) < 0:
         raise ShapeError(f"{op}: a size is negative ({sizes})")
-    check_elements(op, sizes)
+    if held:
+        check_elements(op, sizes)
     return sizes
 
 

@@ -393,46 +393,67 @@ def extract(condition: Any, x: Any, /) -> Tensor:
 
 
 @public
-def unravel_index(indices: Any, /, shape: Any) -> tuple[Tensor, ...]:
+def unravel_index(indices: Any, /, shape: Any, order: str = "C") -> tuple[Tensor, ...]:
     """Positions in a flattened tensor as positions along each axis of `shape`.
 
-    Those out of range are refused, but not in a compiled or mapped function, where values are not
-    there to be looked at: each is a position inside of `shape` then.
+    The last axis is the one whose positions follow each other, the first for `order` F. Positions
+    out of range are refused, but not in a compiled or mapped function, where values are not there
+    to be looked at: each is a position inside of `shape` then.
     """
     flat = _integers("unravel_index", indices, None)
-    sizes = shape_tuple("unravel_index", shape)
+    sizes, step = _grid("unravel_index", shape, order)
     _check_range("unravel_index", flat, prod(sizes))
     found = []
-    for size in reversed(sizes):
+    for size in sizes[::step]:
         found.append(flat % max(size, 1))
         flat = flat // max(size, 1)
-    return tuple(reversed(found))
+    return tuple(found[::step])
 
 
 @public
-def ravel_multi_index(multi_index: Any, /, dims: Any, mode: str = "raise") -> Tensor:
+def ravel_multi_index(
+    multi_index: Any, /, dims: Any, mode: str | tuple[str, ...] = "raise", order: str = "C"
+) -> Tensor:
     """Positions along each axis of `dims` as positions in the flattened tensor.
 
-    `mode` is for those out of range: `raise`, `clip` or `wrap`. A compiled or mapped function has
-    no values to look at: what `raise` would refuse there becomes a number that means nothing.
+    `mode` is for those out of range, of all axes or of each: `raise`, `clip` or `wrap`. A compiled
+    or mapped function has no values to look at: what `raise` would refuse there becomes a number
+    that means nothing. Positions along the last axis follow each other, along the first for `order`
+    F.
     """
-    sizes = shape_tuple("ravel_multi_index", dims)
+    sizes, step = _grid("ravel_multi_index", dims, order)
     listed = as_sequence("ravel_multi_index", "multi_index", multi_index)
     device = device_of(*listed)
     parts = [_integers("ravel_multi_index", part, device) for part in listed]
-    if len(parts) != len(sizes):
-        raise ShapeError(f"ravel_multi_index: {len(parts)} positions for {len(sizes)} axes {sizes}")
-    checked_mode("ravel_multi_index", mode)
+    modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
+    if len(parts) != len(sizes) or len(modes) != len(sizes):
+        what = f"{len(parts)} positions" if len(parts) != len(sizes) else f"{len(modes)} modes"
+        raise ShapeError(f"ravel_multi_index: {what} for {len(sizes)} axes {sizes}")
+    placed = [_within(part, size, how) for part, size, how in zip(parts, sizes, modes, strict=True)]
     flat: Any = 0
-    for part, size in zip(parts, sizes, strict=True):
-        if mode == "raise":
-            _check_range("ravel_multi_index", part, size)
-        elif mode == "wrap":
-            part = part % size
-        else:
-            part = FUNCTIONS["clip"](part, 0, size - 1)
+    for part, size in zip(placed[::-step], sizes[::-step], strict=True):
         flat = flat * size + part
     return asarray(flat)
+
+
+def _grid(op: str, shape: Any, order: str) -> tuple[Shape, int]:
+    """Sizes whose positions int64 counts, and the step through them from the fastest axis on."""
+    sizes = shape_tuple(op, shape, held=False)
+    if prod(sizes) > np.iinfo(np.int64).max:
+        raise ShapeError(f"{op}: shape {sizes} has more positions than int64 counts")
+    return sizes, -1 if as_choice(op, "order", order, ("C", "F")) == "C" else 1
+
+
+def _within(places: Tensor, size: int, mode: str) -> Tensor:
+    """Positions along an axis, with those out of range refused, clipped or wrapped."""
+    checked_mode("ravel_multi_index", mode)
+    if mode == "raise":
+        _check_range("ravel_multi_index", places, size)
+        return places
+    if mode == "wrap":
+        return places % size
+    clipped: Tensor = FUNCTIONS["clip"](places, 0, size - 1)
+    return clipped
 
 
 def _check_range(op: str, places: Tensor, size: int) -> None:
