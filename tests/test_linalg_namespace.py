@@ -268,6 +268,18 @@ def test_products_are_numpys(dtype):
     close(L.multi_dot(chain), np.linalg.multi_dot(chain), 10 * tolerance(dtype))
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, -1, 0), (-3, 1, -2)])
+def test_cross_takes_vectors_along_axes_of_each_operand(axes):
+    a = np.moveaxis(drawn(4, 5, 3), -1, axes[0])
+    b = np.moveaxis(drawn(4, 5, 3, seed=1), -1, axes[1])
+    close(wf.cross(a, b, *axes), np.cross(a, b, *axes))
+    named = {"axisa": axes[0], "axisb": axes[1], "axisc": axes[2]}
+    close(wf.vmap(lambda a, b: wf.cross(a, b, **named))(a[None], b[None])[0], np.cross(a, b, *axes))
+    close(wf.cross(a, a, *axes, axis=axes[0]), np.cross(a, a, axis=axes[0]))
+    with pytest.raises(ShapeError, match="cross: operand 1, axis 0: size must be 3, got 4"):
+        wf.cross(a, drawn(4, 5, 3), axes[0], 0)
+
+
 @given(
     rows=st.integers(0, 4),
     columns=st.integers(0, 4),

@@ -87,7 +87,6 @@ from weft import fft as fft
 from weft import linalg as linalg
 from weft import neighbours as neighbours
 from weft import random as random
-from weft.linalg import cross as cross
 
 if _TYPE_CHECKING:
     from weft import checkpoints as checkpoints

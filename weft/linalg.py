@@ -18,7 +18,7 @@ from weft.core.tensor.convert import to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ops.axes import normalize_axes, normalize_axis
+from weft.ops.axes import normalize_axes
 from weft.ops.base import call, call_multiple
 from weft.ops.contraction import matmul, numbers, outer, tensordot, vecdot
 from weft.ops.creation import zeros
@@ -51,6 +51,7 @@ from weft.ops.linalg import (
     slogdet_op,
     sqrtm_op,
 )
+from weft.ops.manipulation import cross as cross_along
 from weft.ops.manipulation import kron
 from weft.ops.norms import matrix_norm, norm, vector_norm
 from weft.ops.often import often
@@ -399,26 +400,9 @@ def sqrtm(x: Any, /) -> Tensor:
     return call(sqrtm_op, (cast(matrix, dtypes.complex_of(matrix.dtype)),), {})
 
 
-@often
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """The cross product of vectors of three elements along `axis`; other axes broadcast."""
-    a, b = numbers("cross", x1, x2)
-    axis = as_integer("cross", "axis", axis)
-    if axis >= 0:
-        axis = normalize_axis("cross", axis, max(a.ndim, b.ndim)) - max(a.ndim, b.ndim)
-    for operand, t in enumerate((a, b)):
-        normalize_axis("cross", axis, t.ndim)
-        if t.shape[axis] != 3:
-            raise ShapeError(
-                f"cross: operand {operand}, axis {axis}: size must be 3, got {t.shape[axis]}"
-            )
-    u, v = ([narrow(t, axis, k, 1) for k in range(3)] for t in (a, b))
-    parts = [
-        u[1] * v[2] - u[2] * v[1],
-        u[2] * v[0] - u[0] * v[2],
-        u[0] * v[1] - u[1] * v[0],
-    ]
-    return concat(parts, axis=axis)
+    return cross_along(x1, x2, axis=as_integer("cross", "axis", axis))
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Tensor:

@@ -23,6 +23,7 @@ from weft.core.tensor.tracing import read_for_size
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, DTypeError, IndexingError, ShapeError
 from weft.ops.axes import normalize_axes, normalize_axis
+from weft.ops.contraction import numbers
 from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.families import as_tensors, broadcast, cast
 from weft.ops.naming import named
@@ -439,6 +440,40 @@ def kron(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
+@often
+def cross(
+    x1: Any, x2: Any, /, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Tensor:
+    """The cross product of vectors of three elements; other axes broadcast.
+
+    Vectors lie along `axisa` of `x1`, `axisb` of `x2` and `axisc` of the result, or along `axis`.
+    """
+    a, b = numbers("cross", x1, x2)
+    if axis is not None:
+        axis = as_integer("cross", "axis", axis)
+        if axis >= 0:
+            axis = normalize_axis("cross", axis, max(a.ndim, b.ndim)) - max(a.ndim, b.ndim)
+        axisa = axisb = axisc = axis
+    sides = []
+    for operand, (t, along) in enumerate(((a, axisa), (b, axisb))):
+        place = normalize_axis("cross", along, t.ndim)
+        if t.shape[place] != 3:
+            raise ShapeError(
+                f"cross: operand {operand}, axis {along}: size must be 3, got {t.shape[place]}"
+            )
+        last = moveaxis(t, place, -1)
+        sides.append([narrow(last, -1, k, 1) for k in range(3)])
+    u, v = sides
+    parts = [
+        u[1] * v[2] - u[2] * v[1],
+        u[2] * v[0] - u[0] * v[2],
+        u[0] * v[1] - u[1] * v[0],
+    ]
+    made = concat(parts, axis=-1)
+    return moveaxis(made, -1, normalize_axis("cross", axisc, made.ndim))
+
+
+@public
 def sliding_window_view(x: Any, /, window_shape: Any, axis: Any = None) -> Tensor:
     """Every place of a window over the given axes; the window's own axes come last."""
     return sliding_windows(x, window_shape, axis)
@@ -492,6 +527,7 @@ __all__ = [
     "block",
     "column_stack",
     "concatenate",
+    "cross",
     "delete",
     "dstack",
     "expand",
