@@ -39,7 +39,7 @@ NOT_OF_TENSORS = frozenset(
     " requires_grad reshard result_layouts shape shard shard_map size spread_over to to_device"
     " trace traced tree_flatten tree_leaves tree_map tree_map_with_path tree_paths tree_structure"
     " tree_unflatten tensor_leaves untraced visualize visualize_sharding vmap_again with_batch_dims"
-    " with_sharding_constraint dual_of updater write_on".split()
+    " with_sharding_constraint dual_of einsum_path updater write_on".split()
 )
 
 

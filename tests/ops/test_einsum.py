@@ -109,6 +109,20 @@ def test_the_best_order_of_a_chain_is_found():
         assert order(terms, frozenset("ad"), sizes)[0] == (1, 2)
 
 
+def test_the_path_is_the_order_of_the_products_and_numpy_reads_it():
+    a, b, c = draw((9, 2), 0), draw((2, 9), 1), draw((9, 2), 2)
+    path, costs = wf.einsum_path("ij,jk,kl->il", a, b, c)
+    assert path == ["einsum_path", (1, 2), (0, 1)]
+    assert costs == "72 products instead of 648\njk,kl->jl: 36\nij,jl->il: 36"
+    want = np.einsum("ij,jk,kl->il", a, b, c, optimize=path)
+    np.testing.assert_allclose(wf.einsum("ij,jk,kl->il", a, b, c, optimize=path).numpy(), want)
+    assert wf.einsum_path("ii", draw((3, 3), 0))[0] == np.einsum_path("ii", draw((3, 3), 0))[0]
+    path, costs = wf.einsum_path("...i,ij,m", draw((4, 2), 0), b, draw((3,), 1))
+    assert path == ["einsum_path", (0, 1), (0, 1)] and "...i,ij->...j: 72" in costs
+    with pytest.raises(ArgumentError, match="einsum_path: 2 terms for 1 operands"):
+        wf.einsum_path("ij,jk", a)
+
+
 @given(st.data())
 def test_random_expressions_are_numpys(data):
     letters = string.ascii_lowercase[:5]

@@ -22,6 +22,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.ops.base import call
 from weft.ops.contraction import matmul_op, numbers
 from weft.ops.families import broadcast
+from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.reduction import reduce_sum_op
 from weft.ops.view.reshape import reshape
@@ -55,6 +56,55 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Tensor:
     are kept in order. Operands and lists of labels may alternate: `einsum(a, [0, 1], b, [1, 2])`.
     The order of the products is always chosen by their cost, whatever `optimize` says.
     """
+    read, wanted, sizes = _read(subscripts, operands)
+    rest = [
+        _sum_alone(x, wanted, [y.labels for y in read[:k] + read[k + 1 :]])
+        for k, x in enumerate(read)
+    ]
+    result = _contract(rest, wanted, sizes)
+    present = tuple(label for label in wanted if label in result.labels)
+    ordered = _ordered(result, present)
+    return _stretch(ordered, present, wanted, sizes)
+
+
+@public
+@named
+def einsum_path(
+    subscripts: Any, /, *operands: Any, optimize: Any = True
+) -> tuple[list[str | tuple[int, ...]], str]:
+    """The order in which `einsum` multiplies, as NumPy writes it, and what each product costs.
+
+    Each pair of positions leaves the list of operands, and their product joins its end. The order
+    is always chosen by its cost, whatever `optimize` says.
+
+    >>> a, b = [[1, 2]] * 9, [[1] * 9] * 2
+    >>> path, costs = einsum_path("ij,jk,kl->il", a, b, a)
+    >>> path
+    ['einsum_path', (1, 2), (0, 1)]
+    >>> print(costs)
+    72 products instead of 648
+    jk,kl->jl: 36
+    ij,jl->il: 36
+    """
+    found, wanted, sizes = _read(subscripts, operands)
+    terms = [frozenset(x.labels) for x in found]
+    needed = [frozenset(wanted).union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]
+    rest = [term & others for term, others in zip(terms, needed, strict=True)]
+    pairs, lines, total = _order(rest, frozenset(wanted), sizes), [], 0
+    for i, j in pairs:
+        made, cost = _made(rest, (i, j), frozenset(wanted)), _work([rest[i], rest[j]], sizes)
+        left, right, result = (_shown(term, sizes) for term in (rest[i], rest[j], made))
+        lines.append(f"{left},{right}->{result}: {cost}")
+        rest, total = [t for k, t in enumerate(rest) if k not in (i, j)] + [made], total + cost
+    head = f"{total} products instead of {(len(terms) - 1) * _work(terms, sizes)}"
+    path: list[tuple[int, ...]] = [*pairs] or [(0,)]
+    return ["einsum_path", *path], "\n".join([head, *lines])
+
+
+def _read(
+    subscripts: Any, operands: tuple[Any, ...]
+) -> tuple[list[Labelled], Term, dict[Label, int]]:
+    """Operands with a label for each axis, the labels of the result, and the size of each label."""
     if isinstance(subscripts, str):
         terms, target = _from_text(subscripts)
         given = operands
@@ -69,15 +119,7 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Tensor:
     )
     wanted = _target(terms, target, [("...", k) for k in range(dots, 0, -1)])
     sizes = _sizes(labelled)
-    rest = [_drop_stretched(x, sizes) for x in labelled]
-    rest = [
-        _sum_alone(x, wanted, [y.labels for y in rest[:k] + rest[k + 1 :]])
-        for k, x in enumerate(rest)
-    ]
-    result = _contract(rest, wanted, sizes)
-    present = tuple(label for label in wanted if label in result.labels)
-    ordered = _ordered(result, present)
-    return _stretch(ordered, present, wanted, sizes)
+    return [_drop_stretched(x, sizes) for x in labelled], wanted, sizes
 
 
 def _from_text(text: str) -> tuple[list[list[Label]], list[Label] | None]:
@@ -205,12 +247,9 @@ def _sum_alone(x: Labelled, wanted: Term, others: list[Term]) -> Labelled:
 
 def _contract(operands: list[Labelled], wanted: Term, sizes: dict[Label, int]) -> Labelled:
     """Contract all operands to one, two at a time."""
-    if len(operands) == 1:
-        return operands[0]
     terms = [frozenset(x.labels) for x in operands]
-    pick = _optimal if len(operands) <= _OPTIMAL else _greedy
     rest = list(operands)
-    for i, j in pick(terms, frozenset(wanted), sizes):
+    for i, j in _order(terms, frozenset(wanted), sizes):
         right, left = rest.pop(j), rest.pop(i)
         needed = set(wanted).union(*(x.labels for x in rest))
         rest.append(_pair(left, right, needed))
@@ -254,6 +293,19 @@ def _stretch(x: Tensor, present: Term, wanted: Term, sizes: dict[Label, int]) ->
 
 def _work(terms: Sequence[frozenset[Label]], sizes: dict[Label, int]) -> int:
     return prod(sizes[label] for label in frozenset().union(*terms))
+
+
+def _shown(term: frozenset[Label], sizes: dict[Label, int]) -> str:
+    """The labels of a term as text, in order of appearance."""
+    texts = ("..." if _is_spread(label) else str(label) for label in sizes if label in term)
+    return "".join(dict.fromkeys(texts))
+
+
+def _order(
+    terms: list[frozenset[Label]], wanted: frozenset[Label], sizes: dict[Label, int]
+) -> list[tuple[int, int]]:
+    """Which two terms to contract, one pair after the other; each result joins the end."""
+    return (_optimal if len(terms) <= _OPTIMAL else _greedy)(terms, wanted, sizes)
 
 
 def _greedy(
@@ -309,4 +361,5 @@ def _optimal(
 
 __all__ = [
     "einsum",
+    "einsum_path",
 ]
