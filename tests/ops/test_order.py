@@ -136,6 +136,9 @@ def test_partition_puts_the_kth_element_in_its_place():
     np.testing.assert_array_equal(wf.partition(x, 3).numpy()[:, 3], np.sort(x)[:, 3])
     order = wf.argpartition(x, 3).numpy()
     np.testing.assert_array_equal(np.take_along_axis(x, order, -1)[:, 3], np.sort(x)[:, 3])
+    flat = wf.partition(x, 11, axis=None).numpy()
+    assert flat.shape == (x.size,) and flat[11] == np.sort(x, axis=None)[11]
+    assert x.ravel()[wf.argpartition(x, 11, axis=None).numpy()][11] == flat[11]
     with pytest.raises(ArgumentError, match="partition: kth 7 is out of range"):
         wf.partition(x, 7)
 

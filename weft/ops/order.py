@@ -268,25 +268,26 @@ def _last(op: Ordering, x: Tensor, axis: int, params: dict[str, Any]) -> Tensor:
 
 
 @public
-def partition(x: Any, /, kth: Any, axis: int = -1) -> Tensor:
+def partition(x: Any, /, kth: Any, axis: int | None = -1) -> Tensor:
     """The axis with element `kth` where sorting puts it, smaller ones before, larger ones after.
 
-    weft sorts the whole axis, so every element is in its place.
+    weft sorts the whole axis, so every element is in its place; None flattens first.
     """
     _check_kth("partition", x, kth, axis)
     return sort(x, axis=axis)
 
 
 @public
-def argpartition(x: Any, /, kth: Any, axis: int = -1) -> Tensor:
-    """Positions that partition the axis; weft gives those that sort it."""
+def argpartition(x: Any, /, kth: Any, axis: int | None = -1) -> Tensor:
+    """Positions that partition the axis (flattened if None); weft gives those that sort it."""
     _check_kth("argpartition", x, kth, axis)
     return argsort(x, axis=axis)
 
 
-def _check_kth(name: str, x: Any, kth: Any, axis: int) -> None:
+def _check_kth(name: str, x: Any, kth: Any, axis: int | None) -> None:
     tensor = to_tensor(x, op=name)
-    size = tensor.shape[normalize_axis(name, axis, tensor.ndim)]
+    whole = axis is None
+    size = tensor.size if whole else tensor.shape[normalize_axis(name, axis, tensor.ndim)]
     for k in as_integers(name, "kth", kth):
         if not -size <= k < size:
             raise ArgumentError(f"{name}: kth {k} is out of range for an axis of size {size}")
