@@ -245,3 +245,12 @@ def test_few_and_many_members_are_found_alike(count, dtype):
         expected = np.isin(values, members, invert=invert)
         assert np.array_equal(found.numpy(), expected)
         assert np.array_equal(run(wf.tensor(values), wf.tensor(members)).numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "complex64"])
+def test_common_elements_come_with_the_places_where_they_are_first(dtype):
+    a, b = np.array([[3, 1, 3], [7, 5, 1]], dtype), np.array([9, 3, 5, 3, 0], dtype)
+    for left, right in ((a, b), (b, a), (a, a), (a, b[:0]), (a[0, 0], b)):
+        made = wf.intersect1d(left, right, return_indices=True)
+        for got, want in zip(made, np.intersect1d(left, right, return_indices=True), strict=True):
+            np.testing.assert_array_equal(got.numpy(), want)

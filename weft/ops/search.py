@@ -403,12 +403,18 @@ def union1d(x1: Any, x2: Any, /) -> Tensor:
 
 
 @public
-def intersect1d(x1: Any, x2: Any, /) -> Tensor:
-    """Distinct elements that both tensors have, in order."""
+def intersect1d(x1: Any, x2: Any, /, *, return_indices: bool = False) -> Any:
+    """Distinct elements that both tensors have, in order.
+
+    `return_indices` asks for where each is first, in `x1` and in `x2`, both flattened.
+    """
     left, right = _flat_pair("intersect1d", x1, x2)
-    found = unique(left)
-    result: Tensor = found[isin(found, right)]
-    return result
+    found, place = unique(left, return_index=True)
+    both = isin(found, right)
+    if not as_flag("intersect1d", "return_indices", return_indices):
+        return found[both]
+    others, other_place = unique(right, return_index=True)
+    return found[both], place[both], other_place[isin(others, left)]
 
 
 @public
