@@ -333,6 +333,20 @@ def test_flat_positions_count_from_either_end_and_past_any_memory():
         wf.unravel_index(1, (2, 2), "A")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
+def test_positions_and_counts_may_be_of_any_integer_dtype(dtype):
+    x, places = np.arange(126), np.array([126] * 6)
+    made = wf.insert(x, wf.asarray(places.astype(dtype)), 7)
+    np.testing.assert_array_equal(made.numpy(), np.insert(x, places, 7))
+    made = wf.insert(np.arange(300), wf.tensor([3, 0], dtype=dtype), 7)
+    np.testing.assert_array_equal(made.numpy(), np.insert(np.arange(300), [3, 0], 7))
+    counts = wf.tensor([0, 2, 1], dtype=dtype)
+    assert wf.repeat([5, 6, 7], counts).tolist() == [6, 6, 7]
+    assert wf.repeat([5, 6, 7], counts, total_repeat_length=4).tolist() == [6, 6, 7, 7]
+    with pytest.raises(IndexingError, match="insert: index 127 is out of bounds for size 126"):
+        wf.insert(x, wf.tensor([127], dtype=dtype), 7)
+
+
 def test_positions_of_triangles_and_diagonals():
     for name in ("tril_indices", "triu_indices"):
         for got, want in zip(getattr(wf, name)(4, 1, 5), getattr(np, name)(4, 1, 5), strict=True):

@@ -74,7 +74,6 @@ def repeat(
         return take(tensor, _repeated_places(repeats, tensor, i, total), axis=i)
     counts = _counts(repeats, tensor.shape[i], i)
     if isinstance(counts, np.ndarray):
-        check_memory("repeat", (sum(counts.tolist()),), dtypes.int64)
         return take(tensor, np.repeat(np.arange(tensor.shape[i]), counts), axis=i)
     before, after = tensor.shape[: i + 1], tensor.shape[i + 1 :]
     shape_tuple("repeat", (*before, counts, *after))
@@ -93,7 +92,7 @@ def _repeated_places(repeats: Any, x: Tensor, axis: int, total: int) -> Tensor:
     if total and not size:
         raise ShapeError(f"repeat: no element of axis {axis} fills a length of {total}")
     check_memory("repeat", (total,), dtypes.int64)
-    ends = FUNCTIONS["cumsum"](broadcast(counts, (size,)))
+    ends = cast(FUNCTIONS["cumsum"](broadcast(counts, (size,))), dtypes.int64)
     order = arange(total, device=x.device)
     found = FUNCTIONS["searchsorted"](ends, order, side="right")
     return cast(FUNCTIONS["minimum"](found, max(size - 1, 0)), dtypes.int64)
@@ -115,7 +114,8 @@ def _counts(repeats: Any, size: int, axis: int) -> int | Array:
         return int(found.reshape(())[()])
     if found.shape != (size,):
         raise ShapeError(f"repeat: repeats {found.shape} for axis {axis} of size {size}")
-    return found
+    check_memory("repeat", (sum(found.tolist()),), dtypes.int64)
+    return found.astype(np.int64)
 
 
 @public
@@ -382,8 +382,6 @@ def insert(x: Any, /, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     places = _by_numpy("insert", _places, where, size)
     if places.dtype == bool:
         places = np.flatnonzero(places)
-    elif not places.size:
-        places = np.zeros(places.shape, np.int64)
     new = reshape(new, (1,) * (tensor.ndim - new.ndim) + new.shape)
     if places.ndim == 0:  # at one position several slices may go, and their axis comes first
         new = moveaxis(new, 0, i)
@@ -398,7 +396,11 @@ def _places(where: Any, size: int) -> Array:
     found = np.arange(size)[where] if isinstance(where, slice) else np.asarray(where)
     if found.size and found.dtype.kind not in "biu":
         raise TypeError(f"positions must be integers, got {found.dtype}")
-    return found
+    if found.dtype == bool:
+        return found
+    if found.size and found.max() > size:
+        raise IndexError(f"index {found.max()} is out of bounds for size {size}")
+    return found.astype(np.int64)  # NumPy adds to them in their own dtype
 
 
 def _static(obj: Any) -> Any:
