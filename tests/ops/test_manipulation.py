@@ -347,6 +347,13 @@ def test_positions_and_counts_may_be_of_any_integer_dtype(dtype):
         wf.insert(x, wf.tensor([127], dtype=dtype), 7)
 
 
+def test_inserted_values_are_never_cast_down_in_silence():
+    assert wf.insert(wf.ones(2), 0, 3).tolist() == [3.0, 1.0, 1.0]
+    for x, value in ((wf.arange(2), 3.5), (wf.ones(2), np.float64([0.1])), (wf.ones(2), 1j)):
+        with pytest.raises(DTypeError, match="insert: a value of dtype"):
+            wf.insert(x, 0, value)
+
+
 def test_positions_of_triangles_and_diagonals():
     for name in ("tril_indices", "triu_indices"):
         for got, want in zip(getattr(wf, name)(4, 1, 5), getattr(np, name)(4, 1, 5), strict=True):

@@ -26,6 +26,7 @@ from weft.ops.axes import normalize_axes, normalize_axis
 from weft.ops.contraction import numbers
 from weft.ops.creation import arange, asarray, check_memory, shape_tuple
 from weft.ops.families import as_tensors, broadcast, cast
+from weft.ops.indexing import value_like
 from weft.ops.naming import named
 from weft.ops.often import often
 from weft.ops.selection import take
@@ -372,8 +373,8 @@ def trim_zeros(filt: Any, /, trim: str = "fb", axis: Any = None) -> Tensor:
 @named
 def insert(x: Any, /, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     """`x` with `values` put before the positions `obj` of an axis."""
-    tensor, new = as_tensors("insert", to_tensor(x, beside=(values,), op="insert"), values)
-    new = cast(new, tensor.dtype)
+    tensor = to_tensor(x, beside=(values,), op="insert")
+    new = value_like("insert", tensor, values)
     if axis is None:
         tensor, axis = ravel(tensor), 0
     i = normalize_axis("insert", axis, tensor.ndim)
