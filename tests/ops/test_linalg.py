@@ -205,6 +205,18 @@ def test_det_has_a_derivative_at_a_singular_matrix():
     assert L.det(np.zeros((2, 2))).item() == 0
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_det_of_few_rows_has_all_derivatives_at_singular_matrices(rows):
+    a, step = np.outer(np.arange(rows), np.ones(rows)), matrix(rows, rows, dtype=np.float64)
+    along = [np.linalg.det(a + t * step) for t in range(4)]
+    expected = np.linalg.solve(np.vander(range(4), increasing=True), along)
+    found, f = [], lambda t: L.det(a + t * wf.asarray(step))
+    for times in (1, 1, 2, 6):
+        found.append(f(np.float64(0)).item() / times)
+        f = wf.grad(f)
+    close(found, expected, 1e-12)
+
+
 def test_values_have_derivatives_where_vectors_have_none():
     eye = np.eye(3)
     close(wf.grad(lambda x: wf.sum(L.eigvalsh(x)))(eye), eye)

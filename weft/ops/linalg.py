@@ -26,6 +26,7 @@ from weft.ops.diagonals import diagonal, tril, triu
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.complex_parts import conj, real
 from weft.ops.families import broadcast_shape
+from weft.ops.manipulation import roll
 from weft.ops.matrices import FewRowsOperation, MatrixOperation, lapack, singular_text
 from weft.ops.order import take_along_axis
 from weft.ops.reduction import sum as sum_over
@@ -283,7 +284,8 @@ def trace_of_product(a: Tensor, b: Tensor) -> Tensor:
 class Adjugate(FewRowsOperation):
     """The matrix of cofactors, transposed: det(A) A⁻¹ where that exists.
 
-    Its own derivative divides by the determinant, so it is infinite or NaN at singular matrices.
+    Its own derivative is a polynomial up to three rows. For more it divides by the determinant, so
+    it is infinite or NaN at singular matrices.
     """
 
     factors = "... n m -> ... m n"
@@ -304,14 +306,35 @@ class Adjugate(FewRowsOperation):
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         (da,) = tangents
+        if out.shape[-1] <= 3:
+            return swap(_moved_cofactors(primals[0], da))
         turned = on_matrices(trace_of_product(out, da)) * out - matmul(matmul(out, da), out)
         return turned / on_matrices(call(det_op, primals, {}))
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        if out.shape[-1] <= 3:
+            return (_moved_cofactors(primals[0], swap(ct)),)
         ct = ct / on_matrices(call(det_op, primals, {}))
         turned = swap(out)
         pairing = on_matrices(sum_over(ct * out, axis=(-2, -1)))
         return (pairing * turned - matmul(matmul(turned, ct), turned),)
+
+
+def _moved_cofactors(a: Tensor, da: Tensor) -> Tensor:
+    """The derivative of the cofactors of at most three rows; it is its own transpose."""
+    if a.shape[-1] == 1:
+        return where(False, da, 0)
+    if a.shape[-1] == 2:
+        return swap(call(adjugate_op, (da,), {}))
+
+    def from_place(x: Tensor, i: int, j: int) -> Tensor:
+        return roll(x, (-i, -j), (-2, -1))
+
+    def products(x: Tensor, y: Tensor) -> Tensor:
+        crossed = from_place(x, 1, 2) * from_place(y, 2, 1)
+        return from_place(x, 1, 1) * from_place(y, 2, 2) - crossed
+
+    return products(a, da) + products(da, a)
 
 
 class Slogdet(MatrixOperation):
