@@ -87,6 +87,15 @@ def test_it_is_numpys(name):
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("wide", [0, 1, 2])
+def test_interp_is_as_exact_as_its_widest_operand(wide):
+    operands = [PLACES, X, Y[0]]
+    mixed = [x.astype(np.float64 if i == wide else np.float32) for i, x in enumerate(operands)]
+    found = wf.interp(*(wf.asarray(x) for x in mixed))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found.numpy(), np.interp(*mixed), rtol=1e-12, atol=1e-12)
+
+
 def test_roots_are_where_the_polynomial_is_0():
     found = wf.roots([2.0, -3.0, 1.0, 5.0])
     assert np.abs(wf.polyval([2.0, -3.0, 1.0, 5.0], found).numpy()).max() < 1e-12

@@ -60,6 +60,9 @@ def interp(
     """
     at, places = _floats("interp", x, xp, beside=(fp,))
     (values,) = _floats("interp", fp, beside=(at,))
+    dtype = dtypes.promote_all(at.dtype, values.dtype, op="interp")
+    at, places = (cast(t, dtypes.real_of(dtype)) for t in (at, places))
+    values = cast(values, dtype)
     if places.ndim != 1 or places.shape != values.shape:
         raise ShapeError(
             f"interp: xp and fp must be one axis each of one length, got {places.shape} and"
@@ -75,7 +78,7 @@ def interp(
     taken = partial(FUNCTIONS["take"], mode="clip")  # there is nothing to check
     x0, x1, y0, y1 = (taken(t, i) for t in (places, values) for i in (lower, upper))
     width = x1 - x0
-    share = cast((at - x0) / where(width == 0, 1.0, width), dtypes.real_of(values.dtype))
+    share = (at - x0) / where(width == 0, 1.0, width)
     found = y0 + share * (y1 - y0)
     # Beside what is infinite or missing, values on points stay, and others are as NumPy has them.
     is_level = (at == x0) | (y0 == y1)
