@@ -404,6 +404,31 @@ def test_what_is_told_inside_loops_and_branches_is_told_once_by_derivatives(deri
     assert told == plain
 
 
+@pytest.mark.parametrize("derive", [wf.grad, lambda f: wf.compile(wf.grad(f))])
+def test_what_rules_tell_inside_loops_is_told_by_derivatives(derive):
+    told = []
+
+    def note(name, x):
+        wf.callback(lambda a: told.append((name, a.item())) or (), (), x)
+
+    @wf.custom_vjp
+    def square(x):
+        return x * x
+
+    def ahead(x):
+        note("ahead", x)
+        return square(x), x
+
+    def back(x, ct):
+        note("back", ct)
+        return (2 * x * ct,)
+
+    square.defvjp(ahead, back)
+    slope = derive(lambda x: wf.fori_loop(0, 2, lambda _, c: square(c), x))
+    assert slope(wf.tensor(3.0)).item() == 108
+    assert told == [("ahead", 9.0), ("back", 1.0), ("ahead", 3.0), ("back", 18.0)]
+
+
 def test_a_loop_that_takes_what_the_host_gives_has_no_derivative():
     def step(c, r):
         return c * wf.callback(np.sin, r.type, r), None

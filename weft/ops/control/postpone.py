@@ -24,9 +24,14 @@ from weft.ops.view.transpose import permute_op
 VIEWS = frozenset({reshape_op, permute_op, broadcast_op})  # no operand is larger than the result
 
 
-def needed_calls(trace: Trace, outputs: Iterable[Ref], known: Collection[Ref]) -> list[OutputRefs]:
-    """The calls of a trace that `outputs` need, where some results are known already."""
-    wanted = {ref[0] for ref in outputs if ref not in known}
+def needed_calls(
+    trace: Trace,
+    outputs: Iterable[Ref],
+    known: Collection[Ref],
+    effects: Iterable[OutputRefs] = (),
+) -> list[OutputRefs]:
+    """The calls of a trace that `outputs` and `effects` need, where some results are known."""
+    wanted = {*effects, *(ref[0] for ref in outputs if ref not in known)}
     for node in reversed(trace.nodes):
         if node in wanted:
             wanted.update(ref[0] for ref in node.inputs if ref not in known)
@@ -34,11 +39,14 @@ def needed_calls(trace: Trace, outputs: Iterable[Ref], known: Collection[Ref]) -
 
 
 def evaluate(
-    trace: Trace, outputs: Sequence[Ref], known: Mapping[Ref, Tensor]
+    trace: Trace,
+    outputs: Sequence[Ref],
+    known: Mapping[Ref, Tensor],
+    effects: Iterable[OutputRefs] = (),
 ) -> tuple[Tensor, ...]:
-    """Perform the calls of a trace that `outputs` need, in the current handler."""
+    """Perform the calls of a trace that `outputs` and `effects` need, in the current handler."""
     found = dict(known)
-    for node in needed_calls(trace, outputs, known):
+    for node in needed_calls(trace, outputs, known, effects):
         made = perform(node.op, tuple([found[ref] for ref in node.inputs]), node.params)
         results = made if isinstance(made, tuple) else (made,)
         for slot, result in enumerate(results):

@@ -32,6 +32,7 @@ from weft.ops.control.subgraphs import (
     places,
     reached,
     reached_carries,
+    repeatable_call,
     retrace,
     rows,
     silent,
@@ -66,6 +67,8 @@ class Transposed:
         constants, carry, xs = grouped(primals, sizes)
         inside = (*places((*constants, *carry)), *rows(xs))
         self.captures, self.trace = _record(body, inside, self.active, self.moved)
+        # Rules of the user's own may print; what may happen again happens where it is needed.
+        self.effects = [node for node in self.trace.effects if not repeatable_call(node)]
 
         heads = [(node, 0) for node in self.trace.inputs]
         counts = (len(self.captures) + consts, carries, len(xs), sum(moving))
@@ -153,7 +156,7 @@ class Backward:
         self.terms = [self._term(ref) if alone else (ref,) for ref in self.later.added]
         terms = (ref for refs in self.terms for ref in refs)
         self.results = (*step.before, *terms, *self.later.stacked)
-        calls = needed_calls(step.trace, self.results, known)
+        calls = needed_calls(step.trace, self.results, known, step.effects)
         read = {*self.results, *(ref for node in calls for ref in node.inputs)}
         self.following = {ref: number for ref, number in following.items() if ref in read}
         read |= {step.states[number] for number in self.following.values()}
@@ -216,7 +219,7 @@ class Backward:
             given, totals, after, parts = grouped(tensors, (len(heads), added, len(self.following)))
             refs = (*heads, *self.following, *slices)
             known = dict(zip(refs, (*given, *after, *parts), strict=True))
-            made = evaluate(step.trace, self.results, known)
+            made = evaluate(step.trace, self.results, known, step.effects)
             before, *terms, stacked = grouped(made, (len(step.before), *map(len, self.terms)))
             places = (ref[0].params for ref in self.later.added)
             sums = map(_added, totals, terms, places)

@@ -104,8 +104,13 @@ def same_places(what: str, places: Sequence[Device], other: str, others: Sequenc
 
 def repeatable(trace: Trace) -> bool:
     """Whether all that a subgraph does besides computing may happen again."""
-    inner = ((node.op, subgraphs(node.params)) for node in trace.effects)
-    return all(op.again or (found and all(map(repeatable, found))) for op, found in inner)
+    return all(map(repeatable_call, trace.effects))
+
+
+def repeatable_call(node: OutputRefs) -> bool:
+    """The same of a call."""
+    found = subgraphs(node.params)
+    return node.op.again or (bool(found) and all(map(repeatable, found)))
 
 
 def silent(trace: Trace) -> Trace:
