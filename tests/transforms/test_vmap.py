@@ -250,6 +250,23 @@ def test_results_that_do_not_vary_are_repeated_or_left_out() -> None:
     assert wf.vmap(lambda x: wf.tensor(7.0))(wf.arange(3.0)).tolist() == [7.0] * 3
 
 
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize(("dtype", "number"), [("float64", 0.1), ("bfloat16", 0.1), ("int8", 3)])
+def test_numbers_that_are_not_mapped_stay_numbers(dtype, number, loop) -> None:
+    x = wf.tensor([1, 2], dtype=dtype)
+    got = wf.vmap(lambda x, k: x * k, in_axes=(0, None), loop=loop)(x, number)
+    assert got.dtype == x.dtype
+    assert got.tolist() == (x * number).tolist()
+
+
+def test_compiled_functions_with_static_arguments_map() -> None:
+    def power(x, n, way):
+        return x**n if way == "up" else x
+
+    function = wf.vmap(wf.compile(power, static_argnums=(1, 2)), in_axes=(0, None, None))
+    assert function(wf.arange(3.0), 2, "up").tolist() == [0.0, 1.0, 4.0]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

@@ -13,7 +13,7 @@ from weft.core.common.slots import public
 from weft.core.common.source import describe, user_position
 from weft.core.common.trees import prefix_leaves, tree_flatten, tree_map, tree_unflatten
 from weft.core.common.types import TensorType
-from weft.core.tensor.convert import to_tensor, to_tensors
+from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
@@ -28,6 +28,7 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 
 AxisSpec: TypeAlias = Any  # an axis, None (not mapped), or a tree of them that is a prefix
+PLAIN = (*PYTHON_SCALARS, str)  # arguments that are no arrays
 
 
 class Vmap(Handler):
@@ -216,35 +217,46 @@ def vmap(
             *spread_axes(in_axes, args, "in_axes"),
             *spread_axes(0, keywords, "in_axes"),
         ]
-        tensors = to_tensors("vmap", *leaves)
-        size = _batch_size(tensors, axes, axis_size)
+        # A number that is not mapped stays one: it takes the dtype of the tensors that it meets.
+        values = [
+            x
+            if axis is None and type(x) in PLAIN
+            else to_tensor(x, beside=tuple(leaves), op="vmap")
+            for x, axis in zip(leaves, axes, strict=True)
+        ]
+        size = _batch_size(values, axes, axis_size)
 
-        def call_function(inputs: list[Tensor]) -> Any:
+        def call_function(inputs: list[Any]) -> Any:
             positional, named = tree_unflatten(structure, inputs)
             result = function(*positional, **named)
-            return tree_map(lambda x: to_tensor(x, beside=tuple(tensors), op="vmap"), result)
+            return tree_map(lambda x: to_tensor(x, beside=tuple(values), op="vmap"), result)
 
         level = Vmap(size, axis_name, spread_axis)
-        return run(level, call_function, tensors, axes, out_axes)
+        return run(level, call_function, values, axes, out_axes)
 
     return mapped
 
 
 def _run_batched(
-    level: Vmap, function: Any, tensors: list[Tensor], axes: list[int | None], out_axes: Any
+    level: Vmap, function: Any, values: list[Any], axes: list[int | None], out_axes: Any
 ) -> Any:
-    mesh = _mesh_of(level, tensors)
+    mesh = _mesh_of(level, [x for x in values if isinstance(x, Tensor)])
     fronts = [
-        t if axis is None else _spread(level, moveaxis(t, axis, 0), mesh)
-        for t, axis in zip(tensors, axes, strict=True)
+        x if axis is None else _spread(level, moveaxis(x, axis, 0), mesh)
+        for x, axis in zip(values, axes, strict=True)
     ]
     with level:  # the function may assign to its arguments: they are handles made inside
         pairs = zip(fronts, axes, strict=True)
-        result = function([alias(x) if axis is None else level.hide(x) for x, axis in pairs])
+        result = function([_shared(x) if axis is None else level.hide(x) for x, axis in pairs])
     outputs, shape = tree_flatten(result)
     places = spread_axes(out_axes, result, "out_axes")
     shown = [_shown(level, x, axis) for x, axis in zip(outputs, places, strict=True)]
     return tree_unflatten(shape, shown)
+
+
+def _shared(x: Any) -> Any:
+    """A handle of its own for what all slices share, since the function may assign to it."""
+    return alias(x) if isinstance(x, Tensor) else x
 
 
 def _mesh_of(level: Vmap, tensors: list[Tensor]) -> Any:
@@ -272,15 +284,15 @@ def _spread(level: Vmap, x: Tensor, mesh: Any) -> Tensor:
 
 
 def _run_slices(
-    level: Vmap, function: Any, tensors: list[Tensor], axes: list[int | None], out_axes: Any
+    level: Vmap, function: Any, values: list[Any], axes: list[int | None], out_axes: Any
 ) -> Any:
     fronts = [
-        t if axis is None else moveaxis(t, axis, 0) for t, axis in zip(tensors, axes, strict=True)
+        x if axis is None else moveaxis(x, axis, 0) for x, axis in zip(values, axes, strict=True)
     ]
     rows: list[list[Tensor]] = []
     for i in range(level.size):
         pairs = zip(fronts, axes, strict=True)
-        result = function([alias(x) if a is None else getitem(x, i) for x, a in pairs])
+        result = function([_shared(x) if a is None else getitem(x, i) for x, a in pairs])
         outputs, shape = tree_flatten(result)
         rows.append(outputs)
     if not rows:
@@ -310,9 +322,9 @@ def spread_axes(axes: AxisSpec, tree: Any, name: str) -> list[int | None]:
     )
 
 
-def _batch_size(tensors: list[Tensor], axes: list[int | None], given: int | None) -> int:
-    sizes = {}
-    for position, (t, axis) in enumerate(zip(tensors, axes, strict=True)):
+def _batch_size(values: list[Any], axes: list[int | None], given: int | None) -> int:
+    sizes: dict[int, int] = {}
+    for position, (t, axis) in enumerate(zip(values, axes, strict=True)):
         if axis is not None:
             if not -t.ndim <= axis < t.ndim:
                 raise AxisError(
