@@ -112,7 +112,7 @@ def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> tuple[
     return made, (*args, *made.captures)
 
 
-_TENSOR_LIKE = (Tensor, np.ndarray, float, complex)
+_TENSOR_LIKE = (Tensor, np.ndarray)
 
 
 def capture(
@@ -122,7 +122,7 @@ def capture(
     constants: bool = True,
     label: str = "trace",
 ) -> tuple[Trace, Tensors, PyTreeDef]:
-    """Trace a function on its tensor arguments; integers, strings and the like stay constants.
+    """Trace a function on its tensor arguments; numbers, strings and the like stay constants.
 
     Gives the trace, its operands (arguments, then captures) and the result's structure. Without
     `constants` every leaf must be a tensor or a number.
