@@ -157,9 +157,10 @@ def test_a_policy_may_be_given_before_the_function():
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_numbers_among_the_arguments_stay_numbers(dtype):
     x = wf.tensor([1.0, 2.0], dtype=dtype)
-    found = wf.checkpoint(lambda x, k: x * k)(x, 0.1)
-    assert found.dtype == x.dtype
-    assert found.tolist() == (x * 0.1).tolist()
+    function = wf.checkpoint(lambda x, k: x * k)
+    for found in (function(x, 0.1), wf.compile(function)(x, 0.1)):
+        assert found.dtype == x.dtype
+        assert found.tolist() == (x * 0.1).tolist()
 
 
 def test_mistakes_in_policies_and_names_are_named():

@@ -254,9 +254,10 @@ def test_results_that_do_not_vary_are_repeated_or_left_out() -> None:
 @pytest.mark.parametrize(("dtype", "number"), [("float64", 0.1), ("bfloat16", 0.1), ("int8", 3)])
 def test_numbers_that_are_not_mapped_stay_numbers(dtype, number, loop) -> None:
     x = wf.tensor([1, 2], dtype=dtype)
-    got = wf.vmap(lambda x, k: x * k, in_axes=(0, None), loop=loop)(x, number)
-    assert got.dtype == x.dtype
-    assert got.tolist() == (x * number).tolist()
+    function = wf.vmap(lambda x, k: x * k, in_axes=(0, None), loop=loop)
+    for got in (function(x, number), wf.compile(function)(x, number)):
+        assert got.dtype == x.dtype
+        assert got.tolist() == (x * number).tolist()
 
 
 def test_compiled_functions_with_static_arguments_map() -> None:

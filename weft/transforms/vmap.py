@@ -15,6 +15,7 @@ from weft.core.common.trees import prefix_leaves, tree_flatten, tree_map, tree_u
 from weft.core.common.types import TensorType
 from weft.core.tensor.convert import PYTHON_SCALARS, to_tensor
 from weft.core.tensor.impl import TensorImpl, check_running
+from weft.core.tensor.number import Number
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, AxisError, ConcretizationError, ShapeError, ShardingError
@@ -256,7 +257,7 @@ def _run_batched(
 
 def _shared(x: Any) -> Any:
     """A handle of its own for what all slices share, since the function may assign to it."""
-    return alias(x) if isinstance(x, Tensor) else x
+    return x if isinstance(x, Number) or not isinstance(x, Tensor) else alias(x)
 
 
 def _mesh_of(level: Vmap, tensors: list[Tensor]) -> Any:

@@ -17,6 +17,7 @@ from weft.core.common.slots import FUNCTIONS
 from weft.core.common.trees import PyTreeDef, tree_flatten, tree_unflatten
 from weft.core.common.types import TensorType
 from weft.core.graph.trace import Trace
+from weft.core.tensor.number import Number
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import trace_tree
 from weft.ops.base import Cost, Operation, Tangents, Tensors, call_multiple
@@ -112,7 +113,8 @@ def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> tuple[
     return made, (*args, *made.captures)
 
 
-_TENSOR_LIKE = (Tensor, np.ndarray)
+def _is_data(x: Any) -> bool:
+    return isinstance(x, Tensor | np.ndarray) and not isinstance(x, Number)
 
 
 def capture(
@@ -129,7 +131,7 @@ def capture(
     """
     as_function(label, "function", function)
     leaves, structure = tree_flatten((args, keywords))
-    places = [i for i, x in enumerate(leaves) if not constants or isinstance(x, _TENSOR_LIKE)]
+    places = [i for i, x in enumerate(leaves) if not constants or _is_data(x)]
     operands = tuple(FUNCTIONS["asarray"](leaves[i]) for i in places)
 
     def of_tensors(*values: Tensor) -> Any:
