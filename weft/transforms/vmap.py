@@ -218,13 +218,7 @@ def vmap(
             *spread_axes(in_axes, args, "in_axes"),
             *spread_axes(0, keywords, "in_axes"),
         ]
-        # A number that is not mapped stays one: it takes the dtype of the tensors that it meets.
-        values = [
-            x
-            if axis is None and type(x) in PLAIN
-            else to_tensor(x, beside=tuple(leaves), op="vmap")
-            for x, axis in zip(leaves, axes, strict=True)
-        ]
+        values = _as_values(leaves, axes)
         size = _batch_size(values, axes, axis_size)
 
         def call_function(inputs: list[Any]) -> Any:
@@ -236,6 +230,17 @@ def vmap(
         return run(level, call_function, values, axes, out_axes)
 
     return mapped
+
+
+def _as_values(leaves: list[Any], axes: list[int | None]) -> list[Any]:
+    """Arguments as tensors, but for numbers that are not mapped.
+
+    Those take the dtype of the tensors that they meet.
+    """
+    return [
+        x if axis is None and type(x) in PLAIN else to_tensor(x, beside=tuple(leaves), op="vmap")
+        for x, axis in zip(leaves, axes, strict=True)
+    ]
 
 
 def _run_batched(
