@@ -1,4 +1,4 @@
-"""Products by instructions on tiles or pairs: their schedule, their meaning, and their code."""
+"""Products by instructions on tiles or words: their schedule, their meaning, and their code."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ FEATURES = "+avx,+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512vl,+avx512dq"
 PLAIN = Target("x86_64-unknown-linux-gnu", "x86-64-v4", FEATURES)
 TILES = Target(PLAIN.triple, "sapphirerapids", f"{FEATURES},+amx-tile,+amx-bf16,+amx-int8")
 PAIRS = Target(PLAIN.triple, "znver4", f"{FEATURES},+avx512bf16")
+QUADS = Target(PLAIN.triple, "icelake-server", f"{FEATURES},+avx512vnni")
+INT8 = np.dtype(np.int8)
 SMALL = 3000  # products of which the kernel is also run as it was lowered
 LAYOUTS = ["plain", "transposed"]
 
@@ -131,21 +133,39 @@ def test_products_of_bfloat16_are_summed_pair_by_pair(left: str, right: str) -> 
 
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
-def test_products_of_int8_go_by_tiles_where_they_are_large_enough(left: str, right: str) -> None:
-    check(np.dtype(np.int8), (17, 19, 70), left, right)
+@pytest.mark.parametrize("target", [TILES, QUADS], ids=["tiles", "quads"])
+def test_products_of_int8_go_by_tiles_where_they_are_large_enough(
+    target: Target, left: str, right: str
+) -> None:
+    check(INT8, (17, 19, 70), left, right, "", target)
+
+
+def test_four_bytes_at_a_time_are_exact_at_the_ends_of_their_range() -> None:
+    extremes = np.array([-128, -128, 127, 127, -128, 127, 0, -1], np.int8)
+    x, y = np.resize(extremes, (17, 130)), np.resize(extremes[::-1], (130, 40))
+    with using_target(QUADS):
+        kernel = kernel_of(product, x, y)
+    for path in ("", "pieces"):
+        made = scheduled(kernel, path, QUADS)
+        (*_, found) = run_kernel(made, [x.ravel(), y.ravel(), np.zeros(17 * 40, np.int32)])
+        assert found.tobytes() == (x.astype(np.int32) @ y.astype(np.int32)).tobytes()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size", "layouts", "lasting"),
+    ("dtype", "size", "layouts", "lasting", "target"),
     [
-        (BFLOAT, (33, 70, 96), ("plain", "plain"), ()),
-        (BFLOAT, (70, 40, 70), ("transposed", "transposed"), (1,)),
-        (np.dtype(np.int8), (66, 33, 140), ("plain", "transposed"), ()),
-        (np.dtype(np.int8), (17, 18, 64), ("transposed", "plain"), (1,)),
+        (BFLOAT, (33, 70, 96), ("plain", "plain"), (), TILES),
+        (BFLOAT, (70, 40, 70), ("transposed", "transposed"), (1,), TILES),
+        (INT8, (66, 33, 140), ("plain", "transposed"), (), TILES),
+        (INT8, (17, 18, 64), ("transposed", "plain"), (1,), TILES),
+        (INT8, (66, 33, 140), ("plain", "transposed"), (), QUADS),
+        (INT8, (17, 18, 64), ("transposed", "plain"), (1,), QUADS),
     ],
     ids=str,
 )
-def test_a_right_factor_that_is_packed_before_changes_no_bit(dtype, size, layouts, lasting) -> None:
+def test_a_right_factor_that_is_packed_before_changes_no_bit(
+    dtype, size, layouts, lasting, target
+) -> None:
     rows, columns, depth = size
     a, b = random((rows, depth), dtype, 1), random((depth, columns), dtype, 2)
     given = [x if how == "plain" else x.T.copy() for x, how in zip((a, b), layouts, strict=True)]
@@ -154,7 +174,7 @@ def test_a_right_factor_that_is_packed_before_changes_no_bit(dtype, size, layout
         pairs = zip(factors, layouts, strict=True)
         return product(*(x if how == "plain" else x.mT for x, how in pairs))
 
-    with using_target(TILES), using_path("shared"):
+    with using_target(target), using_path("shared"):
         kernel = kernel_of(function, *given)
         packing = packing_of(kernel, 64, frozenset(lasting))
         kernels = [*KernelStore.scheduled(kernel, packing=packing)]
@@ -166,7 +186,7 @@ def test_a_right_factor_that_is_packed_before_changes_no_bit(dtype, size, layout
     buffers.append(np.full(known(words), -1, np.int32))
     for each in (first, second):
         buffers = run_kernel(each, buffers)
-        assembly(each)
+        assembly(each, target)
     assert buffers[2].tobytes() == want.tobytes()
 
 
@@ -183,9 +203,7 @@ def test_one_kernel_serves_all_sizes_a_batch_and_what_follows() -> None:
     assert found.tobytes() == np.maximum(want, BFLOAT.type(0)).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"), [(BFLOAT, "tdpbf16ps"), (np.dtype(np.int8), "tdpbssd")], ids=str
-)
+@pytest.mark.parametrize(("dtype", "name"), [(BFLOAT, "tdpbf16ps"), (INT8, "tdpbssd")], ids=str)
 def test_the_code_has_the_instructions_and_gives_the_tiles_back(dtype: Any, name: str) -> None:
     x = np.zeros((256, 256), dtype)
     with using_target(TILES):
@@ -206,8 +224,19 @@ def test_pairs_have_their_instruction_and_no_tiles(rows: int) -> None:
         emit([scheduled(kernel, target=PAIRS)], PLAIN)
 
 
+@pytest.mark.parametrize("rows", [16, 32])
+def test_quads_have_their_instruction_and_one_more_for_each_row(rows: int) -> None:
+    with using_target(QUADS):
+        kernel = kernel_of(product, np.zeros((rows, 256), INT8), np.zeros((256, 256), INT8))
+    text = assembly(scheduled(kernel, target=QUADS), QUADS)
+    assert text.count("vpdpbusd") == 16 * 16 + 8
+    assert "vpxord" in text  # bytes of the right factor are 128 too large
+    with pytest.raises(UnsupportedError, match="no quads of int8"):
+        emit([scheduled(kernel, target=QUADS)], PLAIN)
+
+
 @pytest.mark.parametrize(
-    ("cpu", "less", "pairs"),
+    ("cpu", "less", "words"),
     [
         ("sapphirerapids", "none", {False}),
         ("sapphirerapids", "amx", set()),
@@ -218,13 +247,13 @@ def test_pairs_have_their_instruction_and_no_tiles(rows: int) -> None:
     ],
 )
 def test_tiles_go_before_pairs_and_pairs_only_where_they_are_fast(
-    cpu: str, less: str, pairs: set[bool]
+    cpu: str, less: str, words: set[bool]
 ) -> None:
     x = np.zeros((64, 64), BFLOAT)
     target = Target(TILES.triple, cpu, f"{TILES.features},+avx512bf16").without(less)
     with using_target(target):
         made = scheduled(kernel_of(product, x, x), target=target)
-    assert {s.pairs for s in every(made.body) if isinstance(s, Tiles)} == pairs
+    assert {s.words for s in every(made.body) if isinstance(s, Tiles)} == words
 
 
 def test_a_processor_without_tiles_widens_and_refuses_them() -> None:

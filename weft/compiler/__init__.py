@@ -67,7 +67,7 @@
 | `emit_llvm` | scheduled kernels as functions in LLVM IR; `Dialect` |
 | `emit_cpu` | `emit`: the dialect of processors |
 | `emit_tiles`, `narrow` | products of tiles; which products of bfloat16 are summed as they sum |
-| `emit_pairs` | products of pairs of bfloat16, by AVX512-BF16 |
+| `emit_words` | products of pairs of bfloat16 or of four bytes, by vectors |
 | `emit_bits` | rotations and signs, where instructions insert bits |
 | `emit_bounds` | `Guard`: kernels that check every access |
 | `emit_values` | expressions, scalar and vector, each written once |

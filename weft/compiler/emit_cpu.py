@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_llvm import Frame, emit_kernel
-from weft.compiler.emit_pairs import FEATURE
 from weft.compiler.emit_stream import fence
 from weft.compiler.emit_text import Writer
 from weft.compiler.emit_tiles import feature_of
+from weft.compiler.emit_words import PAIRS, QUADS
 from weft.compiler.loops import Kernel, Loop
 from weft.core.common.dtypes import bfloat16, int8
 from weft.errors import UnsupportedError
@@ -58,14 +58,14 @@ def native_to(target: Target) -> frozenset[str]:
         found |= {"dot4", "pmaddwd"}
     signs = {64: "avx512vnni", 32: "avxvnni"}.get(target.vector_bytes)
     if signs is not None and target.has(signs):
-        found |= {"dot4", "vnni"}
+        found |= {"dot4", "vnni", QUADS} if signs == "avx512vnni" else {"dot4", "vnni"}
     if target.has("avx512dq") and target.has("avx512vl"):
         found |= {"range", "scale"}
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()
     if target.has("avx512bf16") and target.vector_bytes == 64 and target.cpu.startswith(_PAIRING):
-        found |= {FEATURE}
+        found |= {PAIRS}
     return frozenset(found)
 
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 from weft.compiler.emit_alternate import in_groups, put_alternately
 from weft.compiler.emit_bounds import Guard
 from weft.compiler.emit_lanes import combine
-from weft.compiler.emit_pairs import multiply as multiply_pairs
 from weft.compiler.emit_scope import VECTOR, Memory, Operand, Place, Scope, alignment_of, reads_of
 from weft.compiler.emit_squares import fetch, multiply_squares, settle
 from weft.compiler.emit_stream import LINE, fills_lines, stream
 from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.emit_tiles import configure, multiply, release
 from weft.compiler.emit_values import Values
+from weft.compiler.emit_words import multiply as multiply_words
 from weft.compiler.loops import (
     INDEX,
     Ahead,
@@ -81,7 +81,7 @@ def emit_kernel(kernel: Kernel, dialect: Dialect, writer: Writer) -> None:
     """Write one kernel as a function of its name."""
     writer.block = "entry"
     frame = dialect.open(kernel, writer)
-    tiled = any(isinstance(s, Tiles) and not s.pairs for s in every(kernel.body))
+    tiled = any(isinstance(s, Tiles) and not s.words for s in every(kernel.body))
     if tiled:
         configure(writer)
     _Function(kernel, dialect, writer, frame).statements(kernel.body)
@@ -189,7 +189,7 @@ class _Function:
         elif isinstance(statement, When):
             self._when(statement)
         elif isinstance(statement, Tiles):
-            write = multiply_pairs if statement.pairs else multiply
+            write = multiply_words if statement.words else multiply
             write(self.values, self.dialect.native, statement)
             self.scopes.forget_one(("local", statement.sums))
         elif isinstance(statement, Squares):

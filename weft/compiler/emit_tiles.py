@@ -50,8 +50,7 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     dtype = kernel.locals[tiles.left].dtype
     if feature_of(dtype) not in native:
         raise UnsupportedError(f"kernel {kernel.name}: no tiles of {dtype} on this processor")
-    kind = "buffer" if tiles.shared else "local"
-    memories = ("local", tiles.sums), ("local", tiles.left), (kind, tiles.right)
+    memories = tiles.memories
     sums, left, right = (
         values.address(values.place_of(memory), values.scalar(at))[0]
         for memory, at in zip(memories, tiles.places, strict=True)
@@ -70,7 +69,7 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     group, following = writer.name(), writer.name()
     writer.lines.append(f"  {group} = phi i64 [ 0, %{head} ], [ {following}, %{body} ]")
     if soon is not None:
-        _fetch(writer, _part(writer, soon[0], group, soon[1] * BYTES), range(soon[1]), SECOND)
+        _fetch(writer, part_of(writer, soon[0], group, soon[1] * BYTES), range(soon[1]), SECOND)
     _group(writer, tiles, left, right, group, _NAMES[dtype])
     writer.lines.append(f"  {following} = add nuw nsw i64 {group}, 1")
     writer.branch(writer.let(f"icmp slt i64 {following}, {groups}"), body, done)
@@ -99,7 +98,7 @@ def _group(writer: Writer, tiles: Tiles, left: str, right: str, group: str, name
         (_LEFT, high, left, TILE, BYTES),
         (_RIGHT, wide, right, BYTES, step),
     ):
-        here = _part(writer, base, group, count * TILE)
+        here = part_of(writer, base, group, count * TILE)
         for k in range(count):
             place = _at(writer, here, k * apart)
             given = f"i8 {first + k}, {place}, i64 {row}"
@@ -121,7 +120,7 @@ def _fetch(writer: Writer, base: str, lines: range, cache: int) -> None:
         writer.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 {cache}, i32 1)")
 
 
-def _part(writer: Writer, base: str, group: str, size: int) -> str:
+def part_of(writer: Writer, base: str, group: str, size: int) -> str:
     """Where the part of an array begins that belongs to a group."""
     at = writer.let(f"mul nuw nsw i64 {group}, {size}")
     return writer.let(f"getelementptr inbounds i8, ptr {base}, i64 {at}")

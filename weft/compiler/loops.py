@@ -311,23 +311,32 @@ class Tiles:
 
     Integers wrap. Of bfloat16, each group adds one number to a sum: its products at even places of
     the depth, added up in order from 0, plus those at odd places; one rounding for each addition,
-    and numbers below the smallest normal float32 count as 0, as factors and as results. If they are
-    taken by `pairs`, all groups, up to PIECE products, together add one number: products are added
-    up in order from 0, but each one at an odd place before its neighbour at an even one.
+    and numbers below the smallest normal float32 count as 0, as factors and as results.
+
+    If vectors take the products, word by `words`, bytes of `right` have no sign, and are 128 more
+    than the factor. Of bfloat16, all groups, up to PIECE products, then together add one number:
+    products are added up in order from 0, but each one at an odd place before its neighbour at an
+    even one.
     """
 
     sums: int
     left: int
     right: int
     places: tuple[Value, Value, Value]  # where the block of each array begins
-    rows: int  # a multiple of 16, 32 at most; so is `columns`; of pairs also fewer
+    rows: int  # a multiple of 16, 32 at most; so is `columns`; of words also fewer
     columns: int
     groups: Value
     fresh: bool  # whether sums start at 0
-    pairs: bool = False
+    words: bool = False
     shared: bool = False
     ahead: tuple[Value, int] | None = None  # a place, and lines of 64 bytes
     body: ClassVar[tuple[Statement, ...]] = ()
+
+    @property
+    def memories(self) -> tuple[tuple[str, int], ...]:
+        """Where sums, the left and the right factor lie: the kind of memory, and its number."""
+        kind = "buffer" if self.shared else "local"
+        return ("local", self.sums), ("local", self.left), (kind, self.right)
 
 
 @dataclass(frozen=True, slots=True)

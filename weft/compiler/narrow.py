@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from weft.compiler.emit_cpu import native_to
-from weft.compiler.emit_pairs import FEATURE
 from weft.compiler.emit_tiles import feature_of
+from weft.compiler.emit_words import PAIRS
 from weft.compiler.loops import Kernel, Part, Reduce, Statement, every, value
 from weft.compiler.rebuild import Statements, with_body
 from weft.core.common.dtypes import bfloat16
@@ -30,7 +30,7 @@ def narrow_combine(dtype: DType) -> str:
     That is `dot` for tiles, and else `pairs`.
     """
     native = native_to(chosen_target()) if dtype == bfloat16 else frozenset()
-    return "dot" if feature_of(dtype) in native else "pairs" if FEATURE in native else ""
+    return "dot" if feature_of(dtype) in native else "pairs" if PAIRS in native else ""
 
 
 def has_narrow_product(kernel: Kernel) -> bool:

@@ -96,7 +96,7 @@ class _Text:
                 for k, (n, at) in enumerate(zip(names, statement.places, strict=True))
             )
             sign, size = "=" if statement.fresh else "+=", f"{statement.rows}x{statement.columns}"
-            kind = "pairs" if statement.pairs else "tiles"
+            kind = "words" if statement.words else "tiles"
             return f"{kind} {size} {sums} {sign} {left} . {right}, {self.text(statement.groups)}"
         if isinstance(statement, Squares):
             left, right = (
@@ -217,7 +217,7 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
     if isinstance(statement, Tiles):
         s = statement
         names = f"{s.sums} {s.left} {s.right}"
-        flags = f"{s.fresh} {s.pairs} {s.shared} {s.ahead and s.ahead[1]}"
+        flags = f"{s.fresh} {s.words} {s.shared} {s.ahead and s.ahead[1]}"
         return f"tiles {names} {s.rows} {s.columns} {flags} {own}"
     if isinstance(statement, Squares):
         sides = (statement.left, statement.right)

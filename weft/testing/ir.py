@@ -178,7 +178,9 @@ class _Machine:
         points = words.reshape(-1, wide, group * WORD // BYTES).transpose(0, 2, 1)
         columns = points.reshape(-1, wide)
         before = self.taken(tiles.sums, sums, high * wide).reshape(high, wide)
-        found = multiply(rows, columns, None if tiles.fresh else before, tiles.pairs)
+        if tiles.words and dtype.kind == "i":
+            columns = columns ^ dtype.type(-128)
+        found = multiply(rows, columns, None if tiles.fresh else before, tiles.words)
         held = self.locals[tiles.sums]
         held.update((sums + k, x) for k, x in enumerate(found.ravel()))
 

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.choice import USUAL, Choice
-from weft.compiler.emit_pairs import HELD
 from weft.compiler.emit_tiles import feature_of
+from weft.compiler.emit_words import HELD, words_feature
 from weft.compiler.loops import (
     PIECE,
     Buffer,
@@ -70,6 +70,7 @@ HELD_ROWS = 256  # rows of a task, at most, that packs them all while columns pa
 WAITING = 1 << 18  # sums of such a task that wait for the next piece of the depth, at most
 PART = 8  # groups of the depth that a task packs of a factor that is packed before
 SOME = 16  # panels of columns, the same
+NEAR = 512  # bytes of the depth in one piece where words are multiplied: as one level of cache has
 FEW = 16  # rows, columns or words of depth, below which bytes are multiplied otherwise
 _SUMS = {bfloat16: np.dtype(np.float32), int8: np.dtype(np.int32)}
 
@@ -96,15 +97,15 @@ def in_tiles(
         dtype = None if given is None else _goes(kernel, given, native, pieces)
         if given is None or dtype is None:
             return ()
-        pairs = dtype == bfloat16 and feature_of(dtype) not in native
+        words = feature_of(dtype) not in native
         product = given
         if not tall:
-            product = _flat(product) if pairs else _oriented(product)
+            product = _flat(product) if words else _oriented(product)
         product = replace(product, left=product.left.args[0], right=product.right.args[0])
-        before = _before(product, None if pairs else packing)
+        before = _before(product, None if words and dtype == bfloat16 else packing)
         if stage not in ("sums", before):
             continue
-        cut = _cut_for_pairs if pairs else _cut_packed if before else _cut
+        cut = _cut_packed if before else _cut_for_words if words else _cut
         block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
         if tall and tall % block.rows == 0:
             block = replace(block, tile_rows=tall)
@@ -112,7 +113,7 @@ def in_tiles(
         if before:
             buffer = Buffer("packed", WORD, "write" if stage == before else "read")
             scope.kernel = replace(scope.kernel, buffers=(*kernel.buffers, buffer))
-        task = _Task(scope, product, block, dtype, pairs, first if before else None)
+        task = _Task(scope, product, block, dtype, words, first if before else None)
         loop = tasks(task, partial(_tile, task)) if stage == "sums" else _packing(task)
         whole = product.row is given.row and product.in_order
         notes = {"tasks": loop.stop, "rows": product.row[1] if whole else None, "pieces": 0}
@@ -126,7 +127,7 @@ def _goes(kernel: Kernel, product: Product, native: frozenset[str], pieces: int)
     if has_narrow_product(kernel):
         assert dtype == bfloat16, f"{kernel.name}: no product for tiles"
         return dtype
-    if feature_of(int8) not in native or dtype != int8:
+    if dtype != int8 or not {feature_of(int8), words_feature(int8)} & native:
         return None
     elsewhere = pieces or forced_path() in ("direct", "turned", "scalar")
     return dtype if _is_worth(product) and not elsewhere else None
@@ -195,7 +196,7 @@ def _oriented(product: Product) -> Product:
 
 
 def _flat(product: Product) -> Product:
-    """The product or its transpose: pairs take any number of rows, but columns by the vector."""
+    """The product or its transpose: words take any number of rows, but columns by the vector."""
     rows, columns, _ = _sizes(product)
     return product.swapped() if columns < min(rows, EDGE) else product
 
@@ -217,14 +218,16 @@ def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
     return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
 
 
-def _cut_for_pairs(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
-    """The same for pairs: each piece of the depth is one of the sum, few rows are not filled up."""
+def _cut_for_words(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
+    """The same for words: few rows are not filled up, pieces of the depth are those of a sum."""
     block = _cut(product, dtype, lanes, choice)
     rows, _, depth = _sizes(product)
     if 0 < rows <= HELD * EDGE // block.columns:
         block = replace(block, rows=rows, tile_rows=rows)
     group = BYTES // dtype.itemsize
-    return replace(block, depth=min(ceil(max(depth, 1) / group) * group, PIECE))
+    depth = max(depth, 1)
+    whole = min(ceil(depth / group) * group, PIECE)
+    return replace(block, depth=whole if dtype == bfloat16 else balanced(depth, NEAR, group))
 
 
 def _cut_packed(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
@@ -261,10 +264,10 @@ class _Task(Frame):
         product: Product,
         block: Block,
         dtype: DType,
-        pairs: bool,
+        words: bool,
         packed: int | None,
     ) -> None:
-        self.scope, self.product, self.block, self.pairs = scope, product, block, pairs
+        self.scope, self.product, self.block, self.words = scope, product, block, words
         self.dtype, self.group = _SUMS[dtype], BYTES // dtype.itemsize
         depth = known(product.depth[1])
         self.pieces = depth is None or depth > block.depth
@@ -294,7 +297,7 @@ class _Task(Frame):
     def columns(self) -> Columns:
         """What packs columns of the right factor."""
         product, width = self.product, self.block.columns
-        return Columns(self, product.right, product.column, width, self.right)
+        return Columns(self, product.right, product.column, width, self.right, self.words)
 
     def place(self, column: Value, piece: Span) -> Value:
         """Where a panel from a column on begins, in the buffer, for a piece of the depth."""
@@ -387,7 +390,7 @@ class _Piece:
                 columns=b.columns,
                 groups=groups,
                 fresh=each,
-                pairs=t.pairs,
+                words=t.words,
                 shared=t.shared is not None,
                 ahead=ahead,
             )

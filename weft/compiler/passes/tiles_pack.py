@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.compiler.build import Builder
+from weft.compiler.emit_words import BEYOND
 from weft.compiler.loops import Loop, Statement, Value, const, integer, turned
 from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, less, when
 from weft.compiler.passes.contract_match import Axis, runs_along
@@ -143,8 +144,14 @@ class Rows(Packing):
         return f.loop("chunk", chunks, chunk)
 
 
+@dataclass(frozen=True)
 class Columns(Packing):
-    """Panels of columns: array[place + w · width + j], words of a few points of a group."""
+    """Panels of columns: array[place + w · width + j], words of a few points of a group.
+
+    Bytes that are `beyond` their range are 128 more than the factor.
+    """
+
+    beyond: bool = False
 
     @property
     def points(self) -> int:
@@ -200,7 +207,7 @@ class Columns(Packing):
                     for k in range(self.points)
                 ]
                 place = add(to, add(multiply(w, self.width), j))
-                return (self.array.put(place, _joined(given)),)
+                return (self.array.put(place, self.joined(given)),)
 
             lane, column = f.scope.variable("lane"), f.scope.variable("column")
             lanes = Loop(lane, ZERO, chunks, at(lane), "vector", EDGE)
@@ -226,7 +233,7 @@ class Columns(Packing):
                 ]
                 items, body = turned(given), list[Statement]()
                 for w in range(EDGE // self.points):
-                    word = _joined(items[w * self.points : (w + 1) * self.points])
+                    word = self.joined(items[w * self.points : (w + 1) * self.points])
                     row = (part // self.points + w) * self.width
                     body.append(self.array.put(add(to, add(add(first, lane), row)), word))
                 found.append(Loop(lane, ZERO, integer(EDGE), tuple(body), "vector", EDGE))
@@ -240,25 +247,25 @@ class Columns(Packing):
                     for k in range(self.points)
                 ]
                 place = add(to, add(multiply(w, self.width), j))
-                return (self.array.put(place, _joined(given)),)
+                return (self.array.put(place, self.joined(given)),)
 
             return f.loop("word", integer(EDGE), word)
 
         made += f.loop("chunk", chunks, chunk)
         return (*made, *f.loop("column", points.count, column, multiply(chunks, EDGE)))
 
-
-def _joined(elements: list[Value] | tuple[Value, ...]) -> Value:
-    """Elements as one word, the first one lowest."""
-    s, size = Builder(), elements[0].dtype.itemsize
-    bits = np.dtype(f"u{size}")
-    found: Value | None = None
-    for i, x in enumerate(elements):
-        wide = s.cast(s.bitcast(x, bits), WORD)
-        wide = s.shift_left(wide, s.const(8 * size * i, WORD)) if i else wide
-        found = wide if found is None else s.bit_or(found, wide)
-    assert found is not None
-    return found
+    def joined(self, elements: list[Value] | tuple[Value, ...]) -> Value:
+        """Elements as one word, the first one lowest."""
+        s, size = Builder(), elements[0].dtype.itemsize
+        bits = np.dtype(f"u{size}")
+        found: Value | None = None
+        for i, x in enumerate(elements):
+            wide = s.cast(s.bitcast(x, bits), WORD)
+            wide = s.shift_left(wide, s.const(8 * size * i, WORD)) if i else wide
+            found = wide if found is None else s.bit_or(found, wide)
+        assert found is not None
+        is_beyond = self.beyond and size == 1
+        return s.bit_xor(found, s.const(BEYOND, WORD)) if is_beyond else found
 
 
 def there_are(start: Value, extent: Value, width: int) -> Value:
