@@ -2,8 +2,7 @@
 
 A vector of 16 words of the right factor meets one word of a row of the left factor: two products
 of bfloat16 for each sum (AVX512-BF16), or four of int8 (AVX512-VNNI). Sums of a few rows stay in
-registers while the depth runs. Four bytes of one factor count as unsigned there, those of the
-right one, which are 128 more than they are; what that adds is taken off a row at a time.
+registers while the depth runs. Of four bytes, those of the right factor count as unsigned.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from weft.errors import UnsupportedError
 PAIRS, QUADS = "pairs of bfloat16", "quads of int8"  # what processors are said to have
 WORDS = 16  # of a vector, and of a group of the depth
 GROUP = 64  # bytes of a row of a group
-HELD = 16  # vectors of sums in registers
+_HELD = {bfloat16: 16, int8: 24}  # vectors of sums in registers, at most
 _INTEGERS, _FLOATS = f"<{WORDS} x i32>", f"<{WORDS} x float>"
-BEYOND = 0x80808080 - (1 << 32)  # 128 in each byte of a word
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,17 @@ def words_feature(dtype: DType) -> str:
     return _KINDS[dtype].feature if dtype in _KINDS else ""
 
 
+def rows_at_once(dtype: DType, rows: int, columns: int) -> int:
+    """How many of the rows of a block are summed in registers at a time."""
+    most = _HELD[dtype] * WORDS // columns
+    return max((high for high in range(1, most + 1) if rows % high == 0), default=1)
+
+
 def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     """Write the product of two panels: for some rows at a time, all groups of the depth."""
     writer, kernel = values.writer, values.kernel
-    kind = _KINDS[kernel.locals[tiles.left].dtype]
+    dtype = kernel.locals[tiles.left].dtype
+    kind = _KINDS[dtype]
     if kind.feature not in native:
         raise UnsupportedError(f"kernel {kernel.name}: no {kind.feature} on this processor")
     given = f"({kind.sums}, {kind.factors}, {kind.factors})"
@@ -63,7 +68,7 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     )
     groups = values.scalar(tiles.groups).text
     wide = tiles.columns // WORDS
-    high = min(tiles.rows, HELD // wide)
+    high = rows_at_once(dtype, tiles.rows, tiles.columns)
     before, some, after = (writer.label(part) for part in ("words", "rows", "multiplied"))
     writer.goto(before)
     writer.begin(before)
@@ -84,7 +89,7 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows of a block: their sums, row by row, and what each sum of a row has too much."""
+    """Some rows of a block, whose sums are held row by row."""
 
     writer: Writer
     kind: _Kind
@@ -99,12 +104,11 @@ class _Rows:
     def summed(self, left: str, right: str, groups: str) -> list[str]:
         """The sums over all groups, from 0."""
         writer, kind = self.writer, self.kind.sums
-        count = self.high * self.wide + (self.high if self.kind.feature == QUADS else 0)
         start, body, done = writer.block, writer.label("group"), writer.label("summed")
         writer.branch(writer.let(f"icmp sgt i64 {groups}, 0"), body, done)
         writer.begin(body)
         group, following = writer.name(), writer.name()
-        sums = [writer.name() for _ in range(count)]
+        sums = [writer.name() for _ in range(self.high * self.wide)]
         phis: list[str] = []
         writer.lines.append(phis)
         row = part_of(writer, left, group, self.tiles.rows * GROUP)
@@ -116,8 +120,7 @@ class _Rows:
         phis += [f"  {s} = phi {kind} {none}, [ {m}, %{body} ]" for s, m in zip(sums, made)]
         writer.branch(writer.let(f"icmp slt i64 {following}, {groups}"), body, done)
         writer.begin(done)
-        ends = [writer.let(f"phi {kind} {none}, [ {m}, %{body} ]") for m in made]
-        return self.less_beyond(ends)
+        return [writer.let(f"phi {kind} {none}, [ {m}, %{body} ]") for m in made]
 
     def group(self, row: str, column: str, sums: list[str]) -> list[str]:
         """The sums with the products of one group of the depth."""
@@ -126,8 +129,6 @@ class _Rows:
         def load(base: str, offset: int, kind: str = factors) -> str:
             return writer.let(f"load {kind}, ptr {_at(writer, base, offset)}, align 4")
 
-        for i, k in enumerate(range(self.high * self.wide, len(sums))):
-            made[k] = self.multiplied(made[k], f"splat (i32 {BEYOND})", load(row, i * GROUP))
         for word in range(WORDS):
             first = word * self.wide
             vectors = [load(column, (first + j) * GROUP) for j in range(self.wide)]
@@ -146,18 +147,6 @@ class _Rows:
         first, second = (right, left) if kind.feature == QUADS else (left, right)
         args = f"{kind.sums} {total}, {kind.factors} {first}, {kind.factors} {second}"
         return self.writer.let(f"call {kind.sums} @llvm.x86.{kind.name}({args})")
-
-    def less_beyond(self, sums: list[str]) -> list[str]:
-        """The sums without what bytes that are 128 too large have added: the same along a row."""
-        writer, count = self.writer, self.high * self.wide
-        name, made = f"@llvm.vector.reduce.add.v{WORDS}i32", sums[:count]
-        for i, beyond in enumerate(sums[count:]):
-            writer.declarations[f"declare i32 {name}({_INTEGERS})"] = None
-            total = writer.let(f"call i32 {name}({_INTEGERS} {beyond})")
-            whole = _everywhere(writer, total)
-            for k in range(i * self.wide, (i + 1) * self.wide):
-                made[k] = writer.let(f"sub {_INTEGERS} {made[k]}, {whole}")
-        return made
 
 
 def _everywhere(writer: Writer, word: str) -> str:

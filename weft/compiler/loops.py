@@ -313,10 +313,9 @@ class Tiles:
     the depth, added up in order from 0, plus those at odd places; one rounding for each addition,
     and numbers below the smallest normal float32 count as 0, as factors and as results.
 
-    If vectors take the products, word by `words`, bytes of `right` have no sign, and are 128 more
-    than the factor. Of bfloat16, all groups, up to PIECE products, then together add one number:
-    products are added up in order from 0, but each one at an odd place before its neighbour at an
-    even one.
+    If vectors take the products, word by `words`, bytes of `right` are unsigned ones. Of bfloat16,
+    all groups, up to PIECE products, then together add one number: products are added up in order
+    from 0, but each one at an odd place before its neighbour at an even one.
     """
 
     sums: int

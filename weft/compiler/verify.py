@@ -234,7 +234,7 @@ class _Checker:
         right = buffers[tiles.right] if tiles.shared else self.local(tiles.right)
         fits = dtypes in TILED and right.dtype == _WORD
         self.ensure(fits, f"tiles of {dtypes[0]} summed in {dtypes[1]}", tiles)
-        few = tiles.words and 0 < tiles.rows * tiles.columns <= 256
+        few = tiles.words and 0 < tiles.rows <= 32
         sizes = (tiles.rows in (16, 32) or few) and tiles.columns in (16, 32)
         self.ensure(sizes, f"tiles of {tiles.rows} rows and {tiles.columns} columns", tiles)
         for x in expressions(tiles):

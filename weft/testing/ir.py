@@ -179,7 +179,7 @@ class _Machine:
         columns = points.reshape(-1, wide)
         before = self.taken(tiles.sums, sums, high * wide).reshape(high, wide)
         if tiles.words and dtype.kind == "i":
-            columns = columns ^ dtype.type(-128)
+            columns = columns.view(np.uint8)
         found = multiply(rows, columns, None if tiles.fresh else before, tiles.words)
         held = self.locals[tiles.sums]
         held.update((sums + k, x) for k, x in enumerate(found.ravel()))

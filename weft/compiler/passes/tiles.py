@@ -17,34 +17,37 @@ has pairs of bfloat16 instead, pieces of the depth are those of any other sum of
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from math import ceil
 from typing import Any
 
 import numpy as np
 
+from weft.compiler.build import Builder
 from weft.compiler.choice import USUAL, Choice
 from weft.compiler.emit_tiles import feature_of
-from weft.compiler.emit_words import HELD, words_feature
+from weft.compiler.emit_words import words_feature
 from weft.compiler.loops import (
-    PIECE,
+    Assign,
     Buffer,
     Kernel,
     Loop,
     Statement,
     Tiles,
     Value,
+    const,
     expressions,
     get,
     integer,
+    value,
 )
 from weft.compiler.narrow import has_narrow_product, widened
-from weft.compiler.passes.contract_blocks import UNKNOWN, Block, forced_path
+from weft.compiler.passes.contract_blocks import Block, forced_path
 from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, ceiling, less, when
 from weft.compiler.passes.contract_match import Product, match, runs_along
-from weft.compiler.passes.contract_registers import balanced
 from weft.compiler.passes.contract_shared import Packing, read_by
 from weft.compiler.passes.contract_tasks import tasks
+from weft.compiler.passes.tiles_cut import PART, Fit, cut, cut_packed, sizes_of
 from weft.compiler.passes.tiles_pack import BYTES, EDGE, WORD, Columns, Rows, there_are, words_of
 from weft.compiler.polynomial import (
     add,
@@ -60,18 +63,9 @@ from weft.compiler.rebuild import Scope, Statements, assigned_locals
 from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 
-DEEP = 2048  # bytes of the depth in one piece, at most: sums that wait for the next one cost more
-TALL = 1024  # rows of a task, at most: each packs its columns
-WIDE = 512  # columns of a task, at most
-SLIM = 256  # the same if tasks must be many: columns are more work to pack than rows are
-TASKS = 8  # tasks, at least, if rows are many enough
-SHORT = 64  # rows of a task that is not made shorter
-HELD_ROWS = 256  # rows of a task, at most, that packs them all while columns pass by
-WAITING = 1 << 18  # sums of such a task that wait for the next piece of the depth, at most
-PART = 8  # groups of the depth that a task packs of a factor that is packed before
 SOME = 16  # panels of columns, the same
-NEAR = 512  # bytes of the depth in one piece where words are multiplied: as one level of cache has
 FEW = 16  # rows, columns or words of depth, below which bytes are multiplied otherwise
+_LOG_128 = 7
 _SUMS = {bfloat16: np.dtype(np.float32), int8: np.dtype(np.int32)}
 
 
@@ -105,10 +99,8 @@ def in_tiles(
         before = _before(product, None if words and dtype == bfloat16 else packing)
         if stage not in ("sums", before):
             continue
-        cut = _cut_packed if before else _cut_for_words if words else _cut
-        block = cut(product, dtype, vector_bytes // _SUMS[dtype].itemsize, choice)
-        if tall and tall % block.rows == 0:
-            block = replace(block, tile_rows=tall)
+        fit = Fit(dtype, words, vector_bytes // _SUMS[dtype].itemsize, choice, tall)
+        block = (cut_packed if before else cut)(product, fit)
         first = len(kernel.buffers)
         if before:
             buffer = Buffer("packed", WORD, "write" if stage == before else "read")
@@ -169,16 +161,9 @@ def _factors(product: Product) -> DType | None:
     return found if same else None
 
 
-def _sizes(product: Product) -> tuple[int, int, int]:
-    """Rows, columns and depth."""
-    extents = (product.row[1], product.column[1], product.depth[1])
-    rows, columns, depth = (UNKNOWN if (n := known(e)) is None else n for e in extents)
-    return rows, columns, depth
-
-
 def _is_worth(product: Product) -> bool:
     """Whether a product is large enough for tiles that another way gives the same bits."""
-    rows, columns, depth = _sizes(product)
+    rows, columns, depth = sizes_of(product)
     return rows >= FEW and columns >= FEW and depth >= 4 * FEW
 
 
@@ -187,7 +172,7 @@ def _oriented(product: Product) -> Product:
 
     That is, as the left factor if it lies along the depth, and else as the right one.
     """
-    rows, columns, _ = _sizes(product)
+    rows, columns, _ = sizes_of(product)
     if min(rows, columns) >= EDGE:
         return product
     is_left = rows > columns
@@ -197,62 +182,8 @@ def _oriented(product: Product) -> Product:
 
 def _flat(product: Product) -> Product:
     """The product or its transpose: words take any number of rows, but columns by the vector."""
-    rows, columns, _ = _sizes(product)
+    rows, columns, _ = sizes_of(product)
     return product.swapped() if columns < min(rows, EDGE) else product
-
-
-def _cut(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
-    """How a product is cut; no bit depends on it."""
-    rows, columns, depth = (max(size, 1) for size in _sizes(product))
-    group = BYTES // dtype.itemsize
-    high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
-    most = choice.deep or DEEP // dtype.itemsize
-    deep = balanced(depth, max(most // group * group, group), group)
-    tile_columns = balanced(columns, SLIM if choice.tasks > TASKS else WIDE, wide)
-    tiles = ceil(columns / tile_columns)
-    tall = min(choice.tall or TALL, max(ceil(rows * tiles / max(choice.tasks, TASKS)), SHORT))
-    tile_rows = balanced(rows, max(tall // high * high, high), high)
-    if forced_path() == "pieces":
-        tile_rows, tile_columns, deep = 2 * high, 2 * wide, group
-    lanes = min(lanes, wide)
-    return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
-
-
-def _cut_for_words(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
-    """The same for words: few rows are not filled up, pieces of the depth are those of a sum."""
-    block = _cut(product, dtype, lanes, choice)
-    rows, _, depth = _sizes(product)
-    if 0 < rows <= HELD * EDGE // block.columns:
-        block = replace(block, rows=rows, tile_rows=rows)
-    group = BYTES // dtype.itemsize
-    depth = max(depth, 1)
-    whole = min(ceil(depth / group) * group, PIECE)
-    return replace(block, depth=whole if dtype == bfloat16 else balanced(depth, NEAR, group))
-
-
-def _cut_packed(product: Product, dtype: DType, lanes: int, choice: Choice) -> Block:
-    """The same where the right factor is packed before: a task packs all its rows at once.
-
-    All its columns pass by them, so that each of its rows is packed once.
-    """
-    rows, columns, depth = (max(size, 1) for size in _sizes(product))
-    group = BYTES // dtype.itemsize
-    high, wide = (EDGE if size <= EDGE else 2 * EDGE for size in (rows, columns))
-    most = choice.deep or DEEP // dtype.itemsize
-    step = group if depth <= most else PART * group
-    deep = balanced(depth, max(most // step * step, step), step)
-    wanted = max(choice.tasks, TASKS)
-    tall = min(choice.tall or HELD_ROWS, max(ceil(rows / wanted), SHORT))
-    tile_rows = balanced(rows, max(tall // high * high, high), high)
-    parts = ceil(wanted / ceil(rows / tile_rows))
-    most = max(ceil(columns / parts), SLIM)
-    if deep < depth:
-        most = min(most, max(WAITING // tile_rows, SLIM))
-    tile_columns = balanced(columns, max(most // wide * wide, wide), wide)
-    if forced_path() == "shared":
-        tile_rows, tile_columns, deep = 2 * high, 2 * wide, 2 * group
-    lanes = min(lanes, wide)
-    return Block(high, wide // lanes, lanes, tile_rows, tile_columns, deep, True, True)
 
 
 class _Task(Frame):
@@ -285,6 +216,10 @@ class _Task(Frame):
             panels = ceiling(product.column[1], b.columns)
             across = EDGE * b.columns // self.group
             self.right = self.shared = Packed(packed, WORD, across, b.columns, ZERO, panels)
+        # For each row, lane by lane, what its sums have too much: bytes of columns are too large.
+        self.beyond: int | None = None
+        if words and dtype == int8:
+            self.beyond = local("beyond", WORD, 1, b.tile_rows * EDGE)
         array = local("left", dtype, 1, self.rows * (1 if packed is None else self.high))
         self.left = Packed(array, dtype, b.rows, b.rows)
         blocks = self.high * self.wide if self.pieces else 1
@@ -297,7 +232,8 @@ class _Task(Frame):
     def columns(self) -> Columns:
         """What packs columns of the right factor."""
         product, width = self.product, self.block.columns
-        return Columns(self, product.right, product.column, width, self.right, self.words)
+        beyond = self.beyond is not None
+        return Columns(self, product.right, product.column, width, self.right, beyond)
 
     def place(self, column: Value, piece: Span) -> Value:
         """Where a panel from a column on begins, in the buffer, for a piece of the depth."""
@@ -407,6 +343,9 @@ class _Piece:
 
         def at(i: Value, j: Value, lanes: int) -> Statements:
             kept = get(t.tile, t.dtype, add(slot, add(multiply(i, b.columns), j)))
+            if t.beyond is not None:
+                more = get(t.beyond, WORD, multiply(add(multiply(p, b.rows), i), EDGE))
+                kept = value("sub", (kept, more), WORD)
             return t.epilogue(add(row, i), add(column, j), kept, lanes)
 
         return (*made, *t.each(row, column, at))
@@ -425,7 +364,10 @@ def _piece(piece: _Piece) -> Statements:
         start = t.let("from", add(rows.start, multiply(p, b.rows)), found)
         count = t.let("count", there_are(start, product.row[1], b.rows), found)
         left = Rows(t, product.left, product.row, b.rows, t.left, first)
-        return (*found, *left.panel(Span(start, count), depth))
+        found += left.panel(Span(start, count), depth)
+        if t.beyond is not None:
+            found += _beyond(piece, t.beyond, left, multiply(p, b.rows), count)
+        return tuple(found)
 
     if t.shared is not None:
         high = t.let("high", high, made)
@@ -442,3 +384,36 @@ def _piece(piece: _Piece) -> Statements:
         return (*packed(p), *t.loop("panel", wide, lambda q: piece.block(p, q)))
 
     return (*made, *t.loop("panel", high, body))
+
+
+def _beyond(piece: _Piece, array: int, packed: Rows, first: Value, rows: Value) -> Statements:
+    """What bytes of the right factor that are 128 too large add to the sums of packed rows.
+
+    It is added up lane by lane, and after the last piece all lanes are in the first one.
+    """
+    t, scope = piece.task, piece.task.scope
+    total, groups = scope.local("total", WORD, EDGE), ceiling(piece.depth.count, t.group)
+    s = Builder()
+
+    def row(i: Value) -> Statements:
+        made: list[Statement] = []
+        at = t.let("beyond_at", multiply(add(first, i), EDGE), made)
+        lane = scope.variable("lane")
+        before = get(array, WORD, add(at, lane))
+
+        def group(g: Value) -> Statements:
+            bytes_of = [
+                s.cast(get(packed.array.number, packed.array.dtype, packed.place(g, i, k)), WORD)
+                for k in (add(lane, part) for part in range(0, t.group, EDGE))
+            ]
+            return (Assign(total, reduce(s.add, bytes_of, get(total, WORD))),)
+
+        sums: Statements = (Assign(total, const(0, WORD)), *t.loop("group", groups, group))
+        more = s.shift_left(get(total, WORD), s.const(_LOG_128, WORD))
+        put = Assign(array, s.add(before, more), add(at, lane))
+        sums += when(piece.first, (Assign(array, more, add(at, lane)),), (put,))
+        made.append(Loop(lane, ZERO, integer(EDGE), sums, "vector", EDGE))
+        lanes = [get(array, WORD, add(at, k)) for k in range(EDGE)]
+        return (*made, *when(piece.last, (Assign(array, reduce(s.add, lanes), at),)))
+
+    return t.loop("row", rows, row)

@@ -14,7 +14,6 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.compiler.build import Builder
-from weft.compiler.emit_words import BEYOND
 from weft.compiler.loops import Loop, Statement, Value, const, integer, turned
 from weft.compiler.passes.contract_frame import ZERO, Frame, Packed, Span, less, when
 from weft.compiler.passes.contract_match import Axis, runs_along
@@ -25,6 +24,7 @@ EDGE = 16  # rows of a tile, and words of one of them
 BYTES = 64  # of the depth in one group
 SEVERAL = 16  # points of the depth that are read side by side, along all panels of columns
 WORD = np.dtype(np.int32)
+_HIGHEST = 0x80808080 - (1 << 32)  # bit of each byte of a word
 
 Place: TypeAlias = Callable[[Value, Value], Value]  # of a panel, and a group of the depth
 
@@ -148,7 +148,7 @@ class Rows(Packing):
 class Columns(Packing):
     """Panels of columns: array[place + w · width + j], words of a few points of a group.
 
-    Bytes that are `beyond` their range are 128 more than the factor.
+    If bytes are `beyond` their range, each one is 128 more than the factor.
     """
 
     beyond: bool = False
@@ -264,8 +264,7 @@ class Columns(Packing):
             wide = s.shift_left(wide, s.const(8 * size * i, WORD)) if i else wide
             found = wide if found is None else s.bit_or(found, wide)
         assert found is not None
-        is_beyond = self.beyond and size == 1
-        return s.bit_xor(found, s.const(BEYOND, WORD)) if is_beyond else found
+        return s.bit_xor(found, s.const(_HIGHEST, WORD)) if self.beyond else found
 
 
 def there_are(start: Value, extent: Value, width: int) -> Value:
