@@ -50,15 +50,7 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     dtype = kernel.locals[tiles.left].dtype
     if feature_of(dtype) not in native:
         raise UnsupportedError(f"kernel {kernel.name}: no tiles of {dtype} on this processor")
-    memories = tiles.memories
-    sums, left, right = (
-        values.address(values.place_of(memory), values.scalar(at))[0]
-        for memory, at in zip(memories, tiles.places, strict=True)
-    )
-    soon: tuple[str, int] | None = None
-    if tiles.ahead is not None:
-        place, lines = tiles.ahead
-        soon = values.address(values.place_of(memories[2]), values.scalar(place))[0], lines
+    sums, left, right, soon = addresses(values, tiles)
     groups = values.scalar(tiles.groups).text
     _sums(writer, tiles, sums, "tilezero" if tiles.fresh else "tileloadd64")
     head, body, done = (writer.label(part) for part in ("tiles", "group", "done"))
@@ -68,13 +60,26 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     writer.begin(body)
     group, following = writer.name(), writer.name()
     writer.lines.append(f"  {group} = phi i64 [ 0, %{head} ], [ {following}, %{body} ]")
-    if soon is not None:
-        _fetch(writer, part_of(writer, soon[0], group, soon[1] * BYTES), range(soon[1]), SECOND)
+    if tiles.ahead is not None:
+        lines = tiles.ahead[1]
+        fetch(writer, part_of(writer, soon, group, lines * BYTES), range(lines), SECOND)
     _group(writer, tiles, left, right, group, _NAMES[dtype])
     writer.lines.append(f"  {following} = add nuw nsw i64 {group}, 1")
     writer.branch(writer.let(f"icmp slt i64 {following}, {groups}"), body, done)
     writer.begin(done)
     _sums(writer, tiles, sums, "tilestored64")
+
+
+def addresses(values: Values, tiles: Tiles) -> tuple[str, str, str, str]:
+    """Where sums, the left and the right panel begin, and what is needed next, if that is known."""
+    sums, left, right = (
+        values.address(values.place_of(memory), values.scalar(at))[0]
+        for memory, at in zip(tiles.memories, tiles.places, strict=True)
+    )
+    soon = ""
+    if tiles.ahead is not None:
+        soon, _ = values.address(values.place_of(tiles.memories[2]), values.scalar(tiles.ahead[0]))
+    return sums, left, right, soon
 
 
 def _sums(writer: Writer, tiles: Tiles, sums: str, name: str) -> None:
@@ -104,14 +109,14 @@ def _group(writer: Writer, tiles: Tiles, left: str, right: str, group: str, name
             given = f"i8 {first + k}, {place}, i64 {row}"
             _do(writer, "tileloadd64", f"{_TILE}, {_PLACE}", given)
     first = AHEAD * wide * EDGE
-    _fetch(writer, here, range(first, first + wide * EDGE), NEAREST)
+    fetch(writer, here, range(first, first + wide * EDGE), NEAREST)
     for i in range(high):
         for j in range(wide):
             given = f"i8 {i * wide + j}, i8 {_LEFT + i}, i8 {_RIGHT + j}"
             _do(writer, name, ", ".join([_TILE] * 3), given)
 
 
-def _fetch(writer: Writer, base: str, lines: range, cache: int) -> None:
+def fetch(writer: Writer, base: str, lines: range, cache: int) -> None:
     """Have a cache ask for lines of memory."""
     kinds = "ptr nocapture readonly, i32 immarg, i32 immarg, i32 immarg"
     writer.declarations[f"declare void @llvm.prefetch.p0({kinds})"] = None

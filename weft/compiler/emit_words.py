@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.compiler.emit_text import Writer
-from weft.compiler.emit_tiles import part_of
+from weft.compiler.emit_tiles import SECOND, addresses, fetch, part_of
 from weft.compiler.emit_values import Values
 from weft.compiler.loops import Tiles
 from weft.core.common.dtypes import bfloat16, int8
@@ -61,11 +61,7 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
         raise UnsupportedError(f"kernel {kernel.name}: no {kind.feature} on this processor")
     given = f"({kind.sums}, {kind.factors}, {kind.factors})"
     writer.declarations[f"declare {kind.sums} @llvm.x86.{kind.name}{given}"] = None
-    memories = tiles.memories
-    sums, left, right = (
-        values.address(values.place_of(memory), values.scalar(at))[0]
-        for memory, at in zip(memories, tiles.places, strict=True)
-    )
+    sums, left, right, soon = addresses(values, tiles)
     groups = values.scalar(tiles.groups).text
     wide = tiles.columns // WORDS
     high = rows_at_once(dtype, tiles.rows, tiles.columns)
@@ -78,7 +74,9 @@ def multiply(values: Values, native: frozenset[str], tiles: Tiles) -> None:
     phi: list[str] = []
     writer.lines.append(phi)
     row = part_of(writer, left, turn, high * GROUP)
-    made = _Rows(writer, kind, tiles, high).summed(row, right, groups)
+    if tiles.ahead is not None:
+        soon = part_of(writer, soon, turn, _lines(tiles, high) * GROUP)
+    made = _Rows(writer, kind, tiles, high).summed(row, right, soon, groups)
     _put(writer, kind, tiles, part_of(writer, sums, turn, high * wide * GROUP), made)
     writer.lines.append(f"  {following} = add nuw nsw i64 {turn}, 1")
     phi.append(f"  {turn} = phi i64 [ 0, %{before} ], [ {following}, %{writer.block} ]")
@@ -101,7 +99,7 @@ class _Rows:
         """Vectors of a row."""
         return self.tiles.columns // WORDS
 
-    def summed(self, left: str, right: str, groups: str) -> list[str]:
+    def summed(self, left: str, right: str, soon: str, groups: str) -> list[str]:
         """The sums over all groups, from 0."""
         writer, kind = self.writer, self.kind.sums
         start, body, done = writer.block, writer.label("group"), writer.label("summed")
@@ -113,6 +111,9 @@ class _Rows:
         writer.lines.append(phis)
         row = part_of(writer, left, group, self.tiles.rows * GROUP)
         column = part_of(writer, right, group, WORDS * self.wide * GROUP)
+        if self.tiles.ahead is not None:
+            later = part_of(writer, soon, group, self.tiles.ahead[1] * GROUP)
+            fetch(writer, later, range(_lines(self.tiles, self.high)), SECOND)
         made = self.group(row, column, sums)
         writer.lines.append(f"  {following} = add nuw nsw i64 {group}, 1")
         phis.append(f"  {group} = phi i64 [ 0, %{start} ], [ {following}, %{body} ]")
@@ -147,6 +148,12 @@ class _Rows:
         first, second = (right, left) if kind.feature == QUADS else (left, right)
         args = f"{kind.sums} {total}, {kind.factors} {first}, {kind.factors} {second}"
         return self.writer.let(f"call {kind.sums} @llvm.x86.{kind.name}({args})")
+
+
+def _lines(tiles: Tiles, high: int) -> int:
+    """Lines of what is needed next that some rows have a cache fetch for each group."""
+    assert tiles.ahead is not None
+    return -(-tiles.ahead[1] * high // tiles.rows)
 
 
 def _everywhere(writer: Writer, word: str) -> str:

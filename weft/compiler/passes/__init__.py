@@ -31,7 +31,7 @@
 | `contract_parted` | few rows: sums of pieces by one kernel, added up by another |
 | `contract_pairs` | dots of vectors and of rows: pieces or rows are lanes |
 | `contract_hidden`, `contract_quads` | what masks leave out; four bytes at a time |
-| `tiles`, `tiles_cut`, `tiles_pack` | products by instructions on tiles or words; their blocks; panels packed |
+| `tiles`, `tiles_cut`, `tiles_pack` | products by tiles or words; their blocks; panels packed |
 | `convolve`, `convolve_blocks` | convolutions in tiles; the sizes of tiles and blocks |
 | `convolve_frame` | loops of convolutions; the image under a tile, copied plane by plane |
 | `convolve_places` | many places: features and neighbouring places in registers |
