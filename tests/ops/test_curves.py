@@ -96,6 +96,15 @@ def test_interp_is_as_exact_as_its_widest_operand(wide):
     np.testing.assert_allclose(found.numpy(), np.interp(*mixed), rtol=1e-12, atol=1e-12)
 
 
+def test_interp_rounds_neither_integers_nor_numbers_beside_float64():
+    values = np.array([0.0, 2.0**25])
+    with wf.default_dtype("float32"):
+        for x in (np.array([2**24 + 1]), 0.1, [0.1, 3.0]):
+            made = wf.interp(x, np.array([0, 2**25]), values)
+            assert made.tolist() == np.interp(x, [0, 2**25], values).tolist()
+        assert wf.interp(0.5, wf.arange(2), wf.arange(2, dtype="bfloat16")).dtype == wf.bfloat16
+
+
 def test_roots_are_where_the_polynomial_is_0():
     found = wf.roots([2.0, -3.0, 1.0, 5.0])
     assert np.abs(wf.polyval([2.0, -3.0, 1.0, 5.0], found).numpy()).max() < 1e-12

@@ -17,6 +17,7 @@ from weft.core.common.context import default_float
 from weft.core.common.device import Device
 from weft.core.common.parameters import as_integer, as_real
 from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.types import DType
 from weft.core.tensor.convert import PYTHON_SCALARS, device_of, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
@@ -40,9 +41,14 @@ from weft.ops.view.transpose import moveaxis
 def _floats(name: str, *args: Any, beside: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
     """Operands in one float (or complex) dtype; they follow tensors `beside` them."""
     found = as_tensors(name, *args, beside=beside)
-    dtype = dtypes.promote_all(*(t.dtype for t in found), op=name)
-    target = dtype if dtypes.is_inexact(dtype) else default_float()
+    target = _float_dtype(name, *found)
     return tuple(cast(t, target) for t in found)
+
+
+def _float_dtype(name: str, *tensors: Tensor) -> DType:
+    """The float (or complex) dtype that tensors share."""
+    dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=name)
+    return dtype if dtypes.is_inexact(dtype) else default_float()
 
 
 @public
@@ -58,9 +64,10 @@ def interp(
     >>> interp([0.5, 3.0], [0.0, 1.0, 2.0], [0.0, 10.0, 20.0]).tolist()
     [5.0, 20.0]
     """
-    at, places = _floats("interp", x, xp, beside=(fp,))
-    (values,) = _floats("interp", fp, beside=(at,))
-    dtype = dtypes.promote_all(at.dtype, values.dtype, op="interp")
+    places, values = as_tensors("interp", xp, fp, beside=(x,))
+    dtype = _float_dtype("interp", places, values)
+    at, _ = as_tensors("interp", x, cast(places, dtypes.real_of(dtype)))
+    dtype = dtypes.promote_all(at.dtype, dtype, op="interp")
     at, places = (cast(t, dtypes.real_of(dtype)) for t in (at, places))
     values = cast(values, dtype)
     if places.ndim != 1 or places.shape != values.shape:
