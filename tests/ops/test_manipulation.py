@@ -349,6 +349,7 @@ def test_positions_and_counts_may_be_of_any_integer_dtype(dtype):
 
 def test_inserted_values_are_never_cast_down_in_silence():
     assert wf.insert(wf.ones(2), 0, 3).tolist() == [3.0, 1.0, 1.0]
+    assert wf.insert(wf.arange(2), [], []).tolist() == [0, 1]
     for x, value in ((wf.arange(2), 3.5), (wf.ones(2), np.float64([0.1])), (wf.ones(2), 1j)):
         with pytest.raises(DTypeError, match="insert: a value of dtype"):
             wf.insert(x, 0, value)

@@ -373,10 +373,13 @@ def value_like(op: str, tensor: Tensor, value: Any) -> Tensor:
 
 
 def _sequence(op: str, value: Any, tensor: Tensor) -> Tensor:
-    """A list of Python numbers takes the tensor's dtype where its kind allows, as numbers do."""
+    """A list of Python numbers takes the tensor's dtype where its kind allows, as numbers do.
+
+    One without any fits every dtype.
+    """
     found = to_tensor(value, like=tensor.device, op=op)
     weak = all(type(v) in PYTHON_SCALARS for v in _leaves(value))
-    if weak and _kind_rank(found.dtype) <= _kind_rank(tensor.dtype):
+    if weak and (found.size == 0 or _kind_rank(found.dtype) <= _kind_rank(tensor.dtype)):
         return wrap(to_array(value, tensor.dtype, op), tensor.device)
     return found
 
