@@ -105,6 +105,16 @@ def test_interp_rounds_neither_integers_nor_numbers_beside_float64():
         assert wf.interp(0.5, wf.arange(2), wf.arange(2, dtype="bfloat16")).dtype == wf.bfloat16
 
 
+def test_slopes_and_areas_do_not_round_integers_beside_float64():
+    one = 2**24 + 1
+    with wf.default_dtype("float32"):
+        assert wf.gradient(np.array([0, one]), np.array([0.0, 1.0])).tolist() == [one, one]
+        assert wf.gradient(np.array([0.0, 1.0]), np.array([0, one])).tolist() == [1 / one, 1 / one]
+        assert wf.trapezoid(np.array([one, one]), np.array([0.0, 1.0])).item() == one
+        assert wf.trapezoid(np.array([one, one]), dx=np.float64(1)).item() == one
+        assert wf.trapezoid(np.array([1.0, 1.0]), np.array([0, one])).item() == one
+
+
 def test_roots_are_where_the_polynomial_is_0():
     found = wf.roots([2.0, -3.0, 1.0, 5.0])
     assert np.abs(wf.polyval([2.0, -3.0, 1.0, 5.0], found).numpy()).max() < 1e-12

@@ -18,7 +18,7 @@ from weft.core.common.device import Device
 from weft.core.common.parameters import as_integer, as_real
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
-from weft.core.tensor.convert import PYTHON_SCALARS, device_of, to_tensor
+from weft.core.tensor.convert import PYTHON_SCALARS, device_of, is_double, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ops import reduction
@@ -41,14 +41,16 @@ from weft.ops.view.transpose import moveaxis
 def _floats(name: str, *args: Any, beside: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
     """Operands in one float (or complex) dtype; they follow tensors `beside` them."""
     found = as_tensors(name, *args, beside=beside)
-    target = _float_dtype(name, *found)
+    target = _float_dtype(name, found, beside)
     return tuple(cast(t, target) for t in found)
 
 
-def _float_dtype(name: str, *tensors: Tensor) -> DType:
-    """The float (or complex) dtype that tensors share."""
+def _float_dtype(name: str, tensors: tuple[Tensor, ...], beside: tuple[Any, ...] = ()) -> DType:
+    """The float (or complex) dtype of tensors; beside float64, integers become that."""
     dtype = dtypes.promote_all(*(t.dtype for t in tensors), op=name)
-    return dtype if dtypes.is_inexact(dtype) else default_float()
+    if dtypes.is_inexact(dtype):
+        return dtype
+    return dtypes.float64 if any(map(is_double, beside)) else default_float()
 
 
 @public
@@ -65,7 +67,7 @@ def interp(
     [5.0, 20.0]
     """
     places, values = as_tensors("interp", xp, fp, beside=(x,))
-    dtype = _float_dtype("interp", places, values)
+    dtype = _float_dtype("interp", (places, values))
     at, _ = as_tensors("interp", x, cast(places, dtypes.real_of(dtype)))
     dtype = dtypes.promote_all(at.dtype, dtype, op="interp")
     at, places = (cast(t, dtypes.real_of(dtype)) for t in (at, places))
