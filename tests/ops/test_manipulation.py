@@ -320,13 +320,18 @@ def test_flat_positions_count_from_either_end_and_past_any_memory():
     assert wf.ravel_multi_index(parts, (2, 3, 4), order="F").tolist() == flat.tolist()
     places, modes = ([5, 1], [-1, 9]), ("clip", "wrap")
     want = np.ravel_multi_index(places, (3, 4), mode=modes)
-    assert wf.ravel_multi_index(places, (3, 4), modes).tolist() == want.tolist()
+    for each in (modes, list(modes)):
+        assert wf.ravel_multi_index(places, (3, 4), each).tolist() == want.tolist()
     large = (2**31, 2**31)
     assert [part.item() for part in wf.unravel_index(2**61 + 7, large)] == [2**30, 7]
     assert wf.ravel_multi_index((2**30, 7), large).item() == 2**61 + 7
     for call in (wf.unravel_index, wf.ravel_multi_index):
         with pytest.raises(ShapeError, match="has more positions than int64 counts"):
             call((1, 1), (2**32, 2**31))
+    for mode in ("clip", "wrap"):
+        with pytest.raises(IndexingError, match="ravel_multi_index: an axis of size 0"):
+            wf.ravel_multi_index(([1], [1]), (2, 0), mode)
+        assert wf.ravel_multi_index(([], []), (2, 0), mode).shape == (0,)
     with pytest.raises(ShapeError, match="ravel_multi_index: 1 modes for 2 axes"):
         wf.ravel_multi_index((1, 1), (2, 2), ("clip",))
     with pytest.raises(ArgumentError, match="unravel_index: order must be one of 'C', 'F'"):

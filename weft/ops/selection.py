@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -412,7 +413,7 @@ def unravel_index(indices: Any, /, shape: Any, order: str = "C") -> tuple[Tensor
 
 @public
 def ravel_multi_index(
-    multi_index: Any, /, dims: Any, mode: str | tuple[str, ...] = "raise", order: str = "C"
+    multi_index: Any, /, dims: Any, mode: str | Sequence[str] = "raise", order: str = "C"
 ) -> Tensor:
     """Positions along each axis of `dims` as positions in the flattened tensor.
 
@@ -425,7 +426,7 @@ def ravel_multi_index(
     listed = as_sequence("ravel_multi_index", "multi_index", multi_index)
     device = device_of(*listed)
     parts = [_integers("ravel_multi_index", part, device) for part in listed]
-    modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
+    modes = mode if isinstance(mode, tuple | list) else (mode,) * len(sizes)
     if len(parts) != len(sizes) or len(modes) != len(sizes):
         what = f"{len(parts)} positions" if len(parts) != len(sizes) else f"{len(modes)} modes"
         raise ShapeError(f"ravel_multi_index: {what} for {len(sizes)} axes {sizes}")
@@ -447,6 +448,8 @@ def _grid(op: str, shape: Any, order: str) -> tuple[Shape, int]:
 def _within(places: Tensor, size: int, mode: str) -> Tensor:
     """Positions along an axis, with those out of range refused, clipped or wrapped."""
     checked_mode("ravel_multi_index", mode)
+    if places.size and not size:
+        raise IndexingError("ravel_multi_index: an axis of size 0 has no positions")
     if mode == "raise":
         _check_range("ravel_multi_index", places, size)
         return places
