@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import weft as wf
-from weft.errors import TreeError
+from weft.errors import ArgumentError, TreeError
 
 
 class Pair(NamedTuple):
@@ -92,8 +92,11 @@ def test_a_map_may_see_the_path_of_each_leaf():
     is_leaf = {"is_leaf": lambda x: isinstance(x, Layer)}
     assert wf.tree_paths(tree, **is_leaf) == ["['a']", "['b'][0]", "['b'][1][0]"]
     assert wf.tree_map_with_path(lambda path, x: path, tree, **is_leaf)["a"] == "['a']"
-    with pytest.raises(TreeError, match="tree 1 differs from tree 0"):
+    with pytest.raises(TreeError, match="tree_map_with_path: tree 1 differs from tree 0"):
         wf.tree_map_with_path(lambda *row: row, tree, {"a": 1})
+    for op in ("tree_map", "tree_map_with_path"):
+        with pytest.raises(ArgumentError, match=f"{op}: is_leaf must be a function, got 3"):
+            getattr(wf, op)(lambda *row: row, tree, is_leaf=3)
 
 
 def test_static_fields_belong_to_the_structure():

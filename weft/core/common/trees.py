@@ -89,13 +89,7 @@ def tree_map(
     {'a': 11, 'b': (22, 33)}
     """
     as_function("tree_map", "function", function)
-    leaves, structure = tree_flatten(tree, is_leaf)
-    columns = [leaves]
-    for number, other in enumerate(rest, 1):
-        try:
-            columns.append(structure.flatten_up_to(other))
-        except ValueError as error:
-            raise TreeError(f"tree_map: tree {number} differs from tree 0: {error}") from None
+    columns, structure = _columns("tree_map", tree, rest, is_leaf)
     return tree_unflatten(structure, (function(*row) for row in zip(*columns, strict=True)))
 
 
@@ -112,8 +106,23 @@ def tree_map_with_path(
     {'a': "['a']", 'b': ("['b'][0]", "['b'][1]")}
     """
     as_function("tree_map_with_path", "function", function)
-    paths = iter(tree_paths(tree, is_leaf))
-    return tree_map(lambda *row: function(next(paths), *row), tree, *rest, is_leaf=is_leaf)
+    columns, structure = _columns("tree_map_with_path", tree, rest, is_leaf)
+    rows = zip(tree_paths(tree, is_leaf), *columns, strict=True)
+    return tree_unflatten(structure, (function(*row) for row in rows))
+
+
+def _columns(
+    op: str, tree: Any, rest: tuple[Any, ...], is_leaf: Callable[[Any], bool] | None
+) -> tuple[list[list[Any]], PyTreeDef]:
+    """The leaves of a tree, what other trees have in their places, and the tree's structure."""
+    leaves, structure = optree.tree_flatten(tree, _predicate(op, is_leaf), namespace=NAMESPACE)
+    columns = [leaves]
+    for number, other in enumerate(rest, 1):
+        try:
+            columns.append(structure.flatten_up_to(other))
+        except ValueError as error:
+            raise TreeError(f"{op}: tree {number} differs from tree 0: {error}") from None
+    return columns, structure
 
 
 @public
