@@ -114,6 +114,13 @@ def test_splits_within_splits_make_groups(first, second):
     assert wf.tree_map(lambda u: u[0].item(), updates) == GROUPS
 
 
+def test_a_mask_may_speak_of_parameters_that_are_none():
+    params = {"encoder": None, "head": wf.ones(2)}
+    transform = optim.split({"encoder": True, "head": True}, optim.scale(2.0), optim.scale(0.0))
+    updates, _ = transform.update(params, transform.init(params))
+    assert updates["encoder"] is None and updates["head"].tolist() == [2.0, 2.0]
+
+
 def test_a_mask_may_be_patterns_of_names_but_no_deeper_than_the_parameters():
     model = wf.nn.MLP(2, (3,), 1, key=wf.random.key(0))
     still = wf.tree_map(wf.zeros_like, model)
@@ -209,7 +216,7 @@ def test_mistakes_are_told():
         optim.adam(0.1, 0.9)
     with pytest.raises(ArgumentError, match="nesterov needs a momentum"):
         optim.sgd(0.1, nesterov=True)
-    with pytest.raises(ArgumentError, match="mask: expected a tree of True and False"):
+    with pytest.raises(ArgumentError, match=r"a tree of True and False, a function .*, or names"):
         optim.adamw(0.1, mask=lambda p: p).update(params, transform.init(params), params)
     with pytest.raises(TreeError, match="differs"):
         transform.update({"v": wf.ones(2)}, transform.init(params), params)

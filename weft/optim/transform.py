@@ -222,7 +222,7 @@ def mask_for(op: str, mask: Any, params: Any) -> Any:
 
     A mask is a tree of bools, of which one may stand for all parameters below it, a function of
     the parameters that gives such a tree, a pattern of names or several, or None: everywhere.
-    What it says of parameters that are not there is left out.
+    What it says where the parameters hold None is left out.
     """
     if mask is None:
         return tree_map(lambda p: True, params)
@@ -232,7 +232,7 @@ def mask_for(op: str, mask: Any, params: Any) -> Any:
     found = mask(params) if callable(mask) and not _is_tree_of_bools(mask) else mask
     if not _is_tree_of_bools(found):
         raise ArgumentError(
-            f"{op}: mask: expected a tree of True and False, or a function that gives one"
+            f"{op}: mask: expected a tree of True and False, a function that gives one, or names"
             "\nhint: mask=optim.matrices leaves out biases and scales"
         )
     flags = prefix_leaves(f"{op}: mask", found, params, lambda entry: isinstance(entry, bool))
