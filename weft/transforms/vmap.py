@@ -188,10 +188,11 @@ def vmap(
     """Map a function over an axis of its arguments: the function runs once, on batched tensors.
 
     `in_axes` and `out_axes` may be trees that are prefixes of the arguments and the result; None
-    leaves a value out. Keyword arguments are mapped over axis 0. `axis_name` lets the function use
-    `psum`, `all_gather`, `ppermute` and the like; `spmd_axis_name` spreads the mapped axis over
-    axes of the mesh that arguments lie on, if they lie on one. `loop=True` runs the function once
-    for each slice, so that Python may read values. Without a function it is a decorator.
+    leaves a value out: the function gets numbers and text as they are, all else as tensors. Keyword
+    arguments are mapped over axis 0. `axis_name` lets the function use `psum`, `all_gather`,
+    `ppermute` and the like; `spmd_axis_name` spreads the mapped axis over axes of the mesh that
+    arguments lie on, if they lie on one. `loop=True` runs the function once for each slice, so that
+    Python may read values. Without a function it is a decorator.
 
     >>> vmap(lambda x, y: x * y, in_axes=(0, None))(to_tensor([1.0, 2.0]), 3.0).tolist()
     [3.0, 6.0]
