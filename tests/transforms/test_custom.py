@@ -416,3 +416,39 @@ def test_a_function_with_rules_may_give_integers_as_well():
     assert value.tolist() == [1, 9] and place.item() == 1 and slope.tolist() == [2, 60]
     assert wf.grad(lambda x: reverse(x)[0].sum())(x).tolist() == [2, 6]
     assert wf.hessian(lambda x: reverse(x)[0].sum())(x).tolist() == [[2, 0], [0, 2]]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_numbers_among_the_arguments_stay_numbers(dtype) -> None:
+    x, seen = wf.ones(3, dtype=dtype), []
+    f = wf.custom_vjp(lambda x, s: x * s)
+    f.defvjp(lambda x, s: (x * s, (x, s)), lambda r, ct: (ct * r[1], wf.sum(ct * r[0])))
+    g = wf.custom_jvp(lambda x, s: x * s)
+    g.defjvp(lambda p, t: (seen.append(t[1]), (p[0] * p[1], t[0] * p[1] + p[0] * t[1]))[1])
+    tenth = wf.tensor(0.1, dtype=dtype).tolist()
+    for each in (f, g):
+        slope = wf.grad(lambda x, s, each=each: each(x, s).sum())
+        steps = lambda x, each=each: wf.scan(lambda c, _: (each(c, 0.1), c), x, None, 2)[0].sum()  # noqa: E731
+        found = [
+            each(x, 0.1),
+            wf.vmap(each, in_axes=(0, None))(x, 0.1),
+            slope(x, 0.1),
+            wf.compile(slope)(x, 0.1),
+            wf.vmap(slope, in_axes=(0, None))(x, 0.1),
+            wf.jvp(lambda x, each=each: each(x, 0.1), x, x)[1],
+        ]
+        for y in found:
+            assert y.dtype == x.dtype
+            assert y.tolist() == [tenth] * 3
+        assert wf.grad(steps)(x).tolist() == [(wf.tensor(tenth, dtype=dtype) * 0.1).item()] * 3
+    assert set(map(type, seen)) == {int}
+    assert f(wf.ones(2, dtype="int8"), 3).dtype == wf.int8
+
+
+def test_what_forward_saves_beside_tensors_is_kept_as_it_is() -> None:
+    kept = []
+    f = wf.custom_vjp(lambda x, how: x * 2)
+    saved = lambda x, how: (x * 2, {"how": how, "rows": x.shape[0], "x": x})  # noqa: E731
+    f.defvjp(saved, lambda r, ct: (kept.append((r["how"], r["rows"])), (ct * 2, None))[1])
+    assert wf.grad(lambda x: f(x, "fast").sum())(wf.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    assert kept == [("fast", 3)]

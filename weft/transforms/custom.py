@@ -25,7 +25,14 @@ from weft.errors import (
     TreeError,
 )
 from weft.ops.base import Tangents, Tensors, call_multiple
-from weft.ops.control.graph_call import GraphCall, batched_trace, capture, inexact_places, scattered
+from weft.ops.control.graph_call import (
+    GraphCall,
+    batched_trace,
+    capture,
+    inexact_places,
+    is_data,
+    scattered,
+)
 from weft.ops.creation import zeros_like
 from weft.ops.families import cast
 from weft.transforms.vjp import linear_transpose
@@ -192,6 +199,27 @@ custom_jvp_with_effects_op = CustomJvpCallWithEffects()
 custom_vjp_with_effects_op = CustomVjpCallWithEffects()
 
 
+class _Leaves:
+    """The leaves of a tree: tensors, and constants, such as numbers, that have no derivative."""
+
+    def __init__(self, tree: Any) -> None:
+        self.leaves, self.structure = tree_flatten(tree)
+        self.places = [i for i, x in enumerate(self.leaves) if is_data(x)]
+
+    @property
+    def own(self) -> int:
+        """How many of them are tensors."""
+        return len(self.places)
+
+    def tree(self, tensors: Sequence[Any] | None = None, constants: Sequence[Any] = ()) -> Any:
+        """The tree, with other tensors in their places if they are given, and other constants."""
+        full = list(constants or self.leaves)
+        if tensors is not None:
+            for place, tensor in zip(self.places, tensors, strict=True):
+                full[place] = tensor
+        return tree_unflatten(self.structure, full)
+
+
 class Custom:
     """A function with rules of its own; common part of `custom_jvp` and `custom_vjp`."""
 
@@ -204,7 +232,7 @@ class Custom:
     def _positional(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in order: rules take no keywords, and may need the others' values later."""
         if not keywords:
-            return tuple(alias(x) if isinstance(x, Tensor) else x for x in args)
+            return tuple(alias(x) if isinstance(x, Tensor) and is_data(x) else x for x in args)
         bound = signature(self.function).bind(*args, **keywords)
         bound.apply_defaults()
         if bound.kwargs:
@@ -231,12 +259,11 @@ class Custom:
         run.__name__ = getattr(self.function, "__name__", "function")
         return run
 
-    def _captured(self, args: tuple[Any, ...], rest: list[Any]) -> Any:
+    def _captured(self, args: tuple[Any, ...], rest: _Leaves) -> Any:
         """The function of what can be differentiated, its operands, its result's structure."""
         name = type(self).__name__
-        found = capture(self._of_rest(args), tuple(rest), {}, constants=False, label=name)
-        own = len(tree_leaves(rest))
-        _check_known(name, [_derives(x) for x in found[1]], own)
+        found = capture(self._of_rest(args), rest.tree(), {}, label=name)
+        _check_known(name, [_derives(x) for x in found[1]], rest.own)
         return found
 
 
@@ -244,7 +271,7 @@ class custom_jvp(Custom):
     """A function whose derivative you give: `f.defjvp(rule)`, rule(primals, tangents).
 
     The rule returns (result, tangent of the result) and must be linear in the tangents; reverse
-    mode is its transpose.
+    mode is its transpose. Arguments that are numbers stay numbers, whose tangents are 0.
 
     >>> @custom_jvp
     ... def f(x):
@@ -269,14 +296,14 @@ class custom_jvp(Custom):
                 "custom_jvp: no rule was given\nhint: decorate one with f.defjvp"
             )
         args = self._positional(args, keywords)
-        given, rest = self._split(args)
+        given, others = self._split(args)
+        rest = _Leaves(tuple(others))
         trace, operands, shape = self._captured(args, rest)
-        leaves, structure = tree_flatten(tuple(rest))
-        rule = self.rule
+        rule, still = self.rule, (0,) * len(rest.leaves)  # constants do not move
 
         def flat_rule(primals: Tensors, tangents: Tensors) -> Any:
-            points = tree_unflatten(structure, _handles(primals[: len(leaves)]))
-            moves = tree_unflatten(structure, _handles(tangents[: len(leaves)]))
+            points = rest.tree(_handles(primals[: rest.own]))
+            moves = rest.tree(_handles(tangents[: rest.own]), still)
             out, tangent = _pair("custom_jvp: the rule", rule(*given, points, moves))
             if not shape == tree_flatten(out)[1] == tree_flatten(tangent)[1]:
                 raise TreeError(
@@ -289,7 +316,7 @@ class custom_jvp(Custom):
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
         op = custom_jvp_with_effects_op if trace.effects else custom_jvp_op
-        made = call_multiple(op, operands, {"trace": trace, "rule": flat_rule, "own": len(leaves)})
+        made = call_multiple(op, operands, {"trace": trace, "rule": flat_rule, "own": rest.own})
         return tree_unflatten(shape, made)
 
 
@@ -297,7 +324,8 @@ class custom_vjp(Custom):
     """A function whose reverse mode you give: `f.defvjp(forward, backward)`.
 
     `forward(*args)` returns (result, saved); `backward(saved, cotangent)` returns one cotangent for
-    each argument (None for zero). Forward mode is the transpose of `backward`.
+    each argument (None for zero). Forward mode is the transpose of `backward`. Numbers and text
+    stay what they are, as arguments and saved; what is given for their cotangents is left out.
 
     >>> @custom_vjp
     ... def f(x):
@@ -318,24 +346,24 @@ class custom_vjp(Custom):
         if self.rules is None:
             raise MissingRuleError("custom_vjp: no rules were given\nhint: call f.defvjp(fwd, bwd)")
         args = self._positional(args, keywords)
-        given, rest = self._split(args)
+        given, others = self._split(args)
+        rest = _Leaves(tuple(others))
         trace, operands, shape = self._captured(args, rest)
-        leaves, structure = tree_flatten(tuple(rest))
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
-        ahead, back = self._flat_rules(args, given, structure, len(leaves), shape)
+        ahead, back = self._flat_rules(args, given, rest, shape)
         op = custom_vjp_with_effects_op if trace.effects else custom_vjp_op
-        rules = {"ahead": ahead, "back": back, "own": len(leaves)}
+        rules = {"ahead": ahead, "back": back, "own": rest.own}
         made = call_multiple(op, operands, {"trace": trace, **rules})
         return tree_unflatten(shape, made)
 
-    def _flat_rules(self, args: Any, given: Any, structure: Any, count: int, shape: Any) -> Any:
+    def _flat_rules(self, args: Any, given: Any, rest: _Leaves, shape: Any) -> Any:
         assert self.rules is not None
         forward, backward = self.rules
-        residual_structure: list[Any] = []
+        residuals: list[_Leaves] = []
 
         def ahead(*tensors: Tensor) -> Any:
-            remaining = iter(tree_unflatten(structure, _handles(tensors[:count])))
+            remaining = iter(rest.tree(_handles(tensors[: rest.own])))
             full = [args[i] if i in self.nondiff else next(remaining) for i in range(len(args))]
             out, saved = _pair("custom_vjp: forward", forward(*full))
             if tree_flatten(out)[1] != shape:
@@ -343,21 +371,21 @@ class custom_vjp(Custom):
                     "custom_vjp: forward's result must have the structure of the function's"
                     f" result {shape}"
                 )
-            leaves, residual = tree_flatten(saved)
-            residual_structure[:] = [residual]
-            kept = _handles(tuple(map(to_tensor, leaves)))  # as they are now, to be used later
+            residuals[:] = [residual := _Leaves(saved)]
+            # As they are now, to be used later.
+            kept = _handles(tuple(to_tensor(residual.leaves[i]) for i in residual.places))
             return tuple(tree_leaves(tree_map(to_tensor, out))), tuple(kept)
 
         def back(saved: Any, ct: Tensors, primals: Tensors) -> Any:
-            residual = tree_unflatten(residual_structure[0], _handles(saved))
+            residual = residuals[0].tree(_handles(saved))
             found = backward(*given, residual, tree_unflatten(shape, _handles(ct)))
             if not isinstance(found, tuple | list):
                 raise TreeError(
                     "custom_vjp: backward must return a tuple of cotangents,"
                     f" got {type(found).__name__}"
                 )
-            parts = _per_leaf(tuple(found), tree_unflatten(structure, primals[:count]))
-            return (*parts, *(None,) * (len(primals) - count))
+            parts = _per_leaf(tuple(found), rest.tree(primals[: rest.own]))
+            return (*parts, *(None,) * (len(primals) - rest.own))
 
         return ahead, back
 
@@ -378,7 +406,7 @@ def _handles(tensors: Tensors) -> list[Tensor]:
 
 
 def _per_leaf(cotangents: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[Tensor | None]:
-    """One cotangent for each leaf of the arguments; None for an argument is zero for its leaves."""
+    """One cotangent for each tensor among the arguments; None is zero for all of an argument."""
     if len(cotangents) != len(arguments):
         raise TreeError(
             f"custom_vjp: backward returned {len(cotangents)} cotangents"
@@ -388,13 +416,13 @@ def _per_leaf(cotangents: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[T
     for ct, argument in zip(cotangents, arguments, strict=True):
         leaves, structure = tree_flatten(argument)
         if ct is None:
-            found += [None] * len(leaves)
+            found += [None for x in leaves if is_data(x)]
             continue
         given, other = tree_flatten(ct)
         if other != structure:
             raise TreeError(f"custom_vjp: a cotangent {other} for an argument {structure}")
         pairs = zip(given, leaves, strict=True)
-        found += [_alike("custom_vjp: a cotangent", c, x) for c, x in pairs]
+        found += [_alike("custom_vjp: a cotangent", c, x) for c, x in pairs if is_data(x)]
     return found
 
 

@@ -113,7 +113,8 @@ def batched_trace(trace: Trace, args: Tensors, hidden: Any, size: int) -> tuple[
     return made, (*args, *made.captures)
 
 
-def _is_data(x: Any) -> bool:
+def is_data(x: Any) -> bool:
+    """Whether a leaf of arguments is an operand; numbers, strings and the like are constants."""
     return isinstance(x, Tensor | np.ndarray) and not isinstance(x, Number)
 
 
@@ -131,7 +132,7 @@ def capture(
     """
     as_function(label, "function", function)
     leaves, structure = tree_flatten((args, keywords))
-    places = [i for i, x in enumerate(leaves) if not constants or _is_data(x)]
+    places = [i for i, x in enumerate(leaves) if not constants or is_data(x)]
     operands = tuple(FUNCTIONS["asarray"](leaves[i]) for i in places)
 
     def of_tensors(*values: Tensor) -> Any:
