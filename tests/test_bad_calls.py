@@ -15,6 +15,7 @@ from weft.errors import (
     ArgumentError,
     AxisError,
     ConversionError,
+    DifferentiationError,
     DTypeError,
     OutOfMemoryError,
     ShapeError,
@@ -152,6 +153,33 @@ def test_a_reading_of_parameters_keeps_what_is_legal() -> None:
     assert parameters.as_sequence("f", "s", range(2)) == (0, 1)
     with pytest.raises(ShapeError):
         wf.zeros((True, 2))
+
+
+READ = {
+    "correction": lambda p: wf.var(wf.arange(4.0), correction=p),
+    "rate": lambda p: wf.nn.Dropout(p)(wf.ones(4), key=wf.random.key(0)).sum(),
+    "eps": lambda p: wf.nn.LayerNorm(4, eps=p)(wf.arange(4.0)).max(),
+    "start": lambda p: wf.arange(p, 4.0).sum(),
+    "step": lambda p: wf.arange(0.0, 4.0, p).sum(),
+    "stop": lambda p: wf.geomspace(1.0, p, 3).sum(),
+    "end_values": lambda p: wf.pad(wf.ones(2), 2, mode="linear_ramp", end_values=p).sum(),
+    "constant_values": lambda p: wf.pad(wf.ones(2), 2, constant_values=(0.0, p)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_number_that_is_read_has_no_derivative_in_silence(name: str) -> None:
+    function, number = READ[name], wf.tensor(0.5)
+    text = rf"{name} is read as a number.*\n.*stop_gradient\({name}\)"
+    with pytest.raises(DifferentiationError, match=text):
+        wf.grad(function)(number)
+    with pytest.raises(DifferentiationError, match=text):
+        wf.jvp(function, (number,), (number,))
+    with pytest.raises(DifferentiationError, match=text):
+        function(wf.tensor(0.5, requires_grad=True))
+    assert wf.grad(lambda p: function(wf.stop_gradient(p)) * p)(number) == function(0.5)
+    with wf.no_grad():
+        assert function(wf.tensor(0.5, requires_grad=True)) == function(0.5)
 
 
 @pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])

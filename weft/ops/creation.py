@@ -22,6 +22,7 @@ from weft.core.common.parameters import (
     as_flag,
     as_integer,
     as_integers,
+    check_constant,
     check_elements,
     shown,
 )
@@ -437,7 +438,8 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
-    first, end, gap = (_number("arange", v) for v in (start, stop, step))
+    given = {"start": start, "stop": stop, "step": step}
+    first, end, gap = (_number("arange", name, value) for name, value in given.items())
     whole = all(isinstance(v, int) for v in (first, end, gap))
     natural = dtypes.int64 if whole else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
@@ -463,8 +465,9 @@ def arange(
     return result
 
 
-def _number(op: str, value: Any) -> int | float:
+def _number(op: str, name: str, value: Any) -> int | float:
     """A real number that a parameter was given as: Python's, NumPy's, or a tensor with no axes."""
+    check_constant(op, name, value)
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == ():
         value = value.item()
     if isinstance(value, int):

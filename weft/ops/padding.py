@@ -9,7 +9,14 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.device import CPU
-from weft.core.common.parameters import LARGEST, as_choice, as_integer, is_sequence, shown
+from weft.core.common.parameters import (
+    LARGEST,
+    as_choice,
+    as_integer,
+    check_constant,
+    is_sequence,
+    shown,
+)
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import to_tensor
@@ -99,7 +106,9 @@ def _padded(x: Tensor, value: Any, widths: list[tuple[int, int]]) -> Tensor:
 
 def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     """Different values for different sides: one axis after the other, one side at a time."""
-    given = to_tensor(values, like=CPU, op="pad: constant_values").host()
+    constants = to_tensor(values, like=CPU, op="pad: constant_values")
+    check_constant("pad", "constant_values", constants)
+    given = constants.host()
     table = _table("pad", "constant_values", given, x.ndim)
     for i, (before, after) in enumerate(widths):
         for side in (0, 1):
@@ -147,7 +156,9 @@ def _statistics(x: Tensor, widths: list[tuple[int, int]], mode: str, stat_length
 
 def _ramps(x: Tensor, widths: list[tuple[int, int]], end_values: Any) -> Tensor:
     """Elements in even steps from an end value to the edge; integers are rounded down."""
-    given = to_tensor(end_values, like=CPU, op="pad: end_values").host()
+    ends = to_tensor(end_values, like=CPU, op="pad: end_values")
+    check_constant("pad", "end_values", ends)
+    given = ends.host()
     table = _table("pad", "end_values", given, x.ndim)
 
     def made(x: Tensor, axis: int, side: int) -> Tensor:

@@ -11,7 +11,14 @@ import numpy as np
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.device import CPU, as_device
-from weft.core.common.parameters import as_choice, as_flag, as_function, as_integer, shown
+from weft.core.common.parameters import (
+    as_choice,
+    as_flag,
+    as_function,
+    as_integer,
+    check_constant,
+    shown,
+)
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array, DType
 from weft.core.tensor.convert import converted, device_of, holds_tensor, to_tensor, to_tensors
@@ -190,7 +197,7 @@ def geomspace(
 ) -> Tensor:
     """Numbers from `start` to `stop` of which each is the same multiple of the one before."""
     endpoint = as_flag("geomspace", "endpoint", endpoint)
-    low, high = (_value("geomspace", v) for v in (start, stop))
+    low, high = _value("geomspace", "start", start), _value("geomspace", "stop", stop)
     if 0 in (low, high):
         raise ArgumentError(f"geomspace: start and stop must not be 0 ({start}, {stop})")
     count = _amount("geomspace", num)
@@ -209,7 +216,8 @@ def geomspace(
     return asarray(converted(made, target, "geomspace"), device=place)
 
 
-def _value(op: str, value: Any) -> complex:
+def _value(op: str, name: str, value: Any) -> complex:
+    check_constant(op, name, value)
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == ():
         value = value.item()
     if not isinstance(value, int | float | complex):

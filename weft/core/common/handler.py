@@ -149,6 +149,14 @@ def is_running(handler: Handler | None) -> bool:
     return found is handler
 
 
+def loses_derivative(owner: Handler | None) -> bool:
+    """Whether a derivative is wanted here of the tensors of `owner`, which numbers do not carry."""
+    if owner is None or not owner.differentiates:
+        return False
+    handler = _current.get()
+    return not (handler is not None and handler.constant)
+
+
 def install_bottom(perform: Perform) -> None:
     """Say what an op means when no handler is installed."""
     _bottom[:] = [perform]

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.common.handler import Handler, loses_derivative
 from weft.errors import (
     ArgumentError,
     ConcretizationError,
+    DifferentiationError,
     DTypeError,
     OutOfMemoryError,
     ShapeError,
@@ -115,6 +117,7 @@ def _float(op: str, name: str, value: Any) -> float:
     is_scalar = getattr(value, "shape", None) == () and getattr(dtype, "kind", "") in "iufV"
     if isinstance(value, bool) or not (is_number or is_scalar):
         raise DTypeError(f"{op}: {name} must be a real number, got {shown(value)}")
+    check_constant(op, name, value)
     try:
         return float(value)
     except ConcretizationError:
@@ -123,6 +126,20 @@ def _float(op: str, name: str, value: Any) -> float:
         raise ArgumentError(f"{op}: {name} is past every float, got {shown(value)}") from None
     except (TypeError, ValueError):  # a structured scalar: NumPy's letter V holds those too
         raise DTypeError(f"{op}: {name} must be a real number, got {shown(value)}") from None
+
+
+def check_constant(op: str, name: str, value: Any) -> None:
+    """Refuse to read a float or complex number where a derivative by it is wanted."""
+    owner = getattr(value, "owner", None)
+    if not isinstance(owner, Handler) or value.dtype.kind not in "fcV":
+        return
+    if not loses_derivative(owner):
+        return
+    raise DifferentiationError(
+        f"{op}: {name} is read as a number, which would carry no derivative of a tensor that"
+        f" is differentiated here ({owner.title})"
+        f"\nhint: wf.stop_gradient({name}) says that it is meant as a constant"
+    )
 
 
 def as_finite(

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.device import Device
-from weft.core.common.handler import current
+from weft.core.common.handler import loses_derivative
 from weft.core.common.lazy import LazyModule
 from weft.core.common.slots import FUNCTIONS
 from weft.core.common.types import Array, DType, Shape
@@ -115,8 +115,8 @@ class Exchange:
 
     def _check_read(self) -> None:
         """Refuse others who would read values where a derivative is wanted of what they make."""
-        owner, handler = self._impl.owner, current()
-        if owner is not None and owner.differentiates and not (handler and handler.constant):
+        owner = self._impl.owner
+        if owner is not None and loses_derivative(owner):
             raise DifferentiationError(
                 f"{owner.title}: NumPy asks for the numbers of a tensor that is differentiated"
                 " here, and what it makes of them would carry no derivative"
