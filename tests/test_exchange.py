@@ -486,6 +486,16 @@ def test_numpy_is_refused_the_values_of_what_is_differentiated(function):
     assert (constant.numpy() > 0).all()
 
 
+def test_dlpack_is_refused_the_values_of_what_is_differentiated():
+    x = wf.tensor([1.0, 2.0])
+    for function in (wf.from_dlpack, np.from_dlpack):
+        with pytest.raises(DifferentiationError, match=r"grad: DLPack asks .*\n.*x\.detach"):
+            wf.grad(lambda v, f=function: wf.sum(wf.asarray(f(v))))(x)
+        with pytest.raises(DifferentiationError, match="DLPack asks"):
+            function(wf.requires_grad(wf.ones(2)))
+        assert np.asarray(function(wf.requires_grad(wf.ones(2)).detach())).tolist() == [1.0, 1.0]
+
+
 def test_lists_of_tensors_become_tensors_without_losing_gradients():
     slope = wf.grad(lambda v: wf.sum(wf.add([v[0], v[1] * 2], 1.0)))(wf.tensor([1.0, 2.0]))
     assert slope.tolist() == [1.0, 2.0]

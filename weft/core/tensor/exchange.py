@@ -113,12 +113,12 @@ class Exchange:
         sharing.share(array)
         return seen
 
-    def _check_read(self) -> None:
+    def _check_read(self, reader: str = "NumPy") -> None:
         """Refuse others who would read values where a derivative is wanted of what they make."""
         owner = self._impl.owner
         if owner is not None and loses_derivative(owner):
             raise DifferentiationError(
-                f"{owner.title}: NumPy asks for the numbers of a tensor that is differentiated"
+                f"{owner.title}: {reader} asks for the numbers of a tensor that is differentiated"
                 " here, and what it makes of them would carry no derivative"
                 "\nhint: use the function of weft; x.numpy() and x.detach() read values on purpose"
             )
@@ -131,6 +131,7 @@ class Exchange:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        self._check_read("DLPack")
         array = self.data()
         if not isinstance(array, np.ndarray):
             return array.to_dlpack(stream, max_version, dl_device, copy)
