@@ -304,3 +304,67 @@ def test_transformations_and_schedules_are_pickled_as_the_calls_that_made_them(m
     expected = after_steps(made)
     assert after_steps(pickle.loads(pickle.dumps(made))) == expected
     assert after_steps(copy.deepcopy(made)) == expected
+
+
+SETTINGS = {
+    "weight_decay": lambda v: optim.adamw(0.1, weight_decay=v),
+    "first beta": lambda v: optim.adam(0.1, (v, 0.9)),
+    "second beta": lambda v: optim.adam(0.1, (0.8, v), amsgrad=True),
+    "eps": lambda v: optim.adam(0.1, eps=v),
+    "momentum": lambda v: optim.sgd(0.1, momentum=v, nesterov=True),
+    "alpha": lambda v: optim.rmsprop(0.1, alpha=v, eps=v, momentum=v, centered=True),
+    "adagrad": lambda v: optim.adagrad(0.1, initial_accumulator_value=v, eps=v),
+    "adadelta": lambda v: optim.adadelta(0.1, rho=v, eps=v),
+    "adamax": lambda v: optim.adamax(0.1, (v, v), eps=v),
+    "nadam": lambda v: optim.nadam(0.1, (v, v), eps=v, momentum_decay=v),
+    "radam": lambda v: optim.radam(0.1, (v, 0.99), eps=v),
+    "lion": lambda v: optim.lion(0.1, weight_decay=v),
+    "muon": lambda v: optim.scale_by_muon(momentum=v),
+    "norm": lambda v: optim.chain(optim.clip_by_global_norm(v), optim.sgd(0.1)),
+    "value": lambda v: optim.chain(optim.clip_by_value(v), optim.sgd(0.1)),
+    "cosine": lambda v: optim.sgd(optim.schedules.cosine(v, 5)),
+    "warmup": lambda v: optim.sgd(optim.schedules.warmup_cosine(v, 2, 5)),
+    "one_cycle": lambda v: optim.sgd(optim.schedules.one_cycle(v, 5)),
+    "polynomial": lambda v: optim.sgd(optim.schedules.polynomial(0.1, 5, end=v)),
+    "exponential": lambda v: optim.sgd(optim.schedules.exponential(v, 0.9)),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_may_be_tensors_that_are_mapped_compiled_and_differentiated(name):
+    x, y = wf.asarray(draw(5, 4)), wf.asarray(draw(5, 2))
+
+    def trained_with(setting):
+        transform = SETTINGS[name](setting)
+        params = {"w": wf.ones((4, 2), dtype="float64")}
+
+        def step(carry, _):
+            params, state = carry
+            gradients = wf.grad(lambda p: wf.mean((x @ p["w"] - y) ** 2))(params)
+            updates, state = transform.update(gradients, state, params)
+            return (optim.apply(params, updates), state), None
+
+        (params, _), _ = wf.scan(step, (params, transform.init(params)), length=3)
+        return wf.sum(params["w"] * wf.asarray(draw(4, 2)))
+
+    settings = wf.tensor([0.3, 0.4], dtype="float64")
+    each = [trained_with(s) for s in settings]
+    assert each[0].item() == pytest.approx(trained_with(0.3).item(), rel=1e-6)
+    np.testing.assert_allclose(wf.vmap(trained_with)(settings), wf.stack(each), rtol=1e-12)
+    assert wf.compile(trained_with)(settings[0]).tobytes() == each[0].tobytes()
+    above, below = trained_with(0.3 + 1e-5).item(), trained_with(0.3 - 1e-5).item()
+    slope = wf.grad(trained_with)(settings[0]).item()
+    assert slope == pytest.approx((above - below) / 2e-5, rel=2e-2, abs=1e-4)
+
+
+def test_an_average_may_decay_by_a_tensor():
+    params = {"w": wf.ones(3)}
+
+    def averaged(decay):
+        ema = optim.ema(decay)
+        return ema.update({"w": wf.zeros(3)}, ema.init(params)).value["w"][0]
+
+    assert wf.grad(averaged)(wf.tensor(0.9)).item() == 1.0
+    np.testing.assert_allclose(wf.vmap(averaged)(wf.tensor([0.5, 0.9])), [0.5, 0.9], rtol=1e-6)
+    with pytest.raises(ArgumentError, match="ema: decay: expected a number, got Tensor of shape"):
+        optim.ema(wf.ones(2))

@@ -8,17 +8,20 @@ from typing import Any, NamedTuple
 
 import weft as wf
 from weft.core.common import dtypes
-from weft.core.common.parameters import as_finite, as_flag, as_integer, as_real
+from weft.core.common.parameters import as_finite, as_flag, as_integer
 from weft.core.common.trees import tree_leaves, tree_map
 from weft.errors import ArgumentError
 from weft.optim.transform import (
+    Setting,
     Transform,
+    as_setting,
     as_transform,
     beside,
     by_dtype,
     first_count,
     place_of,
     remade,
+    settled,
     stacked,
     widened,
     with_state,
@@ -148,7 +151,7 @@ class Ema:
     be assigned to: the mean has values of its own.
     """
 
-    decay: float
+    decay: Any
     warmup: bool
 
     def init(self, params: Any) -> EmaState:
@@ -163,7 +166,7 @@ class Ema:
         def moved(old: Any, p: Any) -> Any:
             if not dtypes.is_inexact(old.dtype):
                 return copy(p)
-            return old + beside(fresh[old.dtype], old) * (widened(p) - old)
+            return old + settled(fresh[old.dtype], old) * (widened(p) - old)
 
         return EmaState(count, tree_map(moved, state.value, params))
 
@@ -172,9 +175,9 @@ class Ema:
         if not self.warmup or not dtypes.is_inexact(dtype):
             return 1 - self.decay
         number: Any = wf.astype(count, dtypes.real_of(dtype))
-        return 1 - wf.minimum((1 + number) / (10 + number), self.decay)
+        return 1 - wf.minimum((1 + number) / (10 + number), settled(self.decay, number))
 
 
-def ema(decay: float = 0.999, warmup: bool = False) -> Ema:
+def ema(decay: Setting = 0.999, warmup: bool = False) -> Ema:
     """A running mean of parameters; with `warmup` early steps count more."""
-    return Ema(as_real("ema", "decay", decay, 0, 1), as_flag("ema", "warmup", warmup))
+    return Ema(as_setting("ema", "decay", decay, 0, 1), as_flag("ema", "warmup", warmup))

@@ -6,19 +6,23 @@ from typing import Any, NamedTuple
 
 import weft as wf
 from weft.core.common.context import current_device
-from weft.core.common.parameters import as_choice, as_flag, as_integer, as_real
+from weft.core.common.parameters import as_choice, as_flag, as_integer
 from weft.core.common.trees import tree_flatten, tree_map, tree_unflatten
 from weft.errors import ShapeError
 from weft.nn.parameters import combine
 from weft.optim.optimizers import adamw
 from weft.optim.steps import MomentumState, Rate, add_decayed_weights, scale_by_rate
 from weft.optim.transform import (
+    Setting,
     Transform,
+    as_setting,
     as_transform,
+    blended,
     chain,
     mask_for,
     place_of,
     remade,
+    settled,
     widened,
     with_state,
     zeros_for,
@@ -48,14 +52,15 @@ def orthogonalize(matrix: Any, steps: int = 5, eps: float = 1e-7, dtype: Any = N
 
 @remade
 def scale_by_muon(
-    momentum: float = 0.95,
+    momentum: Setting = 0.95,
     nesterov: bool = True,
     steps: int = 5,
     adjust: str = "original",
     dtype: Any = None,
 ) -> Transform:
     """Orthogonal momentum, scaled by √max(1, rows / columns), or to the size of AdamW's steps."""
-    rate, ahead = as_real("muon", "momentum", momentum, 0, 1), as_flag("muon", "nesterov", nesterov)
+    rate = as_setting("muon", "momentum", momentum, 0, 1)
+    ahead = as_flag("muon", "nesterov", nesterov)
     rounds = as_integer("muon", "steps", steps, low=1, high=100)
     as_choice("muon", "adjust", adjust, ("original", "match_rms_adamw"))
 
@@ -69,8 +74,10 @@ def scale_by_muon(
     @with_state("muon", MomentumState, "momentum")
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
-        moved = tree_map(lambda g, m: rate * m + (1 - rate) * g, wide, state.momentum)
-        ahead_of = tree_map(lambda g, m: g + rate * (m - g) if ahead else m, wide, moved)
+        moved = tree_map(lambda g, m: blended(rate, m, g), wide, state.momentum)
+        ahead_of = tree_map(
+            lambda g, m: g + settled(rate, m) * (m - g) if ahead else m, wide, moved
+        )
         return _map_together(direction, ahead_of), MomentumState(moved)
 
     return Transform(lambda params: MomentumState(zeros_for(params)), update)
@@ -142,9 +149,9 @@ def _two_axes(params: Any) -> Any:
 @remade
 def muon(
     learning_rate: Rate = 1e-3,
-    momentum: float = 0.95,
+    momentum: Setting = 0.95,
     nesterov: bool = True,
-    weight_decay: float = 0.1,
+    weight_decay: Setting = 0.1,
     steps: int = 5,
     adjust: str = "original",
     fallback: Transform | None = None,

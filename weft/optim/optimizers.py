@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.core.common.parameters import as_flag, as_real
+from weft.core.common.parameters import as_flag
 from weft.errors import ArgumentError
 from weft.optim.relatives import (
     scale_by_adadelta,
@@ -24,32 +24,35 @@ from weft.optim.steps import (
     scale_by_rms,
 )
 from weft.optim.transform import (
+    Setting,
     Transform,
+    as_setting,
     chain,
+    is_zero,
     remade,
 )
 
 
-def _betas(op: str, betas: Any) -> tuple[float, float]:
+def _betas(op: str, betas: Any) -> tuple[Any, Any]:
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise ArgumentError(f"{op}: betas: expected two numbers, got {betas!r}")
-    first, second = (as_real(op, "betas", b, 0, 1) for b in betas)
+    first, second = (as_setting(op, "betas", b, 0, 1) for b in betas)
     return first, second
 
 
 @remade
 def sgd(
     learning_rate: Rate,
-    momentum: float = 0.0,
+    momentum: Setting = 0.0,
     nesterov: bool = False,
-    weight_decay: float = 0.0,
+    weight_decay: Setting = 0.0,
     mask: Any = None,
 ) -> Transform:
     """Gradient descent, with momentum; `weight_decay` is added to the gradients, as in torch."""
-    if as_flag("sgd", "nesterov", nesterov) and not momentum:
+    if as_flag("sgd", "nesterov", nesterov) and is_zero(momentum):
         raise ArgumentError("sgd: nesterov needs a momentum\nhint: sgd(rate, momentum=0.9, ...)")
     parts = [add_decayed_weights(weight_decay, mask)]
-    if momentum:
+    if not is_zero(momentum):
         parts.append(add_momentum(momentum, nesterov))
     return chain(*parts, scale_by_rate(learning_rate))
 
@@ -57,9 +60,9 @@ def sgd(
 @remade
 def adam(
     learning_rate: Rate = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    betas: tuple[Setting, Setting] = (0.9, 0.999),
+    eps: Setting = 1e-8,
+    weight_decay: Setting = 0.0,
     mask: Any = None,
     amsgrad: bool = False,
 ) -> Transform:
@@ -77,9 +80,9 @@ def adam(
 @remade
 def adamw(
     learning_rate: Rate = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
+    betas: tuple[Setting, Setting] = (0.9, 0.999),
+    eps: Setting = 1e-8,
+    weight_decay: Setting = 0.01,
     mask: Any = None,
     amsgrad: bool = False,
 ) -> Transform:
@@ -97,8 +100,8 @@ def adamw(
 @remade
 def lion(
     learning_rate: Rate = 1e-4,
-    betas: tuple[float, float] = (0.9, 0.99),
-    weight_decay: float = 0.0,
+    betas: tuple[Setting, Setting] = (0.9, 0.99),
+    weight_decay: Setting = 0.0,
     mask: Any = None,
 ) -> Transform:
     """Steps of one size: the sign of a mean of gradient and momentum, and weight decay."""
@@ -112,16 +115,16 @@ def lion(
 @remade
 def rmsprop(
     learning_rate: Rate = 1e-2,
-    alpha: float = 0.99,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    momentum: float = 0.0,
+    alpha: Setting = 0.99,
+    eps: Setting = 1e-8,
+    weight_decay: Setting = 0.0,
+    momentum: Setting = 0.0,
     centered: bool = False,
     mask: Any = None,
 ) -> Transform:
     """Gradients over the root of the running mean of their squares."""
     parts = [add_decayed_weights(weight_decay, mask), scale_by_rms(alpha, eps, centered)]
-    if momentum:
+    if not is_zero(momentum):
         parts.append(add_momentum(momentum))
     return chain(*parts, scale_by_rate(learning_rate))
 
@@ -129,9 +132,9 @@ def rmsprop(
 @remade
 def adagrad(
     learning_rate: Rate = 1e-2,
-    weight_decay: float = 0.0,
-    initial_accumulator_value: float = 0.0,
-    eps: float = 1e-10,
+    weight_decay: Setting = 0.0,
+    initial_accumulator_value: Setting = 0.0,
+    eps: Setting = 1e-10,
     mask: Any = None,
 ) -> Transform:
     """Gradients over the root of the sum of their squares; a schedule takes `lr_decay`'s place."""
@@ -145,9 +148,9 @@ def adagrad(
 @remade
 def adadelta(
     learning_rate: Rate = 1.0,
-    rho: float = 0.9,
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
+    rho: Setting = 0.9,
+    eps: Setting = 1e-6,
+    weight_decay: Setting = 0.0,
     mask: Any = None,
 ) -> Transform:
     """Steps as large as those before, over gradients as large: nearly no rate to choose."""
@@ -161,9 +164,9 @@ def adadelta(
 @remade
 def adamax(
     learning_rate: Rate = 2e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    betas: tuple[Setting, Setting] = (0.9, 0.999),
+    eps: Setting = 1e-8,
+    weight_decay: Setting = 0.0,
     mask: Any = None,
 ) -> Transform:
     """Adam by the largest gradients in place of squares."""
@@ -177,10 +180,10 @@ def adamax(
 @remade
 def nadam(
     learning_rate: Rate = 2e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    momentum_decay: float = 4e-3,
+    betas: tuple[Setting, Setting] = (0.9, 0.999),
+    eps: Setting = 1e-8,
+    weight_decay: Setting = 0.0,
+    momentum_decay: Setting = 4e-3,
     decoupled_weight_decay: bool = False,
     mask: Any = None,
 ) -> Transform:
@@ -193,9 +196,9 @@ def nadam(
 @remade
 def radam(
     learning_rate: Rate = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    betas: tuple[Setting, Setting] = (0.9, 0.999),
+    eps: Setting = 1e-8,
+    weight_decay: Setting = 0.0,
     decoupled_weight_decay: bool = False,
     mask: Any = None,
 ) -> Transform:
@@ -206,7 +209,7 @@ def radam(
 
 
 def _decayed(
-    part: Transform, weight_decay: float, mask: Any, decoupled: bool, rate: Rate
+    part: Transform, weight_decay: Setting, mask: Any, decoupled: bool, rate: Rate
 ) -> Transform:
     """A chain with weight decay behind the part, or in the gradients before it."""
     decay = add_decayed_weights(weight_decay, mask)
@@ -217,9 +220,9 @@ def _decayed(
 @remade
 def lamb(
     learning_rate: Rate = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
+    betas: tuple[Setting, Setting] = (0.9, 0.999),
+    eps: Setting = 1e-6,
+    weight_decay: Setting = 0.0,
     mask: Any = None,
 ) -> Transform:
     """AdamW whose steps are scaled to the norm of each parameter: for very large batches."""

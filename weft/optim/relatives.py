@@ -12,13 +12,17 @@ from weft.core.common.parameters import as_real
 from weft.core.common.trees import tree_map
 from weft.optim.steps import AdamState, as_decay, correction
 from weft.optim.transform import (
+    Setting,
     Transform,
+    as_setting,
     beside,
+    blended,
     by_dtype,
     first_count,
     needed,
     place_of,
     remade,
+    settled,
     stateless,
     widened,
     with_state,
@@ -51,47 +55,59 @@ class AdadeltaState(NamedTuple):
 
 
 @remade
-def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> Transform:
+def scale_by_adadelta(rho: Setting = 0.9, eps: Setting = 1e-6) -> Transform:
     """Gradients by the root of the mean square of past steps over that of past gradients."""
-    rho, eps = as_real("adadelta", "rho", rho, 0, 1), as_real("adadelta", "eps", eps, 0)
+    rho, small = as_setting("adadelta", "rho", rho, 0, 1), as_setting("adadelta", "eps", eps, 0)
+
+    def step(g: Any, v: Any, moved: Any) -> Any:
+        least = settled(small, v)
+        return g * (wf.sqrt(moved + least) / wf.sqrt(v + least))
 
     @with_state("adadelta", AdadeltaState, "square")
     def update(gradients: Any, state: AdadeltaState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         square = _square(rho, state.square, wide)
-        steps = tree_map(
-            lambda g, v, d: g * (wf.sqrt(d + eps) / wf.sqrt(v + eps)), wide, square, state.moved
-        )
+        steps = tree_map(step, wide, square, state.moved)
         return steps, AdadeltaState(square, _square(rho, state.moved, steps))
 
     return Transform(lambda p: AdadeltaState(zeros_for(p), zeros_for(p)), update)
 
 
 @remade
-def scale_by_adagrad(initial: float = 0.0, eps: float = 1e-10) -> Transform:
+def scale_by_adagrad(initial: Setting = 0.0, eps: Setting = 1e-10) -> Transform:
     """Gradients over the root of the sum of all squares so far, which begins at `initial`."""
-    first, eps = as_real("adagrad", "initial", initial, 0), as_real("adagrad", "eps", eps, 0)
+    first = as_setting("adagrad", "initial", initial, 0)
+    small = as_setting("adagrad", "eps", eps, 0)
+
+    def step(g: Any, v: Any) -> Any:
+        return g / (wf.sqrt(v) + settled(small, v))
+
+    def begun(v: Any) -> Any:
+        return v + settled(first, v)
 
     @with_state("adagrad", SumState, "square")
     def update(gradients: Any, state: SumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         square = tree_map(lambda v, g: v + g * g, state.square, wide)
-        return tree_map(lambda g, v: g / (wf.sqrt(v) + eps), wide, square), SumState(square)
+        return tree_map(step, wide, square), SumState(square)
 
-    return Transform(lambda p: SumState(tree_map(lambda v: v + first, zeros_for(p))), update)
+    return Transform(lambda p: SumState(tree_map(begun, zeros_for(p))), update)
 
 
 @remade
-def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
+def scale_by_adamax(b1: Setting = 0.9, b2: Setting = 0.999, eps: Setting = 1e-8) -> Transform:
     """Running mean of gradients over the largest of them, of which each step forgets a part."""
     b1, b2 = as_decay("adamax", "b1", b1), as_decay("adamax", "b2", b2)
-    eps = as_real("adamax", "eps", eps, 0)
+    small = as_setting("adamax", "eps", eps, 0)
+
+    def largest_of(u: Any, g: Any) -> Any:
+        return wf.maximum(settled(b2, u) * u, wf.abs(g) + settled(small, g))
 
     @with_state("adamax", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
         mean, wide = _mean(b1, state.mean, gradients)
-        largest = tree_map(lambda u, g: wf.maximum(b2 * u, wf.abs(g) + eps), state.square, wide)
+        largest = tree_map(largest_of, state.square, wide)
         parts = by_dtype(mean, lambda dtype: correction(b1, count, dtype))
         moved = tree_map(lambda m, u: m / (beside(parts[m.dtype], m) * u), mean, largest)
         return moved, AdamState(count, mean, largest)
@@ -101,17 +117,17 @@ def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tr
 
 @remade
 def scale_by_nadam(
-    b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, momentum_decay: float = 4e-3
+    b1: Setting = 0.9, b2: Setting = 0.999, eps: Setting = 1e-8, momentum_decay: Setting = 4e-3
 ) -> Transform:
     """Adam with Nesterov's momentum, which grows with the steps toward `b1`."""
     b1, b2 = as_decay("nadam", "b1", b1), as_decay("nadam", "b2", b2)
-    eps, rate = (
-        as_real("nadam", "eps", eps, 0),
-        as_real("nadam", "momentum_decay", momentum_decay, 0),
-    )
+    small = as_setting("nadam", "eps", eps, 0)
+    rate = as_setting("nadam", "momentum_decay", momentum_decay, 0)
 
     def momentum(count: Any) -> Any:
-        return b1 * (1 - 0.5 * wf.exp(wf.astype(count, wf.float32) * (rate * log(0.96))))
+        number = wf.astype(count, wf.float32)
+        grown = 1 - 0.5 * wf.exp(number * (settled(rate, number) * log(0.96)))
+        return settled(b1, number) * grown
 
     @with_state("nadam", NadamState, "mean")
     def update(gradients: Any, state: NadamState, params: Any = None) -> tuple[Any, Any]:
@@ -127,7 +143,7 @@ def scale_by_nadam(
 
         def direction(g: Any, m: Any, v: Any) -> Any:
             first, second, third = beside(parts[m.dtype], m)
-            return (first * g + second * m) / (wf.sqrt(v / third) + eps)
+            return (first * g + second * m) / (wf.sqrt(v / third) + settled(small, v))
 
         return tree_map(direction, wide, mean, square), NadamState(count, mean, square, product)
 
@@ -139,10 +155,10 @@ def scale_by_nadam(
 
 
 @remade
-def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transform:
+def scale_by_radam(b1: Setting = 0.9, b2: float = 0.999, eps: Setting = 1e-8) -> Transform:
     """Adam whose first steps, of which too few squares are known, are those of momentum alone."""
-    b1, b2 = as_decay("radam", "b1", b1), as_decay("radam", "b2", b2)
-    eps = as_real("radam", "eps", eps, 0)
+    b1, b2 = as_decay("radam", "b1", b1), as_decay("radam", "b2", as_real("radam", "b2", b2))
+    small = as_setting("radam", "eps", eps, 0)
 
     @with_state("radam", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
@@ -153,7 +169,7 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Tra
 
         def direction(m: Any, v: Any) -> Any:
             first, is_known, factor = beside(parts[m.dtype], m)
-            return m / first * wf.where(is_known, factor / (wf.sqrt(v) + eps), 1)
+            return m / first * wf.where(is_known, factor / (wf.sqrt(v) + settled(small, v)), 1)
 
         return tree_map(direction, mean, square), AdamState(count, mean, square)
 
@@ -196,12 +212,12 @@ def _first_state(params: Any) -> AdamState:
     return AdamState(first_count(params), zeros_for(params), zeros_for(params))
 
 
-def _mean(decay: float, old: Any, gradients: Any) -> tuple[Any, Any]:
+def _mean(decay: Any, old: Any, gradients: Any) -> tuple[Any, Any]:
     """The running mean of gradients after a step, and the gradients as steps take them."""
     wide = tree_map(widened, gradients)
-    return tree_map(lambda m, g: decay * m + (1 - decay) * g, old, wide), wide
+    return tree_map(lambda m, g: blended(decay, m, g), old, wide), wide
 
 
-def _square(decay: float, old: Any, wide: Any) -> Any:
+def _square(decay: Any, old: Any, wide: Any) -> Any:
     """The running mean of squares after a step."""
-    return tree_map(lambda v, g: decay * v + (1 - decay) * (g * g), old, wide)
+    return tree_map(lambda v, g: blended(decay, v, g * g), old, wide)

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeAlias
 import weft as wf
 from weft.core.common.parameters import as_choice, as_function, as_integer, as_real, shown
 from weft.errors import ArgumentError
+from weft.optim.transform import Setting, as_setting
 
 P = ParamSpec("P")
 Schedule: TypeAlias = Callable[[Any], Any]
@@ -57,35 +58,35 @@ def _fraction(count: Any, steps: float) -> Any:
 
 
 @remade
-def constant(value: float) -> Schedule:
+def constant(value: Setting) -> Schedule:
     """The same number at each step."""
-    number = as_real("constant", "value", value)
+    number = as_setting("constant", "value", value)
     return lambda count: wf.full_like(_float(count), number)
 
 
 @remade
-def linear(start: float, end: float, steps: int) -> Schedule:
+def linear(start: Setting, end: Setting, steps: int) -> Schedule:
     """From `start` to `end` in equal steps, then `end`."""
-    first, last = as_real("linear", "start", start), as_real("linear", "end", end)
+    first, last = as_setting("linear", "start", start), as_setting("linear", "end", end)
     length = as_integer("linear", "steps", steps, low=1)
     return lambda count: first + (last - first) * _fraction(count, length)
 
 
 @remade
-def cosine(start: float, steps: int, end: float = 0.0) -> Schedule:
+def cosine(start: Setting, steps: int, end: Setting = 0.0) -> Schedule:
     """From `start` to `end` along half a cosine, then `end`."""
-    first, last = as_real("cosine", "start", start), as_real("cosine", "end", end)
+    first, last = as_setting("cosine", "start", start), as_setting("cosine", "end", end)
     length = as_integer("cosine", "steps", steps, low=1)
     return lambda count: _between(first, last, _fraction(count, length))
 
 
-def _between(first: float, last: float, fraction: Any) -> Any:
+def _between(first: Any, last: Any, fraction: Any) -> Any:
     return last + (first - last) * 0.5 * (1 + wf.cos(pi * fraction))
 
 
 @remade
 def warmup_cosine(
-    peak: float, warmup: int, steps: int, start: float = 0.0, end: float = 0.0
+    peak: Setting, warmup: int, steps: int, start: Setting = 0.0, end: Setting = 0.0
 ) -> Schedule:
     """Up to `peak` in `warmup` equal steps, then down along half a cosine until `steps`."""
     rise = as_integer("warmup_cosine", "warmup", warmup, low=0)
@@ -97,9 +98,12 @@ def warmup_cosine(
 
 
 @remade
-def exponential(start: float, factor: float, every: int = 1, staircase: bool = False) -> Schedule:
+def exponential(start: Setting, factor: float, every: int = 1, staircase: bool = False) -> Schedule:
     """`start`, multiplied by `factor` in the course of each `every` steps (at once: staircase)."""
-    first, rate = as_real("exponential", "start", start), as_real("exponential", "factor", factor)
+    first, rate = (
+        as_setting("exponential", "start", start),
+        as_real("exponential", "factor", factor),
+    )
     length = as_integer("exponential", "every", every, low=1)
     if rate <= 0:
         raise ArgumentError(f"exponential: factor must be positive, got {rate}")
@@ -113,24 +117,24 @@ def exponential(start: float, factor: float, every: int = 1, staircase: bool = F
 
 
 @remade
-def polynomial(start: float, steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
+def polynomial(start: Setting, steps: int, power: float = 1.0, end: Setting = 0.0) -> Schedule:
     """From `start` to `end` in `steps`, by what is left of them to a power; then `end`."""
-    first, last = as_real("polynomial", "start", start), as_real("polynomial", "end", end)
+    first, last = as_setting("polynomial", "start", start), as_setting("polynomial", "end", end)
     length = as_integer("polynomial", "steps", steps, low=1)
     number = as_real("polynomial", "power", power, 0)
     return lambda count: last + (first - last) * (1 - _fraction(count, length)) ** number
 
 
 @remade
-def step(start: float, factor: float, every: int) -> Schedule:
+def step(start: Setting, factor: float, every: int) -> Schedule:
     """`start`, multiplied by `factor` after each `every` steps."""
     return exponential(start, factor, every, staircase=True)
 
 
 @remade
-def piecewise(start: float, factors: Mapping[int, float]) -> Schedule:
+def piecewise(start: Setting, factors: Mapping[int, float]) -> Schedule:
     """`start`, multiplied by each factor from the step it is listed under on."""
-    first = as_real("piecewise", "start", start)
+    first = as_setting("piecewise", "start", start)
     if not isinstance(factors, Mapping):
         raise ArgumentError(
             f"piecewise: factors: expected factors by step, got {shown(factors)}"
@@ -152,7 +156,7 @@ def piecewise(start: float, factors: Mapping[int, float]) -> Schedule:
 
 @remade
 def one_cycle(
-    peak: float,
+    peak: Setting,
     steps: int,
     rise: float = 0.3,
     start_divisor: float = 25.0,
@@ -166,10 +170,10 @@ def one_cycle(
     as_choice("one_cycle", "shape", shape, ("cosine", "linear"))
     whole = as_integer("one_cycle", "steps", steps, low=2)
     top = as_real("one_cycle", "rise", rise, 0, 1) * whole - 1
-    low = as_real("one_cycle", "peak", peak) / _divisor("start_divisor", start_divisor)
+    low = as_setting("one_cycle", "peak", peak) / _divisor("start_divisor", start_divisor)
     last = low / _divisor("end_divisor", end_divisor)
 
-    def line(first: float, last: float, fraction: Any) -> Any:
+    def line(first: Any, last: Any, fraction: Any) -> Any:
         return first + (last - first) * fraction
 
     between = _between if shape == "cosine" else line

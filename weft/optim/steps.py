@@ -6,19 +6,24 @@ from math import log
 from typing import Any, NamedTuple, TypeAlias
 
 import weft as wf
-from weft.core.common.parameters import as_finite, as_flag, as_real, shown
+from weft.core.common.parameters import as_finite, as_flag, shown
 from weft.core.common.trees import tree_map
 from weft.errors import ArgumentError
 from weft.optim.schedules import Schedule
 from weft.optim.transform import (
+    Setting,
     Transform,
+    as_setting,
     beside,
+    blended,
     by_dtype,
     first_count,
     global_norm,
+    is_zero,
     mask_for,
     needed,
     remade,
+    settled,
     stateless,
     widened,
     with_state,
@@ -92,26 +97,32 @@ def scale_by_rate(rate: Rate) -> Transform:
 
 
 @remade
-def scale(factor: float) -> Transform:
+def scale(factor: Setting) -> Transform:
     """Multiply by a number."""
     return stateless(lambda gradients, params: tree_map(lambda g: g * factor, gradients))
 
 
 @remade
-def clip_by_value(limit: float) -> Transform:
+def clip_by_value(limit: Setting) -> Transform:
     """Cut each number off at −limit and limit."""
-    bound = as_real("clip_by_value", "limit", limit, 0)
-    return stateless(lambda gradients, _: tree_map(lambda g: wf.clip(g, -bound, bound), gradients))
+    bound = as_setting("clip_by_value", "limit", limit, 0)
+
+    def clipped(g: Any) -> Any:
+        most = settled(bound, g)
+        return wf.clip(g, -most, most)
+
+    return stateless(lambda gradients, _: tree_map(clipped, gradients))
 
 
 @remade
-def clip_by_global_norm(limit: float) -> Transform:
+def clip_by_global_norm(limit: Setting) -> Transform:
     """Scale all gradients down together where their norm exceeds `limit`."""
-    bound = as_real("clip_by_global_norm", "limit", limit, 0)
+    bound = as_setting("clip_by_global_norm", "limit", limit, 0)
 
     def clipped(gradients: Any, params: Any) -> Any:
         # As in torch: the small number also keeps a norm of zero from dividing.
-        factor: Any = wf.minimum(bound / (global_norm(gradients) + 1e-6), 1.0)
+        norm = global_norm(gradients) + 1e-6
+        factor: Any = wf.minimum(settled(bound, norm) / norm, 1.0)
         wide = tree_map(widened, gradients)  # in float16 a small factor would be no number
         return tree_map(lambda g: g * wf.astype(beside(factor, g), g.dtype), wide)
 
@@ -119,75 +130,80 @@ def clip_by_global_norm(limit: float) -> Transform:
 
 
 @remade
-def add_decayed_weights(weight_decay: float, mask: Any = None) -> Transform:
+def add_decayed_weights(weight_decay: Setting, mask: Any = None) -> Transform:
     """Add `weight_decay` times the parameters, where the mask holds."""
-    decay = as_real("add_decayed_weights", "weight_decay", weight_decay, 0)
+    decay = as_setting("add_decayed_weights", "weight_decay", weight_decay, 0)
+
+    def decayed(g: Any, p: Any, is_chosen: bool) -> Any:
+        wide = widened(p)
+        return widened(g) + settled(decay, wide) * wide if is_chosen else g
 
     def added(gradients: Any, params: Any) -> Any:
-        if decay == 0:
+        if is_zero(decay):
             return gradients
         chosen = mask_for("add_decayed_weights", mask, needed("add_decayed_weights", params))
-        return tree_map(
-            lambda g, p, m: widened(g) + decay * widened(p) if m else g, gradients, params, chosen
-        )
+        return tree_map(decayed, gradients, params, chosen)
 
     return stateless(added)
 
 
 @remade
-def add_momentum(decay: float, nesterov: bool = False) -> Transform:
+def add_momentum(decay: Setting, nesterov: bool = False) -> Transform:
     """Sum up gradients, of which each step forgets all but the part `decay`."""
-    rate = as_real("add_momentum", "decay", decay, 0, 1)
+    rate = as_setting("add_momentum", "decay", decay, 0, 1)
     ahead = as_flag("add_momentum", "nesterov", nesterov)
+
+    def added(g: Any, m: Any) -> Any:
+        return settled(rate, m) * m + widened(g)
 
     @with_state("add_momentum", MomentumState, "momentum")
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
-        moved = tree_map(lambda g, m: rate * m + widened(g), gradients, state.momentum)
-        if not ahead:
-            return moved, MomentumState(moved)
-        return tree_map(lambda g, m: widened(g) + rate * m, gradients, moved), MomentumState(moved)
+        moved = tree_map(added, gradients, state.momentum)
+        return tree_map(added, gradients, moved) if ahead else moved, MomentumState(moved)
 
     return Transform(lambda params: MomentumState(zeros_for(params)), update)
 
 
-def correction(decay: float, count: Any, dtype: Any) -> Any:
+def correction(decay: Any, count: Any, dtype: Any) -> Any:
     """1 − decay^count, with all its digits when the decay is close to 1."""
-    if decay == 0:
+    if is_zero(decay):
         return wf.ones((), dtype=dtype, device=count.device)
-    return -wf.expm1(wf.astype(count, dtype) * log(decay))
+    number = wf.astype(count, dtype)
+    is_tensor = isinstance(decay, wf.Tensor)
+    return -wf.expm1(number * (wf.log(settled(decay, number)) if is_tensor else log(decay)))
 
 
-def as_decay(op: str, name: str, value: Any) -> float:
+def as_decay(op: str, name: str, value: Any) -> Any:
     """The part of a mean that a step keeps: from 0 on, and below 1."""
-    found = as_real(op, name, value, 0, 1)
-    if found == 1:
+    found = as_setting(op, name, value, 0, 1)
+    if not isinstance(found, wf.Tensor) and found == 1:
         raise ArgumentError(f"{op}: {name} must be below 1, got {found}")
     return found
 
 
 @remade
 def scale_by_adam(
-    b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, amsgrad: bool = False
+    b1: Setting = 0.9, b2: Setting = 0.999, eps: Setting = 1e-8, amsgrad: bool = False
 ) -> Transform:
     """Running mean of gradients over the root of the running mean of squares, both unbiased.
 
     With `amsgrad` the largest mean of squares so far is taken in place of the present one.
     """
     b1, b2 = as_decay("adam", "b1", b1), as_decay("adam", "b2", b2)
-    eps, keeps_largest = as_real("adam", "eps", eps, 0), as_flag("adam", "amsgrad", amsgrad)
+    small, keeps_largest = as_setting("adam", "eps", eps, 0), as_flag("adam", "amsgrad", amsgrad)
 
     @with_state("adam", AdamState, "mean")
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, Any]:
         count = state.steps + 1
         wide = tree_map(widened, gradients)
-        mean = tree_map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, wide)
-        square = tree_map(lambda v, g: b2 * v + (1 - b2) * (g * g), state.square, wide)
+        mean = tree_map(lambda m, g: blended(b1, m, g), state.mean, wide)
+        square = tree_map(lambda v, g: blended(b2, v, g * g), state.square, wide)
         largest = tree_map(wf.maximum, state.largest, square) if keeps_largest else None
         parts = by_dtype(mean, lambda t: (correction(b1, count, t), correction(b2, count, t)))
 
         def direction(m: Any, v: Any) -> Any:
             first, second = beside(parts[m.dtype], m)
-            return m / first / (wf.sqrt(v / second) + eps)
+            return m / first / (wf.sqrt(v / second) + settled(small, m))
 
         moved = tree_map(direction, mean, largest if keeps_largest else square)
         return moved, AdamState(count, mean, square, largest)
@@ -200,36 +216,36 @@ def scale_by_adam(
 
 
 @remade
-def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Transform:
+def scale_by_lion(b1: Setting = 0.9, b2: Setting = 0.99) -> Transform:
     """The sign of a mean of gradient and momentum."""
-    b1, b2 = as_real("lion", "b1", b1, 0, 1), as_real("lion", "b2", b2, 0, 1)
+    b1, b2 = as_setting("lion", "b1", b1, 0, 1), as_setting("lion", "b2", b2, 0, 1)
 
     @with_state("lion", MomentumState, "momentum")
     def update(gradients: Any, state: MomentumState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
-        signs = tree_map(lambda m, g: wf.sign(b1 * m + (1 - b1) * g), state.momentum, wide)
-        moved = tree_map(lambda m, g: b2 * m + (1 - b2) * g, state.momentum, wide)
+        signs = tree_map(lambda m, g: wf.sign(blended(b1, m, g)), state.momentum, wide)
+        moved = tree_map(lambda m, g: blended(b2, m, g), state.momentum, wide)
         return signs, MomentumState(moved)
 
     return Transform(lambda params: MomentumState(zeros_for(params)), update)
 
 
 @remade
-def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, centered: bool = False) -> Transform:
+def scale_by_rms(decay: Setting = 0.99, eps: Setting = 1e-8, centered: bool = False) -> Transform:
     """Gradients over the root of a running mean of their squares (less the squared mean)."""
-    rate, eps = as_real("rmsprop", "decay", decay, 0, 1), as_real("rmsprop", "eps", eps, 0)
+    rate, small = as_setting("rmsprop", "decay", decay, 0, 1), as_setting("rmsprop", "eps", eps, 0)
     centred = as_flag("rmsprop", "centered", centered)
 
     @with_state("rmsprop", SquareState, "square")
     def update(gradients: Any, state: SquareState, params: Any = None) -> tuple[Any, Any]:
         wide, mean = tree_map(widened, gradients), None
         if centred:  # the variance itself: a difference of means could be negative
-            away = tree_map(lambda g, m: rate * ((g - m) * (g - m)), wide, state.mean)
-            mean = tree_map(lambda m, g: rate * m + (1 - rate) * g, state.mean, wide)
+            away = tree_map(lambda g, m: settled(rate, m) * ((g - m) * (g - m)), wide, state.mean)
+            mean = tree_map(lambda m, g: blended(rate, m, g), state.mean, wide)
         else:
             away = tree_map(lambda g: g * g, wide)
-        square = tree_map(lambda v, a: rate * v + (1 - rate) * a, state.square, away)
-        moved = tree_map(lambda g, v: g / (wf.sqrt(v) + eps), wide, square)
+        square = tree_map(lambda v, a: blended(rate, v, a), state.square, away)
+        moved = tree_map(lambda g, v: g / (wf.sqrt(v) + settled(small, v)), wide, square)
         return moved, SquareState(square, mean)
 
     def init(params: Any) -> SquareState:

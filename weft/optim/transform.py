@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import weft as wf
 from weft.core.common import dtypes
-from weft.core.common.parameters import shown
+from weft.core.common.parameters import as_real, shown
 from weft.core.common.trees import (
     prefix_leaves,
     tree_leaves,
@@ -30,6 +30,7 @@ from weft.nn.names import as_chooser, buffer_places, entries
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Setting: TypeAlias = "float | wf.Tensor"
 Update: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
@@ -274,6 +275,38 @@ def beside(number: Any, tensor: Any) -> Any:
     mesh = tensor.sharding.mesh
     near = number.device is tensor.device or (mesh is not None and number.device in mesh.devices)
     return number if near or number.sharding.mesh is not None else wf.to(number, tensor.device)
+
+
+def as_setting(
+    op: str, name: str, value: Any, low: float | None = None, high: float | None = None
+) -> Any:
+    """A number of a transformation: Python's, or a tensor with no axes, which stays one.
+
+    So it may be mapped, given to a compiled step and differentiated; limits are for numbers.
+    """
+    if not isinstance(value, wf.Tensor):
+        return as_real(op, name, value, low, high)
+    if value.shape != () or not dtypes.is_floating(value.dtype):
+        raise ArgumentError(f"{op}: {name}: expected a number, got {shown(value)}")
+    return value
+
+
+def is_zero(setting: Any) -> bool:
+    """Whether a setting is known to be 0, so that what it weighs can be left out."""
+    return not isinstance(setting, wf.Tensor) and setting == 0
+
+
+def settled(setting: Any, tensor: Any) -> Any:
+    """A setting as it meets a tensor: on its device, in its dtype."""
+    if not isinstance(setting, wf.Tensor):
+        return setting
+    return wf.astype(beside(setting, tensor), tensor.dtype)
+
+
+def blended(decay: Any, old: Any, new: Any) -> Any:
+    """A running mean after a step that keeps the part `decay` of it."""
+    kept = settled(decay, old)
+    return kept * old + (1 - kept) * new
 
 
 def _size(x: Any) -> Any:
