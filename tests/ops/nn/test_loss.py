@@ -23,6 +23,43 @@ PAIRS = [
 ]
 
 
+NUMBERS = {
+    "softplus": lambda x, p: wf.softplus(x, p),
+    "celu": lambda x, p: wf.celu(x, p),
+    "hardtanh": lambda x, p: wf.hardtanh(x, -p, p),
+    "huber_loss": lambda x, p: wf.huber_loss(x, 0 * x, delta=p),
+    "smooth_l1_loss": lambda x, p: wf.smooth_l1_loss(x, 0 * x, beta=p),
+    "cross_entropy": lambda x, p: wf.cross_entropy(x, [0, 1, 2, 0], label_smoothing=p),
+    "dropout": lambda x, p: wf.dropout(x, wf.astype(p, "float32"), wf.random.key(0)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_are_tensors_are_mapped_compiled_and_differentiated(name):
+    x = wf.asarray(draw(4, 3, seed=5))
+
+    def f(p):
+        return wf.sum(NUMBERS[name](x, p))
+
+    numbers = wf.tensor([0.3, 0.4], dtype="float64")
+    each = [f(p) for p in numbers]
+    np.testing.assert_allclose(each[0].numpy(), f(0.3).numpy(), rtol=1e-12)
+    np.testing.assert_allclose(wf.vmap(f)(numbers), wf.stack(each), rtol=1e-12)
+    assert wf.compile(f)(numbers[0]).tobytes() == each[0].tobytes()
+    if name != "dropout":  # what it leaves out jumps
+        slope = (f(0.3 + 1e-6).item() - f(0.3 - 1e-6).item()) / 2e-6
+        assert wf.grad(f)(numbers[0]).item() == pytest.approx(slope, rel=1e-5)
+
+
+def test_a_smooth_distance_by_a_tensor_of_0_is_the_absolute_one():
+    f = lambda x, p: wf.smooth_l1_loss(x, 0 * x, beta=p)  # noqa: E731
+    x, zero = wf.tensor([0.0, -2.0]), wf.tensor(0.0)
+    assert f(x, zero).item() == wf.compile(f)(x, zero).item() == 1.0
+    assert wf.grad(f)(x, zero).tolist() == [0.0, -0.5]
+    with pytest.raises(ArgumentError, match="huber_loss: delta must be positive"):
+        wf.huber_loss(x, x, delta=zero)
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize(("name", "options"), PAIRS, ids=str)
 def test_distances_are_torchs_with_their_gradients(name, options, reduction):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -122,6 +123,12 @@ def known(value: Any) -> Array | None:
         return None if holds_tensor(value) else np.asarray(value)
     ready = value.is_realized and value.device.kind == "cpu"
     return value.host() if ready else None
+
+
+def is_known(value: Any, rule: Callable[[Any], Any]) -> bool:
+    """Whether a number or a tensor without axes follows a rule, as far as it can be looked at."""
+    seen = known(value)
+    return seen is not None and seen.shape == () and bool(rule(seen))
 
 
 def holds_tensor(value: Any) -> bool:

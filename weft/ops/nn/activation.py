@@ -12,9 +12,9 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
-from weft.core.common.parameters import as_choice, as_real
+from weft.core.common.parameters import as_choice
 from weft.core.common.slots import public
-from weft.core.tensor.convert import as_number, to_tensor
+from weft.core.tensor.convert import as_number, is_known, known, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -70,10 +70,12 @@ def relu6(x: Any, /) -> Tensor:
 @public
 def hardtanh(x: Any, /, low: float = -1.0, high: float = 1.0) -> Tensor:
     """x between `low` and `high`, clipped beyond."""
-    low, high = as_real("hardtanh", "low", low), as_real("hardtanh", "high", high)
-    if not low < high:
-        raise ArgumentError(f"hardtanh: low {low} is not below high {high}")
-    t = _float("hardtanh", x)
+    t = _float("hardtanh", x, low, high)
+    low = as_number("hardtanh", "low", low, beside=(t,))
+    high = as_number("hardtanh", "high", high, beside=(t,))
+    ends = [end for end in (known(low), known(high)) if end is not None and end.shape == ()]
+    if len(ends) == 2 and not ends[0] < ends[1]:
+        raise ArgumentError(f"hardtanh: low {float(ends[0])} is not below high {float(ends[1])}")
     return where(t <= low, low, where(t >= high, high, t))
 
 
@@ -125,7 +127,7 @@ def selu(x: Any, /) -> Tensor:
 def celu(x: Any, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha · (e^(x/alpha) − 1) elsewhere."""
     alpha = as_number("celu", "alpha", alpha, beside=(x,))
-    if alpha == 0:
+    if is_known(alpha, lambda v: v == 0):
         raise ArgumentError("celu: alpha must not be 0")
     t = _float("celu", x, alpha)
     return where(t > 0, t, _exponential_below(t / alpha, alpha))
@@ -157,7 +159,7 @@ def swish(x: Any, /) -> Tensor:
 def softplus(x: Any, /, beta: float = 1.0) -> Tensor:
     """log(1 + e^(beta·x)) / beta, without overflow."""
     beta = as_number("softplus", "beta", beta, beside=(x,))
-    if beta == 0:
+    if is_known(beta, lambda v: v == 0):
         raise ArgumentError("softplus: beta must not be 0")
     t = _float("softplus", x, beta) * beta
     above = where(t > 0, t, 0)

@@ -14,7 +14,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType
-from weft.core.tensor.convert import as_number, to_tensor, to_tensors
+from weft.core.tensor.convert import as_number, is_known, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops.axes import normalize_axis
@@ -78,14 +78,18 @@ def l1_loss(prediction: Any, /, target: Any, *, reduction: str = "mean") -> Tens
 
 @public
 def smooth_l1_loss(
-    prediction: Any, /, target: Any, *, beta: float = 1.0, reduction: str = "mean"
+    prediction: Any, /, target: Any, *, beta: float | Tensor = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Squared differences over 2·beta below `beta`, absolute ones less beta/2 above."""
     beta = as_number("smooth_l1_loss", "beta", beta, low=0, beside=(prediction, target))
-    if beta == 0:
-        return l1_loss(prediction, target, reduction=reduction)
     x, y = _pair("smooth_l1_loss", prediction, target)
-    return reduced("smooth_l1_loss", _huber(x - y, beta) / beta, reduction)
+    if not isinstance(beta, Tensor):
+        if beta == 0:
+            return l1_loss(prediction, target, reduction=reduction)
+        return reduced("smooth_l1_loss", _huber(x - y, beta) / beta, reduction)
+    is_zero = beta == 0
+    found = _huber(x - y, beta) / where(is_zero, 1, beta)
+    return reduced("smooth_l1_loss", where(is_zero, FUNCTIONS["abs"](x - y), found), reduction)
 
 
 @public
@@ -95,13 +99,13 @@ def huber_loss(
 ) -> Tensor:
     """Half the squared differences below `delta`, growing linearly above."""
     delta = as_number("huber_loss", "delta", delta, beside=(prediction, target))
-    if delta <= 0:
+    if is_known(delta, lambda v: v <= 0):
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     x, y = _pair("huber_loss", prediction, target)
     return reduced("huber_loss", _huber(x - y, delta), reduction)
 
 
-def _huber(difference: Any, delta: float) -> Any:
+def _huber(difference: Any, delta: Any) -> Any:
     size = FUNCTIONS["abs"](difference)
     inside = size < delta
     small: Any = where(inside, difference, 0)  # the slope of an infinite square would be NaN
@@ -162,7 +166,7 @@ def _class_loss(
     target: Any,
     weight: Any,
     ignore_index: int | None,
-    smoothing: float,
+    smoothing: Any,
     reduction: str,
     in_rows: bool = False,
 ) -> Tensor:
@@ -183,7 +187,7 @@ def _class_loss(
         by_class = _class_weight(op, weight, scores.shape[-1], scores)
         rows = _picked(op, by_class, safe, shared=True)
         losses = losses * rows
-    if smoothing:
+    if isinstance(smoothing, Tensor) or smoothing:
         all_classes = scores if weight is None else scores * by_class
         uniform: Any = -reduce(reduce_sum_op, all_classes, -1, False) / scores.shape[-1]
         losses = (1 - smoothing) * losses + smoothing * uniform

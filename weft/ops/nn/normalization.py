@@ -14,7 +14,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_flag, as_integer, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import as_number, to_tensor
+from weft.core.tensor.convert import as_number, is_known, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -243,13 +243,13 @@ def _padded_rows(rows: Any, size: int) -> Any:
 
 
 @public
-def dropout(x: Any, /, rate: float, key: Any) -> Tensor:
+def dropout(x: Any, /, rate: float | Tensor, key: Any) -> Tensor:
     """Set elements to 0 with probability `rate` and scale the others up, so that the mean stays."""
     t = inexact("dropout", x, key)
     rate = as_number("dropout", "rate", rate, beside=(t,))
-    if not 0 <= rate < 1:
+    if is_known(rate, lambda v: not 0 <= v < 1):
         raise ArgumentError(f"dropout: rate must be in [0, 1), got {rate}")
-    if rate == 0:
+    if not isinstance(rate, Tensor) and rate == 0:
         return alias(t)
     return where(bernoulli(key, 1 - rate, t.shape), t / (1 - rate), 0)
 
@@ -365,7 +365,7 @@ def _mixing(
         if dropout_key is None:
             raise ArgumentError(f"{name}: dropout_rate {dropout_rate} needs a dropout_key")
         rate = as_number(name, "dropout_rate", dropout_rate, beside=(q,))
-        if not 0 <= rate < 1:
+        if is_known(rate, lambda v: not 0 <= v < 1):
             raise ArgumentError(f"{name}: dropout_rate must be in [0, 1), got {rate}")
         parts = where(bernoulli(dropout_key, 1 - rate, parts.shape), parts, 0)
         if dtype != q.dtype:  # those that stay are as narrow as before
