@@ -467,6 +467,25 @@ def test_new_elements_of_any_dtype_are_numpys(mode, dtype):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
+def test_roll_takes_several_shifts_of_which_some_are_computed() -> None:
+    x = wf.tensor(A)
+    cases = [((2, -1), (0, 2)), ((2, -1), None), ((1, 1), 1), ((3,), (0, 1)), ((-1,), None)]
+    for shift, axis in cases:
+        want = np.roll(A, shift, axis)
+        found = wf.compile(lambda *s, axis=axis: wf.roll(x, s, axis))(*map(wf.tensor, shift))
+        np.testing.assert_array_equal(found.numpy(), want)
+        found = wf.compile(lambda s, axis=axis, more=shift[1:]: wf.roll(x, [s, *more], axis))
+        np.testing.assert_array_equal(found(wf.tensor(shift[0])).numpy(), want)
+    turned = wf.vmap(lambda v, i, j: wf.roll(v, (i, j), (0, 1)))
+    found = turned(x, wf.tensor([1, 2]), wf.tensor([0, -1]))
+    np.testing.assert_array_equal(found[1].numpy(), np.roll(A[1], (2, -1), (0, 1)))
+    empty = wf.compile(lambda v, s: wf.roll(v, s, 0))
+    assert empty(wf.ones((0, 3)), wf.tensor(1)).shape == (0, 3)
+    assert empty(wf.ones(3), wf.zeros(0, dtype="int64")).tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(ArgumentError, match="roll: 3 shifts for 2 axes"):
+        wf.compile(lambda s: wf.roll(x, (s, s, s), (0, 1)))(wf.tensor(1))
+
+
 def test_roll_takes_shifts_that_are_computed() -> None:
     x = wf.tensor(A)
     cases = [(3, 1), (-1, None), ([1, -2], (0, 2)), ([4], (0, 1))]

@@ -140,7 +140,7 @@ def tile(x: Any, repetitions: Any, /) -> Tensor:
 def roll(x: Any, /, shift: Any, axis: Any = None) -> Tensor:
     """Shift elements along axes; what leaves at one end enters at the other."""
     tensor = to_tensor(x, op="roll")
-    if isinstance(shift, Tensor) and not (shift.owner is None and shift.is_realized):
+    if any(map(_is_computed, shift if isinstance(shift, list | tuple) else (shift,))):
         return _rolled(tensor, shift, axis)
     if axis is None:
         return reshape(roll(ravel(tensor), _total(shift), axis=0), tensor.shape)
@@ -161,22 +161,45 @@ def roll(x: Any, /, shift: Any, axis: Any = None) -> Tensor:
     return alias(tensor) if tensor is x else tensor
 
 
-def _rolled(tensor: Tensor, shift: Tensor, axis: Any) -> Tensor:
-    """The same by a shift whose value is not known: elements are picked."""
-    if not dtypes.is_integer(shift.dtype) or shift.ndim > 1:
-        raise DTypeError(f"roll: shift must be integers, got {shift.type}")
+def _is_computed(shift: Any) -> bool:
+    """Whether reading a shift would cost something, or is not allowed."""
+    return isinstance(shift, Tensor) and not (shift.owner is None and shift.is_realized)
+
+
+def _rolled(tensor: Tensor, shift: Any, axis: Any) -> Tensor:
+    """The same by shifts whose values are not known: elements are picked."""
+    steps = _steps(shift)
     if axis is None:
-        return reshape(_rolled(ravel(tensor), FUNCTIONS["sum"](shift), 0), tensor.shape)
+        return reshape(_picked(ravel(tensor), sum(steps), 0), tensor.shape)
     axes = as_integers("roll", "axis", axis)
-    steps = [shift[k] for k in range(shift.size)] if shift.ndim else [shift] * len(axes)
     if len(steps) != len(axes) and 1 not in (len(steps), len(axes)):
         raise ArgumentError(f"roll: {len(steps)} shifts for {len(axes)} axes")
-    count = max(len(steps), len(axes))
-    for step, which in zip(steps * (count // len(steps)), axes * (count // len(axes)), strict=True):
+    count = max(len(steps), len(axes)) if steps and axes else 0
+    for number in range(count):
+        which = axes[number % len(axes)]
         i = normalize_axis("roll", which, tensor.ndim)
-        places = arange(tensor.shape[i], device=tensor.device) - cast(step, dtypes.int64)
-        tensor = take(tensor, places, i, mode="wrap")
+        tensor = _picked(tensor, steps[number % len(steps)], i)
     return tensor
+
+
+def _steps(shift: Any) -> list[Any]:
+    """Shifts one by one, each a number or a tensor without axes."""
+    if isinstance(shift, list | tuple):
+        return [each for one in shift for each in _steps(one)]
+    if not isinstance(shift, Tensor):
+        return list(as_integers("roll", "shift", shift))
+    if not dtypes.is_integer(shift.dtype) or shift.ndim > 1:
+        raise DTypeError(f"roll: shift must be integers, got {shift.type}")
+    wide = cast(shift, dtypes.int64)
+    return [wide[k] for k in range(wide.size)] if wide.ndim else [wide]
+
+
+def _picked(tensor: Tensor, step: Any, axis: int) -> Tensor:
+    """Shifted along one axis."""
+    if not tensor.shape[axis]:
+        return tensor
+    places = arange(tensor.shape[axis], device=tensor.device) - step
+    return take(tensor, places, axis, mode="wrap")
 
 
 def _total(shift: Any) -> int:
