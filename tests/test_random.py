@@ -429,6 +429,16 @@ def test_permutations_move_slices_whole_or_each_line_by_itself():
     assert random.shuffle is random.permutation
 
 
+def test_a_number_of_elements_may_be_an_array_without_axes():
+    key, draw = wf.random.key(3), wf.random.choice
+    for number in (np.array(5), wf.tensor(5), np.int64(5)):
+        assert wf.random.permutation(key, number).tolist() == wf.random.permutation(key, 5).tolist()
+        assert draw(key, number, (4,)).tolist() == draw(key, 5, (4,)).tolist()
+    for function in (wf.random.permutation, wf.random.choice):
+        with pytest.raises(wf.errors.DTypeError, match="the number of elements must be an integer"):
+            function(key, wf.tensor(2.5))
+
+
 def test_choices_with_and_without_repetition():
     assert len(set(random.choice(KEY, 50, (50,), replace=False).tolist())) == 50
     p = np.array([0.1, 0.0, 0.6, 0.3])

@@ -153,7 +153,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> T
     """
     found = as_key("permutation", key)
     independent = as_flag("permutation", "independent", independent)
-    if isinstance(x, int | np.integer):
+    if _is_count(x):
         return _order(found, _population("permutation", x))
     tensor = to_tensor(x, like=found.device, op="permutation")
     place = normalize_axis("permutation", axis, tensor.ndim)
@@ -178,6 +178,11 @@ def _take(x: Tensor, positions: Tensor, axis: int) -> Tensor:
     return result
 
 
+def _is_count(x: Any) -> bool:
+    """Whether a number is given in place of the elements: an integer, or an array without axes."""
+    return isinstance(x, int | np.integer) or getattr(x, "shape", None) == ()
+
+
 def _population(op: str, size: Any) -> int:
     return shape_tuple(op, as_integer(op, "the number of elements", size, low=0))[0]
 
@@ -192,7 +197,7 @@ def choice(
     found, sizes = as_key("choice", key), shape_tuple("choice", shape)
     replace = as_flag("choice", "replace", replace)
     tensor: Tensor | None = None
-    if isinstance(a, int | np.integer):
+    if _is_count(a):
         size, place = _population("choice", a), 0
     else:
         tensor = to_tensor(a, like=found.device, op="choice")
