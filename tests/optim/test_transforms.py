@@ -306,6 +306,16 @@ def test_transformations_and_schedules_are_pickled_as_the_calls_that_made_them(m
     assert after_steps(copy.deepcopy(made)) == expected
 
 
+@pytest.mark.parametrize("rate", [np.float32(0.5), np.array(0.5), np.int64(1)])
+def test_a_rate_may_be_a_number_of_numpys(rate):
+    for make in (optim.sgd, optim.adafactor):
+        transform, same_one = make(rate), make(float(rate))
+        params = {"w": wf.ones(2)}
+        updates, _ = transform.update(params, transform.init(params), params)
+        expected, _ = same_one.update(params, same_one.init(params), params)
+        assert updates["w"].tolist() == expected["w"].tolist()
+
+
 SETTINGS = {
     "weight_decay": lambda v: optim.adamw(0.1, weight_decay=v),
     "first beta": lambda v: optim.adam(0.1, (v, 0.9)),

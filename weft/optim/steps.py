@@ -68,10 +68,11 @@ def checked_rate(op: str, rate: Any) -> Any:
     """A learning rate: a number, a tensor, or a schedule."""
     if isinstance(rate, wf.Tensor):
         return rate
-    if isinstance(rate, int | float) and not isinstance(rate, bool):
-        return as_finite(op, "learning_rate", rate)
     if callable(rate):
         return rate
+    is_plain = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if is_plain or getattr(rate, "shape", None) == ():
+        return as_finite(op, "learning_rate", rate)
     raise ArgumentError(
         f"{op}: learning_rate: expected a number, a tensor or a schedule, got {shown(rate)}"
     )
