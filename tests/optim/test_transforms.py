@@ -316,6 +316,13 @@ def test_a_rate_may_be_a_number_of_numpys(rate):
         assert updates["w"].tolist() == expected["w"].tolist()
 
 
+def test_a_rate_of_a_wider_dtype_widens_no_step():
+    params, rate = {"w": wf.ones(2)}, wf.tensor(0.1, dtype="float64")
+    for transform in (optim.sgd(rate), optim.accumulate(optim.adamw(rate), 2)):
+        updates, _ = transform.update(params, transform.init(params), params)
+        assert updates["w"].dtype == wf.float32
+
+
 SETTINGS = {
     "weight_decay": lambda v: optim.adamw(0.1, weight_decay=v),
     "first beta": lambda v: optim.adam(0.1, (v, 0.9)),

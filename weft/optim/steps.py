@@ -83,9 +83,12 @@ def scale_by_rate(rate: Rate) -> Transform:
     """Multiply by minus the learning rate: the last part of an optimiser."""
     found = checked_rate("scale_by_rate", rate)
     if isinstance(found, wf.Tensor) or not callable(found):
-        return stateless(
-            lambda gradients, params: tree_map(lambda g: widened(g) * -beside(found, g), gradients)
-        )
+
+        def moved_by(g: Any) -> Any:
+            wide = widened(g)
+            return wide * -settled(found, wide)
+
+        return stateless(lambda gradients, params: tree_map(moved_by, gradients))
 
     @with_state("scale_by_rate", RateState)
     def update(gradients: Any, state: RateState, params: Any = None) -> tuple[Any, Any]:
