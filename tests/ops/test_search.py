@@ -161,6 +161,37 @@ def test_unique_works_along_an_axis_and_to_a_size():
         wf.unique(np.zeros(0), size=2)
 
 
+@pytest.mark.parametrize(
+    ("function", "places"),
+    [
+        (wf.unique, [1, 2, 0]),
+        (lambda x: wf.unique(x, return_counts=True)[0], [1, 2, 0]),
+        (lambda x: wf.unique(x, axis=0), [1, 2, 0]),
+        (lambda x: wf.unique(x, size=5, axis=0), [1, 2, 0, 1, 1]),
+        (lambda x: wf.unique(x, size=2, axis=0), [1, 2]),
+        (wf.unique_values, [1, 2, 0]),
+        (lambda x: wf.unique_all(x).values, [1, 2, 0]),
+        (lambda x: wf.union1d(x, x[:1]), [1, 2, 0]),
+        (lambda x: wf.intersect1d(x, x[:2]), [1, 0]),
+        (lambda x: wf.setdiff1d(x, x[:1]), [1, 2]),
+        (lambda x: wf.setxor1d(x[:2], x[1:]), [2, 0]),
+    ],
+)
+def test_distinct_elements_carry_the_derivatives_of_those_they_are(function, places):
+    x = wf.tensor([3.0, 1.0, 2.0], dtype="float64")
+    rows = np.eye(3)[places]
+    np.testing.assert_array_equal(function(x).numpy(), x.numpy()[places])
+    np.testing.assert_array_equal(wf.jacrev(function)(x).numpy(), rows)
+    np.testing.assert_array_equal(wf.jvp(function, (x,), (x * x,))[1].numpy(), rows @ [9, 1, 4])
+
+
+def test_what_fills_distinct_elements_up_carries_a_derivative():
+    f = lambda x, fill: wf.sum(wf.unique(x, size=3, fill_value=fill, axis=0) ** 2)  # noqa: E731
+    slopes = wf.grad(f, argnums=(0, 1))(wf.tensor([[2.0, 1.0], [2.0, 1.0]]), wf.tensor([5.0, 7.0]))
+    assert slopes[0].tolist() == [[4, 2], [0, 0]]
+    assert slopes[1].tolist() == [20, 28]
+
+
 def test_set_operations_are_numpys():
     x, y = RNG.integers(0, 8, (2, 5)), RNG.integers(0, 8, 6)
     for name in ("union1d", "intersect1d", "setdiff1d", "setxor1d"):

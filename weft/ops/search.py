@@ -2,7 +2,8 @@
 
 What has a shape known beforehand (`searchsorted`, `isin`) runs under every transform. What has a
 shape that depends on values (`unique`, `nonzero`…) reads them, so it cannot run inside vmap or
-compile, and carries no derivative; `size` makes some of it static.
+compile; `size` makes some of it static. Distinct elements are taken out of the tensor at
+positions that were read, so they carry derivatives.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from weft.ops.base import Example, Operation, call
 from weft.ops.creation import arange, asarray, check_memory, full, zeros
 from weft.ops.distinct import distinct
 from weft.ops.elementwise.arithmetic import where
-from weft.ops.families import as_tensors, broadcast_shape, cast
+from weft.ops.families import as_tensors, broadcast, broadcast_shape, cast
+from weft.ops.indexing import getitem
 from weft.ops.naming import named
 from weft.ops.order import argsort, sort, take_along_axis
 from weft.ops.view.join import concat, stack
@@ -284,12 +286,12 @@ def unique_all(x: Any, /) -> UniqueAllResult:
     Every NaN is distinct from every other.
     """
     tensor = to_tensor(x, op="unique_all")
-    values, indices, inverse, counts = np.unique(
+    _, indices, inverse, counts = np.unique(
         _plain(tensor.host()), True, True, True, equal_nan=False
     )
     device = tensor.device
     return UniqueAllResult(
-        _made(values, device, tensor.dtype),
+        _at(tensor, indices),
         _made(indices, device),
         _made(inverse.reshape(tensor.shape), device),
         _made(counts, device),
@@ -314,8 +316,7 @@ def unique_inverse(x: Any, /) -> UniqueInverseResult:
 def unique_values(x: Any, /) -> Tensor:
     """Distinct elements in order; every NaN is distinct from every other."""
     tensor = to_tensor(x, op="unique_values")
-    values = np.unique(_plain(tensor.host()), equal_nan=False)
-    return _made(values, tensor.device, tensor.dtype)
+    return _at(tensor, np.unique(_plain(tensor.host()), True, equal_nan=False)[1])
 
 
 @public
@@ -361,37 +362,45 @@ def unique(
         more = [x for is_wanted, x in zip(asked, shaped, strict=True) if is_wanted]
         return (found[0], *more) if more else found[0]
     given = read_for_size(tensor, "say how many elements there are: wf.unique(x, size=…)")
-    values, indices, inverse, counts = np.unique(
+    _, indices, inverse, counts = np.unique(
         _plain(given), True, True, True, axis=i, equal_nan=merged
     )
     inverse = inverse.reshape(tensor.shape if i is None else (-1,))
-    if size is not None:
-        size, along = as_integer("unique", "size", size, low=0), 0 if i is None else i
-        check_memory(
-            "unique", (*values.shape[:along], size, *values.shape[along + 1 :]), tensor.dtype
-        )
-        filling = None if fill is None else _plain(cast(fill, tensor.dtype).host())
-        values = _resized(values, size, along, filling)
-        indices, counts = (_resized(v, size, 0, np.zeros((), v.dtype)) for v in (indices, counts))
+    if size is None:
+        values = _at(tensor, indices, i)
+    else:
+        size = as_integer("unique", "size", size, low=0)
+        values = _sized(tensor, indices, i, size, fill)
+        indices, counts = (np.append(v, np.zeros(size, v.dtype))[:size] for v in (indices, counts))
     wanted = zip(asked, (indices, inverse, counts), strict=True)
     extra = [_made(array, tensor.device) for is_wanted, array in wanted if is_wanted]
-    first = _made(values, tensor.device, tensor.dtype)
-    return (first, *extra) if extra else first
+    return (values, *extra) if extra else values
 
 
-def _resized(array: Array, size: int, axis: int, fill: Array | None) -> Array:
-    """Cut or padded along an axis."""
-    kept = array[(slice(None),) * axis + (slice(0, size),)]
-    missing = size - kept.shape[axis]
-    if not missing:
+def _at(x: Tensor, places: Array, axis: int | None = None) -> Tensor:
+    """Slices along an axis (elements, if there is none) at positions that were read."""
+    if axis is None:
+        x, axis = reshape(x, (-1,)), 0
+    return getitem(x, (*(slice(None),) * axis, _made(places, x.device)))
+
+
+def _sized(x: Tensor, places: Array, axis: int | None, size: int, fill: Tensor | None) -> Tensor:
+    """`size` of the slices at positions; what is missing is `fill`, or the first of them."""
+    rest = (*x.shape[:axis], 1, *x.shape[axis + 1 :]) if axis is not None else (1,)
+    along = axis or 0
+    check_memory("unique", (*rest[:along], size, *rest[along + 1 :]), x.dtype)
+    missing = max(size - len(places), 0)
+    if missing and fill is None:
+        if not len(places):
+            raise ArgumentError(f"unique: nothing to fill size {size} with\nhint: give fill_value")
+        places = np.append(places, np.repeat(places[:1], missing))
+    kept = _at(x, places[:size], axis)
+    if not missing or fill is None:
         return kept
-    if fill is None and array.shape[axis] == 0:
-        raise ArgumentError(f"unique: nothing to fill size {size} with\nhint: give fill_value")
-    filling = np.take(array, [0], axis) if fill is None else fill
-    shape: Shape = (*kept.shape[:axis], missing, *kept.shape[axis + 1 :])
-    if broadcast_shape("unique", filling.shape, shape) != shape:
-        raise ShapeError(f"unique: fill_value of shape {filling.shape} does not fit {shape}")
-    return np.concatenate([kept, np.broadcast_to(filling, shape)], axis)
+    shape: Shape = (*rest[:along], missing, *rest[along + 1 :])
+    if broadcast_shape("unique", fill.shape, shape) != shape:
+        raise ShapeError(f"unique: fill_value of shape {fill.shape} does not fit {shape}")
+    return concat([kept, broadcast(cast(fill, x.dtype), shape)], axis=along)
 
 
 @public
