@@ -162,6 +162,7 @@ READ = {
     "start": lambda p: wf.arange(p, 4.0).sum(),
     "step": lambda p: wf.arange(0.0, 4.0, p).sum(),
     "stop": lambda p: wf.geomspace(1.0, p, 3).sum(),
+    "period": lambda p: wf.unwrap([0.5, 3.0], period=p).sum(),
     "end_values": lambda p: wf.pad(wf.ones(2), 2, mode="linear_ramp", end_values=p).sum(),
     "constant_values": lambda p: wf.pad(wf.ones(2), 2, constant_values=(0.0, p)).sum(),
 }
@@ -188,6 +189,15 @@ def test_a_limit_refuses_nan_and_finite_refuses_infinity(value: float) -> None:
         parameters.as_finite("f", "x", value)
     with pytest.raises(ArgumentError, match="from 0 to 1"):
         parameters.as_real("f", "x", value, 0, 1)
+
+
+def test_a_number_that_only_decides_may_be_differentiated() -> None:
+    def total(x):
+        inverse = wf.linalg.pinv(wf.eye(2), rtol=x)
+        angles = wf.unwrap([0.5, 9.0], discont=x)
+        return wf.sum(inverse) + wf.sum(angles) + wf.sum(wf.arange(0.0, x))
+
+    assert wf.grad(total)(0.5).item() == 0
 
 
 def test_rounding_to_more_digits_than_a_dtype_has_changes_nothing() -> None:

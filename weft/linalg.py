@@ -286,7 +286,7 @@ def pinv(x: Any, /, rcond: Any = None, *, rtol: Any = None) -> Tensor:
             raise ArgumentError("pinv: rcond and rtol mean the same\nhint: give one of them")
         rtol = rcond
     if rtol is None or isinstance(rtol, int | float):
-        cutoff = _cutoff(a) if rtol is None else as_real("pinv", "rtol", rtol)
+        cutoff = _cutoff(a) if rtol is None else as_real("pinv", "rtol", rtol, decides=True)
         return call(pinv_op, (a,), {"rtol": cutoff})
     u, s, vh = svd(a, full_matrices=False)
     kept = _kept("pinv", s, rtol)
@@ -376,7 +376,7 @@ def lstsq(a: Any, /, b: Any, rcond: float | None = None) -> LstsqResult:
     columns = expand_dims(right, -1) if vector else right
     if columns.ndim < 2 or columns.shape[-2] != left.shape[-2]:
         raise ShapeError(f"lstsq: rows do not fit (shapes {left.shape}, {right.shape})")
-    cutoff = _cutoff(left) if rcond is None else as_real("lstsq", "rcond", rcond)
+    cutoff = _cutoff(left) if rcond is None else as_real("lstsq", "rcond", rcond, decides=True)
     x = matmul(pinv(left, rtol=cutoff), columns)
     if left.shape[-2] > left.shape[-1]:
         residuals = square(vector_norm(columns - matmul(left, x), axis=-2))

@@ -438,8 +438,9 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
-    given = {"start": start, "stop": stop, "step": step}
-    first, end, gap = (_number("arange", name, value) for name, value in given.items())
+    for name, value in (("start", start), ("step", step)):  # where it stops only decides how many
+        check_constant("arange", name, value)
+    first, end, gap = (_number("arange", value) for value in (start, stop, step))
     whole = all(isinstance(v, int) for v in (first, end, gap))
     natural = dtypes.int64 if whole else default_float()
     target = natural if dtype is None else dtypes.as_dtype(dtype, default_float=default_float())
@@ -465,9 +466,8 @@ def arange(
     return result
 
 
-def _number(op: str, name: str, value: Any) -> int | float:
+def _number(op: str, value: Any) -> int | float:
     """A real number that a parameter was given as: Python's, NumPy's, or a tensor with no axes."""
-    check_constant(op, name, value)
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == ():
         value = value.item()
     if isinstance(value, int):

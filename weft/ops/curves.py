@@ -206,7 +206,7 @@ def unwrap(
     i = normalize_axis("unwrap", axis, tensor.ndim)
     if tensor.shape[i] < 2:
         return copy_of(tensor)
-    least = as_real("unwrap", "discont", period / 2 if discont is None else discont)
+    least = period / 2 if discont is None else as_real("unwrap", "discont", discont, decides=True)
     steps = diff(tensor, axis=i)
     half = period // 2 if dtypes.is_integer(tensor.dtype) else period / 2
     wrapped = (steps + half) % period - half

@@ -151,7 +151,7 @@ def minimize(
     (True, [3.0, 3.0])
     """
     as_function("minimize", "function", function)
-    tol = as_real("minimize", "tol", tol, 0)
+    tol = as_real("minimize", "tol", tol, 0, decides=True)
     start, restore = wf.tree_ravel(x0)
     if not wf.isdtype(start.dtype, "real floating"):
         raise DTypeError(f"minimize: x0: expected real floats, got {start.dtype}")

@@ -128,7 +128,7 @@ def gmres(
 
 
 def _limits(op: str, tol: Any, atol: Any, maxiter: Any) -> tuple[float, float, int | None]:
-    tol, atol = (as_real(op, n, v, 0) for n, v in (("tol", tol), ("atol", atol)))
+    tol, atol = (as_real(op, n, v, 0, decides=True) for n, v in (("tol", tol), ("atol", atol)))
     return tol, atol, None if maxiter is None else as_integer(op, "maxiter", maxiter, 0)
 
 

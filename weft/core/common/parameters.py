@@ -102,22 +102,32 @@ def check_axes(op: Any, sizes: tuple[int, ...]) -> None:
 
 
 def as_real(
-    op: str, name: str, value: Any, low: float | None = None, high: float | None = None
+    op: str,
+    name: str,
+    value: Any,
+    low: float | None = None,
+    high: float | None = None,
+    decides: bool = False,
 ) -> float:
-    """A real number from `low` to `high`, as a float; NaN only where no limit is given."""
-    found: float = value if type(value) is float else _float(op, name, value)
+    """A real number from `low` to `high`, as a float; NaN only where no limit is given.
+
+    A tensor that is differentiated is refused, for the float has no derivative, unless the number
+    only `decides` something, so that its derivative is zero.
+    """
+    found: float = value if type(value) is float else _float(op, name, value, decides)
     if not (low is None or found >= low) or not (high is None or found <= high):
         raise ArgumentError(f"{op}: {name} must be {_range(low, high)}, got {found}")
     return found
 
 
-def _float(op: str, name: str, value: Any) -> float:
+def _float(op: str, name: str, value: Any, decides: bool) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating)
     dtype = getattr(value, "dtype", None)
     is_scalar = getattr(value, "shape", None) == () and getattr(dtype, "kind", "") in "iufV"
     if isinstance(value, bool) or not (is_number or is_scalar):
         raise DTypeError(f"{op}: {name} must be a real number, got {shown(value)}")
-    check_constant(op, name, value)
+    if not decides:
+        check_constant(op, name, value)
     try:
         return float(value)
     except ConcretizationError:
