@@ -163,8 +163,6 @@ READ = {
     "step": lambda p: wf.arange(0.0, 4.0, p).sum(),
     "stop": lambda p: wf.geomspace(1.0, p, 3).sum(),
     "period": lambda p: wf.unwrap([0.5, 3.0], period=p).sum(),
-    "end_values": lambda p: wf.pad(wf.ones(2), 2, mode="linear_ramp", end_values=p).sum(),
-    "constant_values": lambda p: wf.pad(wf.ones(2), 2, constant_values=(0.0, p)).sum(),
 }
 
 

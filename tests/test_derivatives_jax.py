@@ -38,6 +38,16 @@ MOVES = [
     Row("tile", lambda m, x: m.tile(x, (2, 1)), (real(3, 4),)),
     Row("repeat", lambda m, x: m.repeat(x, 2, axis=1), (real(3, 4),)),
     Row("pad", lambda m, x: m.pad(x, ((1, 0), (2, 1))), (real(3, 4),)),
+    Row(
+        "pad, values",
+        lambda m, x, v: m.pad(x, ((1, 0), (2, 1)), constant_values=v),
+        (real(3, 4), real(2, 2)),
+    ),
+    Row(
+        "pad, value of a side",
+        lambda m, x, v: m.pad(x, ((1, 2), (2, 1)), constant_values=((v[0], 0.5),)),
+        (real(3, 4), real(1)),
+    ),
     Row("pad, reflect", lambda m, x: m.pad(x, ((1, 2),), mode="reflect"), (real(5),)),
     Row("pad, edge", lambda m, x: m.pad(x, ((1, 2),), mode="edge"), (real(5),)),
     Row("pad, wrap", lambda m, x: m.pad(x, ((1, 2),), mode="wrap"), (real(5),)),

@@ -13,13 +13,12 @@ from weft.core.common.parameters import (
     LARGEST,
     as_choice,
     as_integer,
-    check_constant,
     is_sequence,
     shown,
 )
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
-from weft.core.tensor.convert import to_tensor
+from weft.core.tensor.convert import holds_tensor, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -106,16 +105,24 @@ def _padded(x: Tensor, value: Any, widths: list[tuple[int, int]]) -> Tensor:
 
 def _constants(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     """Different values for different sides: one axis after the other, one side at a time."""
-    constants = to_tensor(values, like=CPU, op="pad: constant_values")
-    check_constant("pad", "constant_values", constants)
-    given = constants.host()
-    table = _table("pad", "constant_values", given, x.ndim)
+    value = _sides("constant_values", values, x)
     for i, (before, after) in enumerate(widths):
         for side in (0, 1):
             here = [(0, 0)] * x.ndim
             here[i] = (before, 0) if side == 0 else (0, after)
-            x = _padded(x, table[i, side].item(), here)
+            x = _padded(x, value(i, side), here)
     return x
+
+
+def _sides(name: str, values: Any, x: Tensor) -> Callable[[int, int], Any]:
+    """What is given for one side of one axis: a number, or of tensors beside floats a tensor."""
+    if dtypes.is_inexact(x.dtype) and (isinstance(values, Tensor) or holds_tensor(values)):
+        given = to_tensor(values, beside=(x,), op=f"pad: {name}")
+        _table("pad", name, np.empty(given.shape), x.ndim)
+        pairs = broadcast_to(cast(given, x.dtype), (x.ndim, 2))
+        return lambda axis, side: pairs[axis, side]
+    table = _table("pad", name, to_tensor(values, like=CPU, op=f"pad: {name}").host(), x.ndim)
+    return lambda axis, side: table[axis, side].item()
 
 
 def _widened(
@@ -156,10 +163,7 @@ def _statistics(x: Tensor, widths: list[tuple[int, int]], mode: str, stat_length
 
 def _ramps(x: Tensor, widths: list[tuple[int, int]], end_values: Any) -> Tensor:
     """Elements in even steps from an end value to the edge; integers are rounded down."""
-    ends = to_tensor(end_values, like=CPU, op="pad: end_values")
-    check_constant("pad", "end_values", ends)
-    given = ends.host()
-    table = _table("pad", "end_values", given, x.ndim)
+    value = _sides("end_values", end_values, x)
 
     def made(x: Tensor, axis: int, side: int) -> Tensor:
         width = widths[axis][side]
@@ -167,7 +171,7 @@ def _ramps(x: Tensor, widths: list[tuple[int, int]], end_values: Any) -> Tensor:
         edge = cast(_edge(x, axis, side), kind)
         share = np.arange(width) / width
         share = share[:: -1 if side else 1].reshape(-1, *[1] * (x.ndim - axis - 1))
-        end = table[axis, side].item()
+        end = value(axis, side)
         found = (edge - end) * cast(to_tensor(share, like=x.device, op="pad"), kind) + end
         if not dtypes.is_inexact(x.dtype):
             found = FUNCTIONS["floor"](found)
