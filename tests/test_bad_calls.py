@@ -156,7 +156,6 @@ def test_a_reading_of_parameters_keeps_what_is_legal() -> None:
 
 
 READ = {
-    "correction": lambda p: wf.var(wf.arange(4.0), correction=p),
     "rate": lambda p: wf.nn.Dropout(p)(wf.ones(4), key=wf.random.key(0)).sum(),
     "eps": lambda p: wf.nn.LayerNorm(4, eps=p)(wf.arange(4.0)).max(),
     "start": lambda p: wf.arange(p, 4.0).sum(),

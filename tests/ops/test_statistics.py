@@ -68,6 +68,18 @@ def test_what_skips_nan_takes_a_mask(name, axis):
         getattr(wf, name)(x, where=[1.0, 2.0])
 
 
+@pytest.mark.parametrize("function", [wf.var, wf.std, wf.nanvar, wf.nanstd])
+def test_the_correction_may_be_a_tensor_and_carries_a_derivative(function):
+    x, one = wf.tensor([1.0, 2.0, 6.0], dtype="float64"), wf.tensor(1.0, dtype="float64")
+    f = lambda less: function(x, correction=less)  # noqa: E731
+    assert f(one).item() == function(x, correction=1).item()
+    assert wf.compile(f)(one).item() == f(one).item()
+    close(wf.vmap(f)(wf.stack([one, one * 0])), [f(1).item(), f(0).item()])
+    variance = 7.0  # 14 / (3 - 1), and 14 / (3 - c)² is its derivative
+    slope_of_root = 3.5 / (2 * np.sqrt(variance))
+    close(wf.grad(f)(one), 3.5 if "var" in function.__name__ else slope_of_root)
+
+
 def test_a_variance_with_no_degree_of_freedom_is_nan():
     assert np.isnan(wf.var([1.0], correction=1).item())
     assert np.isnan(wf.mean(np.zeros(0)).item())

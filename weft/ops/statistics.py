@@ -96,13 +96,14 @@ def var(
     tensor, target = float_of("var", x, dtype)
     tensor = reduction.selected("var", tensor, where, 0)
     centred = _squares(tensor - mean(tensor, axis, True, where=where))
-    less = as_real("var", "correction", _correction("var", correction, ddof))
+    less = _correction("var", correction, ddof)
+    less = less if isinstance(less, Tensor) else as_real("var", "correction", less)
     divisor: Any
-    if where is None:
+    if where is None and not isinstance(less, Tensor):
         left = _count("var", tensor, axis) - less
         divisor = left if left > 0 else nan  # with nothing left there is no variance
     else:
-        rest = _counted(tensor, axis, keepdims, where) - less
+        rest: Any = _counted(tensor, axis, keepdims, where) - less
         divisor = FUNCTIONS["where"](rest > 0, rest, nan)
     total = reduction.sum(centred, axis, keepdims, where=where)
     return cast(total / divisor, dtypes.real_of(target))
