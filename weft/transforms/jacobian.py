@@ -18,7 +18,7 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.transpose import moveaxis
 from weft.transforms.jvp import jvp
 from weft.transforms.vjp import chosen_places, differentiable_tree, grad, vjp
-from weft.transforms.vmap import vmap
+from weft.transforms.vmap import vmap_directions
 
 
 def _split(
@@ -113,7 +113,7 @@ def jacfwd(
             return pushed
 
         kept: list[Any] = []
-        columns = vmap(push, out_axes=-1)(*_basis(leaves))
+        columns = vmap_directions(push, out_axes=-1)(*_basis(leaves))
 
         def rows(column: Tensor) -> Any:
             pieces = _unstack(column, leaves, -1)
@@ -158,7 +158,7 @@ def jacrev(
         def pull(*cotangents: Tensor) -> Any:
             return pullback(tree_unflatten(structure, cotangents))
 
-        rows = vmap(pull)(*_basis(leaves))
+        rows = vmap_directions(pull)(*_basis(leaves))
         gathered = rows[0] if isinstance(argnums, int) else rows
 
         def of_output(position: int) -> Any:

@@ -233,6 +233,22 @@ def vmap(
     return mapped
 
 
+def vmap_directions(function: Callable[..., Any], out_axes: AxisSpec = 0) -> Callable[..., Any]:
+    """`vmap` over the directions in which one function is differentiated at one point.
+
+    The function runs once for all of them, so what it draws at random is the same for each.
+    """
+
+    def mapped(*directions: Tensor) -> Any:
+        axes: list[int | None] = [0] * len(directions)
+        level = Vmap(_batch_size(list(directions), axes, None))
+        level.draws_apart = False
+        run = lambda inputs: function(*inputs)  # noqa: E731
+        return _run_batched(level, run, list(directions), axes, out_axes)
+
+    return mapped
+
+
 def _as_values(leaves: list[Any], axes: list[int | None]) -> list[Any]:
     """Arguments as tensors, but for numbers that are not mapped.
 

@@ -83,6 +83,35 @@ def test_slices_of_a_map_draw_numbers_of_their_own():
     assert len(set(nested.numpy().ravel().tolist())) == 12
 
 
+JACOBIANS = {
+    "jacfwd": wf.jacfwd,
+    "jacrev": wf.jacrev,
+    "hessian": lambda f: wf.hessian(lambda x: wf.sum(x * f(x)) / 2),
+    "forward twice": lambda f: wf.jacfwd(wf.jacfwd(lambda x: wf.sum(x * f(x)) / 2)),
+}
+
+
+@pytest.mark.parametrize("name", JACOBIANS)
+def test_a_jacobian_is_that_of_one_draw(name):
+    def scaled(x):
+        return x * wf.rand(3)
+
+    random.seed(2)
+    factors = wf.rand(3).tolist()
+    for transform in (JACOBIANS[name](scaled), wf.compile(JACOBIANS[name](scaled))):
+        random.seed(2)
+        np.testing.assert_array_equal(transform(wf.ones(3)).numpy(), np.diag(np.float32(factors)))
+    random.seed(2)
+    each = wf.vmap(JACOBIANS[name](scaled))(wf.ones((4, 3))).numpy()
+    assert len(set(each[each != 0].tolist())) == 12  # slices draw numbers of their own
+
+
+def test_what_comes_beside_a_jacobian_may_have_been_drawn():
+    random.seed(2)
+    slopes, drawn = wf.jacfwd(lambda x: (x * (r := wf.rand(3)), r), has_aux=True)(wf.ones(3))
+    assert slopes.numpy().diagonal().tolist() == drawn.tolist()
+
+
 def test_convenience_functions_take_dtype_and_device():
     assert wf.uniform((2,), -1.0, 1.0, dtype="float64", device="cpu").dtype == np.float64
     assert wf.randn(2, 3, dtype="float16").dtype == np.float16

@@ -33,6 +33,7 @@ class Handler(ABC):
     differentiates: bool = False  # its tensors carry derivatives, which reading them would lose
     constant: bool = False  # results made inside carry no derivative
     hides_axis: bool = False  # whether a payload has one leading axis more than the tensor shows
+    draws_apart: bool = True  # whether random numbers differ along such an axis
 
     def __init__(self) -> None:
         self.outer = current()

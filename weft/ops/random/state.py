@@ -272,7 +272,7 @@ def own_key(base: Tensor, until: Handler | None = None) -> Tensor:
     """
     handler: Handler | None = current()
     while handler is not None and handler is not until:
-        if handler.hides_axis:
+        if handler.hides_axis and handler.draws_apart:
             mapped = cast(Any, handler)
             with installed(handler.outer):
                 numbers = arange(mapped.size, dtype=dtypes.uint32, device=base.device)
