@@ -177,7 +177,7 @@ class Threaded(Threads):
         with installed(self.recorder):
             key = derive(base, count + number)
         self.draws[key._impl.payload[0]] = place, number
-        return own_key(key, until=self.recorder)
+        return own_key(key, source, until=self.recorder)
 
     def taken(self) -> tuple[Slot, ...]:
         """All states, the first one of each generator with the number of keys that were drawn."""

@@ -298,7 +298,7 @@ class Specialization:
         if keeper is not None:
             key: Tensor = keeper.key(source, first + number, node.device)
             return key
-        return own_key(perform_call(node.op, args, node.params))
+        return own_key(perform_call(node.op, args, node.params), source)
 
 
 def _refuse(args: tuple[Any, ...], keywords: dict[str, Any]) -> None:

@@ -112,6 +112,67 @@ def test_what_comes_beside_a_jacobian_may_have_been_drawn():
     assert slopes.numpy().diagonal().tolist() == drawn.tolist()
 
 
+def _rows(step, turns=4):
+    """What `step` gives in each turn of a loop, for each kind of loop."""
+    put = lambda i, rows: rows.at[i].set(step())  # noqa: E731
+    rows = wf.zeros((turns, *step().shape))
+    state = (0, rows)
+    return {
+        "scan": lambda: wf.scan(lambda c, _: (c, step()), 0.0, wf.ones(turns))[1],
+        "map": lambda: wf.map(lambda _: step(), wf.ones(turns)),
+        "fori_loop": lambda: wf.fori_loop(0, turns, put, rows),
+        "fori_loop to a tensor": lambda: wf.fori_loop(0, wf.tensor(turns), put, rows),
+        "while_loop": lambda: wf.while_loop(
+            lambda s: s[0] < turns, lambda s: (s[0] + 1, put(*s)), state
+        )[1],
+    }
+
+
+@pytest.mark.parametrize("loop", list(_rows(lambda: wf.zeros(()))))
+@pytest.mark.parametrize("draw", [wf.rand, lambda: wf.vmap(lambda _: wf.randn())(wf.zeros(3))])
+def test_turns_of_a_loop_draw_numbers_of_their_own(loop, draw):
+    run = _rows(draw)[loop]
+    random.seed(4)
+    drawn = run()
+    assert len(set(drawn.numpy().ravel().tolist())) == drawn.size
+    random.seed(4)
+    assert wf.compile(run)().tolist() == drawn.tolist()
+    nested = wf.map(lambda _: wf.vmap(lambda _: run())(wf.zeros(2)), wf.zeros(3))
+    assert len(set(nested.numpy().ravel().tolist())) == nested.size == 6 * drawn.size
+
+
+def test_a_condition_draws_in_each_turn():
+    random.seed(5)
+    counts = [
+        wf.while_loop(lambda n: (wf.rand() < 0.8) & (n < 90), lambda n: n + 1, 0).item()
+        for _ in range(8)
+    ]
+    assert len(set(counts)) > 2 and max(counts) < 90
+
+
+def test_a_function_that_draws_in_a_loop_is_differentiated_at_what_it_drew():
+    def walk(x):
+        return wf.scan(lambda c, v: (wf.sin(c + v * wf.rand()), c), 0.0, x)[0]
+
+    def slopes(transform):
+        random.seed(6)
+        return transform(wf.ones(3)).tolist()
+
+    expected = slopes(wf.grad(walk))
+    assert slopes(wf.grad(wf.checkpoint(walk))) == expected
+    assert slopes(wf.compile(wf.grad(walk))) == expected
+    np.testing.assert_allclose(slopes(wf.jacfwd(walk)), expected, rtol=1e-6)
+
+
+def test_a_generator_made_in_a_turn_starts_from_its_seed_in_each():
+    first = random.Generator(3).uniform().item()
+    for name, run in _rows(lambda: random.Generator(3).uniform()).items():
+        assert run().tolist() == [first] * 4, name
+    nested = wf.map(lambda _: _rows(random.Generator(3).uniform)["map"](), wf.zeros(2))
+    assert nested[0].tolist() == nested[1].tolist()
+    assert len(set(nested[0].tolist())) == 4
+
+
 def test_convenience_functions_take_dtype_and_device():
     assert wf.uniform((2,), -1.0, 1.0, dtype="float64", device="cpu").dtype == np.float64
     assert wf.randn(2, 3, dtype="float16").dtype == np.float16

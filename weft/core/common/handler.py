@@ -34,6 +34,9 @@ class Handler(ABC):
     constant: bool = False  # results made inside carry no derivative
     hides_axis: bool = False  # whether a payload has one leading axis more than the tensor shows
     draws_apart: bool = True  # whether random numbers differ along such an axis
+    repeats: bool = False  # what is recorded inside happens once for each turn of a loop
+    turn: Any = None  # the number of such a turn, a tensor, where the loop counts its turns
+    wants_turn: bool = False  # something inside would have used the number
 
     def __init__(self) -> None:
         self.outer = current()

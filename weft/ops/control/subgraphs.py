@@ -141,10 +141,17 @@ def _silent(value: Any) -> Any:
 class Recording:
     """A Python function after its one run on shapes: what it returned, not yet a trace."""
 
-    def __init__(self, op: str, function: Callable[..., Any], places: Sequence[Place]) -> None:
+    def __init__(
+        self,
+        op: str,
+        function: Callable[..., Any],
+        places: Sequence[Place],
+        repeats: bool = False,
+    ) -> None:
         self.name = getattr(function, "__name__", op)
         with Recorder(label=op) as recorder:
             assert isinstance(recorder, Recorder)
+            recorder.repeats = repeats
             inputs = [recorder.input(place.type, place.device) for place in places]
             result = function(*inputs)
         self.recorder = recorder

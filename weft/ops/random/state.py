@@ -13,6 +13,7 @@ from contextvars import ContextVar, Token
 from math import prod
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 import numpy as np
 
@@ -158,8 +159,8 @@ class threaded:
 class Generator:
     """A source of random numbers: every distribution of `wf.random` as a method, without the key.
 
-    Each draw takes a fresh key, `next_key()`; key number n is `fold_in(key, n)`, and inside `vmap`
-    every slice gets a key of its own. Threads may share a generator.
+    Each draw takes a fresh key, `next_key()`; key number n is `fold_in(key, n)`. Inside `vmap`
+    every slice gets a key of its own, inside loops every turn. Threads may share a generator.
     """
 
     if TYPE_CHECKING:
@@ -169,6 +170,8 @@ class Generator:
     def __init__(self, seed: Any = 0) -> None:
         self._lock = lock_for(self, "_lock")
         self.home = _threading.get()  # a generator made while a function is traced stays inside
+        inside = current()
+        self._made_in = None if inside is None else ref(inside)
         self.seed(seed)
 
     def keeper(self) -> Threads | None:
@@ -202,7 +205,11 @@ class Generator:
             base, count = self._key, self._count
             self._count += 1
         moved = base if device is None else to_device(base, device)  # before maps and traces see it
-        return own_key(fold_in(moved, count))
+        return own_key(fold_in(moved, count), self)
+
+    def was_made_in(self, handler: Handler) -> bool:
+        """Whether that handler was the innermost one where this generator was made."""
+        return self._made_in is not None and self._made_in() is handler
 
     def get_device(self) -> Device:
         """Where this generator's keys are."""
@@ -265,13 +272,22 @@ def _restore(state: Tensor) -> Generator:
     return made
 
 
-def own_key(base: Tensor, until: Handler | None = None) -> Tensor:
-    """A key for each slice of the maps around us: the slice's number is folded in.
+def own_key(base: Tensor, source: Generator, until: Handler | None = None) -> Tensor:
+    """A key for each slice of the maps, and each turn of the loops, around us: its number is folded
+    in.
 
-    Handlers from `until` outwards do not count.
+    Handlers from `until` outwards do not count, nor do loops in whose turns `source` is made anew.
+    A loop that does not count its turns is told that it should.
     """
     handler: Handler | None = current()
+    is_older = True
     while handler is not None and handler is not until:
+        is_older = is_older and not source.was_made_in(handler)
+        if handler.repeats and is_older:
+            handler.wants_turn = True
+            if handler.turn is not None:
+                number = families.cast(handler.turn, dtypes.uint32)
+                base = derive(base, to_device(number, base.device))
         if handler.hides_axis and handler.draws_apart:
             mapped = cast(Any, handler)
             with installed(handler.outer):
