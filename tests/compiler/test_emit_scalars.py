@@ -24,6 +24,7 @@ from tests.compiler.native_kernels import (
     run,
     same_bits,
     samples,
+    text_of,
 )
 from weft.compiler.build import Builder
 from weft.compiler.emit_cpu import emit
@@ -164,6 +165,33 @@ def test_literal_counts_and_divisors_mean_what_others_mean(op):
         run(kernel_of([dtype] * (len(x) + 1), in_pieces(body, len(x), 4)), x, *results)
         for number, found in zip(x, results, strict=True):
             assert np.array_equal(found, expected(op, x, np.full_like(x, number))), (dtype, number)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_vectors_of_integers_are_divided_without_rounding_across_a_whole_number(dtype):
+    rng, limits = np.random.default_rng(2), np.iinfo(dtype)
+    numbers = rng.integers(limits.min, limits.max, (3, 20_000), dtype, endpoint=True)
+    x, y, k = numbers >> rng.integers(0, limits.bits, numbers.shape).astype(dtype)
+    with np.errstate(all="ignore"):
+        x[:15_000] = (y * k + rng.integers(-1, 2, len(y)).astype(dtype))[:15_000]
+    y[0], x[0], y[1:3], x[1:3] = 0, limits.max, (1, limits.max), (limits.max, limits.min)
+    a, b = operands(dtype, dtype)
+    made = [builder.floordiv(a, b), builder.rem(a, b)]
+    body = tuple(Store(n, i, m) for n, m in zip((0, 3), made, strict=True))
+    kernel = kernel_of([dtype] * 4, in_pieces(body, len(x), 16))
+    found = np.zeros((2, len(x)), dtype)
+    run(kernel, found[0], x, y, found[1])
+    for op, each in zip(("floordiv", "rem"), found, strict=True):
+        assert np.array_equal(each, expected(op, x, y)), op
+
+
+def test_no_lane_of_a_vector_of_integers_is_divided_alone():
+    for dtype in INTEGERS:
+        a, b = operands(dtype, dtype)
+        kernel = elementwise(builder.floordiv(a, b), [dtype, dtype], 64, 16, "kernel")
+        assert not re.search(r" [su]div <", text_of([kernel], frozenset({"wholes"}))), dtype
+        alone = re.search(r" [su]div <", text_of([kernel], frozenset()))
+        assert bool(alone) == (dtype.itemsize == 8), dtype
 
 
 @pytest.mark.parametrize("dtype", FLOATS[2:], ids=str)

@@ -60,7 +60,7 @@ def native_to(target: Target) -> frozenset[str]:
     if signs is not None and target.has(signs):
         found |= {"dot4", "vnni", QUADS} if signs == "avx512vnni" else {"dot4", "vnni"}
     if target.has("avx512dq") and target.has("avx512vl"):
-        found |= {"range", "scale"}
+        found |= {"range", "scale", "wholes"}
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()

@@ -10,6 +10,7 @@ from functools import partial
 
 from weft.compiler.emit_convert import bitcast, cast, narrow, widen
 from weft.compiler.emit_fused import fused
+from weft.compiler.emit_quotient import quotient
 from weft.compiler.emit_remainder import floor_divide, remainder
 from weft.compiler.emit_text import NARROW, Code, known_integer, type_of
 from weft.compiler.loops import BOOL, COMPARISONS
@@ -35,7 +36,8 @@ def instruction(
     """One instruction on operands of dtype `source`; the result is of dtype `target`.
 
     `native` names what the target does itself: `half` (conversions), `round`, `fma`, `range`,
-    `scale`, `fnmadd`; and `overwrites` if sums of products go where the addend was.
+    `scale`, `wholes` (vectors of 64-bit integers as floats and back), `fnmadd`; and `overwrites`
+    if sums of products go where the addend was.
     """
     if op == "cast":
         return cast(c, native, args[0], source, target)
@@ -263,7 +265,7 @@ def _integer(c: Code, native: frozenset[str], op: str, args: list[str], dtype: D
     if op in ("shift_left", "shift_right"):
         return _shift(c, op, args, name, signed)
     if op in ("floordiv", "rem"):
-        return _divide(c, op, args, name, signed)
+        return _divide(c, native, op, args, name, signed)
     raise _refuse(op, dtype)
 
 
@@ -281,7 +283,9 @@ def _shift(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
     return c.select(short, name, found, c.number(0, name))
 
 
-def _divide(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
+def _divide(
+    c: Code, native: frozenset[str], op: str, args: list[str], name: str, signed: bool
+) -> str:
     """A division that gives 0 over 0, and wraps for the least number over -1."""
     (x, y), zero, one = args, c.number(0, name), c.number(1, name)
     known = known_integer(y)
@@ -290,17 +294,19 @@ def _divide(c: Code, op: str, args: list[str], name: str, signed: bool) -> str:
     none = c.compare("eq", name, y, zero)
     if not signed:
         safe = c.select(none, name, one, y)
-        found = c.op("udiv" if op == "floordiv" else "urem", name, x, safe)
+        found = quotient(c, native, x, safe, name, signed)
+        if op == "rem":
+            return c.op("sub", name, x, c.op("mul", name, found, safe))  # nothing over 1
         return c.select(none, name, zero, found)
     flips = c.compare("eq", name, y, c.number(-1, name))
     safe = c.select(c.op("or", "i1", none, flips), name, one, y)
-    quotient = c.op("sdiv", name, x, safe)
-    rest = c.op("sub", name, x, c.op("mul", name, quotient, safe))
+    found = quotient(c, native, x, safe, name, signed)
+    rest = c.op("sub", name, x, c.op("mul", name, found, safe))
     if op == "rem":
         return rest  # over 1 nothing is left, which is the answer for 0 and -1 too
     differ = c.compare("slt", name, c.op("xor", name, rest, safe), zero)
     below = c.op("and", "i1", c.compare("ne", name, rest, zero), differ)
-    lowered = c.op("add", name, quotient, c.convert("sext", below, "i1", name))
+    lowered = c.op("add", name, found, c.convert("sext", below, "i1", name))
     turned = c.select(flips, name, c.op("sub", name, zero, x), lowered)
     return c.select(none, name, zero, turned)
 
@@ -313,7 +319,7 @@ def _divide_by(c: Code, op: str, args: list[str], by: int, name: str, signed: bo
         return c.op("udiv", name, *args)
     if by & (by - 1) == 0:  # a shift rounds down
         return c.op("ashr", name, args[0], c.number(by.bit_length() - 1, name))
-    quotient = c.op("sdiv", name, *args)
-    rest = c.op("sub", name, args[0], c.op("mul", name, quotient, args[1]))
+    found = c.op("sdiv", name, *args)
+    rest = c.op("sub", name, args[0], c.op("mul", name, found, args[1]))
     below = c.compare("slt", name, rest, c.number(0, name))
-    return c.op("add", name, quotient, c.convert("sext", below, "i1", name))
+    return c.op("add", name, found, c.convert("sext", below, "i1", name))
