@@ -1,14 +1,16 @@
 """The exact remainder of floats in LLVM IR, and the division that rounds down.
 
 LLVM's own `frem` calls a library. Here the significand is divided as an integer, as many digits at
-a time as 64 bits hold, by a function that is part of the module and called for each lane.
+a time as 64 bits hold, by a function that is part of the module and called for each lane. Vectors
+whose quotients have no more digits than a float are divided as floats: a quotient is rounded to
+the whole number above it at most, and what is left of `x` has few enough digits to be exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.compiler.emit_text import Code
+from weft.compiler.emit_text import Code, Writer
 
 _FUNCTION = """\
 define internal {real} @{function}({real} %x, {real} %y) noinline nounwind {{
@@ -82,6 +84,31 @@ scale:
   ret {real} %result
 }}"""
 
+_VECTOR = """\
+define internal {type} @{function}({type} %x, {type} %y) noinline nounwind {{
+entry:
+  %ax = call {type} @llvm.fabs.{suffix}({type} %x)
+  %ay = call {type} @llvm.fabs.{suffix}({type} %y)
+  %quotient = fdiv {type} %ax, %ay
+  %short = fcmp olt {type} %quotient, {most}
+  %finite = fcmp olt {type} %ay, {infinity}
+  %plain = and {mask} %short, %finite
+  %all = call i1 @llvm.vector.reduce.and.v{lanes}i1({mask} %plain)
+  br i1 %all, label %fast, label %slow
+fast:
+  %whole = call {type} @llvm.trunc.{suffix}({type} %quotient)
+  %less = fneg {type} %whole
+  %rest = call {type} @llvm.fma.{suffix}({type} %less, {type} %ay, {type} %ax)
+  %past = fcmp olt {type} %rest, zeroinitializer
+  %back = fadd {type} %rest, %ay
+  %size = select {mask} %past, {type} %back, {type} %rest
+  %made = call {type} @llvm.copysign.{suffix}({type} %size, {type} %x)
+  ret {type} %made
+slow:
+{each}
+  ret {type} {last}
+}}"""
+
 
 def _function(name: str) -> str:
     width, fraction = (32, 23) if name == "float" else (64, 52)
@@ -110,18 +137,48 @@ def _without_widening(text: str) -> str:
     return "\n".join(lines)
 
 
-def remainder(c: Code, x: str, y: str, name: str) -> str:
+def remainder(c: Code, native: frozenset[str], x: str, y: str, name: str) -> str:
     """What is left of `x` when a whole number of `y` is taken away; it has the sign of `x`."""
     function = f"weft.remainder.{name}"
     if function not in c.writer.functions:
         c.writer.functions[function] = _function(name)
-    return c.each(function, name, x, y)
+    if c.lanes == 1 or not {"round", "fma"} <= native:
+        return c.each(function, name, x, y)
+    whole, kind = f"{function}.{c.lanes}", c.type(name)
+    if whole not in c.writer.functions:
+        c.writer.functions[whole] = _of_vectors(c, name, whole)
+    return c.writer.let(f"call {kind} @{whole}({kind} {x}, {kind} {y})")
 
 
-def floor_divide(c: Code, x: str, y: str, name: str, floor: Callable[[str], str]) -> str:
+def _of_vectors(c: Code, name: str, function: str) -> str:
+    """The function of so many lanes; where floats do not do, it calls that of one for each."""
+    suffix = f"v{c.lanes}f{32 if name == 'float' else 64}"
+    kind, mask = c.type(name), c.type("i1")
+    for base, operands in (("fabs", 1), ("trunc", 1), ("copysign", 2), ("fma", 3)):
+        kinds = ", ".join([kind] * operands)
+        c.writer.declarations[f"declare {kind} @llvm.{base}.{suffix}({kinds})"] = None
+    c.writer.declarations[f"declare i1 @llvm.vector.reduce.and.v{c.lanes}i1({mask})"] = None
+    slow = Code(Writer(), c.lanes)
+    last = slow.each(f"weft.remainder.{name}", name, "%x", "%y")
+    return _VECTOR.format(
+        function=function,
+        type=kind,
+        mask=mask,
+        lanes=c.lanes,
+        suffix=suffix,
+        most=c.number(2.0 ** (24 if name == "float" else 53), name),
+        infinity=c.number(float("inf"), name),
+        each="\n".join(slow.writer.lines),
+        last=last,
+    )
+
+
+def floor_divide(
+    c: Code, native: frozenset[str], x: str, y: str, name: str, floor: Callable[[str], str]
+) -> str:
     """The quotient rounded down, from the exact remainder, so that no rounding crosses a whole."""
     zero, one = c.number(0.0, name), c.number(1.0, name)
-    rest = remainder(c, x, y, name)
+    rest = remainder(c, native, x, y, name)
     quotient = c.op("fdiv", name, c.op("fsub", name, x, rest), y)
     differ = c.op("xor", "i1", c.compare("olt", name, y, zero), c.compare("olt", name, rest, zero))
     below = c.op("and", "i1", c.compare("une", name, rest, zero), differ)

@@ -89,10 +89,10 @@ def _floating(c: Code, native: frozenset[str], op: str, args: list[str], dtype: 
     if op == "short_exp2" and op in native:
         return c.each("llvm.nvvm.ex2.approx.ftz.f", name, *args)
     if op == "rem":
-        return remainder(c, args[0], args[1], name)
+        return remainder(c, native, args[0], args[1], name)
     if op == "floordiv":
         whole = partial(_whole, c, native, "floor", name)
-        return floor_divide(c, args[0], args[1], name, whole)
+        return floor_divide(c, native, args[0], args[1], name, whole)
     raise _refuse(op, dtype)
 
 
