@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft as wf
+from weft.compiler.eager import run as run_kernel
 from weft.config import settings
 from weft.ops import dispatch, ready
 from weft.ops.elementwise.arithmetic import multiply
 from weft.ops.elementwise.elementary import sin
+from weft.runtime.cpu import client
 
 VALUES = np.linspace(-3, 3, 24, dtype=np.float32).reshape(4, 6)
 
@@ -126,3 +130,60 @@ def test_large_calls_have_the_bits_of_numpy_however_operands_lie() -> None:
         np.testing.assert_array_equal((left + right).numpy(), x + y)
         np.testing.assert_array_equal((left > right).numpy(), x > y)
         np.testing.assert_array_equal((-left).numpy(), -x)
+
+
+def _whole(n: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(-n, n, shape)
+
+
+POSITIONS = _whole(300, 300, 300)
+LARGE = {
+    "where": (lambda c, x: wf.where(c, x, x[:1]), lambda c, x: np.where(c, x, x[:1])),
+    "cumsum": (lambda c, x: wf.cumsum(x, axis=0), lambda c, x: np.cumsum(x, 0)),
+    "cumprod": (lambda c, x: wf.cumprod(x, axis=1), lambda c, x: np.cumprod(x, 1)),
+    "argmax": (lambda c, x: wf.argmax(x, axis=0), lambda c, x: np.argmax(x, 0)),
+    "argmin": (lambda c, x: wf.argmin(x, axis=1), lambda c, x: np.argmin(x, 1)),
+    "remainder": (lambda c, x: x % 7, lambda c, x: x % 7),
+    "floor_divide": (lambda c, x: x // x[:1], lambda c, x: _quietly(np.floor_divide, x, x[:1])),
+    "matmul": (lambda c, x: x @ x.T, lambda c, x: x @ x.T),
+    "gather": (
+        lambda c, x: wf.take_along_axis(x, wf.asarray(POSITIONS, copy=True), axis=1),
+        lambda c, x: np.take_along_axis(x, POSITIONS, 1),
+    ),
+}
+
+
+def _quietly(function: Any, *args: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return function(*args)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_calls_that_numpy_takes_element_by_element_run_on_kernels(monkeypatch, name) -> None:
+    ran = []
+
+    def run(op: Any, *rest: Any) -> Any:
+        ran.append(str(op))
+        return run_kernel(op, *rest)
+
+    monkeypatch.setattr(client, "run_kernel", run)
+    function, reference = LARGE[name]
+    x = _whole(50, 300, 3000 if name.startswith("arg") else 300)
+    for each in (x, np.asfortranarray(x), x.astype(np.float32)):
+        if name == "matmul" and each.dtype == np.float32:
+            continue  # sums have an order of weft's own
+        c, given = x > 0, wf.asarray(each, copy=True)
+        ran.clear()
+        found = function(wf.asarray(c, copy=True), given).numpy()
+        assert name in ran
+        np.testing.assert_array_equal(found, _quietly(reference, c, each))
+
+
+def test_a_gather_of_long_slices_or_few_positions_is_numpys(monkeypatch) -> None:
+    monkeypatch.setattr(client, "run_kernel", None)
+    x = np.random.default_rng(0).normal(size=(500, 100))
+    for positions in (_whole(400, 1000), _whole(400, 20)):
+        found = wf.take(wf.asarray(x, copy=True), wf.asarray(positions, copy=True), axis=0)
+        np.testing.assert_array_equal(found.numpy(), x[positions])
+    flat = wf.asarray(x.ravel(), copy=True)[wf.asarray(positions, copy=True)]
+    np.testing.assert_array_equal(flat.numpy(), x.ravel()[positions])

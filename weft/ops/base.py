@@ -94,6 +94,7 @@ class Operation(metaclass=_OperationType):
     kernel_from: ClassVar[int] = (
         0  # elements from which a single call runs the op's kernel; 0: never
     )
+    heavy: ClassVar[bool] = False  # an element takes NumPy longer than to pack it for the kernel
     widen: ClassVar[bool] = True  # narrow floats are computed in float32 and rounded once
     given: ClassVar[tuple[str, ...]] = ()  # parameters that are a user's rules for derivatives
     reasons: ClassVar[dict[str, str]] = {}  # rules this op cannot have, each with the reason
@@ -230,6 +231,10 @@ class Operation(metaclass=_OperationType):
     def is_exact(self, *dtypes: Any, **params: Any) -> bool:
         """Whether the reference gives the only bits there can be, on operands of these dtypes."""
         return True
+
+    def is_large(self, *operands: Any, **params: Any) -> bool:
+        """Whether a single call on these arrays, or types, runs the op's kernel, exact or not."""
+        return 0 < self.kernel_from <= max([x.size for x in operands], default=0)
 
     def places(self, **params: Any) -> tuple[Any, ...] | None:
         """The devices of the results, where calls inside decide; operands may be anywhere then."""

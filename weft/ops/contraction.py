@@ -38,6 +38,7 @@ class Matmul(Pairs, Operation):
     linear = Linear.EACH
     examples = (Example({}, ((2, 4), (4, 6))),)
     work = 2
+    kernel_from = 1 << 14  # NumPy has plain loops for integers
 
     def eval(self, a: Array, b: Array) -> Array:
         lead = broadcast_shape(self.name, a.shape[:-2], b.shape[:-2])

@@ -30,6 +30,7 @@ from weft.ops.families import broadcast_shape, cast
 
 OUT_OF_RANGE = "index {index} is out of range for an axis of size {size}"
 FEW = 16  # times fewer elements are picked than there are: their cotangents are added in place
+_SHORT = 4  # elements of slices that NumPy copies no faster than one by one
 _EXAMPLES = (
     Example({"indexed": 1, "rest": 0, "picks": 1, "mode": "wrap"}, ((4,), (6, 1), (6,))),
     Example({"indexed": 1, "rest": 1, "picks": 2, "mode": "clip"}, ((4, 3), (2, 3, 1), (2, 3, 3))),
@@ -72,10 +73,15 @@ class Gather(Operation):
     fault: ClassVar[str] = OUT_OF_RANGE  # what is wrong with a position out of range
     linear = Linear.JOINTLY
     constants = (1,)
+    kernel_from = 1 << 16  # positions
     work = 0
     widen = False
     examples = _EXAMPLES
     sample = "fif"
+
+    def is_large(self, x: Any, indices: Any, *, rest: int, **params: Any) -> bool:
+        short = prod(x.shape[len(x.shape) - rest :]) <= _SHORT
+        return bool(short and indices.size >= self.kernel_from)
 
     def index(
         self, x: TensorType, indices: TensorType, *, indexed: int, rest: int, picks: int, mode: str

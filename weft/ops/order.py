@@ -78,6 +78,7 @@ class Cumulative(AxisOrder):
     """A running combination along an axis: `combine` of all elements up to each one."""
 
     widen = True
+    kernel_from = 1 << 16  # NumPy takes columns one by one
     ordered: ClassVar[str] = "n"  # the factor whose points are visited in order, carrying a value
     examples = _BOTH
 

@@ -29,6 +29,7 @@ from weft.ops.families import (
 from weft.ops.naming import named
 
 _INTEGERS = "bBhHiIlLqQ"
+_DIVISIONS = 1 << 16  # elements from which they run on a kernel: NumPy divides them one by one
 _NUMBERS = _INTEGERS + "fdFD"
 
 
@@ -107,6 +108,8 @@ class FloorDivide(BinaryOperation):
     ufunc = np.floor_divide
     direct = _INTEGERS + "fd"
     domain = "real"
+    kernel_from = _DIVISIONS
+    heavy = True
 
     def body(self, s: Any, x: Any, y: Any) -> Any:
         return s.floordiv(x, y)
@@ -124,6 +127,8 @@ class Remainder(BinaryOperation):
     ufunc = np.remainder
     direct = _INTEGERS + "fd"
     domain = "real"
+    kernel_from = _DIVISIONS
+    heavy = True
 
     def body(self, s: Any, x: Any, y: Any) -> Any:
         rest, zero = s.rem(x, y), s.const(0, x.dtype)
@@ -143,6 +148,8 @@ class Fmod(BinaryOperation):
     ufunc = np.fmod
     direct = _INTEGERS + "fd"
     domain = "real"
+    kernel_from = _DIVISIONS
+    heavy = True
 
     def body(self, s: Any, x: Any, y: Any) -> Any:
         return s.rem(x, y)
@@ -402,6 +409,7 @@ class Where(Operation):
     factors = "..., ..., ... -> ..."
     linear = Linear.JOINTLY
     constants = (0,)
+    kernel_from = 1 << 16  # NumPy goes through masks element by element
     widen = False
 
     def dtype(self, *found: DType, **params: Any) -> DType:

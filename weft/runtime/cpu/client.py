@@ -188,8 +188,9 @@ class CpuClient(NamedFunctions):
         params: Mapping[str, Any],
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
-        large = op.kernel_from and max([a.size for a in arrays]) >= op.kernel_from
-        if large and op.ufunc is not None:  # NumPy reads what is not packed where it lies
+        large = op.is_large(*arrays, **params)
+        if large and op.ufunc is not None and not op.heavy:
+            # NumPy reads what is not packed where it lies.
             large = all([a.flags.c_contiguous for a in arrays])
         if large or not op.is_exact(*[a.dtype for a in arrays], **params):
             made = run_kernel(op, arrays, params, types)
@@ -259,8 +260,7 @@ class CpuClient(NamedFunctions):
             return None
         if op.writes or op.ufunc is not None or (op.widen and any(map(dtypes.is_narrow, found))):
             return None
-        large = op.kernel_from and max([kind.size for kind in operands]) >= op.kernel_from
-        by_kernel = large or not op.is_exact(*found, **params)
+        by_kernel = op.is_large(*operands, **params) or not op.is_exact(*found, **params)
         if by_kernel and (len(results) > 1 or kernel_of(op, operands, params, results)):
             return None
         run = partial(op.eval, **params)
