@@ -5,7 +5,10 @@ from scipy import signal
 
 import weft as wf
 from tests.torch_oracle import agrees, close, draw, torch
+from weft.core.common.types import TensorType
 from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ops.base import call
+from weft.ops.nn import correlation
 
 F = torch.nn.functional
 SPACE = {1: (9,), 2: (7, 8), 3: (5, 6, 4)}
@@ -64,6 +67,42 @@ def test_transposed_convolution_is_torchs_with_its_gradients(rank, options):
         draw(4, 6 // groups, *WINDOW[rank], seed=1),
         draw(6, seed=2),
     )
+
+
+@pytest.mark.parametrize("padding", [0, (2, 1)])
+@pytest.mark.parametrize("window", [(3, 4), (4, 4), (7, 2), (2, 1), (9, 5)])
+@pytest.mark.parametrize("stride", [(3, 4), (4, 4), (9, 1)])
+def test_large_strides_are_torchs_forward_turned_and_back(stride, window, padding):
+    options = {"stride": stride, "padding": padding, "groups": 2}
+    image, small = draw(2, 4, 14, 13), draw(2, 4, 5, 4)
+    agrees(
+        lambda x, k: wf.conv2d(x, k, **options),
+        lambda x, k: F.conv2d(x, k, **options),
+        image,
+        draw(6, 2, *window, seed=1),
+    )
+    agrees(
+        lambda x, k: wf.conv_transpose2d(x, k, **options),
+        lambda x, k: F.conv_transpose2d(x, k, **options),
+        small,
+        draw(4, 3, *window, seed=1),
+    )
+
+
+def test_the_gradient_of_patches_takes_as_many_products_as_the_patches(monkeypatch):
+    flops = []
+
+    def noted(op, args, params):
+        if op is correlation.conv_op:
+            kinds = [TensorType(x.shape, x.dtype) for x in args]
+            flops.append(op.cost(*kinds, **params).flops)
+        return call(op, args, params)
+
+    monkeypatch.setattr(correlation, "call", noted)
+    kernel = wf.ones((8, 3, 16, 16))
+    wf.grad(lambda x: wf.sum(wf.conv2d(x, kernel, stride=16) ** 2))(wf.ones((2, 3, 32, 32)))
+    once = 2 * kernel.size * 2 * 2 * 2
+    assert max(flops) == once and sum(flops) <= 2 * once  # by the image and, unused, by the kernel
 
 
 def test_options_may_differ_between_axes():

@@ -262,9 +262,12 @@ def spread_out(
     """Correlate `x`, its elements `steps` apart and zeros around and between, with a kernel.
 
     Places whose distance is a multiple of the steps see the same points of the kernel: each such
-    phase is a convolution of `x` itself, so zeros in between are never multiplied.
+    phase is a convolution of `x` itself, so zeros in between are never multiplied. Many phases are
+    features of one convolution.
     """
     rank = len(steps)
+    if prod(steps) > _MOST_PHASES and set(dilation) == {1}:
+        return _phases_as_features(x, kernel, steps, low, high)
     if prod(steps) > _MOST_PHASES or any(
         gcd(n, d) > 1 for n, d in zip(steps, dilation, strict=True)
     ):
@@ -292,6 +295,44 @@ def spread_out(
     whole = moveaxis(whole, range(-rank, 0), range(1 - 2 * rank, 1, 2) if rank > 1 else (-1,))
     whole = reshape(whole, (*lead, *(n * step for n, step in zip(counts, steps, strict=True))))
     return slice_axes(whole, (0,) * rank, tuple(size for *_, size in axes), (1,) * rank)
+
+
+def _phases_as_features(x: Tensor, kernel: Tensor, steps: Shape, low: Shape, high: Shape) -> Tensor:
+    """`spread_out` as one convolution, whose result has each feature once for each phase.
+
+    The place q sees, of element (q - low + step - 1) // step and of those after it, the points of
+    the kernel that are `step` apart; kernels are filled up with zeros, so that all have as many.
+    """
+    rank = len(steps)
+    window, sizes = kernel.shape[-rank:], x.shape[-rank:]
+    points = tuple(-(-n // step) for n, step in zip(window, steps, strict=True))
+    fill = tuple(n * step - k for n, step, k in zip(points, steps, window, strict=True))
+    parts = padded(kernel, (0,) * rank, fill)
+    apart = tuple(n for pair in zip(points, steps, strict=True) for n in pair)
+    parts = reshape(parts, (*kernel.shape[:-rank], *apart))
+    between = tuple(range(1 - 2 * rank, 0, 2))
+    parts = call(flip_op, (parts,), {"axes": between})
+    first, counts, below, above, places = [], [], [], [], []
+    for size, k, n, step, before, after in zip(
+        sizes, window, points, steps, low, high, strict=True
+    ):
+        places.append(before + (size - 1) * step + 1 + after - (k - 1))
+        start, end = step - 1 - before, places[-1] + step - 2 - before
+        counts.append(end // step - start // step + 1)
+        first.append(start % step)
+        below.append(-(start // step))
+        above.append(counts[-1] + n - 1 - size - below[-1])
+    parts = moveaxis(parts, between, range(-2 * rank - 1, -rank - 1))
+    *lead, outputs = parts.shape[: -2 * rank - 1]
+    parts = reshape(parts, (*lead, outputs * prod(steps), *parts.shape[-rank - 1 :]))
+    ones = (1,) * rank
+    widths = {"strides": ones, "dilation": ones, "low": tuple(below), "high": tuple(above)}
+    made = call(conv_op, (x, parts), widths)
+    made = reshape(made, (*made.shape[: -rank - 1], outputs, *steps, *counts))
+    made = moveaxis(made, range(-2 * rank, -rank), between)
+    whole = (n * step for n, step in zip(counts, steps, strict=True))
+    made = reshape(made, (*made.shape[: -2 * rank], *whole))
+    return slice_axes(made, tuple(first), tuple(places), ones)
 
 
 def _phases(
