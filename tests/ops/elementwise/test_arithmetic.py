@@ -254,6 +254,19 @@ def test_derivatives_of_unary_operators_are_jaxs(name):
     agrees_with_jax(getattr(wf, name), getattr(jnp, name), Z)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint16", "int64"])
+def test_a_cube_is_two_products(dtype):
+    x = np.array([0, 1, 2, 3, 7, 100], dtype)
+    if x.dtype.kind == "f":
+        top = np.cbrt(np.finfo(dtype).max)
+        more = [-0.0, -1.1, 1e-30, np.inf, -np.inf, np.nan, top * 0.99, -top * 1.01]
+        x = np.concatenate([x, np.array(more, dtype)])
+    found = (wf.tensor(x) ** 3).numpy()
+    with np.errstate(all="ignore"):
+        wanted = x * x * x
+    assert found.dtype == x.dtype and found.tobytes() == wanted.tobytes()
+
+
 def test_derivatives_of_divisions_with_remainder_are_jaxs():
     agrees_with_jax(wf.fmod, jnp.fmod, X - 1, Y - 1)
     agrees_with_jax(wf.floor_divide, jnp.floor_divide, X - 1, Y - 1)

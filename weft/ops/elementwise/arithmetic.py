@@ -241,10 +241,12 @@ def _integer_power(s: Any, x: Any, y: Any) -> Any:
 
 
 class Pow(BinaryOperation):
-    """x1 to the power x2, elementwise; `x ** 2` with a Python 2 is `square(x)`, `x ** 0.5` a root.
+    """x1 to the power x2, elementwise; `x ** 2` and `x ** 3` are products, `x ** 0.5` is a root.
 
-    Integers wrap around; with a negative exponent they give 1/x**|y| rounded toward zero, and 0 at
-    zero. x**0 is 1 and its derivative by x is 0; at x1 = 0 the derivative by the exponent is 0.
+    Exponents that are Python numbers are meant; the cube is a product where it rounds as well as a
+    power does, not of narrow floats. Integers wrap around; with a negative exponent they give
+    1/x**|y| rounded toward zero, and 0 at zero. x**0 is 1 and its derivative by x is 0; at x1 = 0
+    the derivative by the exponent is 0.
     """
 
     ufunc = staticmethod(_power)
@@ -254,6 +256,8 @@ class Pow(BinaryOperation):
     def __call__(self, x1: Any, x2: Any, /) -> Tensor:
         if type(x2) is int and x2 == 2 and isinstance(x1, Tensor) and not dtypes.is_bool(x1.dtype):
             return square(x1)
+        if type(x2) is int and x2 == 3 and isinstance(x1, Tensor) and _has_cube(x1.dtype):
+            return square(x1) * x1
         is_root = type(x2) is float and x2 == 0.5 and isinstance(x1, Tensor)
         if is_root and dtypes.is_floating(x1.dtype):
             return where(x1 == -np.inf, np.inf, FUNCTIONS["sqrt"](x1) + 0.0)  # that of -0 is 0
@@ -269,6 +273,11 @@ class Pow(BinaryOperation):
         by_base = where(y == 0, 0, y * pow(x, where(y == 0, 1, y - 1)))
         by_exponent = where(x == 0, 0, FUNCTIONS["log"](where(x == 0, 1, x)) * out)
         return by_base, by_exponent
+
+
+def _has_cube(dtype: DType) -> bool:
+    """Whether two products of this dtype give a cube as exact as a power is."""
+    return dtypes.is_integer(dtype) or (dtypes.is_floating(dtype) and not dtypes.is_narrow(dtype))
 
 
 class Gcd(BinaryOperation):
