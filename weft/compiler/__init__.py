@@ -81,6 +81,7 @@
 | `emit_scale` | products by powers of two, where one instruction takes them |
 | `emit_scalars` | scalar instructions with one meaning on every target |
 | `emit_convert` | casts; narrow floats by integer arithmetic |
+| `emit_quotient` | quotients of integers in vectors, by floats |
 | `emit_remainder` | exact remainders of floats |
 | `emit_text` | names, types and constants as LLVM writes them |
 | `pipeline_gpu` | `schedule_gpu`: the passes for blocks and threads |
