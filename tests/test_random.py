@@ -557,3 +557,12 @@ def test_argument_orders_follow_jax():
         theirs = list(signature(getattr(jax.random, name)).parameters)
         shared = [p for p in mine if p in theirs]
         assert shared == [p for p in theirs if p in mine]
+
+
+def test_a_choice_without_repetition_begins_as_the_permutation_does():
+    key = random.key(3)
+    for size, count in ((10, 10), (5000, 40), (7, 0)):
+        found = random.choice(key, size, (count,), replace=False)
+        assert found.tolist() == random.permutation(key, size)[:count].tolist()
+    weights = wf.tensor([0.0, 3.0, 1.0, 0.0, 2.0])
+    assert sorted(random.choice(key, 5, (3,), replace=False, p=weights).tolist()) == [1, 2, 4]

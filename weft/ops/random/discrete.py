@@ -19,7 +19,7 @@ from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.comparison import minimum
 from weft.ops.elementwise.elementary import log
 from weft.ops.families import broadcast, broadcast_shape, cast
-from weft.ops.order import argsort, cumsum, take_along_axis
+from weft.ops.order import argsort, cumsum, take_along_axis, top_k
 from weft.ops.random.continuous import (
     draw_shape,
     float_dtype,
@@ -167,9 +167,13 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> T
 shuffle = permutation
 
 
-def _order(key: Tensor, size: int) -> Tensor:
-    """Positions sorted by 64 random bits each; two are equal with probability below size² 2⁻⁶⁵."""
-    return argsort(raw_bits(key, (size,), 64), axis=-1)
+def _order(key: Tensor, size: int, count: int | None = None) -> Tensor:
+    """Positions sorted by 64 random bits each, all or the first `count`.
+
+    Two are equal with probability below size² 2⁻⁶⁵.
+    """
+    bits = raw_bits(key, (size,), 64)
+    return argsort(bits, axis=-1) if count is None else top_k(bits, count, largest=False)[1]
 
 
 def _take(x: Tensor, positions: Tensor, axis: int) -> Tensor:
@@ -239,10 +243,10 @@ def _positions(
     if weights is None:
         if replace:
             return randint(key, sizes, 0, size)
-        return reshape(_order(key, size)[:count], sizes)
+        return reshape(_order(key, size, count), sizes)
     if not replace:  # the largest of ln p + Gumbel noise come in the order of successive draws
         scores = log(weights) + standard_gumbel(key, (size,), weights.dtype)
-        return reshape(argsort(scores, axis=-1, descending=True)[:count], sizes)
+        return reshape(top_k(scores, count)[1], sizes)
     reached = cumsum(weights, axis=-1)
     drawn = unit_uniform(key, sizes, weights.dtype) * reached[-1]
     # Weights that nobody could refuse, such as zeros alone, reach nowhere.
