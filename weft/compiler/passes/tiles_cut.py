@@ -17,13 +17,12 @@ from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 
 DEEP = 2048  # bytes of the depth in one piece, at most: sums that wait for the next one cost more
-NEAR = 1024  # the same of quads: the first cache holds their columns
 TALL = 1024  # rows of a task, at most: each packs its columns
 WIDE = 512  # columns of a task, at most
 SLIM = 256  # the same if tasks must be many: columns are more work to pack than rows are
 TASKS = 8  # tasks, at least, if rows are many enough
 SHORT = 64  # rows of a task that is not made shorter
-HELD_ROWS = 256  # rows of a task, at most, that packs them all while columns pass by
+HELD_ROWS = 256  # rows of a task that packs them all while columns pass by: as many blocks hold
 WAITING = 1 << 18  # sums of such a task that wait for the next piece of the depth, at most
 PART = 8  # groups of the depth that a task packs of a factor that is packed before
 QUAD_ROWS = 24  # of a block: twice as many as registers hold
@@ -52,7 +51,7 @@ class Fit:
     @property
     def deep(self) -> int:
         """Points of the depth in one piece, at most."""
-        return self.choice.deep or (NEAR if self.is_quads else DEEP) // self.dtype.itemsize
+        return self.choice.deep or DEEP // self.dtype.itemsize
 
     def block(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of a block."""
@@ -110,7 +109,7 @@ def cut_packed(product: Product, fit: Fit) -> Block:
     deep = balanced(depth, max(fit.deep // step * step, step), step)
     wanted = max(choice.tasks, TASKS)
     tall = min(choice.tall or HELD_ROWS, max(ceil(rows / wanted), SHORT))
-    tile_rows = balanced(rows, max(tall // high * high, high), high)
+    tile_rows = balanced(rows, ceil(tall / high) * high, high)
     parts = ceil(wanted / ceil(rows / tile_rows))
     most = max(ceil(columns / parts), SLIM)
     if deep < depth:
