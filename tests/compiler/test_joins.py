@@ -255,7 +255,10 @@ def test_pads_that_repeat_are_numpys_and_have_slopes(mode, widths):
 
 def test_ramps_to_tensors_are_numpys_and_carry_derivatives():
     x, ends, move = RNG.standard_normal((3, 4)), RNG.standard_normal((2, 2)), np.eye(2)
-    function = lambda ends: wf.pad(x, ((1, 2), (2, 3)), "linear_ramp", end_values=ends)  # noqa: E731
+
+    def function(ends: wf.Tensor) -> wf.Tensor:
+        return wf.pad(x, ((1, 2), (2, 3)), "linear_ramp", end_values=ends)
+
     pads = [np.pad(x, ((1, 2), (2, 3)), "linear_ramp", end_values=e) for e in (ends, ends + move)]
     value, slope = wf.compile(lambda ends: wf.jvp(function, ends, wf.asarray(move)))(ends)
     np.testing.assert_allclose(value.host(), pads[0], rtol=1e-12)

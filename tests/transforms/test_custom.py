@@ -428,7 +428,10 @@ def test_numbers_among_the_arguments_stay_numbers(dtype) -> None:
     tenth = wf.tensor(0.1, dtype=dtype).tolist()
     for each in (f, g):
         slope = wf.grad(lambda x, s, each=each: each(x, s).sum())
-        steps = lambda x, each=each: wf.scan(lambda c, _: (each(c, 0.1), c), x, None, 2)[0].sum()  # noqa: E731
+
+        def twice(x, each=each):
+            return wf.scan(lambda c, _: (each(c, 0.1), c), x, None, 2)[0]
+
         found = [
             each(x, 0.1),
             wf.vmap(each, in_axes=(0, None))(x, 0.1),
@@ -440,7 +443,8 @@ def test_numbers_among_the_arguments_stay_numbers(dtype) -> None:
         for y in found:
             assert y.dtype == x.dtype
             assert y.tolist() == [tenth] * 3
-        assert wf.grad(steps)(x).tolist() == [(wf.tensor(tenth, dtype=dtype) * 0.1).item()] * 3
+        last = wf.grad(lambda x, twice=twice: twice(x).sum())(x)
+        assert last.tolist() == [(wf.tensor(tenth, dtype=dtype) * 0.1).item()] * 3
     assert set(map(type, seen)) == {int}
     assert f(wf.ones(2, dtype="int8"), 3).dtype == wf.int8
 

@@ -1,4 +1,4 @@
-"""Schedule a product whose blocks of sums are multiplied by instructions on tiles.
+"""Schedule a product whose blocks of sums are multiplied by instructions on tiles, or on words.
 
     for each piece of the depth:
         pack the columns of the right factor
@@ -11,7 +11,9 @@ packs all its rows, and one panel of columns after another passes by them.
 
 Products of bfloat16 all go this way, where a processor has tiles: whatever their shape, a sum takes
 groups of 32 points of the depth in order, so no cut shows. Those of int8 go where it pays. Where it
-has pairs of bfloat16 instead, pieces of the depth are those of any other sum of products.
+has vectors that multiply words instead, pairs of bfloat16 or four bytes, panels are the same, and
+pieces of the depth of pairs are those of any other sum of products. Bytes of one factor count as
+unsigned there: they are packed as 128 more, and what that adds to a row's sums is taken off at last.
 """
 
 from __future__ import annotations
