@@ -13,7 +13,7 @@ Products of bfloat16 all go this way, where a processor has tiles: whatever thei
 groups of 32 points of the depth in order, so no cut shows. Those of int8 go where it pays. Where it
 has vectors that multiply words instead, pairs of bfloat16 or four bytes, panels are the same, and
 pieces of the depth of pairs are those of any other sum of products. Bytes of one factor count as
-unsigned there: they are packed as 128 more, and what that adds to a row's sums is taken off at last.
+unsigned there: they are packed as 128 more, and what that adds to a row's sums comes off at last.
 """
 
 from __future__ import annotations
