@@ -9,13 +9,7 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.device import CPU
-from weft.core.common.parameters import (
-    LARGEST,
-    as_choice,
-    as_integer,
-    is_sequence,
-    shown,
-)
+from weft.core.common.parameters import LARGEST, as_choice, as_integer, is_sequence, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import Array
 from weft.core.tensor.convert import holds_tensor, to_tensor

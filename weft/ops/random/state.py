@@ -273,8 +273,7 @@ def _restore(state: Tensor) -> Generator:
 
 
 def own_key(base: Tensor, source: Generator, until: Handler | None = None) -> Tensor:
-    """A key for each slice of the maps, and each turn of the loops, around us: its number is folded
-    in.
+    """A key for each slice of the maps and each turn of the loops around us: numbers are folded in.
 
     Handlers from `until` outwards do not count, nor do loops in whose turns `source` is made anew.
     A loop that does not count its turns is told that it should.
