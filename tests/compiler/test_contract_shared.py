@@ -128,15 +128,24 @@ def test_every_vector_width_and_order_of_tasks_gives_the_bits_of_plain_loops(
         assert x.tobytes() == y.tobytes()
 
 
-@pytest.mark.parametrize("processor, fetches", [("x86-64-v4", True), ("x86-64-v3", False)])
-def test_wide_vectors_have_panels_fetched_before_they_are_read(
-    processor: str, fetches: bool
+# A block takes two points in a turn; one at the edge, which has a loop of its own, takes one.
+@pytest.mark.parametrize(
+    "depth, roomy, fetched", [(512, False, 3), (512, True, 0), (256, False, 0)]
+)
+def test_pieces_that_the_second_cache_loses_are_fetched_once_for_each_point(
+    depth: int, roomy: bool, fetched: int
 ) -> None:
-    wide = 64 if fetches else 32
-    _, sums = contract_shared(product(Case(300, 300, 256)), wide, 32 if fetches else 16)
-    target = Target("x86_64-unknown-linux-gnu", processor, "+avx512f" if fetches else "+avx2,+fma")
+    _, sums = contract_shared(product(Case(300, 300, depth)), 64, 32, roomy=roomy)
+    target = Target("x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512f")
     text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
-    assert ("prefetcht0" in text) == fetches
+    assert text.count("prefetcht0") == fetched
+
+
+def test_narrower_vectors_have_no_panels_fetched() -> None:
+    _, sums = contract_shared(product(Case(300, 300, 256)), 32, 16)
+    target = Target("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2,+fma")
+    text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
+    assert "prefetcht0" not in text
 
 
 def test_every_other_row_of_a_block_is_read_from_memory_by_the_multiplication() -> None:

@@ -221,8 +221,8 @@ class Blocks:
     def soon(self, slot: Value) -> Statements:
         """A cache fetches the sums of the pieces before, while products are taken."""
         f, b = self.frame, self.frame.block
-        if not f.right_ready or not f.pieces:
-            return ()
+        if not f.right_ready or not f.pieces or b.lanes * f.dtype.itemsize == WIDEST:
+            return ()  # the longest vectors do not gain by it
         lines = range(0, b.rows * b.columns, LINE // f.dtype.itemsize)
         return tuple(Ahead(get(f.tile, f.dtype, add(slot, k))) for k in lines)
 
@@ -327,7 +327,6 @@ class Blocks:
         own, step = (own, f.left.width) if b.pack_left else (self.depth.start, 1)
         left, right = (f.scope.local(name, INDEX) for name in ("left_at", "right_at"))
         here, there = get(left, INDEX), get(right, INDEX)
-        fetches = b.lanes * f.dtype.itemsize == WIDEST
         high, vectors = least or (b.rows, b.vectors)
         several = b.turn if least is None else 1
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
@@ -344,9 +343,8 @@ class Blocks:
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
                 if later is not None and points == several and k == 0:
                     made += self.fetch_later(later[0], fetched)
-                if fetches and points == several:
-                    made += _soon(f.left, here, k) if b.pack_left else ()
-                    made += _soon(f.right, there, k)
+                if b.fetches and points == several:
+                    made.append(_soon(f.right, there, k))
             made.append(Assign(left, add(here, points * step)))
             made.append(Assign(right, add(there, points * b.columns)))
             return tuple(made)
@@ -558,8 +556,10 @@ def _elements(factors: Iterable[Value]) -> Iterator[Ahead]:
             yield Ahead(x)
 
 
-def _soon(array: Packed, at: Value, point: int) -> Statements:
-    """The lines of a packed factor that a later point of the depth takes, or the next block."""
+def _soon(array: Packed, at: Value, point: int) -> Statement:
+    """The first line of a packed factor that a later point of the depth takes, or the next block.
+
+    A cache that has to ask for it gets the second one, too: lines come in pairs.
+    """
     start = (AHEAD // array.dtype.itemsize + point) * array.width
-    lines = range(start, start + array.width, LINE // array.dtype.itemsize)
-    return tuple(Ahead(array.at(add(at, k))) for k in lines)
+    return Ahead(array.at(add(at, start)))
