@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,33 @@ import pytest
 
 import weft as wf
 from tests.compiler.test_contract import Case, arrays, product
+from weft.compiler.choice import Choice
 from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
-from weft.compiler.loops import Assign, Loop, every
+from weft.compiler.loops import (
+    INDEX,
+    SECOND,
+    Ahead,
+    Assign,
+    Buffer,
+    Loop,
+    Statement,
+    Store,
+    Value,
+    When,
+    const,
+    every,
+    integer,
+)
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import Block, using_path
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
+from weft.compiler.polynomial import add, known, larger, smaller
+from weft.compiler.rebuild import with_body
 from weft.compiler.show import show
 from weft.compiler.steps import Call
 from weft.compiler.verify import verify
+from weft.core.common.dtypes import int8
 from weft.runtime.cpu.jit import Target, emit_assembly
 from weft.testing.ir import run_kernel
 
@@ -129,23 +148,54 @@ def test_every_vector_width_and_order_of_tasks_gives_the_bits_of_plain_loops(
 
 
 # A block takes two points in a turn; one at the edge, which has a loop of its own, takes one.
-@pytest.mark.parametrize(
-    "depth, roomy, fetched", [(512, False, 3), (512, True, 0), (256, False, 0)]
-)
-def test_pieces_that_the_second_cache_loses_are_fetched_once_for_each_point(
-    depth: int, roomy: bool, fetched: int
+@pytest.mark.parametrize("depth, near", [(512, 3), (256, 0)])
+def test_the_longest_vectors_have_panels_fetched_as_they_take_products(
+    depth: int, near: int
 ) -> None:
-    _, sums = contract_shared(product(Case(300, 300, depth)), 64, 32, roomy=roomy)
+    _, sums = contract_shared(product(Case(300, 300, depth)), 64, 32)
     target = Target("x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512f")
     text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
-    assert text.count("prefetcht0") == fetched
+    assert text.count("prefetcht0") == near, "from the second cache, where pieces are read again"
+    assert text.count("prefetcht1") == 1, "into the second cache"
+
+
+def test_all_panels_but_the_first_are_fetched_before_their_blocks_begin() -> None:
+    panels, wide, pieces, deep = 8, 4, 3, 8
+    case = Case(panels * 14, wide * 32, pieces * deep)
+    packs, sums = contract_shared(product(case), 64, 32, Choice(deep=deep))
+    size, line = evaluate(packs.notes["partials"][1], ()), 16
+    rows, columns = panels * 16 * pieces * deep, wide * 32 * pieces * deep  # elements packed
+    assert known(sums.notes["tasks"]) == 1 and size == rows + columns
+
+    def noting(statements: tuple[Statement, ...], lane: Value) -> tuple[Statement, ...]:
+        """The same loops, which only note the lines that the second cache is to fetch."""
+        made: list[Statement] = []
+        for s in statements:
+            if isinstance(s, Ahead) and s.cache == SECOND:
+                place = larger(smaller(s.source.args[0], size), 0)
+                made.append(Store(0, add(place, lane), const(1, int8)))
+            elif isinstance(s, Assign) and sums.locals[s.local].dtype == INDEX:
+                made.append(s)
+            elif isinstance(s, Loop):
+                inside = s.variable if s.kind == "vector" else lane
+                made.append(with_body(s, noting(s.body, inside)))
+            elif isinstance(s, When):
+                made.append(with_body(s, noting(s.body, lane)))
+        return tuple(made)
+
+    watched = replace(
+        sums, buffers=(Buffer("seen", int8, "write"),), body=noting(sums.body, integer(0))
+    )
+    (seen,) = run_kernel(watched, [np.zeros(size + line, np.int8)])
+    assert seen[16 * deep : rows].all(), "panels of rows, but the first of the first piece"
+    assert seen[rows + columns // pieces : size].all(), "those of columns, but the first piece's"
 
 
 def test_narrower_vectors_have_no_panels_fetched() -> None:
     _, sums = contract_shared(product(Case(300, 300, 256)), 32, 16)
     target = Target("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2,+fma")
     text = emit_assembly(emit([sums], target), target.triple, target.cpu, target.features)
-    assert "prefetcht0" not in text
+    assert "prefetch" not in text
 
 
 def test_every_other_row_of_a_block_is_read_from_memory_by_the_multiplication() -> None:

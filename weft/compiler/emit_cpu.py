@@ -40,7 +40,7 @@ def emit(kernels: Sequence[Kernel], target: Target, checks: bool = False) -> str
 
 
 def native_to(target: Target) -> frozenset[str]:
-    """What a processor has: instructions that others spell in several, a cache that holds more."""
+    """The instructions a processor has that others must spell in several."""
     if target.architecture != "x86_64":
         found = {"half", "round", "fma", "saturate", "lane", "overwrites"}
         if target.architecture in _NEON:
@@ -61,8 +61,6 @@ def native_to(target: Target) -> frozenset[str]:
         found |= {"dot4", "vnni", QUADS} if signs == "avx512vnni" else {"dot4", "vnni"}
     if target.has("avx512dq") and target.has("avx512vl"):
         found |= {"range", "scale", "wholes"}
-    if target.has("avx512fp16"):
-        found |= {"roomy"}  # all that have it have a second cache of 2 MiB
     if target.has("amx-tile"):
         for dtype, feature in ((bfloat16, "amx-bf16"), (int8, "amx-int8")):
             found |= {feature_of(dtype)} if target.has(feature) else set()

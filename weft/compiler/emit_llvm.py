@@ -201,7 +201,7 @@ class _Function:
         elif isinstance(statement, Settle):
             settle(self.writer, statement)
         elif isinstance(statement, Ahead):
-            self.values.ahead(statement.source)
+            self.values.ahead(statement)
         elif isinstance(statement, Reduce):
             raise AssertionError("a reduction reached the emitter: it was not scheduled")
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weft.compiler.emit_text import Writer
 from weft.compiler.emit_values import Values
-from weft.compiler.loops import Tiles
+from weft.compiler.loops import NEAREST, SECOND, Tiles
 from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 from weft.errors import UnsupportedError
@@ -22,7 +22,6 @@ _FEATURES = {bfloat16: "tiles of bfloat16", int8: "tiles of int8"}
 _LEFT, _RIGHT = 4, 6  # the first tiles that hold factors
 _SHAPES = bytes([1, *[0] * 15, *[BYTES, 0] * 8, *[0] * 16, *[EDGE] * 8, *[0] * 8])
 AHEAD = 2  # groups of the right factor that the first cache asks for before they are needed
-NEAREST, SECOND = 3, 2  # caches, as prefetching instructions name them
 _TILE, _PLACE = "i8 immarg", "ptr, i64"
 
 

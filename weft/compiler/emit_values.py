@@ -45,6 +45,7 @@ from weft.compiler.emit_text import Code, Writer, stored_type, type_of, vector
 from weft.compiler.loops import (
     BOOL,
     INDEX,
+    Ahead,
     Kernel,
     Local,
     Loop,
@@ -304,12 +305,13 @@ class Values:
         align = align or place.dtype.itemsize
         self.writer.do(f"store {name} {text}, {place.kind} {pointer}, align {align}")
 
-    def ahead(self, source: Value) -> None:
-        """Have a cache fetch what will be read, in this processor's first one."""
+    def ahead(self, statement: Ahead) -> None:
+        """Have one of this processor's caches fetch what will be read."""
+        source, kind = statement.source, f"i32 0, i32 {statement.cache}, i32 1"
         place = self.place_of(("buffer" if source.op == "load" else "local", source.data))
         pointer = self.locate(place, source.args[0], 0).pointer
         self.writer.declarations[_PREFETCH] = None
-        self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+        self.writer.do(f"call void @llvm.prefetch.p0(ptr {pointer}, {kind})")
 
     def has_lanes(self, index: Value) -> bool:
         """Whether an index is made of registers or arrays that have a value for each lane."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.compiler.emit_text import Writer
-from weft.compiler.emit_tiles import SECOND, addresses, fetch, part_of
+from weft.compiler.emit_tiles import addresses, fetch, part_of
 from weft.compiler.emit_values import Values
-from weft.compiler.loops import Tiles
+from weft.compiler.loops import SECOND, Tiles
 from weft.core.common.dtypes import bfloat16, int8
 from weft.core.common.types import DType
 from weft.errors import UnsupportedError

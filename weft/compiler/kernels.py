@@ -237,7 +237,6 @@ class KernelStore:
                 first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
             return (first, *schedule(last, vector_bytes=width))
         if packing is not None:
-            has["roomy"] = "roomy" in native
             return contract_shared(kernel, width, registers, choice, packing, tall=tall, **has)
         # Plain loops are as good for few products of each result, and for what is no product.
         if not shallow:

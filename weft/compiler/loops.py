@@ -409,11 +409,15 @@ class Settle:
     body: ClassVar[tuple[Statement, ...]] = ()
 
 
+NEAREST, SECOND = 3, 2  # caches, as fetching instructions name them
+
+
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """Something in memory will be read soon: it changes nothing, and any index does."""
 
     source: Value  # a `load`, or a `get` of an array
+    cache: int = NEAREST  # that fetches it
     body: ClassVar[tuple[Statement, ...]] = ()
 
 

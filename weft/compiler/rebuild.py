@@ -181,7 +181,7 @@ def revise_one(statement: Statement, change: Change) -> Statement:
     if isinstance(statement, Settle):
         return statement
     if isinstance(statement, Ahead):
-        return Ahead(change(statement.source))
+        return replace(statement, source=change(statement.source))
     condition = change(statement.condition)
     return statement if condition is statement.condition else When(condition, statement.body)
 

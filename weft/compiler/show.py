@@ -113,7 +113,7 @@ class _Text:
         if isinstance(statement, Settle):
             return f"settle all but {statement.pending}"
         if isinstance(statement, Ahead):
-            return f"ahead {self.text(statement.source)}"
+            return f"ahead in {statement.cache} {self.text(statement.source)}"
         return f"when {self.text(statement.condition)}:"
 
     def parts(self, reduce: Reduce) -> Iterator[str]:
@@ -229,4 +229,6 @@ def _structure(statement: Statement, numbers: dict[Value, int]) -> str:
         return f"fetch {statement.array} {statement.lanes} {statement.inside is None} {own}"
     if isinstance(statement, Settle):
         return f"settle {statement.pending} {statement.shown}"
-    return f"ahead {own}" if isinstance(statement, Ahead) else f"when {own}"
+    if isinstance(statement, Ahead):
+        return f"ahead {statement.cache} {own}"
+    return f"when {own}"

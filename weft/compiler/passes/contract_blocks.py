@@ -60,7 +60,7 @@ KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once f
 KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor to be turned; twice that of others
 HELD = 3 << 16  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 17  # bytes of sums of a tile, there
-HELD_WIDE = WAITING_WIDE = 1 << 19  # of each, with the longest vectors: that cache holds more
+HELD_WIDE, WAITING_WIDE = 1 << 18, 3 << 17  # with the longest vectors, beside what is fetched
 NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
@@ -109,7 +109,7 @@ class Block:
     per_piece: int = 0  # how many depths make up a piece of the sums; 0 for one chain of all
     by_lane: bool = False  # whether the left factor is read as vectors, and multiplied by lanes
     rows_inside: bool = False  # whether a panel of columns meets all rows before the next one
-    fetches: bool = False  # whether a cache fetches what a later point of the depth has packed
+    fetches: bool = False  # whether caches fetch packed panels before they are read
     ahead: int = 0  # lines of the next points of the right factor that a turn has a cache fetch
 
     @property
@@ -288,13 +288,11 @@ def choose_shared(
     tall: int = 0,
     by_lane: bool = False,
     strip: bool | None = None,
-    roomy: bool = False,
 ) -> Block:
     """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows.
 
     If there is an instruction for it, packed rows are multiplied `by_lane`. If only one factor is
     packed before, tiles are as high as the left one if `strip`, as wide as the right one if not.
-    A second cache that is not `roomy` has to fetch the right one again before it is used again.
     """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
@@ -334,7 +332,7 @@ def choose_shared(
         tasks = ceil(2 * (choice.tasks or TASKS) / max(batches, 1))
         tile = _enough((rows, columns), tile, (high, wide), tasks)
     packs = not (once and (tall or rows) % high == 0)
-    fetches = vector_bytes == WIDEST and depth > deep and not roomy
+    fetches = vector_bytes == WIDEST
     block = Block(high, vectors, lanes, *tile, deep, packs, True, fetches=fetches)
     return _in_pieces(product, by_lanes(product, block) if by_lane else block)
 

@@ -114,6 +114,13 @@ def either(x: Value | bool, y: Value | bool) -> Value | bool:
     return value("bit_or", (x, y), BOOL)
 
 
+def selected(condition: Value | bool, x: Value, y: Value) -> Value:
+    """`x` if the condition holds, else `y`."""
+    if isinstance(condition, bool) or x is y:
+        return x if condition else y
+    return value("select", (condition, x, y), INDEX)
+
+
 def folded(x: Value) -> Value:
     """A load at a sum whose literal comes last: places that differ by it share the rest."""
     return load(x.data, add(x.args[0], 0), x.dtype) if x.op == "load" else x

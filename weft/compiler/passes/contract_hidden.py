@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import (
     BOOL,
-    INDEX,
     Assign,
     Loop,
     Statement,
@@ -27,7 +26,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.accumulate import multiplied
-from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either
+from weft.compiler.passes.contract_frame import ZERO, Frame, Span, both, ceiling, either, selected
 from weft.compiler.passes.contract_match import Axis, Product, masked, runs_along
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
@@ -200,13 +199,6 @@ def box_of(*spans: tuple[Axis, Span]) -> Box:
     return {variable: (first, end) for variable, first, end in last}
 
 
-def _chosen(condition: Value | bool, x: Value, y: Value) -> Value:
-    """`x` if the condition holds, else `y`."""
-    if isinstance(condition, bool) or x is y:
-        return x if condition else y
-    return value("select", (condition, x, y), INDEX)
-
-
 class Hidden:
     """What a mask hides of a product, and the rests that stand for it."""
 
@@ -261,8 +253,8 @@ class Hidden:
         for high in highs:
             shown = subtract(high, depth.start)
             shown = larger(multiply(ceiling(shown, TURNS), TURNS), 0)
-            found = smaller(found, _chosen(is_held(high), shown, depth.count))
-        return _chosen(none, ZERO, _chosen(self.left.hides_by_zero, found, depth.count))
+            found = smaller(found, selected(is_held(high), shown, depth.count))
+        return selected(none, ZERO, selected(self.left.hides_by_zero, found, depth.count))
 
     def no_products_of_some(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether the right factor is 0 for a panel of columns: if so, for the first or last."""

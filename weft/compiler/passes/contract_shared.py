@@ -110,14 +110,12 @@ def contract_shared(
     tall: int = 0,
     quads: bool = False,
     by_lane: bool = False,
-    roomy: bool = False,
 ) -> tuple[Kernel, ...]:
     """The kernel that packs what each run must, if there is such, the one that sums, and the last
     one, which packs what lasts.
 
     They have one buffer more than the kernel for what is packed in each run, and then one for what
-    lasts. Tiles have `tall` rows, if that is not 0. Flags are those of `contract`;
-    a `roomy` second cache holds all that a tile reads and writes.
+    lasts. Tiles have `tall` rows, if that is not 0. Flags are those of `contract`.
     """
     made: list[Kernel] = []
     for stage in ("packs", "sums", "keeps"):
@@ -129,7 +127,7 @@ def contract_shared(
         given, product = product, product if tall else orient(product, lanes)
         shared = packing.shared if product is given else packing.shared[::-1]
         strip = None if packing.lasting or all(shared) else shared[0]
-        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip, roomy)
+        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
         if masks(product)[0]:
             block = replace(block, depth=min(block.depth, FINE))
         ready = shared[0] or packing.lasts(product.left) or product.batch

@@ -6,7 +6,6 @@ columns that there are; other blocks are finished from registers if the epilogue
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -23,7 +22,6 @@ from weft.compiler.loops import (
     load,
     turned,
     value,
-    walk,
 )
 from weft.compiler.passes.contract_blocks import LINE
 from weft.compiler.passes.contract_frame import (
@@ -39,15 +37,14 @@ from weft.compiler.passes.contract_frame import (
     when,
 )
 from weft.compiler.passes.contract_hidden import Hidden
+from weft.compiler.passes.contract_later import Following, Later, elements
 from weft.compiler.passes.contract_reads import for_vectors
 from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.polynomial import (
     add,
     divide,
     known,
-    larger,
     multiply,
-    remainder,
     smaller,
     subtract,
 )
@@ -97,7 +94,7 @@ class Blocks:
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
             at = [f.let("place", smaller(i, subtract(product.row[1], 1)), made) for i in at]
         left, panel = self.panels(p, row, column, packed, made)
-        later = self.later(p, q, made)
+        later = Following(f, self.rows, self.columns, self.depth).later(p, q, made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
@@ -181,23 +178,6 @@ class Blocks:
             return left, None
         return left, f.let("panel", multiply(packed, b.columns * b.depth), into)
 
-    def later(self, p: Value, q: Value, into: list[Statement]) -> tuple[Value, Value] | None:
-        """Where a block begins to have points fetched that are packed after this piece, if it does.
-
-        Blocks go along one row of memory after another, and the last ones are through with them.
-        """
-        f, b = self.frame, self.frame.block
-        if not b.ahead:
-            return None
-        along = b.ahead * (b.depth // b.turn) * (LINE // f.dtype.itemsize)
-        parts = ceil(b.tile_columns / along)
-        early = max(f.high * f.wide - b.depth * parts, 0)
-        block = larger(subtract(add(multiply(q, f.high), p), early), 0)
-        block = f.let("block", block, into)
-        row = add(add(self.depth.start, b.depth), divide(block, parts))
-        column = add(self.columns.start, multiply(remainder(block, parts), along))
-        return f.let("later_row", row, into), f.let("later_column", column, into)
-
     def begin(self, slot: Value, lane: Value) -> Statements:
         """Sums start at zero, or where the same piece left them."""
         f = self.frame
@@ -252,7 +232,7 @@ class Blocks:
         rows: list[Value],
         column: Value,
         lane: Value,
-        later: tuple[Value, Value] | None = None,
+        later: Later | None = None,
     ) -> Statements:
         """Sums take the products of the piece, one point of the depth after another."""
         f, b, product = self.frame, self.frame.block, self.frame.product
@@ -315,13 +295,13 @@ class Blocks:
         lane: Value,
         rows: list[Value],
         least: tuple[int, int] | None = None,
-        later: tuple[Value, Value] | None = None,
+        later: Later | None = None,
     ) -> Statements:
         """Like `multiply`, for packed panels, of which only the first rows and vectors count.
 
         The left factor may be read where it lies. Places move along with the depth, so that a
         turn's addresses are ready when it begins. A block at the edge runs too seldom for longer
-        turns to pay. Points of the right factor that are packed `later` are fetched meanwhile.
+        turns to pay. What is needed `later` is fetched meanwhile.
         """
         f, b = self.frame, self.frame.block
         own, step = (own, f.left.width) if b.pack_left else (self.depth.start, 1)
@@ -330,10 +310,9 @@ class Blocks:
         high, vectors = least or (b.rows, b.vectors)
         several = b.turn if least is None else 1
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
-        fetched = 0
+        fetched = f.scope.local("later_at", INDEX)
         if later is not None:
-            fetched = f.scope.local("later_at", INDEX)
-            made.append(Assign(fetched, later[1]))
+            made.append(Assign(fetched, later.start))
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
@@ -342,8 +321,9 @@ class Blocks:
                 lefts = self.lefts(add(here, k * step), lane, rows)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
                 if later is not None and points == several and k == 0:
-                    made += self.fetch_later(later[0], fetched)
-                if b.fetches and points == several:
+                    made += later.lines(get(fetched, INDEX))
+                    made.append(Assign(fetched, add(get(fetched, INDEX), later.step)))
+                if b.fetches and f.pieces and points == several:
                     made.append(_soon(f.right, there, k))
             made.append(Assign(left, add(here, points * step)))
             made.append(Assign(right, add(there, points * b.columns)))
@@ -356,16 +336,6 @@ class Blocks:
             return tuple(made)
         rest = f.loop("depth", self.seen, lambda _: turn(1), multiply(turns, several))
         return (*made, *rest)
-
-    def fetch_later(self, row: Value, at: int) -> Statements:
-        """A cache fetches the next lines of a row of memory that is packed later."""
-        f, product, here = self.frame, self.frame.product, get(at, INDEX)
-        step = LINE // f.dtype.itemsize
-        made: list[Statement] = []
-        for i in range(f.block.ahead):
-            names = {product.depth[0]: row, product.column[0]: add(here, i * step)}
-            made += _elements([rebuild(product.right, folded, names)])
-        return (*made, Assign(at, add(here, f.block.ahead * step)))
 
     def lefts(self, at: Value, lane: Value, rows: list[Value]) -> list[Value]:
         """The rows of the left factor at one point of the depth, each in every lane.
@@ -412,7 +382,7 @@ class Blocks:
             found: list[Statement] = []
             if b.lanes * f.dtype.itemsize == WIDEST:
                 further = add(multiply(turn, step), FURTHER // f.dtype.itemsize)
-                found += _elements(right(place, further) for place in at)
+                found += elements(right(place, further) for place in at)
             for first in range(0, step, b.lanes):
                 k = add(multiply(turn, step), first)
                 rights = turned([right(place, add(k, lane)) for place in at])
@@ -463,7 +433,7 @@ class Blocks:
         def several(turn: Value) -> Statements:
             first, found = multiply(turn, step), list[Statement]()
             for x in factors:
-                found += _elements(at(x, add(place, b.lanes), first) for place in places)
+                found += elements(at(x, add(place, b.lanes), first) for place in places)
             for k in range(0, step, b.lanes):
                 here = add(first, add(lane, k))
                 lefts, rights = (turned([at(x, place, here) for place in places]) for x in factors)
@@ -547,13 +517,6 @@ class Blocks:
             return (Assign(f.tile, load(waits.buffer, index, f.dtype), place),)
 
         return self.frame.each(row, column, at)
-
-
-def _elements(factors: Iterable[Value]) -> Iterator[Ahead]:
-    """What factors read at places that are computed: an index that is read may lie anywhere."""
-    for x in walk(*factors):
-        if x.op == "load" and all(part.op != "load" for part in walk(*x.args)):
-            yield Ahead(x)
 
 
 def _soon(array: Packed, at: Value, point: int) -> Statement:
