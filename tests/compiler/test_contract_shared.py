@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.compiler.native_kernels import Compiled
 from tests.compiler.test_contract import Case, arrays, product
 from weft.compiler.choice import Choice
 from weft.compiler.emit_cpu import emit
@@ -189,6 +190,24 @@ def test_all_panels_but_the_first_are_fetched_before_their_blocks_begin() -> Non
     (seen,) = run_kernel(watched, [np.zeros(size + line, np.int8)])
     assert seen[16 * deep : rows].all(), "panels of rows, but the first of the first piece"
     assert seen[rows + columns // pieces : size].all(), "those of columns, but the first piece's"
+
+
+@pytest.mark.parametrize("rows, columns, depth", [(84, 128, 9), (70, 150, 7), (56, 70, 20)])
+def test_few_rows_meet_one_packed_panel_of_columns_after_another(
+    rows: int, columns: int, depth: int
+) -> None:
+    case = Case(rows, columns, depth)
+    kernel, right = product(case), Packing((False, False), frozenset({1}))
+    sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=16), right, tall=28)
+    inside = depth <= 16
+    assert sums.notes["contract"].rows_inside == inside
+    assert show(sums).count("ahead in 2") == inside, "the next panel of columns"
+    dtype, size = keeps.notes["kept"]
+    given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
+    for made in (keeps, sums):
+        Compiled([made])(made.name, given, end=evaluate(made.notes["tasks"], ()))
+    for x, y in zip(run_kernel(kernel, arrays(case)), given[:-1], strict=True):
+        assert x.tobytes() == y.tobytes()
 
 
 def test_narrower_vectors_have_no_panels_fetched() -> None:

@@ -332,8 +332,11 @@ def choose_shared(
         tasks = ceil(2 * (choice.tasks or TASKS) / max(batches, 1))
         tile = _enough((rows, columns), tile, (high, wide), tasks)
     packs = not (once and (tall or rows) % high == 0)
-    fetches = vector_bytes == WIDEST
-    block = Block(high, vectors, lanes, *tile, deep, packs, True, fetches=fetches)
+    block = Block(high, vectors, lanes, *tile, deep, packs, True)
+    if vector_bytes == WIDEST:
+        # Few rows stay in a cache while one panel of columns after another meets all of them.
+        inside = packs and depth <= deep and 0 < tall <= FEW_TILES
+        block = replace(block, rows_inside=inside, fetches=True)
     return _in_pieces(product, by_lanes(product, block) if by_lane else block)
 
 

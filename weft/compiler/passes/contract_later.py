@@ -47,7 +47,9 @@ class Following:
         """What the block has fetched where these panels meet, if it does."""
         if self.frame.block.ahead:
             return self.to_pack(p, q, into)
-        return self.packed(p, q, into) if self.frame.block.fetches else None
+        if not self.frame.block.fetches:
+            return None
+        return (self.columns_next if self.frame.block.rows_inside else self.packed)(p, q, into)
 
     def to_pack(self, p: Value, q: Value, into: list[Statement]) -> Later:
         """Memory of the right factor that is packed after this piece.
@@ -71,6 +73,16 @@ class Following:
             return tuple(made)
 
         return Later(f.let("later_column", column, into), b.ahead * size, lines)
+
+    def columns_next(self, p: Value, q: Value, into: list[Statement]) -> Later | None:
+        """The packed panel of columns that comes next, which blocks of this one share."""
+        f, b = self.frame, self.frame.block
+        if not f.right_ready:
+            return None
+        column = add(self.columns.start, multiply(add(q, 1), b.columns))
+        first = f.right.panel(column, self.depth)
+        start = add(first, multiply(p, self._share(f.right, 1, f.high)))
+        return self._lines(f.right, f.let("later", start, into))
 
     def packed(self, p: Value, q: Value, into: list[Statement]) -> Later | None:
         """Packed panels that come next, for the second cache.
@@ -97,7 +109,10 @@ class Following:
             starts.append(add(first, multiply(add(multiply(p, each), place), part)))
         is_even = less(remainder(q, integer(kinds)), integer(1))
         start = f.let("later", selected(is_even, starts[0], starts[-1]), into)
-        array = f.left if rows else f.right
+        return self._lines(f.left if rows else f.right, start)
+
+    def _lines(self, array: Packed, start: Value) -> Later:
+        """One line of a packed factor after another, for the second cache."""
         return Later(start, self._line, lambda at: (Ahead(array.at(at), SECOND),))
 
     def _next_rows(self, p: Value, after: Span) -> Value:
