@@ -192,14 +192,14 @@ def test_all_panels_but_the_first_are_fetched_before_their_blocks_begin() -> Non
     assert seen[rows + columns // pieces : size].all(), "those of columns, but the first piece's"
 
 
-@pytest.mark.parametrize("rows, columns, depth", [(84, 128, 9), (70, 150, 7), (56, 70, 20)])
+@pytest.mark.parametrize("rows, columns, depth", [(56, 100, 2), (42, 70, 3), (28, 66, 10)])
 def test_few_rows_meet_one_packed_panel_of_columns_after_another(
     rows: int, columns: int, depth: int
 ) -> None:
     case = Case(rows, columns, depth)
     kernel, right = product(case), Packing((False, False), frozenset({1}))
-    sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=16), right, tall=28)
-    inside = depth <= 16
+    sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=8), right, tall=28)
+    inside = depth <= 8
     assert sums.notes["contract"].rows_inside == inside
     assert show(sums).count("ahead in 2") == inside, "the next panel of columns"
     dtype, size = keeps.notes["kept"]
