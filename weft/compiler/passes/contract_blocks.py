@@ -131,9 +131,10 @@ class Block:
         """Points of the depth that a turn takes of packed factors.
 
         Many products hide what a turn costs, so that fewer points of them make as good a turn, and
-        code that is compiled sooner.
+        code that is compiled sooner; but not if rows are read where they lie.
         """
-        return UNROLL // 2 if self.rows * self.vectors >= MANY else UNROLL
+        many = self.pack_left and self.rows * self.vectors >= MANY
+        return UNROLL // 2 if many else UNROLL
 
 
 def orient(product: Product, lanes: int) -> Product:

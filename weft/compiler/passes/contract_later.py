@@ -93,7 +93,7 @@ class Following:
         """
         f = self.frame
         rows = f.left_ready
-        columns = f.right_ready and f.pieces and f.left.number == f.right.number
+        columns = f.right_ready and f.pieces and (f.left.number == f.right.number or not rows)
         if not (rows or columns):
             return None
         kinds = rows + columns

@@ -241,7 +241,8 @@ class Blocks:
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
-        if panel is not None and (b.pack_left or (f.right_ready and b.rows == 1)):
+        follows = b.pack_left or (f.right_ready and (b.fetches or b.rows == 1))
+        if panel is not None and follows:
             return self.multiply_packed(panel, own, lane, rows, later=later)
 
         def body(k: Value) -> Statements:
@@ -323,7 +324,7 @@ class Blocks:
                 if later is not None and points == several and k == 0:
                     made += later.lines(get(fetched, INDEX))
                     made.append(Assign(fetched, add(get(fetched, INDEX), later.step)))
-                if b.fetches and f.pieces and points == several:
+                if b.fetches and b.pack_left and f.pieces and points == several:
                     made.append(_soon(f.right, there, k))
             made.append(Assign(left, add(here, points * step)))
             made.append(Assign(right, add(there, points * b.columns)))
