@@ -28,6 +28,7 @@ from weft.compiler.loops import (
     const,
     every,
     integer,
+    value,
 )
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import Block, using_path
@@ -201,6 +202,34 @@ def test_few_rows_meet_one_packed_panel_of_columns_after_another(
     sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=8), right, tall=28)
     assert sums.notes["contract"].rows_inside == (depth <= 8)
     assert show(sums).count("ahead in 2") == 1, "the next panel of columns, or the next piece"
+    dtype, size = keeps.notes["kept"]
+    given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
+    for made in (keeps, sums):
+        Compiled([made])(made.name, given, end=evaluate(made.notes["tasks"], ()))
+    for x, y in zip(run_kernel(kernel, arrays(case)), given[:-1], strict=True):
+        assert x.tobytes() == y.tobytes()
+
+
+def test_few_rows_are_finished_whatever_their_epilogue_reads() -> None:
+    case = Case(42, 70, 3, scaled=True)
+
+    def heavier(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """The same statements, but what is stored takes more work."""
+        made: list[Statement] = []
+        for s in statements:
+            if isinstance(s, Store):
+                x = s.value
+                for _ in range(9):
+                    x = value("mul", (value("add", (x, s.value), x.dtype), s.value), x.dtype)
+                s = replace(s, value=x)
+            made.append(with_body(s, heavier(s.body)) if isinstance(s, Loop) else s)
+        return tuple(made)
+
+    kernel = product(case)
+    kernel = replace(kernel, body=heavier(kernel.body))
+    right = Packing((False, False), frozenset({1}))
+    sums, keeps = contract_shared(kernel, 64, 32, packing=right, tall=28)
+    assert sums.notes["contract"].rows_inside
     dtype, size = keeps.notes["kept"]
     given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
     for made in (keeps, sums):

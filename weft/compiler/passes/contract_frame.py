@@ -221,7 +221,8 @@ class Frame:
             right = Packed(array, self.dtype, b.columns, b.columns)
         self.left, self.right = left, right
         # Whether a panel of rows is finished as a whole, so that memory is met row by row.
-        self.late = waits is None and not (b.turns or self.is_light()) and _reads(product)
+        by_rows = waits is None and not (b.turns or b.rows_inside)
+        self.late = by_rows and not self.is_light() and _reads(product)
         blocks = self.high * self.wide if self.pieces else self.wide if self.late else 1
         self.tile = local("tile", self.dtype, 1, size * blocks)
         # Sums of a piece that goes on wait beside those of the pieces before it.
