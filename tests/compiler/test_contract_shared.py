@@ -201,7 +201,7 @@ def test_few_rows_meet_one_packed_panel_of_columns_after_another(
     kernel, right = product(case), Packing((False, False), frozenset({1}))
     sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=8), right, tall=28)
     assert sums.notes["contract"].rows_inside == (depth <= 8)
-    assert show(sums).count("ahead in 2") == 1, "the next panel of columns, or the next piece"
+    assert show(sums).count("ahead in the second cache") == 1  # next columns, or the next piece
     dtype, size = keeps.notes["kept"]
     given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
     for made in (keeps, sums):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from weft.compiler.loops import (
     INDEX,
+    NEAREST,
     Ahead,
     Assign,
     Fetch,
@@ -113,7 +114,8 @@ class _Text:
         if isinstance(statement, Settle):
             return f"settle all but {statement.pending}"
         if isinstance(statement, Ahead):
-            return f"ahead in {statement.cache} {self.text(statement.source)}"
+            where = "" if statement.cache == NEAREST else " in the second cache"
+            return f"ahead{where} {self.text(statement.source)}"
         return f"when {self.text(statement.condition)}:"
 
     def parts(self, reduce: Reduce) -> Iterator[str]:
