@@ -20,6 +20,7 @@ from weft.compiler.loops import (
     Ahead,
     Assign,
     Buffer,
+    Kernel,
     Loop,
     Statement,
     Store,
@@ -161,7 +162,7 @@ def test_the_longest_vectors_have_panels_fetched_as_they_take_products(
     assert text.count("prefetcht1") == 1, "into the second cache"
 
 
-def test_all_panels_but_the_first_are_fetched_before_their_blocks_begin() -> None:
+def test_the_second_cache_fetches_all_panels_but_the_first() -> None:
     panels, wide, pieces, deep = 8, 4, 3, 8
     case = Case(panels * 14, wide * 32, pieces * deep)
     packs, sums = contract_shared(product(case), 64, 32, Choice(deep=deep))
@@ -193,6 +194,16 @@ def test_all_panels_but_the_first_are_fetched_before_their_blocks_begin() -> Non
     assert seen[rows + columns // pieces : size].all(), "those of columns, but the first piece's"
 
 
+def assert_plain_bits(kernel: Kernel, case: Case, keeps: Kernel, sums: Kernel) -> None:
+    """What sums over a kept factor has the bits of the kernel's definition."""
+    dtype, size = keeps.notes["kept"]
+    given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
+    for made in (keeps, sums):
+        Compiled([made])(made.name, given, end=evaluate(made.notes["tasks"], ()))
+    for x, y in zip(run_kernel(kernel, arrays(case)), given[:-1], strict=True):
+        assert x.tobytes() == y.tobytes()
+
+
 @pytest.mark.parametrize("rows, columns, depth", [(56, 100, 2), (42, 70, 3), (28, 66, 10)])
 def test_few_rows_meet_one_packed_panel_of_columns_after_another(
     rows: int, columns: int, depth: int
@@ -202,12 +213,7 @@ def test_few_rows_meet_one_packed_panel_of_columns_after_another(
     sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=8), right, tall=28)
     assert sums.notes["contract"].rows_inside == (depth <= 8)
     assert show(sums).count("ahead in the second cache") == 1  # next columns, or the next piece
-    dtype, size = keeps.notes["kept"]
-    given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
-    for made in (keeps, sums):
-        Compiled([made])(made.name, given, end=evaluate(made.notes["tasks"], ()))
-    for x, y in zip(run_kernel(kernel, arrays(case)), given[:-1], strict=True):
-        assert x.tobytes() == y.tobytes()
+    assert_plain_bits(kernel, case, keeps, sums)
 
 
 def test_few_rows_are_finished_whatever_their_epilogue_reads() -> None:
@@ -230,12 +236,7 @@ def test_few_rows_are_finished_whatever_their_epilogue_reads() -> None:
     right = Packing((False, False), frozenset({1}))
     sums, keeps = contract_shared(kernel, 64, 32, packing=right, tall=28)
     assert sums.notes["contract"].rows_inside
-    dtype, size = keeps.notes["kept"]
-    given = [*arrays(case), np.full(evaluate(size, ()), np.nan, dtype)]
-    for made in (keeps, sums):
-        Compiled([made])(made.name, given, end=evaluate(made.notes["tasks"], ()))
-    for x, y in zip(run_kernel(kernel, arrays(case)), given[:-1], strict=True):
-        assert x.tobytes() == y.tobytes()
+    assert_plain_bits(kernel, case, keeps, sums)
 
 
 def test_narrower_vectors_have_no_panels_fetched() -> None:

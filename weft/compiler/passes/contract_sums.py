@@ -241,8 +241,8 @@ class Blocks:
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
-        follows = b.pack_left or (f.right_ready and (b.fetches or b.rows == 1))
-        if panel is not None and follows:
+        moves_along = b.pack_left or (f.right_ready and (b.fetches or b.rows == 1))
+        if panel is not None and moves_along:
             return self.multiply_packed(panel, own, lane, rows, later=later)
 
         def body(k: Value) -> Statements:
@@ -311,8 +311,9 @@ class Blocks:
         high, vectors = least or (b.rows, b.vectors)
         several = b.turn if least is None else 1
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
-        fetched = f.scope.local("later_at", INDEX)
+        fetched = 0
         if later is not None:
+            fetched = f.scope.local("later_at", INDEX)
             made.append(Assign(fetched, later.start))
 
         def turn(points: int) -> Statements:

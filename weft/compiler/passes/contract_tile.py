@@ -6,9 +6,10 @@
             pack the panel of the left factor            what the first cache holds
             for each panel of columns: a block           what the registers hold
 
-A factor that is small, or used only once, is read where it lies; but the last columns, if they do
-not make a whole panel, are packed. Nothing is packed that was packed before the tasks. What a mask
-hides is left out.
+Few rows of a panel are packed at once, and meet one panel of columns after another. A factor that
+is small, or used only once, is read where it lies; but the last columns, if they do not make a
+whole panel, are packed. Nothing is packed that was packed before the tasks. What a mask hides is
+left out.
 """
 
 from __future__ import annotations
