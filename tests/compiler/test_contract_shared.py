@@ -9,37 +9,29 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.compiler.fetching import fetched
 from tests.compiler.native_kernels import Compiled
 from tests.compiler.test_contract import Case, arrays, product
 from weft.compiler.choice import Choice
 from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import (
-    INDEX,
-    SECOND,
-    Ahead,
     Assign,
-    Buffer,
     Kernel,
     Loop,
     Statement,
     Store,
-    Value,
-    When,
-    const,
     every,
-    integer,
     value,
 )
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import Block, using_path
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
-from weft.compiler.polynomial import add, known, larger, smaller
+from weft.compiler.polynomial import known
 from weft.compiler.rebuild import with_body
 from weft.compiler.show import show
 from weft.compiler.steps import Call
 from weft.compiler.verify import verify
-from weft.core.common.dtypes import int8
 from weft.runtime.cpu.jit import Target, emit_assembly
 from weft.testing.ir import run_kernel
 
@@ -166,30 +158,11 @@ def test_the_second_cache_fetches_all_panels_but_the_first() -> None:
     panels, wide, pieces, deep = 8, 4, 3, 8
     case = Case(panels * 14, wide * 32, pieces * deep)
     packs, sums = contract_shared(product(case), 64, 32, Choice(deep=deep))
-    size, line = evaluate(packs.notes["partials"][1], ()), 16
+    size = evaluate(packs.notes["partials"][1], ())
     rows, columns = panels * 16 * pieces * deep, wide * 32 * pieces * deep  # elements packed
     assert known(sums.notes["tasks"]) == 1 and size == rows + columns
 
-    def noting(statements: tuple[Statement, ...], lane: Value) -> tuple[Statement, ...]:
-        """The same loops, which only note the lines that the second cache is to fetch."""
-        made: list[Statement] = []
-        for s in statements:
-            if isinstance(s, Ahead) and s.cache == SECOND:
-                place = larger(smaller(s.source.args[0], size), 0)
-                made.append(Store(0, add(place, lane), const(1, int8)))
-            elif isinstance(s, Assign) and sums.locals[s.local].dtype == INDEX:
-                made.append(s)
-            elif isinstance(s, Loop):
-                inside = s.variable if s.kind == "vector" else lane
-                made.append(with_body(s, noting(s.body, inside)))
-            elif isinstance(s, When):
-                made.append(with_body(s, noting(s.body, lane)))
-        return tuple(made)
-
-    watched = replace(
-        sums, buffers=(Buffer("seen", int8, "write"),), body=noting(sums.body, integer(0))
-    )
-    (seen,) = run_kernel(watched, [np.zeros(size + line, np.int8)])
+    seen = fetched(sums, 3, size)
     assert seen[16 * deep : rows].all(), "panels of rows, but the first of the first piece"
     assert seen[rows + columns // pieces : size].all(), "those of columns, but the first piece's"
 
@@ -212,7 +185,7 @@ def test_few_rows_meet_one_packed_panel_of_columns_after_another(
     kernel, right = product(case), Packing((False, False), frozenset({1}))
     sums, keeps = contract_shared(kernel, 64, 32, Choice(deep=8), right, tall=28)
     assert sums.notes["contract"].rows_inside == (depth <= 8)
-    assert show(sums).count("ahead in the second cache") == 1  # next columns, or the next piece
+    assert show(sums).count("ahead in the second cache b3[") == 1  # next columns, or next piece
     assert_plain_bits(kernel, case, keeps, sums)
 
 

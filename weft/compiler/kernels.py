@@ -22,7 +22,12 @@ from weft.compiler.lift import Form, Versions, form_of, lift
 from weft.compiler.loops import PIECE, Kernel, Loop, Reduce, Statement, Value, integer_of, walk
 from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
-from weft.compiler.passes.contract_match import depth_of, is_shallow, without_batches_of_one
+from weft.compiler.passes.contract_match import (
+    depth_of,
+    is_batched,
+    is_shallow,
+    without_batches_of_one,
+)
 from weft.compiler.passes.contract_pairs import contract_long_dot, is_long_dot
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
 from weft.compiler.passes.contract_shared import Packing, contract_shared, packing_of
@@ -188,7 +193,7 @@ class KernelStore:
     @staticmethod
     def _how(
         kernel: Kernel, general: bool, cut: Cut | None, lasting: frozenset[int], times: int
-    ) -> tuple[int, int, Packing | None, bool, bool]:
+    ) -> tuple[int, int, Packing | None, bool, bool, bool]:
         """What `scheduled` is told of a kernel beside its choice."""
         (pieces, tall), width = cut or (0, 0), chosen_target().vector_bytes
         shallow = cut is None and not forced_path() and is_shallow(kernel)
@@ -199,7 +204,7 @@ class KernelStore:
             packing = packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)
         alone = cut is None and packing is None
         parted = alone and (is_parted(kernel) or is_long_dot(kernel, width))
-        return pieces, tall, packing, parted, shallow
+        return pieces, tall, packing, parted, shallow, alone and is_batched(kernel)
 
     @staticmethod
     def scheduled(
@@ -210,10 +215,12 @@ class KernelStore:
         packing: Packing | None = None,
         parted: bool = False,
         shallow: bool = False,
+        goes_on: bool = False,
     ) -> Iterable[Kernel]:
         """The kernels to run, one after another, for a lowered one; made when asked for.
 
-        Those that are `tall`, and no products, have a task for each row.
+        Those that are `tall`, and no products, have a task for each row. Batches that go on, which
+        they do not in panels, lie in memory one after another.
         """
         if kernel.parallel is not None:  # lowering has said how it runs
             notes = {**kernel.notes, "tasks": kernel.parallel.stop}
@@ -240,6 +247,7 @@ class KernelStore:
             return contract_shared(kernel, width, registers, choice, packing, tall=tall, **has)
         # Plain loops are as good for few products of each result, and for what is no product.
         if not shallow:
+            has["goes_on"] = goes_on
             product = contract(kernel, width, registers, choice, pieces=pieces, tall=tall, **has)
             if product is not kernel:
                 return (product,)

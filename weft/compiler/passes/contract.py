@@ -54,6 +54,7 @@ def contract(
     tall: int = 0,
     quads: bool = False,
     by_lane: bool = False,
+    goes_on: bool = False,
 ) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
 
@@ -62,7 +63,8 @@ def contract(
     many points of the depth only: those with the next ones go on with its sums, so they must come
     later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
     have, and then no product is turned; `quads` says that there is an instruction for `dot4`,
-    `by_lane` that any lane of a vector can be multiplied by.
+    `by_lane` that any lane of a vector can be multiplied by, and `goes_on` that batches follow each
+    other in memory, so that caches can fetch the next one.
     """
     scope = Scope(kernel)
     product = match(scope)
@@ -76,6 +78,7 @@ def contract(
     if not (pieces or tall):
         product = paired(dealt(scope, product, lanes), lanes)
     block = choose(product, vector_bytes, registers, choice, tall)
+    block = replace(block, goes_on=goes_on)
     if any(masks(product)):
         block = replace(block, depth=min(block.depth, FINE))
     block = by_lanes(product, block) if by_lane else block

@@ -111,6 +111,7 @@ class Block:
     rows_inside: bool = False  # whether a panel of columns meets all rows before the next one
     fetches: bool = False  # whether caches fetch packed panels before they are read
     ahead: int = 0  # lines of the next points of the right factor that a turn has a cache fetch
+    goes_on: bool = False  # whether batches follow each other in memory, where the caller says
 
     @property
     def columns(self) -> int:

@@ -272,13 +272,18 @@ class Frame:
         at = self.scope.variable(name)
         return (Loop(at, start, count, body(at)),)
 
-    def unrolled(self, count: Value, body: Callable[[Value], Statements]) -> Statements:
+    def unrolled(
+        self,
+        count: Value,
+        body: Callable[[Value], Statements],
+        before: Callable[[Value], Statements] = lambda turn: (),
+    ) -> Statements:
         """A loop over the depth whose turns take several points, and one for the rest."""
         made: list[Statement] = []
 
         def several(k: Value) -> Statements:
             first = multiply(k, UNROLL)
-            return tuple(s for i in range(UNROLL) for s in body(add(first, i)))
+            return (*before(k), *(s for i in range(UNROLL) for s in body(add(first, i))))
 
         turns = self.let("turns", divide(count, UNROLL), made)
         if known(turns) != 0:

@@ -1,18 +1,21 @@
 """What caches fetch for later while a block of a matrix product is computed.
 
 Each turn along the depth has a little of it fetched: rows of memory that are packed after this
-piece, or panels that tasks find packed and meet next. A block that met them in memory would wait.
+piece, panels that tasks find packed and meet next, what the block is finished with, or what the
+next one of many products reads. A block that met them in memory would wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
+from typing import TypeAlias
 
-from weft.compiler.loops import SECOND, Ahead, Statement, Value, integer, walk
-from weft.compiler.passes.contract_blocks import LINE
+from weft.compiler.loops import SECOND, Ahead, Statement, Value, expressions, integer, walk
+from weft.compiler.passes.contract_blocks import FAR, LINE
 from weft.compiler.passes.contract_frame import (
+    ZERO,
     Frame,
     Packed,
     Span,
@@ -21,8 +24,24 @@ from weft.compiler.passes.contract_frame import (
     less,
     selected,
 )
-from weft.compiler.polynomial import add, divide, larger, multiply, remainder, smaller, subtract
+from weft.compiler.passes.contract_registers import WIDEST
+from weft.compiler.polynomial import (
+    add,
+    divide,
+    hides,
+    known,
+    larger,
+    multiply,
+    number,
+    remainder,
+    smaller,
+    stride,
+    subtract,
+)
 from weft.compiler.rebuild import Statements, rebuild
+
+Part: TypeAlias = tuple[Value, int]  # an axis, and how many of its points
+MOST = 4  # lines of one array that a turn has fetched
 
 
 @dataclass(frozen=True)
@@ -35,6 +54,34 @@ class Later:
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Neighbours in memory that a load reads, several times as many."""
+
+    source: Value
+    high: Part
+    wide: Part
+
+    @property
+    def across(self) -> int:
+        """Lines of memory in each run."""
+        return ceil(self.wide[1] * self.source.dtype.itemsize / LINE)
+
+    @property
+    def lines(self) -> int:
+        """Lines of memory in all of them."""
+        return self.high[1] * self.across
+
+    def line(self, at: Value, names: Mapping[Value, Value]) -> Statement:
+        """Fetch one of the lines; runs begin where `names` say, or at zero."""
+        along = multiply(remainder(at, self.across), LINE // self.source.dtype.itemsize)
+        steps = divide(at, self.across), along
+        places = dict(names)
+        for (axis, _), step in zip((self.high, self.wide), steps, strict=True):
+            places[axis] = add(names.get(axis, ZERO), step)
+        return Ahead(rebuild(self.source, folded, places), SECOND)
+
+
+@dataclass(frozen=True)
 class Following:
     """Writes what the blocks of one piece of a tile have fetched."""
 
@@ -42,14 +89,93 @@ class Following:
     rows: Span
     columns: Span
     depth: Span
+    turn: int  # points of the depth that a turn takes
 
-    def later(self, p: Value, q: Value, into: list[Statement]) -> Later | None:
-        """What the block has fetched where these panels meet, if it does."""
+    def packed_later(self, p: Value, q: Value, into: list[Statement]) -> Later | None:
+        """What is packed, or was, and will be met after these panels, if anything is fetched of it.
+
+        The block where they meet takes both from where they were packed.
+        """
         if self.frame.block.ahead:
             return self.to_pack(p, q, into)
         if not self.frame.block.fetches:
             return None
         return (self.columns_next if self.frame.block.rows_inside else self.packed)(p, q, into)
+
+    def read_later(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
+        """What is read as it lies after the products where these panels meet."""
+        f, b = self.frame, self.frame.block
+        if b.lanes * f.dtype.itemsize != WIDEST or f.waits is not None or b.ahead:
+            return []
+        made = self.next_rows(p, q, into)
+        if not f.pieces:
+            made += self.next_product(p, q, into) or self.to_finish(p, q, into)
+        return made
+
+    def next_rows(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
+        """What is packed of the left factor for the next panel."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        if not b.pack_left or f.left_ready or b.rows_inside:
+            return []
+        row, depth = product.row[0], product.depth[0]
+        following = smaller(add(p, 1), subtract(ceiling(self.rows.count, b.rows), 1))
+        start = add(self.rows.start, multiply(following, b.rows))
+        starts = {row: f.let("next_row", start, into), depth: self.depth.start}
+        deep = known(self.depth.count) or b.depth
+        loads = runs([product.left], (row, b.rows), (depth, deep))
+        return [x for each in loads if (x := self._spread(each, q, f.wide, starts))]
+
+    def to_finish(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
+        """What the epilogue of the block reads."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        row, column = product.row[0], product.column[0]
+        starts = {
+            row: f.let("row", add(self.rows.start, multiply(p, b.rows)), into),
+            column: f.let("column", add(self.columns.start, multiply(q, b.columns)), into),
+        }
+        loads = runs(self._finishing, (row, b.rows), (column, b.columns))
+        return [x for each in loads if (x := self._spread(each, ZERO, 1, starts))]
+
+    def next_product(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
+        """What the next batch reads, if each is a task, and all of them are more than is near."""
+        f, b, product = self.frame, self.frame.block, self.frame.product
+        row, column, depth = (
+            (axis, known(extent) or 0)
+            for axis, extent in (product.row, product.column, product.depth)
+        )
+        is_task = row[1] <= b.tile_rows and column[1] <= b.tile_columns and depth[1] > 0
+        if not (b.goes_on and product.batch and is_task):
+            return []
+        found = list(runs(self._finishing, row, column))
+        found += () if f.left_ready else runs([product.left], row, depth)
+        found += () if f.right_ready else runs([product.right], column, depth)
+        size = sum(each.lines for each in found) * LINE
+        if size * prod(known(extent) or 1 for _, extent in product.batch) < FAR:
+            return []
+        inner, blocks = product.batch[-1][0], f.high * f.wide
+        block = f.let("block", add(multiply(p, f.wide), q), into)
+        after = {inner: add(inner, 1)}
+        return [x for each in found if (x := self._spread(each, block, blocks, after))]
+
+    def _spread(
+        self, found: Runs, block: Value, blocks: int, names: Mapping[Value, Value]
+    ) -> Later | None:
+        """What one of several blocks has fetched of runs, a few lines in each turn."""
+        turns = (known(self.depth.count) or self.frame.block.depth) // self.turn
+        lines = ceil(found.lines / blocks)
+        if lines > MOST * turns:
+            return None
+
+        def fetched(at: Value) -> Statements:
+            first = divide(at, turns)
+            return tuple(found.line(add(first, i), names) for i in range(ceil(lines / turns)))
+
+        return Later(multiply(block, lines * turns), lines, fetched)
+
+    @property
+    def _finishing(self) -> list[Value]:
+        """The values of the epilogue."""
+        return [x for s in self.frame.product.epilogue for x in expressions(s)]
 
     def to_pack(self, p: Value, q: Value, into: list[Statement]) -> Later:
         """Memory of the right factor that is packed after this piece.
@@ -139,6 +265,17 @@ class Following:
     def _next(self) -> Value:
         """The point of the depth at which the next piece begins."""
         return add(self.depth.start, self.frame.block.depth)
+
+
+def runs(values: Iterable[Value], one: Part, other: Part) -> Iterator[Runs]:
+    """What values read along one of two axes, for each point of the other."""
+    for x in walk(*values):
+        if x.op != "load" or any(part.op in ("load", "get") for part in walk(*x.args)):
+            continue
+        for high, wide in ((one, other), (other, one)):
+            if number(stride(x.args[0], wide[0])) == 1 and hides(x.args[0], high[0]):
+                yield Runs(x, high, wide)
+                break
 
 
 def elements(factors: Iterable[Value]) -> Iterator[Ahead]:

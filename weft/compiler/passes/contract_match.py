@@ -227,6 +227,14 @@ def without_batches_of_one(kernel: Kernel) -> Kernel:
     return replace(kernel, body=body)
 
 
+def is_batched(kernel: Kernel) -> bool:
+    """Whether there are loops around those of rows and columns."""
+    loops, body = 0, kernel.body
+    while len(body) == 1 and isinstance(body[0], Loop):
+        loops, body = loops + 1, body[0].body
+    return loops > 2
+
+
 def _is_product(reduce: Reduce) -> bool:
     return len(reduce.parts) == 1 and reduce.parts[0].combine in PRODUCTS
 

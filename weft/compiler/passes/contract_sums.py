@@ -6,6 +6,7 @@ columns that there are; other blocks are finished from registers if the epilogue
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -23,7 +24,7 @@ from weft.compiler.loops import (
     turned,
     value,
 )
-from weft.compiler.passes.contract_blocks import LINE
+from weft.compiler.passes.contract_blocks import LINE, UNROLL
 from weft.compiler.passes.contract_frame import (
     ZERO,
     Frame,
@@ -94,7 +95,7 @@ class Blocks:
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
             at = [f.let("place", smaller(i, subtract(product.row[1], 1)), made) for i in at]
         left, panel = self.panels(p, row, column, packed, made)
-        later = Following(f, self.rows, self.columns, self.depth).later(p, q, made)
+        later = self.later(p, q, panel, made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
@@ -232,7 +233,7 @@ class Blocks:
         rows: list[Value],
         column: Value,
         lane: Value,
-        later: Later | None = None,
+        later: Sequence[Later] = (),
     ) -> Statements:
         """Sums take the products of the piece, one point of the depth after another."""
         f, b, product = self.frame, self.frame.block, self.frame.product
@@ -241,8 +242,8 @@ class Blocks:
         if b.turns:
             return self.multiply_turned(rows, column, lane)
 
-        moves_along = b.pack_left or (f.right_ready and (b.fetches or b.rows == 1))
-        if panel is not None and moves_along:
+        if self.moves_along(panel):
+            assert panel is not None
             return self.multiply_packed(panel, own, lane, rows, later=later)
 
         def body(k: Value) -> Statements:
@@ -259,7 +260,30 @@ class Blocks:
             at = along if b.pack_left else deep[product.depth[0]]
             return self.products(self.lefts(at, lane, rows), rights)
 
-        return f.unrolled(self.seen, body)
+        def fetched(turn: Value) -> Statements:
+            places = (add(each.start, multiply(turn, each.step)) for each in later)
+            lines = (each.lines(at) for each, at in zip(later, places, strict=True))
+            return tuple(s for each in lines for s in each)
+
+        return f.unrolled(self.seen, body, fetched)
+
+    def moves_along(self, panel: Value | None) -> bool:
+        """Whether the places that a block reads move along with the depth: it meets a `panel`."""
+        b = self.frame.block
+        return panel is not None and (
+            b.pack_left or (self.frame.right_ready and (b.fetches or b.rows == 1))
+        )
+
+    def later(self, p: Value, q: Value, panel: Value | None, into: list[Statement]) -> list[Later]:
+        """What the block where two panels meet has fetched."""
+        b, product = self.frame.block, self.frame.product
+        if b.turns or product.is_paired:
+            return []
+        along = self.moves_along(panel)
+        turn = b.turn if along else UNROLL
+        following = Following(self.frame, self.rows, self.columns, self.depth, turn)
+        packed = following.packed_later(p, q, into) if along else None
+        return [*([] if packed is None else [packed]), *following.read_later(p, q, into)]
 
     def products(self, lefts: list[Value], rights: list[Value]) -> Statements:
         """Sums take the products of one point of the depth."""
@@ -296,7 +320,7 @@ class Blocks:
         lane: Value,
         rows: list[Value],
         least: tuple[int, int] | None = None,
-        later: Later | None = None,
+        later: Sequence[Later] = (),
     ) -> Statements:
         """Like `multiply`, for packed panels, of which only the first rows and vectors count.
 
@@ -311,10 +335,8 @@ class Blocks:
         high, vectors = least or (b.rows, b.vectors)
         several = b.turn if least is None else 1
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
-        fetched = 0
-        if later is not None:
-            fetched = f.scope.local("later_at", INDEX)
-            made.append(Assign(fetched, later.start))
+        fetched = [f.scope.local("later_at", INDEX) for _ in later]
+        made += [Assign(at, each.start) for at, each in zip(fetched, later, strict=True)]
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
@@ -322,9 +344,10 @@ class Blocks:
                 ats = [add(lane, k * b.columns + j * b.lanes) for j in range(vectors)]
                 lefts = self.lefts(add(here, k * step), lane, rows)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
-                if later is not None and points == several and k == 0:
-                    made += later.lines(get(fetched, INDEX))
-                    made.append(Assign(fetched, add(get(fetched, INDEX), later.step)))
+                for at, each in zip(fetched, later, strict=True):
+                    if points == several and k == 0:
+                        made += each.lines(get(at, INDEX))
+                        made.append(Assign(at, add(get(at, INDEX), each.step)))
                 if b.fetches and b.pack_left and f.pieces and points == several:
                     made.append(_soon(f.right, there, k))
             made.append(Assign(left, add(here, points * step)))
