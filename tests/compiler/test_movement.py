@@ -1,4 +1,4 @@
-"""Slices of what was changed: they read what was there before, or the change."""
+"""Slices of what was changed read what was there before, or the change; products are turned."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import weft as wf
 from tests.compiler.test_rewrite import checked, names
+from weft.compiler import movement
 
 
 def test_slices_beside_an_update_read_what_was_there_before_it():
@@ -59,3 +60,53 @@ def test_random_slices_and_updates_have_the_same_bits(seed):
         return (*found, c)
 
     checked(function, np.random.default_rng(seed).normal(size=shape))
+
+
+def keys_slope(q, k, g):
+    """The gradient by keys of scores: what is wanted lies along the features of queries."""
+    return wf.vjp(lambda k: q @ k.mT, k)[1](g)
+
+
+FACTORS = [np.sin(np.arange(n)).reshape(shape) for n, shape in ((48, (2, 6, 4)), (40, (2, 5, 4)))]
+SCORES = np.cos(np.arange(60.0)).reshape(2, 6, 5)
+
+
+def test_a_product_that_is_wanted_transposed_is_computed_so():
+    made, _ = checked(keys_slope, *FACTORS, SCORES)
+    assert names(made) == ["permute", "matmul"]
+    (product,) = (node for node in made.nodes if node.op.name == "matmul")
+    assert product.types[0].shape == (2, 5, 4)
+
+
+def test_a_product_of_the_leading_axis_is_computed_in_the_order_that_is_wanted():
+    heads = np.sin(np.arange(96.0)).reshape(2, 4, 3, 4)  # positions before heads
+
+    def slope(q, k, g):
+        q, moved = wf.moveaxis(q, 1, 2), wf.moveaxis(k, 1, 2)
+        return wf.moveaxis(keys_slope(q, moved, g), 2, 1)
+
+    made, _ = checked(slope, heads, heads[::-1].copy(), np.ones((2, 3, 4, 4)))
+    (product,) = (node for node in made.nodes if node.op.name == "matmul")
+    (last,) = made.outputs
+    assert product.types[0].shape == (2, 3, 4, 4) and last[0].params["axes"][-1] == -1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, g: (q.mT @ g, (q.mT @ g).mT),  # somebody reads it as it is
+        lambda q, k, g: (q @ k.mT).mT,  # rows lie along the depth
+        lambda q, k, g: (q[0].mT @ g).mT,  # one factor for all batches
+    ],
+)
+def test_other_products_are_not_turned(function):
+    made, _ = checked(function, *FACTORS, SCORES)
+    products = [node for node in made.nodes if node.op.name == "matmul"]
+    assert len(products) == 1
+    assert any(node.op.name == "permute" and node.inputs[0][0] in products for node in made.nodes)
+
+
+def test_large_factors_are_read_along_their_columns(monkeypatch):
+    monkeypatch.setattr(movement, "MOST_TURNED", 29)
+    made, _ = checked(keys_slope, *FACTORS, SCORES)
+    assert names(made) == ["permute", "matmul", "permute"]

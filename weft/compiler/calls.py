@@ -53,8 +53,14 @@ Rule: TypeAlias = "Callable[[Calls, Call], Ref | None]"
 class Calls:
     """Makes calls. With `makes_constants` false no new constants appear, as in a loop's body."""
 
-    def __init__(self, rules: Mapping[str, tuple[Rule, ...]], makes_constants: bool = True) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, tuple[Rule, ...]],
+        makes_constants: bool = True,
+        readers: Mapping[OutputRefs, int] | None = None,
+    ) -> None:
         self.makes_constants = makes_constants
+        self._readers = readers or {}  # how often recorded calls are read
         self.tensors: dict[OutputRefs, Tensor] = {}  # the constants, as captured tensors
         self._rules = rules
         self._table: dict[Any, OutputRefs] = {}
@@ -123,6 +129,10 @@ class Calls:
         """The call behind a result, if it is one of these ops."""
         node = ref[0]
         return node if node.op is not None and node.op.name in names else None
+
+    def is_read_once(self, call: Call) -> bool:
+        """Whether what a recorded call with one operand reads has no other reader."""
+        return call.like.op is call.op and self._readers.get(call.like.inputs[0][0]) == 1
 
     # -- making calls ----------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from math import prod
 from weft.compiler.calls import Call, Calls, Rule
 from weft.core.graph.node import Ref
 
+MOST_TURNED = 1 << 16  # elements of a matrix that may as well be read across its rows
+
 
 def moves_nothing(calls: Calls, call: Call) -> Ref | None:
     """A reshape or broadcast to the shape that is there already."""
@@ -38,6 +40,30 @@ def permute_of_permute(calls: Calls, call: Call) -> Ref | None:
     if not axes:
         return inner.inputs[0]
     return calls.call("permute", inner.inputs, {"axes": axes}, call.like)
+
+
+def permute_of_product(calls: Calls, call: Call) -> Ref | None:
+    """A product whose rows are wanted as columns is the transposed product of transposed factors.
+
+    That is if nobody else reads it, and its left factor lies along the rows: these are the columns
+    of the other product, whose results lie in memory as they are wanted. A large right factor is
+    better read along its columns.
+    """
+    product, axes = calls.made_by(call.inputs[0], "matmul"), call.params["axes"]
+    if product is None or axes[-1] != -2 or not calls.is_read_once(call):
+        return None
+    left, right = product.inputs
+    lies = calls.made_by(left, "permute")
+    if lies is None or lies.params["axes"][-2] != -1:
+        return None
+    first, second = (node.types[slot].shape for node, slot in product.inputs)
+    if len(first) != len(second) or prod(second[-2:]) > MOST_TURNED:
+        return None  # a factor without batches is better on the right
+    turn = {"axes": (-1, -2)}
+    factors = tuple(calls.call("permute", (ref,), turn, call.like) for ref in (right, left))
+    turned = calls.call("matmul", factors, product.params, call.like)
+    rest = tuple({-1: -2, -2: -1}.get(axis, axis) for axis in axes)
+    return calls.call("permute", (turned,), {"axes": rest}, call.like)
 
 
 def _extended(axes: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -192,7 +218,7 @@ def join_what_is_there(calls: Calls, call: Call) -> Ref | None:
 MOVEMENT: dict[str, tuple[Rule, ...]] = {
     "reshape": (moves_nothing, reshape_of_reshape),
     "broadcast_to": (moves_nothing, broadcast_of_broadcast),
-    "permute": (permute_in_order, permute_of_permute),
+    "permute": (permute_in_order, permute_of_permute, permute_of_product),
     "slice": (slice_everything, slice_of_slice, slice_of_update),
     "flip": (flip_of_flip,),
     "pad": (pad_nothing,),

@@ -6,6 +6,7 @@ equal calls shared; what nobody needs then is gone. A trace's `captures` are tak
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
@@ -92,11 +93,14 @@ class _Rewriter:
     counts: RewriteCounts = field(default_factory=RewriteCounts)
 
     def __post_init__(self) -> None:
-        self.calls = Calls(_RULES, self.makes_constants)
+        trace = self.trace
+        read = [ref for node in trace.nodes for ref in node.inputs]
+        readers = Counter(node for node, _ in (*read, *trace.outputs))
+        self.calls = Calls(_RULES, self.makes_constants, readers)
         self.kept: list[OutputRefs] = []  # calls that are still there, in other places perhaps
         self.bodies: dict[Any, Trace] = {}
         self.effects: dict[OutputRefs, OutputRefs] = {}
-        self.remembered = dict(_remembered(self.trace))
+        self.remembered = dict(_remembered(trace))
 
     def result(self) -> tuple[Trace, RewriteCounts]:
         """The new trace, or the old one if nothing changed."""

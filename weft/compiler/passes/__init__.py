@@ -27,7 +27,7 @@
 | `contract_direct` | small products whose factors are read where they lie |
 | `contract_frame`, `contract_pack` | the loops of blocked products; panels packed for them |
 | `contract_sums`, `contract_tile` | sums in registers; one tile of a product |
-| `contract_later` | what caches fetch meanwhile for the next panels, the epilogue, the next product |
+| `contract_later` | what caches fetch meanwhile: next panels, what epilogues read |
 | `contract_tasks`, `contract_shared` | tiles of a product; factors packed once for all |
 | `contract_parted` | few rows: sums of pieces by one kernel, added up by another |
 | `contract_pairs` | dots of vectors and of rows: pieces or rows are lanes |
