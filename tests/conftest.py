@@ -79,6 +79,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     seed = choose_seed(config)
     config.stash[seed_key] = seed
+    # Calls of all kinds are recorded from the same size on, so that tensors of tests can be small.
+    pytest.MonkeyPatch().setattr("weft.ops.ready.LIGHT", 1)
     # pytest-randomly reads its option after this hook: one number brings back the whole run.
     if getattr(config.option, "randomly_seed", None) == "default":
         config.option.randomly_seed = seed

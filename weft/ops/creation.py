@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.config import settings
 from weft.core.common import dtypes
 from weft.core.common.context import current_device, default_float, defaults
 from weft.core.common.device import Device, as_device
@@ -54,6 +53,7 @@ from weft.ops.base import Example, Operation, call
 from weft.ops.families import broadcast, cast
 from weft.ops.foreign import from_gpu, gpu_of
 from weft.ops.placement import copied, copy_of, placed, to_device
+from weft.ops.ready import light_elements
 from weft.ops.view.join import stack
 from weft.runtime.registry import memory_elsewhere
 
@@ -354,7 +354,7 @@ def _full(op: str, shape: Any, fill_value: Any, dtype: Any, device: Any) -> Tens
         type(data) is np.ndarray
         and current() is None
         and not isinstance(fill_value, Tensor)
-        and prod(sizes) <= settings.small_elements
+        and prod(sizes) <= light_elements()
     ):
         made = np.empty(sizes, value.dtype)
         made.fill(data[()])
@@ -460,7 +460,7 @@ def arange(
         "dtype": target,
         "device": place,
     }
-    if current() is None and size <= settings.small_elements:
+    if current() is None and size <= light_elements():
         return placed(arange_op.eval(**params), place)
     result: Tensor = call(arange_op, (), params)
     return result

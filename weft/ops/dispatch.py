@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.config import settings
 from weft.core.common.device import Device
 from weft.core.common.events import watchers
 from weft.core.common.frozen import frozen_items
@@ -30,7 +29,7 @@ from weft.core.tensor.impl import TensorImpl, common_device, leaked
 from weft.core.tensor.sharing import is_shared
 from weft.core.tensor.tensor import Tensor
 from weft.ops.base import Operation
-from weft.ops.ready import made
+from weft.ops.ready import made, most_at_once
 from weft.runtime.cpu.client import CpuRuntime, watched
 from weft.runtime.registry import client, place_on, register_runtime
 
@@ -48,7 +47,7 @@ def execute_operation(op: Operation, args: tuple[Tensor, ...], params: dict[str,
     if found is not None:
         return found
     plan, key, arrays = _known(op, args, params)
-    if plan is not None and plan.size <= settings.small_elements and not watchers:
+    if plan is not None and not watchers and plan.size <= most_at_once(op):
         found = plan.result(args, arrays)
         if found is not None:
             return found
@@ -181,7 +180,7 @@ def runs_at_once(
         return True  # so that what is recorded is of one device
     waiting = False
     small = True
-    limit = settings.small_elements
+    limit = most_at_once(op)
     for impl in impls:
         if not impl.is_realized:
             waiting = True

@@ -128,6 +128,7 @@ def _scaled(exponent: Tensor, factors: Tensor) -> Tensor:
 
 
 @public
+@often
 def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) -> Tensor:
     """Exponentials divided by their sum along an axis (or axes), without overflow.
 
@@ -148,6 +149,7 @@ def softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) 
 
 
 @public
+@often
 def log_softmax(x: Any, /, axis: Any = -1, *, dtype: Any = None, where: Any = None) -> Tensor:
     """Logarithm of `softmax`, exact where the softmax itself would underflow.
 

@@ -26,7 +26,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ops.base import Example, Linear, Operation, Tangents, call
 from weft.ops.exact import calls_functions
-from weft.ops.ready import CALLS, Pairs, look, made, remember, told
+from weft.ops.ready import CALLS, Pairs, filled, look, made, most_at_once, remember, told
 from weft.runtime.cpu.client import quietly, thread
 
 _WEAK = (*PYTHON_SCALARS, Number)
@@ -54,6 +54,7 @@ class ElementwiseOperation(Operation):
     domain: ClassVar[str] = "numeric"  # dtypes the op has a meaning for
     result: ClassVar[str] = "same"  # dtype of the result: same, bool, or real (of a complex)
     kernel_from = 1 << 19  # threads share the work of so many; two such calls are compiled as one
+    light = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,13 +123,15 @@ class UnaryOperation(ElementwiseOperation):
         if found is None:
             found = remember(key, look(self, (shape,), dtype))
         kernel, kind, size = found
-        if size > settings.small_elements:
+        if size > most_at_once(self):
             return None
         if kernel is not None:
             array = kernel(data)
             return None if array is None else made(array, kind, impl.device)
         if watchers:
             return made(told(self, dtype, kind, data), kind, impl.device)
+        if size > settings.small_elements:
+            return made(filled(self.ufunc, kind, impl.device, data), kind, impl.device)
         try:
             return made(thread.run(self.ufunc, data), kind, impl.device)
         except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
@@ -159,32 +162,40 @@ class BinaryOperation(Pairs, ElementwiseOperation):
     direct: ClassVar[str] = ""  # NumPy's letters of the dtypes on which `ufunc` alone is right
 
     def __call__(self, x1: Any, x2: Any, /) -> Tensor:
-        if type(x1) is Tensor and current() is None:
-            if type(x2) is Tensor:
+        if current() is None:
+            found = None
+            if type(x1) is not Tensor:
+                if type(x2) is Tensor:
+                    found = self._with_number(x2, x1, True)
+            elif type(x2) is Tensor:
                 found = self.directly(x1, x2)
             else:
-                found = self._with_number(x1, x2)
+                found = self._with_number(x1, x2, False)
             if found is not None:
                 return found
         return call(self, coerce(self, x1, x2), {})
 
-    def _with_number(self, x: Tensor, number: Any) -> Tensor | None:
+    def _with_number(self, x: Tensor, number: Any, is_first: bool) -> Tensor | None:
         """A small float tensor and a Python number: NumPy's weak scalars are ours."""
         impl = x._impl
         data, dtype = impl.data, impl.dtype
         if type(data) is not np.ndarray or type(number) not in (float, int):
             return None
-        key = (self, impl.shape, (), dtype)
+        shapes = ((), impl.shape) if is_first else (impl.shape, ())
+        key = (self, *shapes, dtype)
         found = CALLS.get(key)
         if found is None:
-            found = remember(key, look(self, (impl.shape, ()), dtype))
+            found = remember(key, look(self, shapes, dtype))
         kernel, kind, size = found
-        if kernel is not None or size > settings.small_elements or dtype.kind != "f":
+        if kernel is not None or size > most_at_once(self) or dtype.kind != "f":
             return None
+        operands = (number, data) if is_first else (data, number)
         try:
             if watchers:
-                return made(told(self, dtype, kind, data, number), kind, impl.device)
-            return made(quietly()(self.ufunc, data, number), kind, impl.device)
+                return made(told(self, dtype, kind, *operands), kind, impl.device)
+            if size > settings.small_elements:
+                return made(filled(self.ufunc, kind, impl.device, *operands), kind, impl.device)
+            return made(quietly()(self.ufunc, *operands), kind, impl.device)
         except OverflowError:  # an integer past every float: the full path says so
             return None
 
@@ -221,6 +232,7 @@ class ReduceOperation(LogicalAxisOperation):
     """Reduces `axes` (negative, ascending) away."""
 
     examples = (Example({"axes": (-1,)}), Example({"axes": (-2,)}), Example({"axes": (-2, -1)}))
+    light = True
 
     def index(self, x: TensorType, *, axes: tuple[int, ...], **params: Any) -> Factors:
         depth = -min(axes, default=0)

@@ -25,6 +25,7 @@ from weft.core.common.slots import FUNCTIONS
 from weft.core.tensor.tensor import Tensor
 from weft.errors import WeftError
 from weft.ops.naming import named
+from weft.ops.ready import light_elements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,7 +87,7 @@ def _enter(value: Any, key: list[Hashable], tensors: list[Tensor]) -> bool:
     kind = type(value)
     if kind is Tensor:
         impl = value._impl
-        if type(impl.data) is not np.ndarray or impl.size > settings.small_elements:
+        if type(impl.data) is not np.ndarray or impl.size > light_elements():
             return False
         if impl.owner is not None or impl.spec is not None or impl.device is not CPU:
             return False

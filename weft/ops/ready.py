@@ -19,19 +19,32 @@ from weft.core.common.types import Array, DType, Shape, TensorType
 from weft.core.tensor.impl import TensorImpl
 from weft.core.tensor.tensor import Tensor
 from weft.runtime.cpu.client import kernel_of, quietly, thread, watched
+from weft.runtime.registry import client
 
 # What runs it (None: the ufunc), the result's type, and the elements it touches at most.
 Ready: TypeAlias = tuple[Callable[..., "Array | None"] | None, TensorType, int]
 
+LIGHT = 8  # times as many elements of a call that goes over them once are few
 _MOST = 4096  # calls that are remembered
 CALLS: dict[Any, Ready] = {}  # by op, shapes and dtype
 _new = object.__new__
+
+
+def light_elements() -> int:
+    """Elements up to which one pass runs at once: to note it down takes longer."""
+    return settings.small_elements * LIGHT
+
+
+def most_at_once(op: Any) -> int:
+    """Elements up to which a call of an op runs at once."""
+    return light_elements() if op.light else settings.small_elements
 
 
 class Pairs:
     """Ops of two operands: `directly` runs a call on small data of one dtype that is there."""
 
     ufunc: ClassVar[Any]
+    light: ClassVar[bool]
 
     def look(self, shapes: tuple[Shape, ...], dtype: DType) -> Ready:
         """How a call on operands of these shapes runs; only asked the first time."""
@@ -53,13 +66,15 @@ class Pairs:
         if found is None:
             found = remember(key, self.look((a.shape, b.shape), dtype))
         kernel, kind, size = found
-        if size > settings.small_elements:
+        if size > most_at_once(self):
             return None
         if kernel is not None:
             array = kernel(left, right)
             return None if array is None else made(array, kind, a.device)
         if watchers:
             return made(told(self, dtype, kind, left, right), kind, a.device)
+        if size > settings.small_elements:
+            return made(filled(self.ufunc, kind, a.device, left, right), kind, a.device)
         try:
             return made(thread.run(self.ufunc, left, right), kind, a.device)
         except (AttributeError, RuntimeError):  # this thread's first kernel, or one in another
@@ -107,6 +122,14 @@ def made(array: Any, kind: TensorType, device: Device) -> Tensor:
     impl.owner = impl.node = impl.spec = None
     impl.shared = impl.traced = False
     return tensor
+
+
+def filled(ufunc: Any, kind: TensorType, device: Device, *operands: Any) -> Array:
+    """What the ufunc makes of operands, in memory that is used again."""
+    memory: Any = client(device)
+    out: Array = memory.allocator.empty(kind.shape, kind.dtype)
+    quietly()(ufunc, *operands, out=out)
+    return out
 
 
 def told(op: Any, dtype: DType, kind: TensorType, *operands: Any) -> Any:

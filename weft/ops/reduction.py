@@ -133,6 +133,7 @@ class ArgExtremum(ReduceOperation):
     }
     better: ClassVar[str] = ""
     kernel_from = 1 << 19  # NumPy takes columns one by one, rows at the speed of kernels
+    light = False
 
     def index(self, x: TensorType, *, axes: tuple[int, ...], **params: Any) -> Factors:
         return replace(super().index(x, axes=axes), whole=frozenset({f"r{-axes[0]}"}))

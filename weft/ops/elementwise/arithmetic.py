@@ -418,7 +418,8 @@ class Where(Operation):
     factors = "..., ..., ... -> ..."
     linear = Linear.JOINTLY
     constants = (0,)
-    kernel_from = 1 << 16  # NumPy goes through masks element by element
+    kernel_from = 1 << 14  # NumPy goes through masks element by element
+    light = True
     widen = False
 
     def dtype(self, *found: DType, **params: Any) -> DType:
