@@ -1,5 +1,6 @@
 """What one small call costs: `x + y` on 4, 1 000 and 1 000 000 elements, a hundred assignments to
-elements one after another, composed functions of 64 numbers, and importing weft.
+elements one after another, composed functions of 64 numbers, programs without `compile` on matrices
+of 200 × 300, and importing weft.
 """
 
 from __future__ import annotations
@@ -22,6 +23,27 @@ COMPOSED: dict[str, Callable[[Any, Any], Any]] = {
     "std": lambda xp, x: xp.std(x),
     "gradient": lambda xp, x: xp.gradient(x),
     "roll": lambda xp, x: xp.roll(x, 1),
+}
+
+
+def normalized(xp: Any, x: Any, y: Any) -> Any:
+    """Rows brought to mean 0 and deviation 1."""
+    centred = x - xp.mean(x, axis=-1, keepdims=True)
+    return centred / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+
+def moved(xp: Any, x: Any, y: Any) -> Any:
+    """A step of Adam."""
+    first, second = 0.9 * y + 0.1 * x, 0.99 * y * y + 0.01 * x * x
+    return x - 0.1 * first / (xp.sqrt(second) + 1e-8)
+
+
+PLAIN: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "0.5 * x + y": lambda xp, x, y: 0.5 * x + y,
+    "rows of mean 0 and deviation 1": normalized,
+    "step of Adam": moved,
+    "where(x > y, x, y)": lambda xp, x, y: xp.where(x > y, x, y),
+    "sum of tanh(x) * y": lambda xp, x, y: (xp.tanh(x) * y).sum(),
 }
 
 
@@ -48,7 +70,27 @@ def workloads() -> harness.Workloads:
             table[f"{name}, 100 times, {size:,} elements"] = {
                 library: lambda x=x, program=program: program(x) for library, x in zeros.items()
             }
-    return table | composed()
+    return table | composed() | plain()
+
+
+def plain() -> harness.Workloads:
+    """Programs without `compile`, on tensors of some ten thousand elements."""
+    rng, table = np.random.default_rng(0), harness.Workloads()
+    arrays = [rng.standard_normal((200, 300)).astype(np.float32) for _ in range(2)]
+    tensors = [wf.tensor(a) for a in arrays]
+    for name, function in PLAIN.items():
+        row: dict[str, Any] = {
+            "weft": lambda f=function: f(wf, *tensors).data(),
+            "numpy": lambda f=function: f(np, *arrays),
+        }
+        if harness.available("torch"):
+            torch = __import__("torch")
+            given = [torch.from_numpy(a) for a in arrays]
+            row["torch"] = lambda f=function, t=torch, given=given: f(t, *given)
+        if harness.available("jax"):
+            row["jax"] = _composed_by_jax(function, *arrays)
+        table[f"{name}, 200 × 300"] = row
+    return table
 
 
 def composed() -> harness.Workloads:
@@ -93,10 +135,10 @@ def _jax(a: Any, b: Any) -> Any:
     return lambda: (u + v).block_until_ready()
 
 
-def _composed_by_jax(function: Callable[[Any, Any], Any], given: Any) -> Any:
+def _composed_by_jax(function: Callable[..., Any], *given: Any) -> Any:
     jnp = __import__("jax.numpy").numpy
-    x = jnp.asarray(given)
-    return lambda: function(jnp, x).block_until_ready()
+    arrays = [jnp.asarray(a) for a in given]
+    return lambda: function(jnp, *arrays).block_until_ready()
 
 
 def import_time() -> dict[str, Any]:

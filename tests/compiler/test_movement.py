@@ -10,6 +10,7 @@ import pytest
 import weft as wf
 from tests.compiler.test_rewrite import checked, names
 from weft.compiler import movement
+from weft.compiler.rewrite import rewrite
 
 
 def test_slices_beside_an_update_read_what_was_there_before_it():
@@ -104,6 +105,22 @@ def test_other_products_are_not_turned(function):
     products = [node for node in made.nodes if node.op.name == "matmul"]
     assert len(products) == 1
     assert any(node.op.name == "permute" and node.inputs[0][0] in products for node in made.nodes)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "complex64"])
+def test_products_have_the_bits_of_those_that_are_not_turned(dtype):
+    rng = np.random.default_rng(1)
+    q, k, g = (
+        (9 * rng.standard_normal(shape)) for shape in ((3, 70, 20), (3, 60, 20), (3, 70, 60))
+    )
+    if dtype == "complex64":
+        q, k, g = q + 1j * q[::-1], k - 1j * k, g * (1 + 2j)
+    given = [wf.tensor(x.astype(dtype)) for x in (q, k, g)]
+    function = lambda q, k, g: (q.mT @ g).mT + k  # noqa: E731
+    assert wf.compile(function)(*given).numpy().tobytes() == function(*given).numpy().tobytes()
+    made, _ = rewrite(wf.trace(function, *given))
+    (product,) = (node for node in made.nodes if node.op.name == "matmul")
+    assert (product.types[0].shape == (3, 60, 20)) is (dtype != "complex64")
 
 
 def test_large_factors_are_read_along_their_columns(monkeypatch):

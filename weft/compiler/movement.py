@@ -52,6 +52,8 @@ def permute_of_product(calls: Calls, call: Call) -> Ref | None:
     product, axes = calls.made_by(call.inputs[0], "matmul"), call.params["axes"]
     if product is None or axes[-1] != -2 or not calls.is_read_once(call):
         return None
+    if call.kind.dtype.kind == "c":
+        return None  # which of the two parts of a sum is rounded first follows from the order
     left, right = product.inputs
     lies = calls.made_by(left, "permute")
     if lies is None or lies.params["axes"][-2] != -1:
