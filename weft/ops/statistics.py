@@ -51,7 +51,7 @@ def _count(name: str, x: Tensor, axis: Any) -> int:
 
 
 @public
-@named
+@often
 def mean(
     x: Any,
     /,
