@@ -94,9 +94,7 @@ class Operation(metaclass=_OperationType):
     kernel_from: ClassVar[int] = (
         0  # elements from which a single call runs the op's kernel; 0: never
     )
-    light: ClassVar[bool] = (
-        False  # goes over its operands once: up to a size, faster run than noted
-    )
+    light: ClassVar[bool] = False  # goes over its operands once, see `most_at_once`
     heavy: ClassVar[bool] = False  # an element takes NumPy longer than to pack it for the kernel
     widen: ClassVar[bool] = True  # narrow floats are computed in float32 and rounded once
     given: ClassVar[tuple[str, ...]] = ()  # parameters that are a user's rules for derivatives

@@ -102,14 +102,16 @@ class Following:
             return None
         return (self.columns_next if self.frame.block.rows_inside else self.packed)(p, q, into)
 
-    def read_later(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
-        """What is read as it lies after the products where these panels meet."""
+    def read_later(
+        self, p: Value, q: Value, here: tuple[Value, Value], into: list[Statement]
+    ) -> list[Later]:
+        """What is read as it lies after the products where these panels meet, which is `here`."""
         f, b = self.frame, self.frame.block
         if b.lanes * f.dtype.itemsize != WIDEST or f.waits is not None or b.ahead:
             return []
         made = self.next_rows(p, q, into)
         if not f.pieces:
-            made += self.next_product(p, q, into) or self.to_finish(p, q, into)
+            made += self.next_product(p, q, into) or self.to_finish(here)
         return made
 
     def next_rows(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
@@ -120,20 +122,19 @@ class Following:
         row, depth = product.row[0], product.depth[0]
         following = smaller(add(p, 1), subtract(ceiling(self.rows.count, b.rows), 1))
         start = add(self.rows.start, multiply(following, b.rows))
-        starts = {row: f.let("next_row", start, into), depth: self.depth.start}
         deep = known(self.depth.count) or b.depth
-        loads = runs([product.left], (row, b.rows), (depth, deep))
+        loads = list(runs([product.left], (row, b.rows), (depth, deep)))
+        if not loads:
+            return []
+        starts = {row: f.let("next_row", start, into), depth: self.depth.start}
         return [x for each in loads if (x := self._spread(each, q, f.wide, starts))]
 
-    def to_finish(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:
-        """What the epilogue of the block reads."""
-        f, b, product = self.frame, self.frame.block, self.frame.product
-        row, column = product.row[0], product.column[0]
-        starts = {
-            row: f.let("row", add(self.rows.start, multiply(p, b.rows)), into),
-            column: f.let("column", add(self.columns.start, multiply(q, b.columns)), into),
-        }
-        loads = runs(self._finishing, (row, b.rows), (column, b.columns))
+    def to_finish(self, here: tuple[Value, Value]) -> list[Later]:
+        """What the epilogue of the block reads, whose first row and column are `here`."""
+        b, product = self.frame.block, self.frame.product
+        axes = product.row[0], product.column[0]
+        loads = runs(self._finishing, (axes[0], b.rows), (axes[1], b.columns))
+        starts = dict(zip(axes, here, strict=True))
         return [x for each in loads if (x := self._spread(each, ZERO, 1, starts))]
 
     def next_product(self, p: Value, q: Value, into: list[Statement]) -> list[Later]:

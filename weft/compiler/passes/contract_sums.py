@@ -95,7 +95,7 @@ class Blocks:
         if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
             at = [f.let("place", smaller(i, subtract(product.row[1], 1)), made) for i in at]
         left, panel = self.panels(p, row, column, packed, made)
-        later = self.later(p, q, panel, made)
+        later = self.later(p, q, (row, column), panel, made)
         whole = both(
             f.is_whole(row, b.rows, product.row[1]),
             (packed is None and not b.turns) or f.is_whole(column, b.columns, product.column[1]),
@@ -274,8 +274,15 @@ class Blocks:
             b.pack_left or (self.frame.right_ready and (b.fetches or b.rows == 1))
         )
 
-    def later(self, p: Value, q: Value, panel: Value | None, into: list[Statement]) -> list[Later]:
-        """What the block where two panels meet has fetched."""
+    def later(
+        self,
+        p: Value,
+        q: Value,
+        here: tuple[Value, Value],
+        panel: Value | None,
+        into: list[Statement],
+    ) -> list[Later]:
+        """What the block where two panels meet has fetched; its first row and column are `here`."""
         b, product = self.frame.block, self.frame.product
         if b.turns or product.is_paired:
             return []
@@ -283,7 +290,7 @@ class Blocks:
         turn = b.turn if along else UNROLL
         following = Following(self.frame, self.rows, self.columns, self.depth, turn)
         packed = following.packed_later(p, q, into) if along else None
-        return [*([] if packed is None else [packed]), *following.read_later(p, q, into)]
+        return [*([] if packed is None else [packed]), *following.read_later(p, q, here, into)]
 
     def products(self, lefts: list[Value], rights: list[Value]) -> Statements:
         """Sums take the products of one point of the depth."""
