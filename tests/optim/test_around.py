@@ -58,6 +58,16 @@ def test_a_scaled_loss_grows_its_scale_and_skips_what_is_not_finite(compiled):
     assert np.isfinite(state.inner[1].mean["w"].numpy()).all()
 
 
+def test_a_scale_does_not_grow_beyond_what_float32_holds():
+    transform = optim.loss_scaled(optim.sgd(0.1), initial=2.0**126, interval=1)
+    params = {"w": wf.ones(2)}
+    state = transform.init(params)
+    for _ in range(3):
+        updates, state = transform.update({"w": wf.ones(2)}, state, params)
+    assert state.scale.item() == 2.0**127
+    assert state.skipped.item() == 0
+
+
 def test_float16_underflows_without_a_scale_and_trains_with_it():
     policy = optim.Policy(compute="float16")
     params = {"w": wf.ones(4) * 1e-2}

@@ -128,7 +128,8 @@ def loss_scaled(
         finite = beside(finite, state.good)
         good = wf.where(finite, state.good + 1, 0)
         grown = good >= wanted
-        scale = wf.where(grown, state.scale * up, state.scale)
+        larger = state.scale * up
+        scale = wf.where(grown & wf.isfinite(larger), larger, state.scale)
         scale = wf.where(finite, scale, wf.maximum(state.scale * down, lowest))
         skipped = state.skipped + wf.astype(wf.logical_not(finite), wf.int32)
         return taken, LossScaleState(scale, wf.where(grown, 0, good), skipped, kept)

@@ -290,6 +290,21 @@ def test_distances_of_pairs_are_torchs_with_their_gradients(options):
     )
 
 
+def test_weights_and_targets_never_make_more_losses_than_there_are():
+    column, row, pairs = wf.ones((4, 1)), wf.ones(4), wf.ones((4, 3))
+    for call, name in (
+        (lambda: wf.binary_cross_entropy(column / 2, column, weight=row), "weight"),
+        (lambda: wf.binary_cross_entropy_with_logits(column, column, weight=row), "weight"),
+        (lambda: wf.binary_cross_entropy_with_logits(column, column, pos_weight=row), "pos_weight"),
+        (lambda: wf.margin_ranking_loss(column, column, row), "target"),
+        (lambda: wf.cosine_embedding_loss(pairs, pairs, column), "target"),
+    ):
+        with pytest.raises(ShapeError, match=f": {name}: .* would make more"):
+            call()
+    wf.binary_cross_entropy_with_logits(pairs, pairs, weight=column, pos_weight=wf.ones(3))
+    wf.margin_ranking_loss(pairs, pairs, 1.0)
+
+
 def test_hinge_loss_is_its_formula():
     x = draw(4, 3)
     got = wf.hinge_loss(x, SIGNS, reduction="none").numpy()

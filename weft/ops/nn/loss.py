@@ -21,7 +21,7 @@ from weft.ops.axes import normalize_axis
 from weft.ops.base import call
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.elementwise.elementary import exp, log
-from weft.ops.families import as_tensors, cast
+from weft.ops.families import as_tensors, broadcast_shape, cast
 from weft.ops.gather import gather_op
 from weft.ops.naming import named
 from weft.ops.norms import inexact, vector_norm
@@ -263,9 +263,18 @@ def _bounded_log(p: Any) -> Any:
 
 
 def _weighted(op: str, losses: Any, weight: Any, name: str = "weight") -> Any:
-    if weight is None:
-        return losses
-    return losses * to_tensor(weight, beside=(losses,), op=f"{op}: {name}")
+    return losses if weight is None else losses * _beside(op, name, weight, losses)
+
+
+def _beside(op: str, name: str, value: Any, losses: Any) -> Any:
+    """Numbers that broadcast with losses, of which they make no more."""
+    given = to_tensor(value, beside=(losses,), op=f"{op}: {name}")
+    if broadcast_shape(f"{op}: {name}", losses.shape, given.shape) != losses.shape:
+        raise ShapeError(
+            f"{op}: {name}: {given.shape} would make more of losses of shape {losses.shape}"
+            "\nhint: reshape one of them, such as weight[:, None]"
+        )
+    return given
 
 
 @public
@@ -342,6 +351,7 @@ def cosine_embedding_loss(
     x1, x2, y = to_tensors("cosine_embedding_loss", x1, x2, target)
     margin = as_number("cosine_embedding_loss", "margin", margin, beside=(x1,))
     cosine: Any = cosine_similarity(x1, x2, axis=-1)
+    y = _beside("cosine_embedding_loss", "target", y, cosine)
     losses = where(y == 1, 1 - cosine, FUNCTIONS["relu"](cosine - margin))
     return reduced("cosine_embedding_loss", losses, reduction)
 
@@ -379,7 +389,7 @@ def margin_ranking_loss(
     name = "margin_ranking_loss"
     a, b = _pair(name, x1, x2, target)
     margin = as_number(name, "margin", margin, beside=(a,))
-    losses = FUNCTIONS["relu"](margin - to_tensor(target, beside=(a,), op=name) * (a - b))
+    losses = FUNCTIONS["relu"](margin - _beside(name, "target", target, a) * (a - b))
     return reduced("margin_ranking_loss", losses, reduction)
 
 
