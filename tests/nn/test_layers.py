@@ -200,6 +200,14 @@ def test_batch_norm_in_training_gives_the_layer_that_has_seen_the_batch():
     close(moved.running_var.numpy(), fresh.running_var.numpy())
 
 
+def test_running_statistics_have_no_slope():
+    x = wf.tensor(draw(5, 4))
+    for call in (lambda m: m(x), lambda m: m.advance(x)[0]):
+        slope = wf.grad(lambda m, call=call: wf.sum(call(m) ** 3))(nn.BatchNorm(4, dtype="float64"))
+        assert not slope.running_mean.numpy().any() and not slope.running_var.numpy().any()
+        assert slope.bias.numpy().any()
+
+
 def test_mlp():
     other = theirs.Sequential(theirs.Linear(3, 8), theirs.GELU(), theirs.Linear(8, 2)).double()
     ours = wf.tree_map(

@@ -190,8 +190,8 @@ class BatchNorm(Module):
     def _normalized(self, x: Any, training: bool) -> tuple[wf.Tensor, Any, Any]:
         return wf.batch_norm(
             features_second(self, x, self.num_features),
-            self.running_mean,
-            self.running_var,
+            wf.stop_gradient(self.running_mean),
+            wf.stop_gradient(self.running_var),
             self.weight,
             self.bias,
             training=training,
