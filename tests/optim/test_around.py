@@ -63,7 +63,7 @@ def test_a_scale_does_not_grow_beyond_what_float32_holds():
     params = {"w": wf.ones(2)}
     state = transform.init(params)
     for _ in range(3):
-        updates, state = transform.update({"w": wf.ones(2)}, state, params)
+        _, state = transform.update({"w": wf.ones(2)}, state, params)
     assert state.scale.item() == 2.0**127
     assert state.skipped.item() == 0
 

@@ -184,6 +184,22 @@ def test_no_optimizer_changes_a_buffer():
         assert not np.allclose(moved.bias.numpy(), norm.bias.numpy())
 
 
+class Placed(wf.nn.Module):
+    weight: wf.Tensor
+    places: wf.Tensor = wf.nn.buffer()
+
+
+def test_buffers_do_not_count_where_gradients_are_clipped_or_skipped():
+    model = Placed(wf.ones(2), wf.ones(2))
+    clip = optim.clip_by_global_norm(1.0)
+    clipped, _ = clip.update(Placed(wf.tensor([0.6, 0.0]), wf.ones(2)), (), model)
+    assert clipped.weight.tolist() == wf.tensor([0.6, 0.0]).tolist()
+    scaled = optim.loss_scaled(optim.sgd(1.0), initial=1.0)
+    gradients = Placed(wf.ones(2), wf.full(2, wf.nan))
+    updates, state = scaled.update(gradients, scaled.init(model), model)
+    assert updates.weight.tolist() == [-1.0, -1.0] and state.skipped.item() == 0
+
+
 def test_updates_that_do_not_fit_are_told():
     with pytest.raises(ShapeError, match=r"apply: an update of shape \(4, 2\) for a parameter of"):
         optim.apply({"b": wf.ones(2)}, {"b": wf.ones((4, 2))})

@@ -23,6 +23,7 @@ from weft.optim.transform import (
     remade,
     settled,
     stacked,
+    trained,
     widened,
     with_state,
     zeros_for,
@@ -119,7 +120,7 @@ def loss_scaled(
     def update(gradients: Any, state: LossScaleState, params: Any = None) -> tuple[Any, Any]:
         wide = tree_map(widened, gradients)
         plain = tree_map(lambda g: g / wf.astype(beside(state.scale, g), g.dtype), wide)
-        finite = all_finite(gradients)
+        finite = all_finite(trained(gradients))
         updates, inner = transform.update(plain, state.inner, params)
         kept = tree_map(
             lambda new, old: wf.where(beside(finite, new), new, old), inner, state.inner

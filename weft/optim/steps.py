@@ -25,6 +25,7 @@ from weft.optim.transform import (
     remade,
     settled,
     stateless,
+    trained,
     widened,
     with_state,
     zeros_for,
@@ -125,7 +126,7 @@ def clip_by_global_norm(limit: Setting) -> Transform:
 
     def clipped(gradients: Any, params: Any) -> Any:
         # As in torch: the small number also keeps a norm of zero from dividing.
-        norm = global_norm(gradients) + 1e-6
+        norm = global_norm(trained(gradients)) + 1e-6
         factor: Any = wf.minimum(settled(bound, norm) / norm, 1.0)
         wide = tree_map(widened, gradients)  # in float16 a small factor would be no number
         return tree_map(lambda g: g * wf.astype(beside(factor, g), g.dtype), wide)

@@ -19,6 +19,7 @@ from weft.core.common import dtypes
 from weft.core.common.parameters import as_real, shown
 from weft.core.common.trees import (
     prefix_leaves,
+    tree_flatten,
     tree_leaves,
     tree_map,
     tree_structure,
@@ -252,6 +253,13 @@ def _is_tree_of_bools(tree: Any) -> bool:
 def matrices(params: Any) -> Any:
     """A mask: True for tensors of two axes or more, so not for biases and scales."""
     return tree_map(lambda p: p.ndim >= 2, params)
+
+
+def trained(tree: Any) -> list[Any]:
+    """The leaves of a tree that `apply` changes: all but the buffers of modules."""
+    leaves, structure = tree_flatten(tree)
+    rows = zip(leaves, buffer_places(structure), strict=True)
+    return [leaf for leaf, is_buffer in rows if not is_buffer]
 
 
 def global_norm(tree: Any) -> wf.Tensor:
