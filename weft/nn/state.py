@@ -55,17 +55,24 @@ def load_state_dict(module: M, state: Mapping[str, Any], strict: bool = True) ->
                 f"load_state_dict: {name}: expected {dtypes.name_of(leaf.dtype)},"
                 f" got {dtypes.name_of(value.dtype)}"
             )
-        made.append(_like(value, leaf))
+        made.append(_like(name, value, leaf))
     if wrong:
         raise ShapeError(f"load_state_dict: {type(module).__name__}: {_some(wrong, '; ')}")
     loaded: M = tree_unflatten(structure, made)
     return loaded
 
 
-def _like(value: wf.Tensor, leaf: Any) -> wf.Tensor:
+def _like(name: str, value: wf.Tensor, leaf: Any) -> wf.Tensor:
     """The value in the dtype and on the device of the tensor it replaces."""
     moved = wf.to_device(value, leaf.device) if isinstance(leaf, wf.Tensor) else value
-    return wf.astype(moved, leaf.dtype)
+    made = wf.astype(moved, leaf.dtype)
+    narrowed = value.dtype != leaf.dtype and not dtypes.is_inexact(leaf.dtype)
+    if narrowed and wf.any(wf.astype(made, value.dtype) != moved):
+        raise DTypeError(
+            f"load_state_dict: {name}: {dtypes.name_of(value.dtype)} holds numbers that"
+            f" {dtypes.name_of(leaf.dtype)} has not"
+        )
+    return made
 
 
 def _check_names(module: Any, names: list[str], state: Mapping[str, Any], strict: bool) -> None:
