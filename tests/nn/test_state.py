@@ -58,6 +58,12 @@ def test_what_does_not_fit_a_state_dict_is_told():
             nn.load_state_dict(layer, {**state, "weight": wf.ones((3, 4))}, strict)
     with pytest.raises(DTypeError, match="weight: expected float32, got int64"):
         nn.load_state_dict(layer, {**state, "weight": np.ones((4, 3), int)})
+    counts = {"seen": wf.zeros(2, dtype="int8"), "full": wf.tensor([False, True])}
+    fitting = {"seen": np.array([3, -4]), "full": np.array([1, 0])}
+    assert nn.load_state_dict(counts, fitting)["seen"].tolist() == [3, -4]
+    for name, wrong in (("seen", [3, 300]), ("full", [0, 2])):
+        with pytest.raises(DTypeError, match=f"{name}: int64 holds numbers that (int8|bool) has"):
+            nn.load_state_dict(counts, {**fitting, name: np.array(wrong)})
     tracked = {**nn.state_dict(model()), "1.num_batches_tracked": 3}
     nn.load_state_dict(model(), tracked)
     with pytest.raises(TreeError, match="unexpected: num_batches_tracked"):
@@ -268,6 +274,11 @@ def test_other_mistakes_are_told():
         nn.Dropout(1.0)
     with pytest.raises(ArgumentError, match="Sequential: layer 1: 3 cannot be called"):
         nn.Sequential(nn.relu, 3)
+    pooled = nn.MaxPool1d(2, return_indices=True)
+    for layer in (nn.Linear(2, 1, key=KEY), nn.Dropout(), nn.MaxPool1d(2), nn.Flatten()):
+        told = f"{type(layer).__name__}: expected a tensor, got a tuple of 2 results\nhint: take"
+        with pytest.raises(ArgumentError, match=told):
+            nn.Sequential(pooled, layer)(wf.ones((1, 1, 4)))
     with pytest.raises(ArgumentError, match="LSTMCell: state: expected a pair"):
         nn.LSTMCell(2, 3, key=KEY)(wf.ones(2), wf.ones(3))
     with pytest.raises(TreeError, match=r"LSTM: state: expected a pair \(hidden, memory\), got"):

@@ -17,7 +17,6 @@ from weft.core.common.parameters import (
     as_real,
     shown,
 )
-from weft.core.tensor.convert import to_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.nn.init import Initializer, constant, normal
 from weft.nn.inputs import features_last, given_to, keys_of, sizes, uniform_within
@@ -203,7 +202,7 @@ class Flatten(Module):
 
     def __call__(self, x: Any) -> wf.Tensor:
         """`x` with fewer axes."""
-        return wf.flatten(x, self.start_dim, self.end_dim)
+        return wf.flatten(given_to(self, x), self.start_dim, self.end_dim)
 
 
 class PReLU(Module):
@@ -217,7 +216,7 @@ class PReLU(Module):
 
     def __call__(self, x: Any) -> wf.Tensor:
         """`x` (N, C, …), with the negative numbers scaled."""
-        return wf.prelu(x, self.weight)
+        return wf.prelu(given_to(self, x), self.weight)
 
 
 class Dropout(Module):
@@ -246,7 +245,7 @@ class Dropout(Module):
 
     def __call__(self, x: Any, *, key: Any = None) -> wf.Tensor:
         """`x` with elements dropped by `key`."""
-        tensor = to_tensor(x, beside=(key,), op="Dropout")
+        tensor = given_to(self, x, key)
         if self.whole_features and tensor.ndim < 2:
             raise ShapeError(f"Dropout: x: expected shape (N, C, …), got {tensor.shape}")
         if not self.active:

@@ -12,11 +12,18 @@ from weft.errors import ArgumentError, ShapeError
 from weft.nn.init import Initializer
 
 
-def given_to(layer: Any, x: Any) -> wf.Tensor:
-    """`x` as a tensor; what is none yet becomes one where the layer is."""
+def given_to(layer: Any, x: Any, *beside: Any) -> wf.Tensor:
+    """`x` as a tensor; what is none yet becomes one where the layer, or what is beside it, is."""
     if isinstance(x, wf.Tensor):
         return x
-    return to_tensor(x, beside=tuple(tree_leaves(layer)), op=type(layer).__name__)
+    kind = type(layer).__name__
+    if isinstance(x, tuple) and any(isinstance(each, wf.Tensor) for each in tree_leaves(x)):
+        raise ArgumentError(
+            f"{kind}: expected a tensor, got a tuple of {len(x)} results"
+            "\nhint: take one of them; in a chain, by a function behind the layer that gives them:"
+            " nn.Sequential(gru, lambda found: found[0], ...)"
+        )
+    return to_tensor(x, beside=(*tree_leaves(layer), *beside), op=kind)
 
 
 def features_last(layer: Any, name: str, x: Any, size: int) -> wf.Tensor:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import weft as wf
 from weft.core.common.parameters import as_flag, as_integer, is_sequence, shown
 from weft.errors import ArgumentError
+from weft.nn.inputs import given_to
 from weft.nn.module import Module, static
 from weft.ops.view.window import per_axis
 
@@ -59,7 +60,7 @@ class _MaxPool(_Pool):
         """
         pool = (wf.max_pool1d, wf.max_pool2d, wf.max_pool3d)[self.rank - 1]
         window = (self.kernel_size, self.stride, self.padding, self.dilation)
-        return pool(x, *window, self.ceil_mode, self.return_indices)
+        return pool(given_to(self, x), *window, self.ceil_mode, self.return_indices)
 
 
 class _MaxUnpool(Module):
@@ -108,9 +109,8 @@ class _AvgPool(_Pool):
     def __call__(self, x: Any) -> wf.Tensor:
         """Means of windows of (N, C, space…), or of one example without N."""
         pool = (wf.avg_pool1d, wf.avg_pool2d, wf.avg_pool3d)[self.rank - 1]
-        return pool(
-            x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
-        )
+        window = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
+        return pool(given_to(self, x), *window, self.count_include_pad)
 
 
 class _AdaptivePool(Module):
@@ -132,7 +132,8 @@ class _AdaptivePool(Module):
 
     def __call__(self, x: Any) -> wf.Tensor:
         """(N, C, space…), or one example without N, with the wanted space; None keeps an axis."""
-        made: wf.Tensor = self.functions[self.rank - 1](x, self.output_size)
+        pool = self.functions[self.rank - 1]
+        made: wf.Tensor = pool(given_to(self, x), self.output_size)
         return made
 
 
@@ -274,4 +275,5 @@ class Upsample(Module):
 
     def __call__(self, x: Any) -> wf.Tensor:
         """`x` (N, C, space…), resized."""
-        return wf.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
+        how = (self.size, self.scale_factor, self.mode, self.align_corners)
+        return wf.interpolate(given_to(self, x), *how)
