@@ -53,6 +53,10 @@ def test_what_does_not_fit_a_state_dict_is_told():
         nn.load_state_dict(layer, {"weight": state["weight"], "shift": state["bias"]})
     kept = nn.load_state_dict(layer, {"weight": wf.zeros((4, 3)), "shift": 1}, strict=False)
     assert kept.bias is layer.bias and not kept.weight.numpy().any()
+    told = r"none of the names fits \(module\.bias\)\nhint: the names are weight, bias"
+    with pytest.raises(TreeError, match=told):
+        nn.load_state_dict(layer, {"module.bias": state["bias"]}, strict=False)
+    assert nn.load_state_dict(layer, {}, strict=False).bias is layer.bias
     for strict in (True, False):
         with pytest.raises(ShapeError, match=r"weight: expected \(4, 3\), got \(3, 4\)"):
             nn.load_state_dict(layer, {**state, "weight": wf.ones((3, 4))}, strict)
@@ -302,6 +306,12 @@ def test_other_mistakes_are_told():
         nn.lora(model(), 1, key=KEY, targets=3)
     with pytest.raises(DTypeError, match="partition: where must be a sequence, got 3"):
         nn.partition(model(), 3)
+    fits = r"no name fits {}\nhint: the names are 0\.weight, 0\.bias, "
+    with pytest.raises(ArgumentError, match="partition: " + fits.format("'0.wieght'")):
+        nn.partition(model(), "0.wieght")
+    with pytest.raises(ArgumentError, match="update_where: " + fits.format(r"\('a', 'b\*'\)")):
+        nn.update_where(model(), ("a", "b*"), wf.zeros_like)
+    assert nn.parameter_count(model(), "decoder.*") == 0
     with pytest.raises(DTypeError, match="inference: value must be True or False, got 'yes'"):
         nn.inference(model(), "yes")
     with pytest.raises(DTypeError, match=r"cache: capacity must be an integer, got 2\.5"):

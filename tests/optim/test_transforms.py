@@ -207,6 +207,18 @@ def test_updates_that_do_not_fit_are_told():
         optim.apply({"n": wf.tensor([5])}, {"n": wf.tensor([-0.1])})
     with pytest.raises(DTypeError, match=r"dtype complex64 takes no steps\nhint: train real and"):
         optim.apply({"z": wf.tensor([1j])}, {"z": wf.tensor([1j])})
+    part = {"w": None, "b": wf.ones(2)}
+    whole, adam = {**part, "w": wf.ones(2)}, optim.adam()
+    same = r"are not in the places of parameters \(.*\)\nhint: init, update and apply take one"
+    for state, gradients in ((part, whole), (whole, part), ({"c": wf.ones(2)}, whole)):
+        with pytest.raises(TreeError, match="gradients " + same):
+            adam.update(gradients, adam.init(state))
+    for updates in (part, [wf.ones(2)], {**whole, "w": 1.0}):
+        with pytest.raises(TreeError, match="apply: updates " + same):
+            optim.apply(whole, updates)
+    for transform in (optim.adamw(mask="wieght"), optim.split("wieght", adam, optim.sgd(0.1))):
+        with pytest.raises(ArgumentError, match=r": no name fits 'wieght'\nhint: the names are b"):
+            transform.update(whole, transform.init(whole), whole)
     with pytest.raises(DTypeError, match=r"optim: expected tensors, got 1\.0\nhint: wf\.asarray"):
         optim.adam().init({"w": 1.0})
 

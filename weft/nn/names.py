@@ -19,6 +19,7 @@ from weft.core.common.trees import NAMESPACE
 from weft.errors import ArgumentError
 from weft.nn.module import Module
 
+_SHOWN = 6  # names that a message spells out
 Chooser: TypeAlias = "str | tuple[str, ...] | list[str] | Callable[[Entry], bool]"
 
 
@@ -75,6 +76,22 @@ def as_chooser(op: str, where: Chooser) -> Callable[[Entry], bool]:
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise ArgumentError(f"{op}: expected a function or patterns of names, got {shown(where)}")
     return lambda entry: matches(entry.name, patterns)
+
+
+def chosen(op: str, where: Chooser, tree: Any) -> list[bool]:
+    """Which leaves of a tree are meant; patterns that fit none of their names are a mistake."""
+    is_chosen, found = as_chooser(op, where), entries(tree)
+    flags = [bool(is_chosen(entry)) for entry in found]
+    if not callable(where) and where and found and not any(flags):
+        names = some([entry.name for entry in found])
+        raise ArgumentError(f"{op}: no name fits {shown(where)}\nhint: the names are {names}")
+    return flags
+
+
+def some(words: list[str], separator: str = ", ") -> str:
+    """The first of many words, and how many more there are."""
+    rest = len(words) - _SHOWN
+    return separator.join(words[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -16,7 +16,7 @@ from weft.core.common.parameters import as_flag
 from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.errors import TreeError
 from weft.nn.module import Module, map_modules
-from weft.nn.names import Chooser, Entry, as_chooser, entries
+from weft.nn.names import Chooser, Entry, as_chooser, chosen, entries
 
 
 def is_parameter(entry: Entry) -> bool:
@@ -31,9 +31,8 @@ def partition(tree: Any, where: Chooser = is_parameter) -> tuple[Any, Any]:
     `where` is a function of an `Entry` (`name`, `value`, `is_buffer`), or patterns of names such as
     `"decoder.*"`; by default it chooses the parameters.
     """
-    chosen = as_chooser("partition", where)
     leaves, structure = tree_flatten(tree)
-    kept = [bool(chosen(entry)) for entry in entries(tree)]
+    kept = chosen("partition", where, tree)
     first = [leaf if keep else None for leaf, keep in zip(leaves, kept, strict=True)]
     second = [None if keep else leaf for leaf, keep in zip(leaves, kept, strict=True)]
     return tree_unflatten(structure, first), tree_unflatten(structure, second)
@@ -64,8 +63,8 @@ def _is_none(value: Any) -> bool:
 
 def parameters(tree: Any, where: Chooser = is_parameter) -> dict[str, Any]:
     """The parameters of a model by name."""
-    chosen = as_chooser("parameters", where)
-    return {entry.name: entry.value for entry in entries(tree) if chosen(entry)}
+    is_chosen = as_chooser("parameters", where)
+    return {entry.name: entry.value for entry in entries(tree) if is_chosen(entry)}
 
 
 def parameter_count(tree: Any, where: Chooser = is_parameter) -> int:
@@ -86,8 +85,7 @@ def inference(tree: Any, value: bool = True) -> Any:
 
 def update_where(tree: Any, where: Chooser, function: Callable[[Any], Any]) -> Any:
     """The tree with `function` applied to the leaves that `where` chooses."""
-    chosen = as_chooser("update_where", where)
     leaves, structure = tree_flatten(tree)
-    rows = zip(leaves, entries(tree), strict=True)
-    made = [function(leaf) if chosen(entry) else leaf for leaf, entry in rows]
+    rows = zip(leaves, chosen("update_where", where, tree), strict=True)
+    made = [function(leaf) if is_chosen else leaf for leaf, is_chosen in rows]
     return tree_unflatten(structure, made)

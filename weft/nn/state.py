@@ -11,10 +11,9 @@ from weft.core.common.parameters import shown
 from weft.core.common.trees import tree_flatten, tree_unflatten
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from weft.nn.module import Module
-from weft.nn.names import entries
+from weft.nn.names import entries, some
 
 M = TypeVar("M")
-_SHOWN = 6  # names that a message spells out
 
 
 def state_dict(module: Any) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def load_state_dict(module: M, state: Mapping[str, Any], strict: bool = True) ->
 
     Tensors, NumPy arrays and torch's tensors are taken, and become the dtype they replace. With
     `strict=False` missing names keep the module's tensors, and unexpected ones are left alone; a
-    shape must fit in any case.
+    shape must fit in any case, and one name.
     """
     if not isinstance(state, Mapping):
         raise ArgumentError(
@@ -57,7 +56,7 @@ def load_state_dict(module: M, state: Mapping[str, Any], strict: bool = True) ->
             )
         made.append(_like(name, value, leaf))
     if wrong:
-        raise ShapeError(f"load_state_dict: {type(module).__name__}: {_some(wrong, '; ')}")
+        raise ShapeError(f"load_state_dict: {type(module).__name__}: {some(wrong, '; ')}")
     loaded: M = tree_unflatten(structure, made)
     return loaded
 
@@ -77,15 +76,20 @@ def _like(name: str, value: wf.Tensor, leaf: Any) -> wf.Tensor:
 
 def _check_names(module: Any, names: list[str], state: Mapping[str, Any], strict: bool) -> None:
     if not strict:
+        if state and names and state.keys().isdisjoint(names):
+            raise TreeError(
+                f"load_state_dict: {type(module).__name__}: none of the names fits"
+                f" ({some(list(map(str, state)))})\nhint: the names are {some(names)}"
+            )
         return
     missing = [name for name in names if name not in state]
     known = {*names, *_ignored(module)}
     unexpected = [name for name in state if name not in known]
     told = []
     if missing:
-        told.append(f"missing: {_some(missing)}")
+        told.append(f"missing: {some(missing)}")
     if unexpected:
-        told.append(f"unexpected: {_some(unexpected)}")
+        told.append(f"unexpected: {some(unexpected)}")
     if told:
         raise TreeError(
             f"load_state_dict: {type(module).__name__}: {'; '.join(told)}"
@@ -102,8 +106,3 @@ def _ignored(tree: Any) -> list[str]:
         if isinstance(entry.value, Module)
         for name in entry.value.ignored_names
     ]
-
-
-def _some(words: list[str], separator: str = ", ") -> str:
-    rest = len(words) - _SHOWN
-    return separator.join(words[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -7,7 +7,8 @@ saved like parameters, and hold the count of steps that schedules read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import signature
@@ -27,7 +28,7 @@ from weft.core.common.trees import (
 )
 from weft.core.tensor.convert import device_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from weft.nn.names import as_chooser, buffer_places, entries
+from weft.nn.names import buffer_places, chosen
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -129,10 +130,29 @@ def _check_more(op: str, given: Iterable[str], takes: Container[str] = ()) -> No
 
 def check_shapes(op: str, gradients: Any, kept: Any) -> None:
     """Refuse gradients of other shapes than the parameters, or what is kept for them, have."""
-    tree_map(partial(_check_shape, op), gradients, kept)
+    with _alike(op, "gradients are not in the places of parameters"):
+        tree_map(partial(_check_shape, op), gradients, kept)
+
+
+@contextmanager
+def _alike(op: str, what: str) -> Iterator[None]:
+    """Say what two trees are, and whose, where they differ."""
+    try:
+        yield
+    except TreeError as error:
+        raise TreeError(
+            f"{op}: {what} ({str(error).removeprefix('tree_map: ').removesuffix('.')})"
+            "\nhint: init, update and apply take one and the same part of a model"
+        ) from None
+
+
+def _check_leaf(found: Any) -> None:
+    if not hasattr(found, "shape"):
+        raise TreeError(f"a tensor meets {shown(found)}")
 
 
 def _check_shape(op: str, gradient: Any, kept: Any) -> None:
+    _check_leaf(kept)
     if widened(gradient).shape != kept.shape:
         raise ShapeError(
             f"{op}: a gradient of shape {gradient.shape} for a parameter of shape {kept.shape}"
@@ -156,7 +176,8 @@ def apply(params: T, updates: Any) -> T:
     """Parameters with updates added, in the parameters' own dtypes; buffers stay as they are."""
     structure = tree_structure(params)
     flags = tree_unflatten(structure, buffer_places(structure))
-    moved: T = tree_map(_moved, params, updates, flags)
+    with _alike("apply", "updates are not in the places of parameters"):
+        moved: T = tree_map(_moved, params, updates, flags)
     return moved
 
 
@@ -170,6 +191,7 @@ def _moved(parameter: Any, update: Any, is_buffer: bool) -> Any:
         raise DTypeError(
             f"apply: a parameter of dtype {dtypes.name_of(wide.dtype)} takes no steps\nhint: {hint}"
         )
+    _check_leaf(update)
     if update.shape != wide.shape:
         raise ShapeError(
             f"apply: an update of shape {update.shape} for a parameter of shape {wide.shape}"
@@ -229,8 +251,7 @@ def mask_for(op: str, mask: Any, params: Any) -> Any:
     if mask is None:
         return tree_map(lambda p: True, params)
     if _is_patterns(mask):
-        chosen = as_chooser(op, mask)
-        return tree_unflatten(tree_structure(params), [chosen(e) for e in entries(params)])
+        return tree_unflatten(tree_structure(params), chosen(op, mask, params))
     found = mask(params) if callable(mask) and not _is_tree_of_bools(mask) else mask
     if not _is_tree_of_bools(found):
         raise ArgumentError(
