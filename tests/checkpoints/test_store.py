@@ -139,6 +139,22 @@ def test_every_leaf_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert "same" not in text and "(5 leaves)" in text and "hint:" in text
 
 
+def test_leaves_that_both_trees_have_are_filled_if_that_is_asked_for(tmp_path: Path) -> None:
+    body, head = wf.arange(3.0), wf.ones(2)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"model": {"body": body, "head": head}, "state": wf.zeros(3), "n": 7})
+        like = {"model": {"body": wf.zeros(3), "new": wf.ones(5)}, "note": "kept"}
+        found = checkpoints.restore(like, strict=False)
+        assert found["model"]["body"].tolist() == [0.0, 1.0, 2.0]
+        assert found["model"]["new"] is like["model"]["new"] and found["note"] == "kept"
+        with pytest.raises(TreeError, match=r"\['head'\]: is float32\[2\] in the checkpoint"):
+            checkpoints.restore({"model": {"body": body, "head": body}}, strict=False)
+        with pytest.raises(TreeError, match=r"\['n'\]: is in the checkpoint, not in `like`"):
+            checkpoints.restore({"modle": {"body": body}}, strict=False)
+        with pytest.raises(TreeError, match=r"\['new'\]: is not in the checkpoint"):
+            checkpoints.restore({"n": 1, "new": wf.eval_shape(lambda: body)}, strict=False)
+
+
 def test_the_dtype_must_be_the_same_too(tmp_path: Path) -> None:
     save(tmp_path / "c", [wf.zeros(2)])
     with pytest.raises(TreeError, match=r"float32.2. in the checkpoint, float64"):
@@ -345,11 +361,11 @@ def test_the_newest_is_restored_while_others_save_and_remove(
     checkpoints.save(1, {"x": 1})
     newer = [3, 2]
 
-    def overtaken(path: Path, *args: Any) -> Any:
+    def overtaken(path: Path, *args: Any, **keywords: Any) -> Any:
         if newer:
             step = newer.pop()
             Checkpoints(tmp_path, keep=1).save(step, {"x": step})
-        return checked(path, *args)
+        return checked(path, *args, **keywords)
 
     for name in ("is_complete", "load"):
         checked = getattr(manager, name)

@@ -125,8 +125,11 @@ class Checkpoints:
             seen = named
         return None
 
-    def restore(self, like: Any = None, step: int | None = None) -> Any:
-        """Load the checkpoint of `step`, or the newest one, into the structure of `like`."""
+    def restore(self, like: Any = None, step: int | None = None, *, strict: bool = True) -> Any:
+        """Load the checkpoint of `step`, or the newest one, into the structure of `like`.
+
+        With `strict=False`, into those leaves of `like` that were saved: see `load`.
+        """
         self.wait()
         if step is not None:
             if not self.path(step).is_dir():
@@ -134,10 +137,10 @@ class Checkpoints:
                     f"restore: {self.folder}: there is no checkpoint of step {step}"
                     f" (there are {self.steps()})"
                 )
-            return load(self.path(step), like)
+            return load(self.path(step), like, strict=strict)
         while (newest := self.latest()) is not None:
             try:
-                return load(self.path(newest), like)
+                return load(self.path(newest), like, strict=strict)
             except StorageError:
                 if self.path(newest).is_dir():
                     raise  # otherwise it had to go, as there are newer ones

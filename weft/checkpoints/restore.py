@@ -41,13 +41,17 @@ class Source(Protocol):
         """A box of a tensor."""
 
 
-def restored(source: Source, like: Any) -> Any:
+def restored(source: Source, like: Any, strict: bool) -> Any:
     """The saved tree, in the structure of `like` if one is given."""
     if like is None:
         return rebuild(source.structure, str(source.path), lambda leaf: _as_saved(source, leaf))
     leaves = {leaf.path: leaf for leaf in leaves_of(source.structure, str(source.path))}
-    _check_fits(source, like, leaves)
-    return refill(like, lambda path, leaf: _as_like(source, leaves[path], leaf))
+    _check_fits(source, like, leaves, strict)
+
+    def value(path: TreePath, leaf: Any) -> Any:
+        return _as_like(source, leaves[path], leaf) if path in leaves else leaf
+
+    return refill(like, value)
 
 
 def _as_saved(source: Source, leaf: Leaf) -> Any:
@@ -73,8 +77,11 @@ def _as_like(source: Source, saved: Leaf, like: Any) -> Any:
     return made
 
 
-def _check_fits(source: Source, like: Any, leaves: Mapping[TreePath, Leaf]) -> None:
-    """Raise one error that lists the leaves that are missing, unexpected or of another type."""
+def _check_fits(source: Source, like: Any, leaves: Mapping[TreePath, Leaf], strict: bool) -> None:
+    """Raise one error that lists the leaves that are missing, unexpected or of another type.
+
+    Unless `strict`, only a type has no value to stay, and one leaf must be there.
+    """
     types = source.types
     asked: set[TreePath] = set()
     wrong: list[str] = []
@@ -83,10 +90,13 @@ def _check_fits(source: Source, like: Any, leaves: Mapping[TreePath, Leaf]) -> N
         wanted = _wanted_type(path, leaf)
         saved = leaves.get(path)
         if saved is None:
-            wrong.append(f"{path_text(path)}: is not in the checkpoint")
+            if strict or isinstance(leaf, TensorType):
+                wrong.append(f"{path_text(path)}: is not in the checkpoint")
         elif (held := _saved_type(saved, types)) != wanted:
             wrong.append(f"{path_text(path)}: is {held} in the checkpoint, {wanted} in `like`")
-    wrong += [f"{path_text(p)}: is in the checkpoint, not in `like`" for p in leaves.keys() - asked]
+    if strict or asked.isdisjoint(leaves):
+        rest = leaves.keys() - asked
+        wrong += [f"{path_text(path)}: is in the checkpoint, not in `like`" for path in rest]
     if wrong:
         shown = sorted(wrong)[:_MOST_LINES]
         more = f"\n  and {len(wrong) - len(shown)} more" if len(wrong) > len(shown) else ""
@@ -95,6 +105,7 @@ def _check_fits(source: Source, like: Any, leaves: Mapping[TreePath, Leaf]) -> N
             + "\n  ".join(shown)
             + more
             + "\nhint: load(path) without `like` gives the tree as it was saved"
+            + (", strict=False fills what was" if strict else "")
         )
 
 

@@ -35,7 +35,7 @@ from weft.checkpoints.sharded import pieces_of
 from weft.checkpoints.structure import describe
 from weft.checkpoints.together import together, told_by_first
 from weft.core.common.files import CHUNK, Partial, as_path, open_folder, reporting, sync_folder
-from weft.core.common.parameters import as_integer, shown
+from weft.core.common.parameters import as_flag, as_integer, shown
 from weft.core.common.types import Array, TensorType
 from weft.errors import ArgumentError, FormatError, IndexingError, ShapeError, StorageError
 from weft.runtime.communicator import world
@@ -296,17 +296,19 @@ def open_checkpoint(path: PathLike, *, verify: bool = True) -> OpenCheckpoint:
             return OpenCheckpoint(path, verify=verify)
 
 
-def load(path: PathLike, like: Any = None, *, verify: bool = True) -> Any:
+def load(path: PathLike, like: Any = None, *, verify: bool = True, strict: bool = True) -> Any:
     """Load the tree that was saved as `path`.
 
     With `like`, a tree of the same structure (a model, say), its leaves are replaced by the saved
-    ones: same shapes and dtypes, on the devices and in the layouts of `like`. Without it, dicts,
-    lists and tuples come back as they were and classes as dicts of their fields. `verify=False`
-    skips the hashes.
+    ones: same shapes and dtypes, on the devices and in the layouts of `like`. With `strict=False`
+    leaves of `like` that were not saved stay, and saved ones that it lacks are not read: a model
+    alone, or with a new head. Without `like`, dicts, lists and tuples come back as they were and
+    classes as dicts of their fields. `verify=False` skips the hashes.
     """
+    exactly = as_flag("load", "strict", strict)
     while True:
         with suppress(_Replaced):  # then the newer one is read
-            return restored(open_checkpoint(path, verify=verify), like)
+            return restored(open_checkpoint(path, verify=verify), like, exactly)
 
 
 def is_complete(path: Path) -> bool:
