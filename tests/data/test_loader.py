@@ -369,6 +369,31 @@ def test_items_that_do_not_stack_are_told(
         list(Loader(items, 2, shuffle=False))
 
 
+def test_items_of_several_sizes_are_joined_by_a_function() -> None:
+    texts = [np.arange(size) for size in (3, 1, 4, 2, 5)]
+    room = np.zeros((2, 5), int)
+
+    def padded(items: list[Any]) -> Any:
+        room[:] = -1  # the same array for each batch
+        for row, item in zip(room, items, strict=False):
+            row[: len(item)] = item
+        longest = max(map(len, items))
+        return {"text": room[: len(items), :longest], "sizes": wf.tensor([len(x) for x in items])}
+
+    loader = Loader(texts, 2, shuffle=False, collate=padded, workers=1)
+    first, second, last = list(loader)
+    assert isinstance(first["text"], wf.Tensor) and first["sizes"].tolist() == [3, 1]
+    assert first["text"].tolist() == [[0, 1, 2], [0, -1, -1]]
+    assert second["text"].tolist() == [[0, 1, 2, 3], [0, 1, -1, -1]]
+    assert last["text"].tolist() == [[0, 1, 2, 3, 4]]
+    joined = Loader(texts, 5, shuffle=False, collate=np.concatenate, transform=lambda x: x[::-1])
+    assert next(iter(joined)).shape == (15,)
+    with pytest.raises(ArgumentError, match=r"Loader: collate: the data are arrays.*\nhint"):
+        Loader(np.ones((3, 2)), 1, collate=padded)
+    with pytest.raises(ArgumentError, match="Loader: collate must be a function, got 3"):
+        Loader(texts, 1, collate=3)  # type: ignore[arg-type]
+
+
 def test_a_state_of_other_data_is_refused() -> None:
     state = Loader(np.arange(8), 2, key=0).state()
     for loader, message in (

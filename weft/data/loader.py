@@ -42,7 +42,8 @@ class Loader:
     the batch was, or on the default device if that was on several. Several `workers` prepare as
     many batches at once, which helps where items wait for a disk or are decoded: they are threads,
     so items and `transform` must bear that. The batches are the same, in the same order; `prefetch`
-    is 2 for each worker if it is not given.
+    is 2 for each worker if it is not given. `collate` makes a batch of a list of a dataset's items
+    where these do not stack, such as texts that are padded to the longest of a batch.
 
     With `shard=(index, count)` every process makes the same loader and gets its part of each batch:
     `batch_size` counts the rows of all parts. `state()` is the position, `restore(state)` goes
@@ -64,9 +65,13 @@ class Loader:
         prefetch: int | None = None,
         workers: int = 1,
         transform: Callable[[Any], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
-        self._source = as_source(data)
+        for name, function in (("transform", transform), ("collate", collate)):
+            if function is not None:
+                as_function("Loader", name, function)
+        self._source = as_source(data, collate)
         self.batch_size = as_integer("Loader", "batch_size", batch_size, low=1)
         self._shuffle = as_flag("Loader", "shuffle", shuffle)
         self._key = _as_words(key) if self._shuffle else (0, 0)
@@ -75,8 +80,6 @@ class Loader:
         ahead = 2 * self._workers if prefetch is None else prefetch
         self._prefetch = as_integer("Loader", "prefetch", ahead, low=0)
         self._transform = transform
-        if transform is not None:
-            as_function("Loader", "transform", transform)
         self._shard = _as_shard(shard)
         self._check_sizes()
         self._epoch = self._batch = 0

@@ -7,6 +7,7 @@ of NumPy arrays the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,13 @@ import numpy as np
 from weft.core.common.device import CPU, Device
 from weft.core.common.handler import installed
 from weft.core.common.parameters import shown
-from weft.core.common.trees import tree_flatten, tree_leaves, tree_paths, tree_unflatten
+from weft.core.common.trees import (
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_paths,
+    tree_unflatten,
+)
 from weft.core.common.types import Array
 from weft.core.tensor.convert import PYTHON_SCALARS, checked, to_array, to_tensor, wrap
 from weft.core.tensor.impl import TensorImpl
@@ -51,14 +58,19 @@ class Source(ABC):
         """The rows at these positions as a tree of arrays and tensors that are nobody else's."""
 
 
-def as_source(data: Any) -> Source:
-    """Arrays, tensors, tuples and dicts of them, or a dataset."""
+def as_source(data: Any, collate: Callable[[list[Any]], Any] | None) -> Source:
+    """Arrays, tensors, tuples and dicts of them, or a dataset, whose items `collate` may join."""
     leaves = tree_leaves(data)
     is_leaf = len(leaves) == 1 and leaves[0] is data
-    if leaves and (not is_leaf or hasattr(data, "__dlpack__")):
-        return Items(data) if isinstance(data, list) else Arrays(data)
-    if is_leaf and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        return Items(data)
+    if leaves and (not is_leaf or hasattr(data, "__dlpack__")) and not isinstance(data, list):
+        if collate is not None:
+            raise ArgumentError(
+                "Loader: collate: the data are arrays, whose rows are cut at once"
+                "\nhint: transform takes batches; collate the items of a list or a dataset"
+            )
+        return Arrays(data)
+    if leaves and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return Items(data, collate)
     raise ArgumentError(
         f"Loader: data must be arrays or a dataset, got {shown(data)}"
         "\nhint: a dataset is anything with __len__ and __getitem__"
@@ -95,15 +107,17 @@ class Arrays(Source):
 
 
 class Items(Source):
-    """Items of a dataset, stacked leaf by leaf."""
+    """Items of a dataset, stacked leaf by leaf, or joined by a function."""
 
-    def __init__(self, data: Dataset) -> None:
+    def __init__(self, data: Dataset, collate: Callable[[list[Any]], Any] | None) -> None:
         self._data = data
+        self._collate = collate
         self.length = len(data)
 
     def rows(self, positions: Array) -> Any:
         """The items at these positions as one tree."""
-        return stacked([self._data[int(position)] for position in positions])
+        items = [self._data[int(position)] for position in positions]
+        return stacked(items) if self._collate is None else tree_map(_own, self._collate(items))
 
 
 def stacked(items: list[Any]) -> Any:
@@ -130,6 +144,14 @@ def _taken_over(leaf: Any) -> Any:
     return made.numpy() if made.device == CPU else made
 
 
+def _own(leaf: Any) -> Any:
+    """A leaf that a function of the user's gave, whose array may be filled again: a copy."""
+    found = _taken_over(leaf)
+    if not isinstance(found, np.ndarray | np.generic):
+        return found
+    return np.array(checked(np.asanyarray(found), "Loader: the result of collate"))
+
+
 def _column(path: str, found: list[Any]) -> Any:
     leaves = [_taken_over(leaf) for leaf in found]
     first = leaves[0]
@@ -145,7 +167,7 @@ def _column(path: str, found: list[Any]) -> Any:
             raise ShapeError(
                 f"Loader: items{path}: shapes or dtypes differ within a batch"
                 f" ({' and '.join(f'{dtype}{list(shape)}' for shape, dtype in list(kinds)[:2])})"
-                "\nhint: pad the items to one shape"
+                "\nhint: pad the items to one shape, or batch by batch in collate"
             )
         return _placed(np.stack(arrays), _common_device(path, leaves))
     if isinstance(first, PYTHON_SCALARS):
