@@ -305,6 +305,18 @@ def test_weights_and_targets_never_make_more_losses_than_there_are():
     wf.margin_ranking_loss(pairs, pairs, 1.0)
 
 
+@pytest.mark.parametrize("function", [wf.cross_entropy, wf.nll_loss])
+def test_a_target_that_does_not_fit_says_what_may_have_been_meant(function):
+    scores = wf.ones((4, 5, 3))
+    for shape, hint in (
+        ((4, 5), r"\nhint: classes are axis 1 unless axis=-1 says that they come last"),
+        ((4, 5, 3), r"\nhint: a target has one integer for each row"),
+        ((5,), r"\(4, 3\)$"),
+    ):
+        with pytest.raises(ShapeError, match=hint):
+            function(scores, wf.zeros(shape, dtype="int64"))
+
+
 def test_hinge_loss_is_its_formula():
     x = draw(4, 3)
     got = wf.hinge_loss(x, SIGNS, reduction="none").numpy()

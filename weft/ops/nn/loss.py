@@ -13,7 +13,7 @@ from typing import Any
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_choice, as_flag, as_integer
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.types import DType
+from weft.core.common.types import DType, Shape
 from weft.core.tensor.convert import as_number, is_known, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -179,6 +179,7 @@ def _class_loss(
     if target.shape != scores.shape[:-1]:
         raise ShapeError(
             f"{op}: target {target.shape} for {scores.shape[-1]} classes of {scores.shape[:-1]}"
+            + _hint_for(target.shape, scores.shape)
         )
     kept, safe = _kept_classes(op, cast(target, dtypes.int64), ignore_index)
     losses = -(_picked_in_rows if in_rows else _picked)(op, scores, safe)
@@ -197,6 +198,15 @@ def _class_loss(
     counted = where(kept, 1.0 if rows is None else rows, 0.0)
     total = reduce(reduce_sum_op, cast(counted, _wide(scores.dtype)), None, False)
     return reduced(op, losses, reduction, total)
+
+
+def _hint_for(target: Shape, scores: Shape) -> str:
+    """What may have been meant by a target that does not fit scores (… classes)."""
+    if len(target) == len(scores):
+        return "\nhint: a target has one integer for each row; cross_entropy takes floats as shares"
+    if len(scores) > 2 and target == (scores[0], scores[-1], *scores[1:-2]):
+        return "\nhint: classes are axis 1 unless axis=-1 says that they come last"
+    return ""
 
 
 def _kept_classes(op: str, target: Any, ignore_index: int | None) -> tuple[Any, Any]:
