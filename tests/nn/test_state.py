@@ -261,6 +261,13 @@ def test_a_wrong_shape_is_told_by_the_layer(layer, arguments, message):
         layer(*arguments)
 
 
+class Wrapped(nn.Module):
+    inner: nn.Module
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
 def test_other_mistakes_are_told():
     with pytest.raises(DTypeError, match=r"Embedding: ids: expected integers, got float32.*\nhint"):
         nn.Embedding(3, 2, key=KEY)(wf.ones(2))
@@ -283,6 +290,9 @@ def test_other_mistakes_are_told():
         told = f"{type(layer).__name__}: expected a tensor, got a tuple of 2 results\nhint: take"
         with pytest.raises(ArgumentError, match=told):
             nn.Sequential(pooled, layer)(wf.ones((1, 1, 4)))
+    chain = nn.Sequential(nn.relu, Wrapped(nn.BatchNorm(2)))
+    with pytest.raises(ArgumentError, match=r"advance: layer 1: Wrapped has no advance, .* Batch"):
+        chain.advance(wf.ones((3, 2)))
     with pytest.raises(ArgumentError, match="LSTMCell: state: expected a pair"):
         nn.LSTMCell(2, 3, key=KEY)(wf.ones(2), wf.ones(3))
     with pytest.raises(TreeError, match=r"LSTM: state: expected a pair \(hidden, memory\), got"):

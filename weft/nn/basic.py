@@ -20,7 +20,7 @@ from weft.core.common.parameters import (
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.nn.init import Initializer, constant, normal
 from weft.nn.inputs import features_last, given_to, keys_of, sizes, uniform_within
-from weft.nn.module import Module, static
+from weft.nn.module import Module, modules, static
 
 
 class Linear(Module):
@@ -298,11 +298,12 @@ class Sequential(Module):
     def advance(self, x: Any, *, key: Any = None) -> tuple[Any, Sequential]:
         """The result in training, and the chain with what its layers learned from `x`."""
         learned = []
-        for layer, own in zip(self.layers, self._keys(key), strict=True):
+        for number, (layer, own) in enumerate(zip(self.layers, self._keys(key), strict=True)):
             if hasattr(layer, "advance"):
                 has_key = "key" in signature(layer.advance).parameters
                 x, layer = layer.advance(x, key=own) if has_key else layer.advance(x)
             else:
+                _check_learns_nothing(number, layer)
                 x = layer(x, key=own) if takes_key(layer) else layer(x)
             learned.append(layer)
         return x, self.replace(layers=tuple(learned))
@@ -321,6 +322,18 @@ class Sequential(Module):
     def state_name(self, name: str) -> str:
         """Layers are called by their numbers alone."""
         return name.removeprefix("layers.")
+
+
+def _check_learns_nothing(number: int, layer: Module) -> None:
+    """Refuse a layer without `advance` around one that learns from calls: it would not."""
+    inner = next((each for each in modules(layer) if hasattr(each, "advance")), None)
+    if inner is not None:
+        kind, held = type(layer).__name__, type(inner).__name__
+        raise ArgumentError(
+            f"Sequential: advance: layer {number}: {kind} has no advance, so that its {held} would"
+            f" not learn from the call\nhint: write {kind}.advance(x), which calls that of {held}"
+            f" and gives the result and the new {kind}"
+        )
 
 
 def takes_key(layer: Any) -> bool:
