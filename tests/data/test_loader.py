@@ -162,6 +162,26 @@ def test_the_transform_sees_arrays_and_runs_ahead_in_a_thread() -> None:
     wait_until_no_threads()
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_a_transform_draws_is_drawn_again_after_a_restore(shuffle: bool) -> None:
+    def noisy(batch: Any, rng: np.random.Generator) -> Any:
+        time.sleep(rng.random() / 1000)
+        return batch + rng.random(batch.shape)
+
+    def made(workers: int = 3, part: int = 0, key: int = 5) -> Loader:
+        shard, how = (part, 2), {"key": key, "shuffle": shuffle}
+        return Loader(np.arange(12.0), 4, transform=noisy, workers=workers, shard=shard, **how)
+
+    endless = made().forever()
+    expected = [next(endless).tolist() for _ in range(7)]
+    stopped = made(workers=1)
+    assert [next(iter(stopped)).tolist() for _ in range(2)] == expected[:2]
+    again = made(key=0).restore(stopped.state()).forever()
+    assert [next(again).tolist() for _ in range(5)] == expected[2:]
+    noise = np.mod([*expected, *made(part=1), *made(key=6)], 1)
+    assert len(np.unique(noise)) == noise.size
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_transform_may_fill_the_same_array_for_each_batch(prefetch: int) -> None:
     buffer = np.zeros(2)

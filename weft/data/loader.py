@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
+from inspect import signature
 from typing import Any, Final, Self
 
 import numpy as np
@@ -39,11 +41,13 @@ class Loader:
     next epoch. Batches are tensors in the structure of the data: those of tensors are on the device
     of these, others on the default device. `transform` is called with each batch as NumPy arrays,
     in the thread that prepares `prefetch` batches ahead (0: no thread); what it returns is where
-    the batch was, or on the default device if that was on several. Several `workers` prepare as
-    many batches at once, which helps where items wait for a disk or are decoded: they are threads,
-    so items and `transform` must bear that. The batches are the same, in the same order; `prefetch`
-    is 2 for each worker if it is not given. `collate` makes a batch of a list of a dataset's items
-    where these do not stack, such as texts that are padded to the longest of a batch.
+    the batch was, or on the default device if that was on several. One that takes `rng` is given a
+    NumPy generator, whose numbers depend on the key, the epoch, the batch and the part of it alone:
+    what is drawn is drawn again after a restore. Several `workers` prepare as many batches at once,
+    which helps where items wait for a disk or are decoded: they are threads, so items and
+    `transform` must bear that. The batches are the same, in the same order; `prefetch` is 2 for
+    each worker if it is not given. `collate` makes a batch of a list of a dataset's items where
+    these do not stack, such as texts that are padded to the longest of a batch.
 
     With `shard=(index, count)` every process makes the same loader and gets its part of each batch:
     `batch_size` counts the rows of all parts. `state()` is the position, `restore(state)` goes
@@ -64,7 +68,7 @@ class Loader:
         drop_last: bool = False,
         prefetch: int | None = None,
         workers: int = 1,
-        transform: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
@@ -74,7 +78,8 @@ class Loader:
         self._source = as_source(data, collate)
         self.batch_size = as_integer("Loader", "batch_size", batch_size, low=1)
         self._shuffle = as_flag("Loader", "shuffle", shuffle)
-        self._key = _as_words(key) if self._shuffle else (0, 0)
+        self._draws = transform is not None and _takes_rng(transform)
+        self._key = _as_words(key) if self._shuffle or self._draws else (0, 0)
         self._drop_last = as_flag("Loader", "drop_last", drop_last)
         self._workers = as_integer("Loader", "workers", workers, low=1)
         ahead = 2 * self._workers if prefetch is None else prefetch
@@ -191,17 +196,20 @@ class Loader:
         device = current_device()
         source, transform, order = self._source, self._transform, self.order()
         size, (index, count) = self.batch_size, self._shard
+        seed, draws = (*self._key, self._epoch), self._draws
 
         def make(batch: int) -> Any:
             whole = order[batch * size : (batch + 1) * size]
-            part = len(whole) // count
-            return _made(source, whole[index * part : (index + 1) * part], transform, device)
+            part, change = len(whole) // count, transform
+            if change is not None and draws:
+                change = partial(change, rng=np.random.default_rng((*seed, batch, index)))
+            return _made(source, whole[index * part : (index + 1) * part], change, device)
 
         return make
 
 
 def _made(
-    source: Source, positions: Array, transform: Callable[[Any], Any] | None, device: Any
+    source: Source, positions: Array, transform: Callable[..., Any] | None, device: Any
 ) -> Any:
     rows = source.rows(positions)
     if transform is None:
@@ -219,6 +227,13 @@ def _taken(leaf: Any, device: Any) -> Any:
         return leaf
     array = checked(np.asanyarray(leaf), "Loader: the result of transform")
     return wrap(np.array(array), device)
+
+
+def _takes_rng(function: Callable[..., Any]) -> bool:
+    try:
+        return "rng" in signature(function).parameters
+    except (TypeError, ValueError):  # some functions that are not Python's do not say
+        return False
 
 
 def _as_words(key: Any) -> tuple[int, int]:
