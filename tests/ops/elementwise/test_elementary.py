@@ -188,3 +188,21 @@ def test_aliases_are_the_same_functions():
     for letters in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2"):
         assert getattr(wf, f"arc{letters}") is getattr(wf, f"a{letters}")
     assert wf.radians is wf.deg2rad and wf.degrees is wf.rad2deg
+
+
+@pytest.mark.parametrize(
+    "function", [wf.log, wf.log2, wf.log10, lambda x: 0.001 * (x / x), lambda x: wf.square(x) / x]
+)
+def test_slopes_of_float16_are_finite_though_a_reciprocal_is_not(function):
+    given = np.full(64, 1e-5, np.float16)
+
+    def loss(x):
+        return wf.mean(function(x))
+
+    def slopes(dtype):
+        x = wf.astype(wf.tensor(given), dtype)
+        moved = wf.jvp(loss, (x,), (wf.full_like(x, 2.0**-6),))[1]
+        return [wf.astype(found, "float64").numpy() for found in (wf.grad(loss)(x), moved)]
+
+    for found, exact in zip(slopes("float16"), slopes("float64"), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=5e-3, atol=0.02)

@@ -31,6 +31,7 @@ from weft.ops.naming import named
 _INTEGERS = "bBhHiIlLqQ"
 _DIVISIONS = 1 << 16  # elements from which they run on a kernel: NumPy divides them one by one
 _NUMBERS = _INTEGERS + "fdFD"
+_SHORT = (dtypes.float16, dtypes.float8_e4m3, dtypes.float8_e5m2)  # 1 / y may be out of range
 
 
 class Add(BinaryOperation):
@@ -91,12 +92,16 @@ class Divide(BinaryOperation):
         left, right = tangents
         moved = None if right is None else right * out
         total = left if moved is None else -moved if left is None else left - moved
-        return total * (1 / primals[1])
+        return _over(total, primals[1])
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
-        # Where a row is divided by one number, this divides but that; both need one product more.
-        left = ct * (1 / primals[1])
+        left = _over(ct, primals[1])
         return left, -(left * out)
+
+
+def _over(t: Any, y: Any) -> Any:
+    """t / y: where y is one number for a row, but that is divided; both need one product more."""
+    return t / y if y.dtype in _SHORT else t * (1 / y)
 
 
 class FloorDivide(BinaryOperation):

@@ -7,6 +7,7 @@ as in C99); integers become the default float first.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -144,34 +145,51 @@ class Expm1(FloatFunction):
         return exp(x)
 
 
-class Log(FloatFunction):
+class _Logarithm(FloatFunction):
+    """A function whose derivative is 1 / `divisor`: a slope over it stays in a narrow range."""
+
+    @abstractmethod
+    def divisor(self, x: Tensor, y: Tensor) -> Any:
+        """1 / f'(x), given x and y = f(x)."""
+
+    def derivative(self, x: Tensor, y: Tensor) -> Any:
+        return 1 / self.divisor(x, y)
+
+    def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        return tangents[0] / self.divisor(primals[0], out)
+
+    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+        return (ct / self.divisor(primals[0], out),)
+
+
+class Log(_Logarithm):
     """Natural logarithm, elementwise; NaN for negative floats."""
 
     ufunc = np.log
     sample = "p"
 
-    def derivative(self, x: Tensor, y: Tensor) -> Any:
-        return 1 / x
+    def divisor(self, x: Tensor, y: Tensor) -> Any:
+        return x
 
 
-class Log2(FloatFunction):
+class Log2(_Logarithm):
     """Logarithm to base 2, elementwise."""
 
     ufunc = np.log2
     sample = "p"
 
-    def derivative(self, x: Tensor, y: Tensor) -> Any:
-        return 1 / (x * _LN2)
+    def divisor(self, x: Tensor, y: Tensor) -> Any:
+        return x * _LN2
 
 
-class Log10(FloatFunction):
+class Log10(_Logarithm):
     """Logarithm to base 10, elementwise."""
 
     ufunc = np.log10
     sample = "p"
 
-    def derivative(self, x: Tensor, y: Tensor) -> Any:
-        return 1 / (x * _LN10)
+    def divisor(self, x: Tensor, y: Tensor) -> Any:
+        return x * _LN10
 
 
 def _log1p(x: Array, out: Array | None = None) -> Array:
@@ -184,7 +202,7 @@ def _log1p(x: Array, out: Array | None = None) -> Array:
     return found
 
 
-class Log1p(FloatFunction):
+class Log1p(_Logarithm):
     """log(1 + x), precise near zero."""
 
     ufunc = staticmethod(_log1p)
@@ -193,8 +211,8 @@ class Log1p(FloatFunction):
     def eval(self, x: Array) -> Array:
         return _log1p(x)
 
-    def derivative(self, x: Tensor, y: Tensor) -> Any:
-        return 1 / (1 + x)
+    def divisor(self, x: Tensor, y: Tensor) -> Any:
+        return 1 + x
 
 
 class Sqrt(FloatFunction):
