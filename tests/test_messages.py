@@ -15,7 +15,7 @@ import pytest
 import weft as wf
 from weft import errors
 from weft.core.common.keywords import WORDS
-from weft.core.common.peers import ATTRIBUTES, NAMES
+from weft.core.common.peers import ATTRIBUTES, METHODS, NAMES
 from weft.core.common.slots import FUNCTIONS
 from weft.ops.naming import named
 
@@ -187,6 +187,19 @@ def test_a_size_made_of_values_says_what_to_give_instead(function, text) -> None
         (lambda: wf.optim.Adam(1e-3), "'weft.optim' has no attribute 'Adam'\nhint: wf.optim.adam"),
         (lambda: wf.optim.multi_transform, "hint: wf.optim.split(mask, chosen, others)"),
         (lambda: wf.nn.TransformerEncoder, "hint: a list of wf.nn.TransformerEncoderLayer"),
+        (lambda: wf.nn.init.xavier_uniform_, "hint: wf.nn.init.glorot_uniform()(key, shape)"),
+        (
+            lambda: wf.nn.losses.nll_loss,
+            "nn.losses' has no attribute 'nll_loss'\nhint: wf.nll_loss",
+        ),
+        (lambda: wf.optim.schedules.linear_schedule, "hint: wf.optim.schedules.linear"),
+        (lambda: wf.data.DataLoader, "hint: wf.data.Loader(data, batch_size, key=key)"),
+        (lambda: wf.checkpoints.load_checkpoint, "hint: wf.checkpoints.load(path, like=model)"),
+        (
+            lambda: wf.nn.Flatten().eval(),
+            "'Flatten' object has no attribute 'eval'\nhint: wf.nn.",
+        ),
+        (lambda: wf.nn.Flatten().other, "'Flatten' object has no attribute 'other'"),
         (lambda: wf.filter_jit, "hint: wf.compile"),
         (lambda: wf.norm, "hint: wf.linalg.norm"),
         (lambda: wf.linalg.matrix_exp, "'matrix_exp'\nhint: wf.linalg.expm"),
@@ -203,7 +216,7 @@ def test_a_peers_name_is_told_ours(ask, text) -> None:
         ask()
 
 
-@pytest.mark.parametrize("hint", [*NAMES.values(), *ATTRIBUTES.values()])
+@pytest.mark.parametrize("hint", [*NAMES.values(), *ATTRIBUTES.values(), *METHODS.values()])
 def test_a_hint_names_what_there_is(hint: str) -> None:
     for path in re.findall(r"\bwf\.([\w.]*\w)", hint):
         operator.attrgetter(path)(wf)

@@ -188,3 +188,16 @@ def test_nn_and_optim_are_loaded_when_first_used():
         "try: weft.nothing\nexcept AttributeError as e: assert 'nothing' in str(e)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Broken(nn.Module):
+    weight: wf.Tensor | None = None
+
+    @property
+    def width(self):
+        return self.weight.shape[-1]
+
+
+def test_a_property_that_fails_says_why():
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'shape'"):
+        _ = Broken().width

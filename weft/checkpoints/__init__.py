@@ -14,11 +14,14 @@
 | `schema` | checks on JSON that nobody vouches for |
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from weft.checkpoints.background import Saving, save_async
 from weft.checkpoints.manager import Checkpoints
 from weft.checkpoints.pieces import Piece, write_pieces
 from weft.checkpoints.store import Draft, OpenCheckpoint, load, open_checkpoint, save
 from weft.checkpoints.structure import describe
+from weft.core.common.peers import refuse as _refuse
 
 __all__ = [
     "Checkpoints",
@@ -33,3 +36,6 @@ __all__ = [
     "save_async",
     "write_pieces",
 ]
+
+if not _TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = _refuse("weft.checkpoints")

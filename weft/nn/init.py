@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any, TypeAlias
 
 import weft as wf
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
 from weft.core.common.parameters import as_choice
+from weft.core.common.peers import refuse as _refuse
 from weft.core.tensor.convert import device_of
 from weft.errors import ShapeError
 
@@ -179,3 +181,7 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not _TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = _refuse("weft.nn.init")

@@ -4,6 +4,9 @@ All take (prediction, target) and `reduction` ("mean", "sum" or "none"). `cross_
 integer classes or probabilities, `label_smoothing` and `ignore_index`; its classes are axis 1.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from weft.core.common.peers import refuse as _refuse
 from weft.ops.nn.ctc import ctc_loss as ctc
 from weft.ops.nn.loss import (
     binary_cross_entropy as bce,
@@ -87,3 +90,6 @@ __all__ = [
     "soft_margin",
     "triplet_margin",
 ]
+
+if not _TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = _refuse("weft.nn.losses")

@@ -13,7 +13,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator
 from inspect import Signature, signature
 from operator import itemgetter
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 import optree
@@ -21,6 +21,7 @@ import optree
 from weft.core.common.context import current_device, default_device
 from weft.core.common.frozen import Exact
 from weft.core.common.parameters import shown
+from weft.core.common.peers import METHODS
 from weft.core.common.trees import NAMESPACE, tree_leaves, tree_map
 from weft.core.common.types import TensorType
 from weft.core.tensor.convert import device_of
@@ -233,6 +234,14 @@ class Module(metaclass=ModuleType):
                 f"\nhint: declare it in the class: `{name}: wf.Tensor`"
             )
         object.__setattr__(self, name, value)
+
+    if not TYPE_CHECKING:  # checkers know which fields there are
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in METHODS:
+                return object.__getattribute__(self, name)  # tells what a property lacks, too
+            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{told}\nhint: {METHODS[name]}")
 
     def __delattr__(self, name: str) -> None:
         raise MutationError(f"{type(self).__name__}: field {name!r}: a module does not change")

@@ -12,10 +12,12 @@ from functools import partial, wraps
 from itertools import pairwise
 from math import log, pi
 from operator import call
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any, ParamSpec, TypeAlias
 
 import weft as wf
 from weft.core.common.parameters import as_choice, as_function, as_integer, as_real, shown
+from weft.core.common.peers import refuse as _refuse
 from weft.errors import ArgumentError
 from weft.optim.transform import Setting, as_setting
 
@@ -259,3 +261,7 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not _TYPE_CHECKING:  # checkers know which names there are
+    __getattr__ = _refuse("weft.optim.schedules")
