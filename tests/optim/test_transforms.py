@@ -219,6 +219,9 @@ def test_updates_that_do_not_fit_are_told():
     for transform in (optim.adamw(mask="wieght"), optim.split("wieght", adam, optim.sgd(0.1))):
         with pytest.raises(ArgumentError, match=r": no name fits 'wieght'\nhint: the names are b"):
             transform.update(whole, transform.init(whole), whole)
+    nested = optim.split("w", adam, optim.split("w", optim.sgd(0.1), optim.sgd(0.2)))
+    updates, _ = nested.update(whole, nested.init(whole), whole)
+    np.testing.assert_allclose(updates["b"].numpy(), -0.2, rtol=1e-6)
     with pytest.raises(DTypeError, match=r"optim: expected tensors, got 1\.0\nhint: wf\.asarray"):
         optim.adam().init({"w": 1.0})
 

@@ -79,12 +79,17 @@ def as_chooser(op: str, where: Chooser) -> Callable[[Entry], bool]:
 
 
 def chosen(op: str, where: Chooser, tree: Any) -> list[bool]:
-    """Which leaves of a tree are meant; patterns that fit none of their names are a mistake."""
+    """Which leaves of a tree are meant; patterns that fit no name are a mistake.
+
+    Places where a part of a tree has None count: another part has the leaf.
+    """
     is_chosen, found = as_chooser(op, where), entries(tree)
     flags = [bool(is_chosen(entry)) for entry in found]
     if not callable(where) and where and found and not any(flags):
-        names = some([entry.name for entry in found])
-        raise ArgumentError(f"{op}: no name fits {shown(where)}\nhint: the names are {names}")
+        places = entries(tree, lambda value: value is None)
+        if not any(map(is_chosen, places)):
+            names = some([entry.name for entry in found])
+            raise ArgumentError(f"{op}: no name fits {shown(where)}\nhint: the names are {names}")
     return flags
 
 
