@@ -8,6 +8,7 @@ import pytest
 import weft as wf
 from weft.compiler.native import Native
 from weft.compiler.rewrite import rewrite
+from weft.errors import ShapeError, TreeError
 
 optim = wf.optim
 
@@ -97,6 +98,19 @@ def test_an_average_of_parameters_follows_them():
         for average, moved in ((optim.ema(0.999, warmup=True), 1 - 2 / 11), (optim.ema(0.9), 0.1)):
             first = average.update({"w": ones}, average.init({"w": zeros}))
             np.testing.assert_allclose(first.value["w"].numpy(), moved, rtol=digits)
+
+
+def test_parameters_that_an_average_is_not_of_are_told():
+    average = optim.ema(0.9)
+    params = {"w": wf.ones((3, 2))}
+    state = average.init(params)
+    for wrong in (params, None):
+        with pytest.raises(TreeError, match="ema: state: expected EmaState, got "):
+            average.update(state, wrong)
+    with pytest.raises(ShapeError, match=r"ema: a parameter of shape \(1, 2\) for a"):
+        average.update({"w": wf.ones((1, 2))}, state)
+    with pytest.raises(TreeError, match="ema: parameters are not in the places of means"):
+        average.update([wf.ones(2)], state)
 
 
 def test_an_average_does_not_move_when_parameters_are_assigned_to():

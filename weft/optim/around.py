@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import weft as wf
 from weft.core.common import dtypes
-from weft.core.common.parameters import as_finite, as_flag, as_integer
+from weft.core.common.parameters import as_finite, as_flag, as_integer, shown
 from weft.core.common.trees import tree_leaves, tree_map
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, ShapeError, TreeError
 from weft.optim.transform import (
     Setting,
     Transform,
+    alike,
     as_setting,
     as_transform,
     beside,
@@ -162,15 +163,24 @@ class Ema:
 
     def update(self, params: Any, state: EmaState) -> EmaState:
         """The state after a step: moved toward the parameters by 1 − decay."""
+        if not isinstance(state, EmaState):
+            raise TreeError(
+                f"ema: state: expected EmaState, got {shown(state)}"
+                "\nhint: state = average.update(params, state)"
+            )
         count = state.steps + 1
         fresh = by_dtype(state.value, lambda dtype: self._fresh(count, dtype))
 
         def moved(old: Any, p: Any) -> Any:
+            wide = widened(p)
+            if wide.shape != old.shape:
+                raise ShapeError(f"ema: a parameter of shape {p.shape} for a mean of {old.shape}")
             if not dtypes.is_inexact(old.dtype):
                 return copy(p)
-            return old + settled(fresh[old.dtype], old) * (widened(p) - old)
+            return old + settled(fresh[old.dtype], old) * (wide - old)
 
-        return EmaState(count, tree_map(moved, state.value, params))
+        with alike("ema", "parameters are not in the places of means"):
+            return EmaState(count, tree_map(moved, state.value, params))
 
     def _fresh(self, count: Any, dtype: Any) -> Any:
         """How far averages of a dtype move."""

@@ -130,12 +130,12 @@ def _check_more(op: str, given: Iterable[str], takes: Container[str] = ()) -> No
 
 def check_shapes(op: str, gradients: Any, kept: Any) -> None:
     """Refuse gradients of other shapes than the parameters, or what is kept for them, have."""
-    with _alike(op, "gradients are not in the places of parameters"):
+    with alike(op, "gradients are not in the places of parameters"):
         tree_map(partial(_check_shape, op), gradients, kept)
 
 
 @contextmanager
-def _alike(op: str, what: str) -> Iterator[None]:
+def alike(op: str, what: str) -> Iterator[None]:
     """Say what two trees are, and whose, where they differ."""
     try:
         yield
@@ -176,7 +176,7 @@ def apply(params: T, updates: Any) -> T:
     """Parameters with updates added, in the parameters' own dtypes; buffers stay as they are."""
     structure = tree_structure(params)
     flags = tree_unflatten(structure, buffer_places(structure))
-    with _alike("apply", "updates are not in the places of parameters"):
+    with alike("apply", "updates are not in the places of parameters"):
         moved: T = tree_map(_moved, params, updates, flags)
     return moved
 
