@@ -122,6 +122,19 @@ def test_adapters_change_nothing_then_learn_then_merge():
     )
 
 
+def test_layers_that_are_stacked_have_an_adapter_each():
+    stack = wf.vmap(lambda key: nn.Linear(3, 3, key=key))(wf.random.split(KEY, 4))
+    adapted = nn.lora(stack, 2, key=KEY)
+    assert adapted.lora_a.shape == (4, 2, 3) and adapted.lora_b.shape == (4, 3, 2)
+    adapted = adapted.replace(lora_b=wf.random.normal(KEY, (4, 3, 2)))
+
+    def run(layers):
+        return wf.scan(lambda x, layer: (layer(x), None), wf.ones(3), layers)[0]
+
+    assert not np.allclose(run(adapted), run(stack))
+    np.testing.assert_allclose(run(nn.merge_lora(adapted)), run(adapted), rtol=1e-5, atol=1e-6)
+
+
 def test_adapters_go_where_they_are_told():
     adapted = nn.lora(model(), 1, key=KEY, targets="*out_proj")
     assert isinstance(adapted.layers[3].out_proj, nn.LoRALinear)

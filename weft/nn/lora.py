@@ -8,6 +8,7 @@ model = nn.merge_lora(nn.combine(trained, frozen))
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import weft as wf
@@ -108,11 +109,13 @@ def lora(
 
 
 def _adapted(layer: Linear, rank: int, scale: float, key: wf.Tensor) -> LoRALinear:
-    dtype = layer.weight.dtype
+    """A layer, or a stack of layers along leading axes, with an adapter for each."""
+    dtype, lead = layer.weight.dtype, layer.weight.shape[:-2]
+    drawn = he_uniform(1.0)(key, (prod(lead) * rank, layer.in_features), dtype)
     return LoRALinear(
         layer,
-        he_uniform(1.0)(key, (rank, layer.in_features), dtype),
-        wf.zeros((layer.out_features, rank), dtype=dtype, device=layer.weight.device),
+        wf.reshape(drawn, (*lead, rank, layer.in_features)),
+        wf.zeros((*lead, layer.out_features, rank), dtype=dtype, device=layer.weight.device),
         scale,
     )
 
