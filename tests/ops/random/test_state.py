@@ -141,6 +141,20 @@ def test_turns_of_a_loop_draw_numbers_of_their_own(loop, draw):
     assert len(set(nested.numpy().ravel().tolist())) == nested.size == 6 * drawn.size
 
 
+@pytest.mark.parametrize("loop", list(_rows(lambda: wf.zeros(()))))
+def test_a_function_that_draws_in_a_loop_is_traced_once(loop):
+    calls = []
+
+    def step():
+        calls.append(1)
+        return wf.rand()
+
+    run = _rows(step)[loop]
+    calls.clear()
+    run()
+    assert len(calls) == 1
+
+
 def test_a_condition_draws_in_each_turn():
     random.seed(5)
     counts = [

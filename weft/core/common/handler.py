@@ -34,9 +34,6 @@ class Handler(ABC):
     constant: bool = False  # results made inside carry no derivative
     hides_axis: bool = False  # whether a payload has one leading axis more than the tensor shows
     draws_apart: bool = True  # whether random numbers differ along such an axis
-    repeats: bool = False  # what is recorded inside happens once for each turn of a loop
-    turn: Any = None  # the number of such a turn, a tensor, where the loop counts its turns
-    wants_turn: bool = False  # something inside would have used the number
 
     def __init__(self) -> None:
         self.outer = current()
@@ -58,6 +55,10 @@ class Handler(ABC):
                 return made
         with installed(self.outer):
             return perform(op, args, params)
+
+    def turn(self) -> Any:
+        """The number of the turn, a tensor, if what happens inside is recorded for every turn."""
+        return None
 
     def primal(self, payload: Any) -> Any:
         """The tensor of the handler outside that stands behind `payload`, or None."""

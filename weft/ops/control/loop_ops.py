@@ -23,6 +23,7 @@ from weft.ops.control.branches import pick
 from weft.ops.control.guarded import batched_where, guarded
 from weft.ops.control.scan_backward import Backward
 from weft.ops.control.subgraphs import (
+    DerivedRecorder,
     Flags,
     SubgraphOperation,
     batch_operands,
@@ -160,7 +161,8 @@ class WhileLoop(SubgraphOperation):
 
         fixed = (*primals[:consts], *moves[:shift])
         carry = (*primals[consts:], *moves[shift:])
-        recorded = retrace(go_on, step, places=places((*fixed, *carry)))
+        inside = places((*fixed, *carry))
+        recorded = retrace(go_on, step, places=inside, kind=DerivedRecorder)
         return spread(moving, perform_while(*recorded, fixed, carry)[count - consts :])
 
     def missing(self, rule: str) -> WeftError:
@@ -285,7 +287,7 @@ class Scan(SubgraphOperation):
         fixed_operands, state = (*constants, *groups[0]), (*carry, *groups[1])
         slices = (*xs, *groups[2])
         inside = (*places((*fixed_operands, *state)), *rows(slices))
-        recorded = retrace(step, places=inside)
+        recorded = retrace(step, places=inside, kind=DerivedRecorder)
         results = perform_scan(*recorded, fixed_operands, state, slices, params)
         return spread(moved, results[carries:])
 

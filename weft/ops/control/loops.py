@@ -1,14 +1,13 @@
 """Repeat a computation: `while_loop`, `fori_loop`, `scan`, `map`, `associative_scan`.
 
 The functions given are traced once on shapes; what they carry from step to step keeps its
-structure, shapes and dtypes. Those that draw random numbers without a key are traced once more,
-with the number of the turn in their state, which makes each turn's keys.
+structure, shapes and dtypes. Where they draw random numbers without a key, the loop counts its
+turns, and the number of the turn makes each turn's keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,13 @@ from weft.errors import ArgumentError, ShapeError, TreeError
 from weft.ops.axes import normalize_axis
 from weft.ops.control.loop_ops import perform_scan, perform_while
 from weft.ops.control.subgraphs import (
+    LoopRecorder,
     Place,
     Recording,
     as_operands,
     close,
+    counted,
+    grouped,
     mismatch,
     places,
     rows,
@@ -48,31 +50,11 @@ from weft.ops.view.reshape import reshape
 from weft.ops.view.slice import flip, slice_axes
 
 
-def counting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a loop's state as one of (number of the turn, state), which it may use."""
-
-    @wraps(function)
-    def counted(state: tuple[Any, Any], *rest: Any) -> Any:
-        number, inner = state
-        recorder = current()
-        assert recorder is not None and recorder.repeats
-        recorder.turn = number
-        return function(inner, *rest)
-
-    return counted
-
-
 class Carry:
-    """The state of a loop: a tree of tensors whose types every step must keep.
+    """The state of a loop: a tree of tensors whose types every step must keep."""
 
-    One that `counts` is a pair: the number of the turn, and the state that the user knows.
-    """
-
-    def __init__(
-        self, op: str, init: Any, beside: Sequence[Any] = (), counts: bool = False
-    ) -> None:
+    def __init__(self, op: str, init: Any, beside: Sequence[Any] = ()) -> None:
         self.op = op
-        self.counts = counts
         self.leaves, self.structure = tree_flatten(init)
         self.tensors = as_operands(op, self.leaves, beside)
         self.paths = tree_paths(init)
@@ -86,7 +68,8 @@ class Carry:
         1, a pair of carry and something else.
         """
         while True:
-            recording = Recording(self.op, function, (*places(self.tensors), *rest), repeats=True)
+            inside = (*places(self.tensors), *rest)
+            recording = Recording(self.op, function, inside, LoopRecorder)
             recording.name = name
             found = recording.structure.child(0) if ends else recording.structure
             if found != self.structure:
@@ -118,10 +101,6 @@ class Carry:
         """The carry as the user's tree."""
         return tree_unflatten(self.structure, leaves)
 
-    def last(self, leaves: Sequence[Tensor]) -> Any:
-        """What the loop gives to the user."""
-        return self.build(leaves)[1] if self.counts else self.build(leaves)
-
 
 @public
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
@@ -133,17 +112,23 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     >>> while_loop(lambda n: n < 100, lambda n: n * 3, 1).item()
     243
     """
-    carry, captures, functions = _recorded(cond_fun, body_fun, init)
-    return carry.last(perform_while(captures, functions, (), carry.tensors))
+    carry, start, captures, functions = _recorded(cond_fun, body_fun, init)
+    return _run(carry, start, captures, functions)
+
+
+def _run(carry: Carry, start: Sequence[Tensor], captures: Any, functions: Any) -> Any:
+    """The last state of a loop as it was recorded."""
+    results = perform_while(captures, functions, (), (*start, *carry.tensors))
+    return carry.build(results[len(start) :])
 
 
 def _recorded(
-    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, counts: bool = False
-) -> tuple[Carry, Any, Any]:
-    """The state of a loop, the tensors its functions find outside, and the functions recorded."""
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any
+) -> tuple[Carry, tuple[Tensor, ...], Any, Any]:
+    """The state of a loop, where its turns begin, what its functions find outside, and these."""
     as_function("while_loop", "cond_fun", cond_fun)
     as_function("while_loop", "body_fun", body_fun)
-    carry = Carry("while_loop", init, counts=counts)
+    carry = Carry("while_loop", init)
     if not carry.tensors:
         raise ArgumentError("while_loop: init holds no tensors, so the loop could never end")
     name = _name(body_fun, "body_fun")
@@ -152,7 +137,7 @@ def _recorded(
         "while_loop",
         lambda *state: cond_fun(carry.build(state)),
         places(carry.tensors),
-        repeats=True,
+        LoopRecorder,
     )
     condition.name = _name(cond_fun, "cond_fun")
     if condition.structure != tree_structure(0):
@@ -165,12 +150,8 @@ def _recorded(
             f"while_loop: {condition.name} must return one bool, got {kind}"
             "\nhint: compare, and reduce with wf.all or wf.any"
         )
-    if not counts and (body.recorder.wants_turn or condition.recorder.wants_turn):
-        step = counting(body_fun)
-        counted = wraps(body_fun)(lambda state: (state[0] + 1, step(state)))
-        return _recorded(counting(cond_fun), counted, (0, init), counts=True)
-    captures, functions = close(condition, body)
-    return carry, captures, functions
+    start = counted(body, condition)
+    return carry, start, *close(condition, body)
 
 
 @public
@@ -208,7 +189,7 @@ def fori_loop(
     first, last = as_tensors("fori_loop", lower, upper)
     dtype = dtypes.promote(first.dtype, last.dtype, op="fori_loop")
     state = (cast(first, dtype), cast(last, dtype), init)
-    carry, captures, functions = _recorded(
+    carry, start, captures, functions = _recorded(
         lambda s: less(s[0], s[1]),
         lambda s: (s[0] + 1, s[1], _kept(body_fun(s[0], s[2]), init)),
         state,
@@ -217,7 +198,7 @@ def fori_loop(
     known = _read_for_reverse(bounds, captures)
     if known is not bounds:
         return fori_loop(*known, body_fun, init, unroll=unroll)
-    return carry.last(perform_while(captures, functions, (), carry.tensors))[2]
+    return _run(carry, start, captures, functions)[2]
 
 
 def _kept(made: Any, init: Any) -> Any:
@@ -278,11 +259,10 @@ def _scan(
     length: Any,
     reverse: bool,
     unroll: Any,
-    counts: bool = False,
 ) -> tuple[Any, Any]:
     as_function(op, "f", f)
     leaves, structure = tree_flatten(xs)
-    carry = Carry(op, init, leaves, counts)
+    carry = Carry(op, init, leaves)
     sequences = as_operands(op, leaves, carry.leaves)
     steps = _length(op, sequences, tree_paths(xs), length)
     if isinstance(unroll, bool):
@@ -302,27 +282,14 @@ def _scan(
         return result
 
     body = carry.record(name, step, rows(sequences), ends=1)
-    if not counts and body.recorder.wants_turn:
-        return _scan(op, _counting_pairs(f), (0, init), xs, length, reverse, unroll, counts=True)
     for position in range(len(carry.leaves), len(body.outputs)):
         body.settle(position, None)
+    start = counted(body)
     captures, functions = close(body)
     params = {"length": steps, "reverse": as_flag(op, "reverse", reverse), "unroll": unroll}
-    results = perform_scan(captures, functions, (), carry.tensors, sequences, params)
-    count = len(carry.leaves)
-    return carry.last(results[:count]), tree_unflatten(body.structure.child(1), results[count:])
-
-
-def _counting_pairs(f: Callable[..., Any]) -> Callable[..., Any]:
-    """What `scan` is given as a function whose state counts the turns."""
-    step = counting(f)
-
-    @wraps(f)
-    def counted(state: tuple[Any, Any], x: Any) -> Any:
-        inner, y = step(state, x)
-        return (state[0] + 1, inner), y
-
-    return counted
+    results = perform_scan(captures, functions, (), (*start, *carry.tensors), sequences, params)
+    _, last, ys = grouped(results, (len(start), len(carry.leaves)))
+    return carry.build(last), tree_unflatten(body.structure.child(1), ys)
 
 
 def _length(op: str, xs: Sequence[Tensor], paths: Sequence[str], given: Any) -> int:

@@ -24,6 +24,7 @@ from weft.ops.control.postpone import (
     viewed,
 )
 from weft.ops.control.subgraphs import (
+    DerivedRecorder,
     Flags,
     Place,
     chosen,
@@ -118,8 +119,8 @@ def _record(
         return (*pullback(cotangents), *made)
 
     needed = chosen(body.outputs, moved)
-    cotangents = [Place(node.types[slot], node.place(slot)) for node, slot in needed]
-    captures, (trace,) = retrace(transposed, places=(*inside, *cotangents))
+    inside = (*inside, *(Place(node.types[slot], node.place(slot)) for node, slot in needed))
+    captures, (trace,) = retrace(transposed, places=inside, kind=DerivedRecorder)
     return captures, trace
 
 

@@ -19,6 +19,7 @@ from weft.core.common.context import current_device, default_float
 from weft.core.common.device import Device
 from weft.core.common.factors import Factors
 from weft.core.common.frozen import freeze
+from weft.core.common.handler import installed
 from weft.core.common.slots import FUNCTIONS, OPS
 from weft.core.common.trees import tree_flatten
 from weft.core.common.types import Array, TensorType
@@ -35,12 +36,14 @@ from weft.errors import (
     DTypeError,
     MissingRuleError,
     ShapeError,
+    UnsupportedError,
 )
 from weft.ops.base import Cost, Operation, call_multiple
 from weft.ops.families import broadcast
 
 Flags: TypeAlias = tuple[bool, ...]
 T = TypeVar("T")
+COUNT = TensorType((), dtypes.uint32)  # the number of a turn
 
 _interned: WeakValueDictionary[Any, Trace] = WeakValueDictionary()
 
@@ -138,6 +141,30 @@ def _silent(value: Any) -> Any:
     return silent(value) if isinstance(value, Trace) else value
 
 
+class LoopRecorder(Recorder):
+    """Records a function of a loop; the number of the turn becomes the first input when asked."""
+
+    number: OutputRefs | None = None
+
+    def turn(self) -> Tensor:
+        if self.number is None:
+            place = self.inputs[0].device if self.inputs else current_device()
+            self.number = OutputRefs.leaf(None, COUNT, place)
+            self.inputs.insert(0, self.number)
+        return self._tensor(self.number, 0)
+
+
+class DerivedRecorder(Recorder):
+    """Records what is derived from a function of a loop: its turns are not counted again."""
+
+    def turn(self) -> Tensor:
+        raise UnsupportedError(
+            "random: a rule for derivatives draws without a key in a loop, and its function draws"
+            " less: every turn would draw the same"
+            "\nhint: pass a key as an argument, such as a row of wf.random.split(key, turns)"
+        )
+
+
 class Recording:
     """A Python function after its one run on shapes: what it returned, not yet a trace."""
 
@@ -146,12 +173,11 @@ class Recording:
         op: str,
         function: Callable[..., Any],
         places: Sequence[Place],
-        repeats: bool = False,
+        kind: type[Recorder] = Recorder,
     ) -> None:
         self.name = getattr(function, "__name__", op)
-        with Recorder(label=op) as recorder:
+        with kind(label=op) as recorder:
             assert isinstance(recorder, Recorder)
-            recorder.repeats = repeats
             inputs = [recorder.input(place.type, place.device) for place in places]
             result = function(*inputs)
         self.recorder = recorder
@@ -204,10 +230,12 @@ def close(*recordings: Recording) -> tuple[tuple[Tensor, ...], tuple[Trace, ...]
 
 
 def retrace(
-    *functions: Callable[..., tuple[Tensor, ...]], places: Sequence[Place]
+    *functions: Callable[..., tuple[Tensor, ...]],
+    places: Sequence[Place],
+    kind: type[Recorder] = Recorder,
 ) -> tuple[tuple[Tensor, ...], tuple[Trace, ...]]:
     """Record functions of flat tensors: constants they make, and their traces."""
-    return close(*(Recording("control flow", function, places) for function in functions))
+    return close(*(Recording("control flow", function, places, kind) for function in functions))
 
 
 def interned(trace: Trace) -> Trace:
@@ -227,6 +255,17 @@ def interned(trace: Trace) -> Trace:
     outputs = tuple((numbers[node], slot) for node, slot in trace.outputs)
     effects = tuple(numbers[node] for node in trace.effects)
     return _interned.setdefault((inputs, calls, outputs, effects, trace.name), trace)
+
+
+def counted(body: Recording, *others: Recording) -> tuple[Tensor, ...]:
+    """Have a loop count its turns as its first carry, if it asked for their number: the start."""
+    asked = (body, *others)
+    if not any(isinstance(r.recorder, LoopRecorder) and r.recorder.number for r in asked):
+        return ()
+    first, *_ = [recording.recorder.turn() for recording in asked]
+    with installed(body.recorder):
+        body.outputs.insert(0, first + 1)
+    return (scalar(0, COUNT.dtype, first.device),)
 
 
 def place_alike(recordings: Sequence[Recording]) -> None:

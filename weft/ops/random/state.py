@@ -276,17 +276,14 @@ def own_key(base: Tensor, source: Generator, until: Handler | None = None) -> Te
     """A key for each slice of the maps and each turn of the loops around us: numbers are folded in.
 
     Handlers from `until` outwards do not count, nor do loops in whose turns `source` is made anew.
-    A loop that does not count its turns is told that it should.
     """
     handler: Handler | None = current()
     is_older = True
     while handler is not None and handler is not until:
         is_older = is_older and not source.was_made_in(handler)
-        if handler.repeats and is_older:
-            handler.wants_turn = True
-            if handler.turn is not None:
-                number = families.cast(handler.turn, dtypes.uint32)
-                base = derive(base, to_device(number, base.device))
+        turn = handler.turn() if is_older else None
+        if turn is not None:
+            base = derive(base, to_device(turn, base.device))
         if handler.hides_axis and handler.draws_apart:
             mapped = cast(Any, handler)
             with installed(handler.outer):
