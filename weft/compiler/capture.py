@@ -34,7 +34,6 @@ from weft.core.tensor.tracing import Recorder, without_reading
 from weft.core.tensor.views import origin_of
 from weft.errors import ConcretizationError, ConversionError
 from weft.ops.random.state import Generator, Threads, derive, generator, own_key, threaded
-from weft.ops.view.join import concat
 
 KEY = TensorType((2,), dtypes.uint32)
 COUNT = TensorType((), dtypes.uint32)
@@ -127,9 +126,9 @@ class Threaded(Threads):
     """Gives generators traced states, made when first drawn from."""
 
     def __init__(self, recorder: Compile) -> None:
+        super().__init__()
         self.recorder = recorder
         self.chosen = generator()
-        self.drawn: dict[Generator, int] = {}
         self.slots: dict[tuple[Generator, Device], Slot] = {}
         self.inputs: dict[tuple[Generator, Device], tuple[Tensor, Tensor]] = {}
         self.draws: dict[OutputRefs, tuple[tuple[Generator, Device], int]] = {}
@@ -149,27 +148,14 @@ class Threaded(Threads):
             self.slots[place] = Slot(mine, device, shares=first)
         return place
 
-    def reserve(
+    def state_at(
         self, source: Generator, number: int, device: Device | None = None
     ) -> tuple[Tensor, Tensor]:
-        place = self.on(source, device)
-        first = self.drawn.get(source, 0)
-        self.drawn[source] = first + number
-        return self.state_at(place, first)
-
-    def state_at(self, place: tuple[Generator, Device], first: int) -> tuple[Tensor, Tensor]:
-        """A state after `first` draws of a run."""
-        key, count = self.inputs[place]
+        key, count = self.inputs[self.on(source, device)]
         with installed(self.recorder):
-            return key, count + first
-
-    def draw(self, source: Generator, device: Device | None = None) -> Tensor:
-        first = self.drawn.get(source, 0)
-        self.drawn[source] = first + 1
-        return self.key(source, first, device)
+            return key, count + number
 
     def key(self, source: Generator, number: int, device: Device | None = None) -> Tensor:
-        """The key that is draw `number` of a run."""
         # Made here, not inside the function's own loops and maps: each run draws it once, as the
         # traced function does, and maps around the compiled function can find it (`draws`).
         place = self.on(source, device)
@@ -184,10 +170,6 @@ class Threaded(Threads):
         for (source, _), slot in self.slots.items():
             slot.drawn = self.drawn.get(source, 0) if slot.shares is None else 0
         return tuple(self.slots.values())
-
-    def state(self, source: Generator) -> Tensor:
-        base, count = self.reserve(source, 0)
-        return concat([base, count.reshape((1,))])
 
 
 @dataclass(frozen=True, eq=False)

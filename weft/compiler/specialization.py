@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.build_executable import build
-from weft.compiler.capture import Program, Threaded
+from weft.compiler.capture import Program
 from weft.compiler.donation import give
 from weft.compiler.executable import Executable
 from weft.compiler.flatten import Enter, Leave, make_enter, make_leave
@@ -35,7 +35,7 @@ from weft.errors import CastError
 from weft.ops.base import call as perform_call
 from weft.ops.communication.mesh import MESH
 from weft.ops.placement import to_device
-from weft.ops.random.state import Generator, generator, own_key
+from weft.ops.random.state import Generator, Threads, generator, own_key
 
 
 class Specialization:
@@ -271,7 +271,6 @@ class Specialization:
             else:
                 source = _source(slot)
                 keeper = source.keeper()
-                assert isinstance(keeper, Threaded | None)
                 first = 0 if keeper is None else keeper.drawn.get(source, 0)
                 keepers.append((keeper, source, first))
                 states.append(source.reserve_tensors(slot.drawn, slot.device))
@@ -317,13 +316,13 @@ def _brought(base: Tensor, device: Device) -> Any:
 
 
 def _states_on(
-    device: Device, state: tuple[Tensor, Tensor], keeper: Threaded | None, source: Any, first: int
+    device: Device, state: tuple[Tensor, Tensor], keeper: Threads | None, source: Any, first: int
 ) -> tuple[Tensor, ...]:
     """A state that was taken, as operands on a device."""
     if state[0].device is device:
         return state
     if keeper is not None:
-        return keeper.state_at(keeper.on(source, device), first)
+        return keeper.state_at(source, first, device)
     return tuple(to_device(x, device) for x in state)
 
 

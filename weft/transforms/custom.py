@@ -35,6 +35,8 @@ from weft.ops.control.graph_call import (
 )
 from weft.ops.creation import zeros_like
 from weft.ops.families import cast
+from weft.ops.random.redrawn import Redrawn, redrawing
+from weft.ops.random.state import threaded
 from weft.transforms.vjp import linear_transpose
 
 
@@ -260,11 +262,15 @@ class Custom:
         return run
 
     def _captured(self, args: tuple[Any, ...], rest: _Leaves) -> Any:
-        """The function of what can be differentiated, its operands, its result's structure."""
-        name = type(self).__name__
-        found = capture(self._of_rest(args), rest.tree(), {}, label=name)
+        """The function of what can be differentiated, its operands, its result's structure.
+
+        Beside these, where among the operands the keys are that it drew.
+        """
+        name, draws = type(self).__name__, Redrawn()
+        with threaded(draws):
+            found = capture(self._of_rest(args), rest.tree(), {}, label=name)
         _check_known(name, [_derives(x) for x in found[1]], rest.own)
-        return found
+        return *found, draws.places(found[1])
 
 
 class custom_jvp(Custom):
@@ -298,13 +304,14 @@ class custom_jvp(Custom):
         args = self._positional(args, keywords)
         given, others = self._split(args)
         rest = _Leaves(tuple(others))
-        trace, operands, shape = self._captured(args, rest)
+        trace, operands, shape, drawn = self._captured(args, rest)
         rule, still = self.rule, (0,) * len(rest.leaves)  # constants do not move
 
         def flat_rule(primals: Tensors, tangents: Tensors) -> Any:
             points = rest.tree(_handles(primals[: rest.own]))
             moves = rest.tree(_handles(tangents[: rest.own]), still)
-            out, tangent = _pair("custom_jvp: the rule", rule(*given, points, moves))
+            with redrawing(drawn, primals):
+                out, tangent = _pair("custom_jvp: the rule", rule(*given, points, moves))
             if not shape == tree_flatten(out)[1] == tree_flatten(tangent)[1]:
                 raise TreeError(
                     "custom_jvp: the rule's result and tangent must have the structure of the"
@@ -348,16 +355,16 @@ class custom_vjp(Custom):
         args = self._positional(args, keywords)
         given, others = self._split(args)
         rest = _Leaves(tuple(others))
-        trace, operands, shape = self._captured(args, rest)
+        trace, operands, shape, drawn = self._captured(args, rest)
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
-        ahead, back = self._flat_rules(args, given, rest, shape)
+        ahead, back = self._flat_rules(args, given, rest, shape, drawn)
         op = custom_vjp_with_effects_op if trace.effects else custom_vjp_op
         rules = {"ahead": ahead, "back": back, "own": rest.own}
         made = call_multiple(op, operands, {"trace": trace, **rules})
         return tree_unflatten(shape, made)
 
-    def _flat_rules(self, args: Any, given: Any, rest: _Leaves, shape: Any) -> Any:
+    def _flat_rules(self, args: Any, given: Any, rest: _Leaves, shape: Any, drawn: Any) -> Any:
         assert self.rules is not None
         forward, backward = self.rules
         residuals: list[_Leaves] = []
@@ -365,7 +372,8 @@ class custom_vjp(Custom):
         def ahead(*tensors: Tensor) -> Any:
             remaining = iter(rest.tree(_handles(tensors[: rest.own])))
             full = [args[i] if i in self.nondiff else next(remaining) for i in range(len(args))]
-            out, saved = _pair("custom_vjp: forward", forward(*full))
+            with redrawing(drawn, tensors):
+                out, saved = _pair("custom_vjp: forward", forward(*full))
             if tree_flatten(out)[1] != shape:
                 raise TreeError(
                     "custom_vjp: forward's result must have the structure of the function's"

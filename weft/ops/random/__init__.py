@@ -9,4 +9,5 @@
 | `discrete` | integers, coins, categories, permutations, choices |
 | `counts` | Poisson, binomial, multinomial and geometric counts |
 | `draws` | draws without a key |
+| `redrawn` | the same draws again in rules for derivatives |
 """

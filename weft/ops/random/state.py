@@ -125,22 +125,45 @@ def streams(key: Tensor, count: int) -> list[Tensor]:
 class Threads(ABC):
     """Keeps the states of generators as values while a function is traced: each run draws anew."""
 
-    @abstractmethod
-    def draw(self, source: Generator, device: Device | None = None) -> Tensor:
-        """The next key of `source`, where draws are wanted or on a device."""
+    def __init__(self) -> None:
+        self.drawn: dict[Generator, int] = {}  # how many keys were taken
 
     @abstractmethod
+    def key(self, source: Generator, number: int, device: Device | None = None) -> Tensor:
+        """The key that is draw `number` of `source` here, where draws are wanted or on a device."""
+
+    @abstractmethod
+    def state_at(
+        self, source: Generator, number: int, device: Device | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The state of `source` after so many draws here, a key and a count."""
+
     def reserve(
         self, source: Generator, number: int, device: Device | None = None
     ) -> tuple[Tensor, Tensor]:
         """What `reserve_tensors` of `source` gives here."""
+        first = self.drawn.get(source, 0)
+        self.drawn[source] = first + number
+        return self.state_at(source, first, device)
 
-    @abstractmethod
+    def draw(self, source: Generator, device: Device | None = None) -> Tensor:
+        """The next key of `source`."""
+        first = self.drawn.get(source, 0)
+        self.drawn[source] = first + 1
+        return self.key(source, first, device)
+
     def state(self, source: Generator) -> Tensor:
         """What `get_state` of `source` gives here."""
+        base, count = self.reserve(source, 0)
+        return concat([base, count.reshape((1,))])
 
 
 _threading: ContextVar[Threads | None] = ContextVar("weft_threading", default=None)
+
+
+def threads_here() -> Threads | None:
+    """Who keeps the states of the generators here that were made outside."""
+    return _threading.get()
 
 
 class threaded:
@@ -182,7 +205,7 @@ class Generator:
     def _check_may_set(self, op: str) -> None:
         if self.keeper() is not None:
             raise MutationError(
-                f"{op}: the generator cannot be set while a function that draws from it is compiled"
+                f"{op}: the generator cannot be set while a function that draws from it is traced"
                 "\nhint: seed it before the call, or draw with keys: wf.random.key(seed)"
             )
 
