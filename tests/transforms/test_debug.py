@@ -88,6 +88,39 @@ def test_debug_nans_looks_into_mapped_functions() -> None:
         wf.vmap(lambda x: wf.log(x))(wf.tensor([1.0, -1.0]))
 
 
+def chosen(x):
+    whole = lambda x: wf.cond(x > 9, lambda x: wf.log(x - 9), lambda x: 2 * x, x)  # noqa: E731
+    root = lambda x: wf.sqrt(x) * x  # noqa: E731
+    return wf.switch(wf.asarray(x, dtype="int32"), [lambda x: x, root, whole], x)
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        lambda f: wf.vmap(f),
+        lambda f: wf.vmap(wf.grad(f)),
+        lambda f: wf.grad(lambda x: wf.vmap(f)(x).sum()),
+        lambda f: wf.compile(wf.hessian(lambda x: wf.vmap(f)(x).sum())),
+        lambda f: lambda x: wf.vmap(wf.vmap(f))(wf.stack([x, x + 1])),
+    ],
+)
+def test_debug_nans_sees_of_a_mapped_choice_what_is_taken(mapped) -> None:
+    x = wf.tensor([-3.0, 0.0, 1.0, 2.0])
+    want = mapped(chosen)(x)
+    with wf.debug_nans():
+        assert mapped(chosen)(x).tolist() == want.tolist()
+
+
+def test_debug_nans_finds_a_nan_in_a_row_that_takes_a_branch() -> None:
+    x = wf.tensor([-3.0, 0.0, 1.0, 2.0])
+    f = lambda x: wf.cond(x > 1, lambda x: wf.sqrt(x - 2) * 0, lambda x: wf.log(x - 9), x)  # noqa: E731
+    with pytest.raises(NotFiniteError, match=r"where: 3 of 4 .*test_debug.py"), wf.debug_nans():
+        wf.vmap(f)(x)
+    safe = lambda x: wf.cond(x > 1, lambda x: wf.sqrt(x - 2) * 0, lambda x: x, x)  # noqa: E731
+    with pytest.raises(NotFiniteError, match=r"where: 1 of 4 .*: safe ="), wf.debug_nans():
+        wf.grad(lambda x: wf.vmap(safe)(x).sum())(x)
+
+
 def test_debug_nans_lets_finite_programs_pass_and_ends_with_its_block() -> None:
     with wf.debug_nans():
         assert wf.grad(f)(X).shape == (3,)

@@ -182,7 +182,7 @@ class DebugNans(Handler):
         return result
 
     def _check(self, op: Any, args: Any, x: Tensor, position: Position | None) -> None:
-        if not dtypes.is_inexact(x.dtype):
+        if not dtypes.is_inexact(x.dtype) or (position is not None and position.spare):
             return
         owner = x._impl.owner
         parts = (x,) if owner is None else owner.values(x._impl.payload)
@@ -217,6 +217,7 @@ def debug_nans() -> NanBlocks:
     """`with debug_nans():` — raise `NotFiniteError` at the first NaN, naming op and line.
 
     It looks into backward passes and mapped functions that run inside the block; a backward op is
-    put down to the line of its forward op.
+    put down to the line of its forward op. Where a choice is mapped over, each branch is looked at
+    in the rows that take it: a `where` finds what an op has made there.
     """
     return NanBlocks()

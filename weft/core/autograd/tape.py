@@ -161,6 +161,13 @@ def pull_back(
             plain = type(contribution) is Tensor and not waiting
             slots[slot] = seen + contribution if plain else _sum(seen, contribution)
 
+    def hand_on(node: TapeNode, slots: list[Any]) -> None:
+        for place, part in zip(node.parents, _contributions(node, slots), strict=True):
+            if place is not None and part is not None:
+                primal = place[0].outs[place[1]]
+                fits = (part if type(part) is Addend else part._impl).shape == primal._impl.shape
+                add(place, part if fits else fit(_whole(part), primal))
+
     for root, cotangent in zip(roots, cotangents, strict=True):
         if root is not None:
             add(root, cotangent)
@@ -172,11 +179,11 @@ def pull_back(
         slots = found[node] if node in kept else found.pop(node)
         if waiting and node in waiting:
             slots[:] = map(_whole, slots)
-        for place, part in zip(node.parents, _contributions(node, slots), strict=True):
-            if place is not None and part is not None:
-                primal = place[0].outs[place[1]]
-                fits = (part if type(part) is Addend else part._impl).shape == primal._impl.shape
-                add(place, part if fits else fit(_whole(part), primal))
+        if node.position is None:
+            hand_on(node, slots)
+        else:
+            with blamed(node.position):
+                hand_on(node, slots)
     return [
         _whole(found[leaf[0]][leaf[1]]) if leaf is not None and leaf[0] in found else None
         for leaf in leaves
@@ -194,12 +201,7 @@ def _contributions(node: TapeNode, slots: list[Any]) -> tuple[Any, ...]:
     params = _selected(op, node.params, node.parents)
     rule = op.vjp if node.saved is None else op.pull
     known = outs if node.saved is None else node.saved
-    found: tuple[Any, ...]
-    if node.position is None:
-        found = rule(node.primals, known, cotangents, **params)
-    else:
-        with blamed(node.position):
-            found = rule(node.primals, known, cotangents, **params)
+    found: tuple[Any, ...] = rule(node.primals, known, cotangents, **params)
     return found
 
 

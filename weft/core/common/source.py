@@ -24,6 +24,7 @@ class Position(NamedTuple):
 
     code: CodeType
     offset: int
+    spare: bool = False  # computed for rows, too, whose results nobody takes
 
     @property
     def line(self) -> int:
@@ -42,6 +43,7 @@ class Position(NamedTuple):
         return f"{self.code.co_filename}:{self.line}"
 
 
+_spare: ContextVar[bool] = ContextVar("weft_spare", default=False)
 _blame: ContextVar[Position | None] = ContextVar("weft_blame", default=None)
 _wanted: ContextVar[int] = ContextVar("weft_positions", default=0)  # by how many blocks
 positions_wanted: Callable[[], int] = _wanted.get
@@ -66,6 +68,16 @@ class blamed:
 
 
 @contextmanager
+def spare() -> Iterator[None]:
+    """Inside, results may be of rows that nobody takes: so positions say."""
+    token = _spare.set(True)
+    try:
+        yield
+    finally:
+        _spare.reset(token)
+
+
+@contextmanager
 def keeping_positions() -> Iterator[None]:
     """Inside, tapes remember the user's line of every op (it costs a little)."""
     keep_positions(1)
@@ -84,7 +96,7 @@ def user_position(depth: int = 2) -> Position | None:
     """The innermost position outside weft, looking from `depth` frames up."""
     blame = _blame.get()
     if blame is not None:
-        return blame
+        return blame._replace(spare=True) if _spare.get() else blame
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
@@ -95,7 +107,7 @@ def user_position(depth: int = 2) -> Position | None:
                 _internal.clear()
             _internal[code.co_filename] = inside
         if not inside:
-            return Position(code, frame.f_lasti)
+            return Position(code, frame.f_lasti, _spare.get())
         frame = frame.f_back
     return None
 

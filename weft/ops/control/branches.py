@@ -7,11 +7,14 @@ is mapped over by `vmap`; then all run and `where` picks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from weft.core.common import dtypes
 from weft.core.common.parameters import as_function, as_sequence
 from weft.core.common.slots import FUNCTIONS, public
+from weft.core.common.source import spare
 from weft.core.common.trees import tree_flatten, tree_paths, tree_unflatten
 from weft.core.common.types import Array, TensorType
 from weft.core.graph.trace import Trace
@@ -97,8 +100,10 @@ class Switch(SubgraphOperation):
             pairs = [_kept(taken, x, v) for x, v in zip(operands, varies, strict=True)]
             own, now = zip(*pairs, strict=True) if pairs else ((), ())
             found = batched_where(branch, size, now, every)(taken, *own)
-            picked = (pick(taken, x, y) for x, y in zip(found, results, strict=True))
-            results = tuple(picked if number else found)
+            if number:
+                with spare() if number < len(branches) - 1 else nullcontext():
+                    found = tuple(map(partial(pick, taken), found, results))
+            results = found
         return results
 
     def guard(self, counts: Tensor, args: Any, *, branches: tuple[Trace, ...]) -> Any:

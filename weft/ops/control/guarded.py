@@ -1,7 +1,8 @@
 """Subgraphs that run for rows whose results nobody takes: those are not checked.
 
 Where a choice is mapped over, all branches run for all rows, and a loop goes on while any row does.
-A position out of range in a row that a plain call would not have run there is no mistake.
+A position out of range in a row that a plain call would not have run there is no mistake, nor is
+a NaN for those who watch for it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.core.common import dtypes
 from weft.core.common.handler import perform
 from weft.core.common.slots import FUNCTIONS
+from weft.core.common.source import Position, blamed, positions_wanted, spare
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace, subgraphs
 from weft.core.tensor.tensor import Tensor
@@ -21,7 +24,7 @@ from weft.ops.gather import Gather, Scatter, checks_positions
 
 def batched_where(trace: Trace, size: int, varies: Flags, wanted: Flags) -> Callable[..., Any]:
     """The same as `batched`, with a mask of the rows that count as one more operand in front."""
-    if not (any(varies) and has_checks(trace)):
+    if not (positions_wanted() or (any(varies) and has_checks(trace))):
         plain = batched(trace, size, varies, wanted)
         return lambda mask, *tensors: plain(*tensors)
     axes = (0, *(0 if v else None for v in varies))
@@ -49,21 +52,42 @@ def guarded(trace: Trace, varies: Flags | None = None) -> Callable[..., tuple[Te
         if any(source in moving for source, _ in node.inputs):
             moving.add(node)
 
+    def of_node(counts: Tensor, node: OutputRefs, args: tuple[Tensor, ...]) -> Any:
+        if node in moving and isinstance(node.op, SubgraphOperation):
+            if any(map(has_checks, subgraphs(node.params))):
+                return node.op.guard(counts, args, **node.params)
+        elif _checks(node) and node.inputs[1][0] in moving:
+            x, positions, *rest = args
+            args = (x, positions * cast(counts, positions.dtype), *rest)
+        return perform(node.op, args, node.params)
+
     def function(counts: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         def step(node: OutputRefs, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            if node in moving and isinstance(node.op, SubgraphOperation):
-                if any(map(has_checks, subgraphs(node.params))):
-                    made: tuple[Tensor, ...] = node.op.guard(counts, args, **node.params)
-                    return made
-            elif _checks(node) and node.inputs[1][0] in moving:
-                x, positions, *rest = args
-                args = (x, positions * cast(counts, positions.dtype), *rest)
-            result = perform(node.op, args, node.params)
-            return result if isinstance(result, tuple) else (result,)
+            if positions_wanted():
+                return _watched(counts, node.position, lambda: of_node(counts, node, args))
+            return as_tuple(of_node(counts, node, args))
 
         return trace.walk(tensors, step)
 
     return function
+
+
+def _watched(
+    counts: Tensor, position: Position | None, run: Callable[[], Any]
+) -> tuple[Tensor, ...]:
+    """Results of a call, which those who watch for NaN see only in the rows that count."""
+    with blamed(position):
+        with spare():
+            made = as_tuple(run())
+        for x in made:
+            if dtypes.is_inexact(x.dtype):
+                FUNCTIONS["where"](counts, x, 0)
+    return made
+
+
+def as_tuple(result: Any) -> tuple[Tensor, ...]:
+    """What an op gave, one tensor or several, as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _checks(node: OutputRefs) -> bool:

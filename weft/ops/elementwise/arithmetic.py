@@ -426,6 +426,7 @@ class Where(Operation):
     kernel_from = 1 << 14  # NumPy goes through masks element by element
     light = True
     widen = False
+    selective = True
 
     def dtype(self, *found: DType, **params: Any) -> DType:
         return found[1]
@@ -440,9 +441,10 @@ class Where(Operation):
     def body(self, s: Any, condition: Any, x: Any, y: Any) -> Any:
         return s.select(condition, x, y)
 
-    def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
+    def vjp(self, primals: Any, out: Any, ct: Any, *, needed: Any = (True,) * 3) -> Tangents:
         condition = primals[0]
-        return None, where(condition, ct, 0), where(condition, 0, ct)
+        x = where(condition, ct, 0) if needed[1] else None
+        return None, x, where(condition, 0, ct) if needed[2] else None
 
 
 add, subtract, multiply, divide = Add(), Subtract(), Multiply(), Divide()
