@@ -69,3 +69,12 @@ def test_a_branch_that_is_not_taken_may_assign_out_of_range():
         assert found.tolist() == [0.0, 2.0, 4.0]
         with pytest.raises(wf.errors.IndexingError, match="index 7 is out of range"):
             wf.cond(place < 9, update, lambda v: v * 2, x).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint64"])
+def test_the_largest_index_of_a_dtype_chooses_the_last_branch(dtype):
+    index = wf.asarray(np.array([0, 1, np.iinfo(dtype).max], dtype))
+    choose = lambda i: wf.switch(i, [lambda: 1, lambda: 2])  # noqa: E731
+    assert choose(index[2]).item() == 2
+    assert wf.vmap(choose)(index).tolist() == [1, 2, 2]
+    assert wf.compile(choose)(index[2]).item() == 2

@@ -9,6 +9,7 @@ from weft.core.common.slots import OPS
 from weft.core.common.types import TensorType
 from weft.errors import (
     ArgumentError,
+    CastError,
     ConversionError,
     DTypeError,
     MissingRuleError,
@@ -197,6 +198,12 @@ def test_what_a_kernel_returns_is_checked() -> None:
         run(lambda x: x[:1])
     with pytest.raises(DTypeError, match="mine: result: result_type says float64, got float32"):
         run(lambda x: x.astype("float32"))
+    with pytest.raises(DTypeError, match=r"mine: result: result_type says int32, got 1\.5"):
+        run(lambda x: 1.5, ((), "int32"))
+    with pytest.raises(DTypeError, match="mine: result: result_type says bool, got 2"):
+        run(lambda x: 2, ((), "bool"))
+    with pytest.raises(CastError, match=r"mine: result: .*300"):
+        run(lambda x: 300, ((), "int8"))
     with pytest.raises(ConversionError, match=r"expected a NumPy array of float64\[2\], got str"):
         run(lambda x: "no")
     with pytest.raises(TreeError, match="mine: returned"):

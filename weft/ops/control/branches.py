@@ -91,6 +91,7 @@ class Switch(SubgraphOperation):
         if not all(map(repeatable, branches)):
             raise MissingRuleError(
                 f"{self}: no batch rule for a mapped choice: all branches would run, with effects"
+                "\nhint: wf.map goes through the rows one by one; or move effects out"
             )
         every = (True,) * len(branches[0].outputs)
         nearest = FUNCTIONS["clip"](index, 0, len(branches) - 1)
@@ -268,6 +269,8 @@ def _branch(
     first = next(iter((*tensors, *captures)), index)
     if not given:
         index = FUNCTIONS["to_device"](index, first.device)
+    if index.dtype == dtypes.uint64:  # the largest would be negative
+        index = FUNCTIONS["clip"](index, 0, len(functions) - 1)
     index = cast(index, dtypes.int64)
     results = perform_switch(index, captures, branches, tensors)
     return tree_unflatten(recordings[0].structure, results)

@@ -27,7 +27,7 @@ from weft.core.common.trees import (
     tree_unflatten,
 )
 from weft.core.common.types import Array, Shape, TensorType
-from weft.core.tensor.convert import PYTHON_SCALARS
+from weft.core.tensor.convert import PYTHON_SCALARS, to_array
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.tracing import is_type
 from weft.errors import (
@@ -40,7 +40,7 @@ from weft.errors import (
     WeftError,
 )
 from weft.ops.base import Cost, Operation, Tangents, call_multiple
-from weft.ops.control.subgraphs import as_operands, repeat
+from weft.ops.control.subgraphs import as_operands, repeat, weak
 from weft.ops.creation import zeros_like
 
 
@@ -75,8 +75,11 @@ class Kernel:
     def _checked(self, value: Any, kind: TensorType, path: str, lead: Shape) -> Array:
         """A copy of one result, which the function may go on to change, of exactly its type."""
         where = f"{self.name}: result{path}"
-        if type(value) in PYTHON_SCALARS:
-            value = np.asarray(value, kind.dtype)
+        if type(value) in PYTHON_SCALARS and weak(value, kind.dtype) == kind.dtype:
+            value = to_array(value, kind.dtype, where)
+        elif type(value) in PYTHON_SCALARS:
+            name = dtypes.name_of(kind.dtype)
+            raise DTypeError(f"{where}: result_type says {name}, got {value!r}")
         if not isinstance(value, np.ndarray | np.generic):
             raise ConversionError(
                 f"{where}: expected a NumPy array of {kind}, got {type(value).__name__}"

@@ -97,6 +97,7 @@ class WhileLoop(SubgraphOperation):
         if not (repeatable(condition) and repeatable(body)):
             raise MissingRuleError(
                 f"{self}: no batch rule for a mapped condition: finished rows would go on"
+                "\nhint: wf.map goes through the rows one by one; or move effects out"
             )
         every = (True,) * (len(args) - consts)
         varies = (*hidden[:consts], *every)
