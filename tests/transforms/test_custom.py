@@ -545,3 +545,43 @@ def test_a_compiled_function_draws_in_rules_what_it_drew_before() -> None:
     alone = f(wf.zeros(2)).tolist()
     wf.random.seed(1)
     assert wf.vjp(f, wf.zeros(2))[0].tolist() == alone
+
+
+RESULTS = {
+    "another shape": (lambda x: x.sum(), ShapeError, r"the rule float32\[\], the function float32"),
+    "another dtype": (lambda x: x.astype("float64"), DTypeError, r"the rule float64\[3\]"),
+    "an integer": (lambda x: x.astype("int64"), DTypeError, r"the rule int64\[3\]"),
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_rule_gives_results_of_the_types_that_its_function_gives(kind) -> None:
+    change, error, told = RESULTS[kind]
+    f = wf.custom_vjp(lambda x: x * 2)
+    f.defvjp(lambda x: (change(x * 2), None), lambda _, ct: (wf.ones(3),))
+    g = wf.custom_jvp(lambda x: x * 2)
+    g.defjvp(lambda p, t: (change(p[0] * 2), change(t[0] * 2)))
+    x = wf.ones(3)
+    with pytest.raises(error, match="custom_vjp: forward: a result: .*" + told):
+        wf.vjp(f, x)
+    with pytest.raises(error, match="custom_jvp: the rule: a result: .*" + told):
+        wf.jvp(g, (x,), (x,))
+
+
+def test_a_number_as_a_rule_s_result_has_all_its_digits() -> None:
+    f = wf.custom_vjp(lambda x: x.sum())
+    f.defvjp(lambda x: (0.1, None), lambda _, ct: (ct * wf.ones(3, dtype="float64"),))
+    assert wf.vjp(f, wf.ones(3, dtype="float64"))[0].item() == 0.1
+
+
+def test_rules_get_the_arguments_that_were_left_out() -> None:
+    def scaled(x, s=3.0, *, name="unused"):
+        return x * s
+
+    f = wf.custom_vjp(scaled)
+    f.defvjp(lambda x, s: (x * s, s), lambda s, ct: (10 * ct * s, None))
+    g = wf.custom_jvp(scaled, nondiff_argnums=(1,))
+    g.defjvp(lambda s, p, t: (p[0] * s, 10 * t[0] * s))
+    for each in (f, g):
+        for call in (each, lambda x, each=each: each(x, s=3.0)):
+            assert wf.grad(lambda x, call=call: call(x).sum())(wf.ones(2)).tolist() == [30.0, 30.0]

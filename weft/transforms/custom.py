@@ -10,10 +10,13 @@ from typing import Any
 
 from weft.core.autograd.tape import fit
 from weft.core.common import dtypes
+from weft.core.common.device import Device
 from weft.core.common.parameters import as_function, as_integers
 from weft.core.common.slots import FUNCTIONS, public
-from weft.core.common.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
-from weft.core.tensor.convert import to_tensor
+from weft.core.common.trees import tree_flatten, tree_leaves, tree_unflatten
+from weft.core.common.types import TensorType
+from weft.core.graph.trace import Trace
+from weft.core.tensor.convert import PYTHON_SCALARS, scalar, to_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.core.tensor.views import alias
 from weft.errors import (
@@ -33,6 +36,7 @@ from weft.ops.control.graph_call import (
     is_data,
     scattered,
 )
+from weft.ops.control.subgraphs import mismatch, weak
 from weft.ops.creation import zeros_like
 from weft.ops.families import cast
 from weft.ops.random.redrawn import Redrawn, redrawing
@@ -228,21 +232,22 @@ class Custom:
     def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
         self.function = as_function(type(self).__name__, "function", function)
         self.nondiff = as_integers(type(self).__name__, "nondiff_argnums", nondiff_argnums, low=0)
+        self._has_defaults = _has_defaults(function)
         wrapper: Any = self
         update_wrapper(wrapper, function)
 
     def _positional(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in order: rules take no keywords, and may need the others' values later."""
-        if not keywords:
-            return tuple(alias(x) if isinstance(x, Tensor) and is_data(x) else x for x in args)
+        if not (keywords or self._has_defaults):
+            return tuple(map(_handle, args))
         bound = signature(self.function).bind(*args, **keywords)
-        bound.apply_defaults()
         if bound.kwargs:
             raise ArgumentError(
                 f"{type(self).__name__}: rules take positional arguments only, got keyword"
                 f" {', '.join(bound.kwargs)}\nhint: make it positional"
             )
-        return self._positional(bound.args, {})
+        bound.apply_defaults()
+        return tuple(map(_handle, bound.args))
 
     def _split(self, args: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         if any(i >= len(args) for i in self.nondiff):
@@ -317,7 +322,8 @@ class custom_jvp(Custom):
                     "custom_jvp: the rule's result and tangent must have the structure of the"
                     f" function's result {shape}"
                 )
-            pairs = zip(tree_leaves(tangent), tree_leaves(tree_map(to_tensor, out)), strict=True)
+            results = _results("custom_jvp: the rule", tree_leaves(out), trace)
+            pairs = zip(tree_leaves(tangent), results, strict=True)
             return tuple(_alike("custom_jvp: a tangent", t, y) for t, y in pairs)
 
         if not operands:  # a constant, which no derivative can ask for
@@ -358,13 +364,15 @@ class custom_vjp(Custom):
         trace, operands, shape, drawn = self._captured(args, rest)
         if not operands:  # a constant, which no derivative can ask for
             return tree_unflatten(shape, trace.replay())
-        ahead, back = self._flat_rules(args, given, rest, shape, drawn)
+        ahead, back = self._flat_rules(args, given, rest, shape, trace, drawn)
         op = custom_vjp_with_effects_op if trace.effects else custom_vjp_op
         rules = {"ahead": ahead, "back": back, "own": rest.own}
         made = call_multiple(op, operands, {"trace": trace, **rules})
         return tree_unflatten(shape, made)
 
-    def _flat_rules(self, args: Any, given: Any, rest: _Leaves, shape: Any, drawn: Any) -> Any:
+    def _flat_rules(
+        self, args: Any, given: Any, rest: _Leaves, shape: Any, trace: Trace, drawn: Any
+    ) -> Any:
         assert self.rules is not None
         forward, backward = self.rules
         residuals: list[_Leaves] = []
@@ -382,7 +390,7 @@ class custom_vjp(Custom):
             residuals[:] = [residual := _Leaves(saved)]
             # As they are now, to be used later.
             kept = _handles(tuple(to_tensor(residual.leaves[i]) for i in residual.places))
-            return tuple(tree_leaves(tree_map(to_tensor, out))), tuple(kept)
+            return _results("custom_vjp: forward", tree_leaves(out), trace), tuple(kept)
 
         def back(saved: Any, ct: Tensors, primals: Tensors) -> Any:
             residual = residuals[0].tree(_handles(saved))
@@ -396,6 +404,20 @@ class custom_vjp(Custom):
             return (*parts, *(None,) * (len(primals) - rest.own))
 
         return ahead, back
+
+
+def _has_defaults(function: Callable[..., Any]) -> bool:
+    """Whether positional arguments may be left out; unknown of functions that are not Python's."""
+    try:
+        known = signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(x.default is not x.empty and x.kind is not x.KEYWORD_ONLY for x in known)
+
+
+def _handle(x: Any) -> Any:
+    """An argument; a tensor as it is now, whatever its handle is assigned later."""
+    return alias(x) if isinstance(x, Tensor) and is_data(x) else x
 
 
 def _derives(x: Tensor) -> bool:
@@ -438,6 +460,21 @@ def _pair(what: str, value: Any) -> Any:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TreeError(f"{what} must return a pair, got {type(value).__name__}")
     return value
+
+
+def _results(what: str, values: Sequence[Any], trace: Trace) -> Tensors:
+    """What a rule gives as the results of its function, which have to be of the same types."""
+    kinds = zip(values, trace.output_types, trace.output_devices, strict=True)
+    return tuple(_result(what, value, kind, device) for value, kind, device in kinds)
+
+
+def _result(what: str, value: Any, kind: TensorType, device: Device) -> Tensor:
+    if type(value) in PYTHON_SCALARS and weak(value, kind.dtype) == kind.dtype:
+        value = scalar(value, kind.dtype, device, what)
+    found = to_tensor(value, like=device)
+    if found.type != kind:
+        raise mismatch(f"{what}: a result", [("the rule", found.type), ("the function", kind)])
+    return found
 
 
 def _alike(what: str, value: Any, model: Tensor) -> Tensor:
