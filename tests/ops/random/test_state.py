@@ -178,10 +178,25 @@ def test_a_function_that_draws_in_a_loop_is_differentiated_at_what_it_drew():
     np.testing.assert_allclose(slopes(wf.jacfwd(walk)), expected, rtol=1e-6)
 
 
-def test_a_generator_made_in_a_turn_starts_from_its_seed_in_each():
+@pytest.mark.parametrize("loop", list(_rows(lambda: wf.zeros(()))))
+@pytest.mark.parametrize("mapped", [wf.vmap, lambda f: lambda x: wf.map(f, x)])
+def test_a_compiled_function_draws_in_a_map_what_it_draws_uncompiled(loop, mapped):
+    run = _rows(wf.rand)[loop]
+
+    def drawn(f):
+        random.seed(7)
+        return mapped(lambda x: f() + x)(wf.zeros(2)).tolist()
+
+    assert drawn(wf.compile(run)) == drawn(run)
+
+
+def test_a_generator_made_inside_starts_from_its_seed_in_each_turn_and_slice():
     first = random.Generator(3).uniform().item()
     for name, run in _rows(lambda: random.Generator(3).uniform()).items():
         assert run().tolist() == [first] * 4, name
+    for transform in (lambda f: f, wf.compile):
+        mapped = wf.vmap(transform(lambda _: random.Generator(3).uniform()))
+        assert mapped(wf.zeros(4)).tolist() == [first] * 4
     nested = wf.map(lambda _: _rows(random.Generator(3).uniform)["map"](), wf.zeros(2))
     assert nested[0].tolist() == nested[1].tolist()
     assert len(set(nested[0].tolist())) == 4

@@ -183,7 +183,8 @@ class Generator:
     """A source of random numbers: every distribution of `wf.random` as a method, without the key.
 
     Each draw takes a fresh key, `next_key()`; key number n is `fold_in(key, n)`. Inside `vmap`
-    every slice gets a key of its own, inside loops every turn. Threads may share a generator.
+    every slice gets a key of its own, inside loops every turn, unless the generator is made there.
+    Threads may share a generator.
     """
 
     if TYPE_CHECKING:
@@ -298,22 +299,22 @@ def _restore(state: Tensor) -> Generator:
 def own_key(base: Tensor, source: Generator, until: Handler | None = None) -> Tensor:
     """A key for each slice of the maps and each turn of the loops around us: numbers are folded in.
 
-    Handlers from `until` outwards do not count, nor do loops in whose turns `source` is made anew.
+    Handlers from `until` outwards do not count, nor do those inside of which `source` is made anew.
     """
+    numbers: list[Tensor] = []
     handler: Handler | None = current()
-    is_older = True
-    while handler is not None and handler is not until:
-        is_older = is_older and not source.was_made_in(handler)
-        turn = handler.turn() if is_older else None
+    while not (handler is None or handler is until or source.was_made_in(handler)):
+        turn = handler.turn()
         if turn is not None:
-            base = derive(base, to_device(turn, base.device))
+            numbers.append(to_device(turn, base.device))
         if handler.hides_axis and handler.draws_apart:
             mapped = cast(Any, handler)
             with installed(handler.outer):
-                numbers = arange(mapped.size, dtype=dtypes.uint32, device=base.device)
-                hidden = mapped.hide(numbers)
-            base = derive(base, hidden)
+                slices = arange(mapped.size, dtype=dtypes.uint32, device=base.device)
+                numbers.append(mapped.hide(slices))
         handler = handler.outer
+    for number in reversed(numbers):  # what is outside of a compiled function cannot come last
+        base = derive(base, number)
     return base
 
 
