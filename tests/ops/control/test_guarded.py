@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.errors import IndexingError
+from weft.errors import ArgumentError, IndexingError
 
 TABLE = np.array([3.0, 1.0, 4.0, 1.5, 9.0], np.float32)
 NEXT = np.array([0, 2, -1, 1, 3])  # the first one leads to itself
@@ -88,3 +88,55 @@ def test_derivatives_of_rows_that_are_not_taken_are_zero() -> None:
         return wf.vmap(function, in_axes=(None, 0))(table, wf.tensor([1, 7, 2])).sum()
 
     assert wf.grad(total)(wf.tensor(TABLE)).tolist() == [0.0, 2.0, 8.0, 0.0, 0.0]
+
+
+def in_a_checkpoint(i: Any) -> Any:
+    return wf.cond(
+        i < 5, wf.checkpoint(lambda i: wf.tensor(TABLE)[i]), lambda i: wf.tensor(-1.0), i
+    )
+
+
+def by_a_rule(i: Any) -> Any:
+    look = wf.custom_vjp(lambda i: wf.tensor(TABLE)[i])
+    look.defvjp(lambda i: (look(i), None), lambda saved, ct: (None,))
+    return wf.cond(i < 5, look, lambda i: wf.tensor(-1.0), i)
+
+
+@pytest.mark.parametrize("function", [in_a_checkpoint, by_a_rule])
+def test_positions_in_captured_functions_are_not_checked_in_rows_that_do_not_count(
+    function: Any,
+) -> None:
+    found = wf.vmap(function)(wf.tensor([0, 4, 7]))
+    assert found.tolist() == [3.0, 9.0, -1.0]
+    with pytest.raises(IndexingError, match="index 7 is out of range"):
+        wf.vmap(lambda i: function(i * 0 + 2) + wf.tensor(TABLE)[i])(wf.tensor([0, 7]))
+
+
+MATRICES = np.array([[[2, 0.3], [0.3, 1.0]], [[0, 0], [0, 0]], [[-1, 0.0], [0, -2]]])
+FACTORS: dict[str, Callable[..., Any]] = {
+    "inv": wf.linalg.inv,
+    "cholesky": wf.linalg.cholesky,
+    "solve": lambda a: wf.linalg.solve(a, a + 1),
+    "checkpoint": wf.checkpoint(wf.linalg.inv),
+    "loop": lambda a: wf.fori_loop(0, 2, lambda _, c: wf.linalg.inv(c) * 0.5, a),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_matrices_in_rows_that_do_not_count_may_be_singular(name: str) -> None:
+    def f(a: Any) -> Any:
+        factor = lambda a: FACTORS[name](a).sum()  # noqa: E731
+        return wf.cond(a[0, 0] > 1, factor, lambda a: wf.sin(a).sum(), a)
+
+    a = wf.tensor(MATRICES)
+    values, slopes = zip(*(wf.value_and_grad(f)(a[i]) for i in range(3)), strict=True)
+    np.testing.assert_allclose(wf.vmap(f)(a).tolist(), [v.item() for v in values])
+    for found in (wf.vmap(wf.grad(f))(a), wf.grad(lambda a: wf.vmap(f)(a).sum())(a)):
+        np.testing.assert_allclose(found.numpy(), np.stack([s.numpy() for s in slopes]))
+
+
+def test_a_singular_matrix_in_a_row_that_counts_is_refused() -> None:
+    a = wf.tensor(MATRICES)
+    f = lambda a: wf.cond(a[0, 0] < 1, wf.linalg.inv, lambda a: a, a)  # noqa: E731
+    with pytest.raises(ArgumentError, match="inv: a matrix is singular"):
+        wf.vmap(f)(a).numpy()

@@ -1,8 +1,8 @@
 """Subgraphs that run for rows whose results nobody takes: those are not checked.
 
 Where a choice is mapped over, all branches run for all rows, and a loop goes on while any row does.
-A position out of range in a row that a plain call would not have run there is no mistake, nor is
-a NaN for those who watch for it.
+A position out of range, or a matrix without an inverse, in a row that a plain call would not have
+run there is no mistake, nor is a NaN for those who watch for it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from weft.core.common.source import Position, blamed, positions_wanted, spare
 from weft.core.graph.node import OutputRefs
 from weft.core.graph.trace import Trace, subgraphs
 from weft.core.tensor.tensor import Tensor
+from weft.core.tensor.tracing import trace_tree
+from weft.ops.base import Operation, call_multiple
+from weft.ops.control.graph_call import GraphCall
 from weft.ops.control.subgraphs import Flags, SubgraphOperation, batched
 from weft.ops.families import cast
 from weft.ops.gather import Gather, Scatter, checks_positions
+from weft.ops.matrices import MatrixOperation
 
 
 def batched_where(trace: Trace, size: int, varies: Flags, wanted: Flags) -> Callable[..., Any]:
@@ -34,16 +38,20 @@ def batched_where(trace: Trace, size: int, varies: Flags, wanted: Flags) -> Call
 
 
 def has_checks(trace: Trace) -> bool:
-    """Whether a subgraph, or one inside of it, looks for positions out of range."""
+    """Whether a subgraph, or one inside of it, refuses some positions or matrices."""
     return any(
-        _checks(node) or any(map(has_checks, subgraphs(node.params))) for node in trace.nodes
+        _checks(node)
+        or isinstance(node.op, MatrixOperation)
+        or any(map(has_checks, subgraphs(node.params)))
+        for node in trace.nodes
     )
 
 
 def guarded(trace: Trace, varies: Flags | None = None) -> Callable[..., tuple[Tensor, ...]]:
     """The subgraph with one more operand in front: whether what it computes counts.
 
-    Where it does not, positions that depend on inputs that vary are 0, which is in range.
+    Where it does not, positions that depend on inputs that vary are 0, which is in range, and
+    matrices are the identity.
     """
     moving = set(trace.inputs)
     if varies is not None:
@@ -53,9 +61,15 @@ def guarded(trace: Trace, varies: Flags | None = None) -> Callable[..., tuple[Te
             moving.add(node)
 
     def of_node(counts: Tensor, node: OutputRefs, args: tuple[Tensor, ...]) -> Any:
-        if node in moving and isinstance(node.op, SubgraphOperation):
-            if any(map(has_checks, subgraphs(node.params))):
+        if node in moving and any(map(has_checks, subgraphs(node.params))):
+            if isinstance(node.op, SubgraphOperation):
                 return node.op.guard(counts, args, **node.params)
+            if isinstance(node.op, GraphCall):
+                return _guard_call(node.op, counts, args, **node.params)
+        elif isinstance(node.op, MatrixOperation) and node.inputs[0][0] in moving:
+            a, *rest = args
+            identity = FUNCTIONS["eye"](*a.shape[-2:], dtype=a.dtype, device=a.device)
+            args = (FUNCTIONS["where"](counts, a, identity), *rest)
         elif _checks(node) and node.inputs[1][0] in moving:
             x, positions, *rest = args
             args = (x, positions * cast(counts, positions.dtype), *rest)
@@ -70,6 +84,19 @@ def guarded(trace: Trace, varies: Flags | None = None) -> Callable[..., tuple[Te
         return trace.walk(tensors, step)
 
     return function
+
+
+def _guard_call(
+    op: Operation, counts: Tensor, args: tuple[Tensor, ...], *, trace: Trace, **params: Any
+) -> Any:
+    """Call a captured function whose last operand, beside constants, is whether it counts."""
+
+    def last(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return guarded(trace)(tensors[-1], *tensors[:-1])
+
+    given = (*args, counts)
+    made, _ = trace_tree(last, given, {})
+    return call_multiple(op, (*given, *made.captures), {**params, "trace": made})
 
 
 def _watched(
