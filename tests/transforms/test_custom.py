@@ -585,3 +585,17 @@ def test_rules_get_the_arguments_that_were_left_out() -> None:
     for each in (f, g):
         for call in (each, lambda x, each=each: each(x, s=3.0)):
             assert wf.grad(lambda x, call=call: call(x).sum())(wf.ones(2)).tolist() == [30.0, 30.0]
+
+
+def test_a_traced_tensor_in_nondiff_argnums_is_refused_by_name() -> None:
+    f = wf.custom_vjp(lambda n, x: x * (n + 1), nondiff_argnums=(0,))
+    f.defvjp(lambda n, x: (x * (n + 1), None), lambda n, _, ct: (ct * (n + 1),))
+    g = wf.custom_jvp(lambda n, x: x * (n + 1), nondiff_argnums=(0,))
+    g.defjvp(lambda n, p, t: (p[0] * (n + 1), t[0] * (n + 1)))
+    for each, name in ((f, "custom_vjp"), (g, "custom_jvp")):
+        loop = lambda x, each=each: wf.fori_loop(0, 3, lambda i, c: each(i, c), x)  # noqa: E731
+        assert loop(1.0).item() == 6.0
+        with pytest.raises(DifferentiationError, match=rf"{name}: argument 0 .*int64.* fori_loop"):
+            wf.grad(loop)(1.0)
+        mapped = wf.vmap(lambda n, each=each: wf.grad(lambda x: each(n, x))(1.0))
+        assert mapped(wf.arange(3.0)).tolist() == [1.0, 2.0, 3.0]

@@ -11,6 +11,7 @@ from typing import Any
 from weft.core.autograd.tape import fit
 from weft.core.common import dtypes
 from weft.core.common.device import Device
+from weft.core.common.handler import is_running
 from weft.core.common.parameters import as_function, as_integers
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.trees import tree_flatten, tree_leaves, tree_unflatten
@@ -257,6 +258,18 @@ class Custom:
         fixed = [args[i] for i in self.nondiff]
         return fixed, [x for i, x in enumerate(args) if i not in self.nondiff]
 
+    def _check_alive(self, args: tuple[Any, ...]) -> None:
+        """Refuse to run a rule on tensors of a transform that has ended."""
+        for i in self.nondiff:
+            for x in tree_leaves(args[i]):
+                owner = x.owner if isinstance(x, Tensor) else None
+                if owner is not None and not (owner.ambient or is_running(owner)):
+                    raise DifferentiationError(
+                        f"{type(self).__name__}: argument {i} is in nondiff_argnums, and holds a"
+                        f" tensor ({x.type}) of an enclosing {owner.title}, which rules cannot use"
+                        "\nhint: take it out of nondiff_argnums, and give None as its cotangent"
+                    )
+
     def _of_rest(self, args: tuple[Any, ...]) -> Callable[..., Any]:
         def run(*rest: Any) -> Any:
             remaining = iter(rest)
@@ -315,6 +328,7 @@ class custom_jvp(Custom):
         def flat_rule(primals: Tensors, tangents: Tensors) -> Any:
             points = rest.tree(_handles(primals[: rest.own]))
             moves = rest.tree(_handles(tangents[: rest.own]), still)
+            self._check_alive(args)
             with redrawing(drawn, primals):
                 out, tangent = _pair("custom_jvp: the rule", rule(*given, points, moves))
             if not shape == tree_flatten(out)[1] == tree_flatten(tangent)[1]:
@@ -380,6 +394,7 @@ class custom_vjp(Custom):
         def ahead(*tensors: Tensor) -> Any:
             remaining = iter(rest.tree(_handles(tensors[: rest.own])))
             full = [args[i] if i in self.nondiff else next(remaining) for i in range(len(args))]
+            self._check_alive(args)
             with redrawing(drawn, tensors):
                 out, saved = _pair("custom_vjp: forward", forward(*full))
             if tree_flatten(out)[1] != shape:
