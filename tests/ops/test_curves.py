@@ -39,6 +39,7 @@ CASES = {
     "unwrap": lambda xp: xp.unwrap(ANGLES),
     "unwrap along 0": lambda xp: xp.unwrap(ANGLES, axis=0, discont=4.0),
     "unwrap of degrees": lambda xp: xp.unwrap(np.array([0, 90, 350, 10, 180]), period=360),
+    "unwrap by an odd integer": lambda xp: xp.unwrap(np.array([0, 2, 4, 6, 0, 3, 0]), period=5),
     "unwrap of half a turn": lambda xp: xp.unwrap(np.array([0.0, np.pi, 0.0, -np.pi])),
     "ediff1d": lambda xp: xp.ediff1d(Y, to_begin=9.0, to_end=[1.0, 2.0]),
     "nancumsum": lambda xp: xp.nancumsum(HOLES, axis=1),
@@ -179,3 +180,4 @@ def test_the_period_of_angles_is_a_number(period):
     with pytest.raises(wf.errors.DTypeError, match="unwrap: period"):
         wf.unwrap([0.0, 5.0], period=period)
     assert wf.unwrap(np.array([0, 6, 1]), period=np.int64(7)).dtype == np.int64
+    assert wf.unwrap(np.array([0, 6, 1], "int16"), period=7).dtype == np.int16

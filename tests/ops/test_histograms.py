@@ -81,6 +81,12 @@ def test_two_dimensional_histograms_are_numpys():
             np.testing.assert_allclose(part.numpy(), expected)
 
 
+def test_densities_of_float64_points_have_all_their_digits():
+    x, y = RNG.normal(size=100), RNG.normal(size=100)
+    got = wf.histogram2d(x, y, 3, density=True)[0]
+    np.testing.assert_allclose(got.numpy(), np.histogram2d(x, y, 3, density=True)[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     "rule", ["auto", "doane", "fd", "rice", "scott", "sqrt", "stone", "sturges"]
 )

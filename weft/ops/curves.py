@@ -210,10 +210,12 @@ def unwrap(
     steps = diff(tensor, axis=i)
     half = period // 2 if dtypes.is_integer(tensor.dtype) else period / 2
     wrapped = (steps + half) % period - half
-    wrapped = where((wrapped == -half) & (steps > 0), half, wrapped)
+    if 2 * half == period:  # half a turn has two ways: the one of the step itself
+        wrapped = where((wrapped == -half) & (steps > 0), half, wrapped)
     added = where(FUNCTIONS["abs"](steps) < least, 0, wrapped - steps)
+    turns = cumsum(added, i, dtype=tensor.dtype)
     first = narrow(tensor, i, 0, 1)
-    return concat([first, narrow(tensor, i, 1, tensor.shape[i] - 1) + cumsum(added, i)], axis=i)
+    return concat([first, narrow(tensor, i, 1, tensor.shape[i] - 1) + turns], axis=i)
 
 
 @public

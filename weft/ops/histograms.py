@@ -251,10 +251,11 @@ def _cells(
         cell = where(where(place < 0, True, cell < 0), -1, cell * size + place)
     counts = reshape(_tally(cell, weight, prod(shape)), shape)
     if as_flag(name, "density", density):
-        counts = counts / reduction.sum(counts)
+        total = reduction.sum(counts)
         for i, edge in enumerate(edges):
             widths = edge[1:] - edge[:-1]
             counts = counts / reshape(widths, (-1, *(1,) * (rank - 1 - i)))
+        counts = counts / total
     return counts, edges
 
 
