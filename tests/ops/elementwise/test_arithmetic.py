@@ -282,6 +282,12 @@ def test_derivatives_of_powers_at_the_edges_are_jaxs(base, exponent):
     agrees_with_jax(lambda x: wf.pow(x, float(exponent)), lambda x: x ** float(exponent), base)
 
 
+def test_the_slope_of_a_zeroth_power_changes_with_the_exponent():
+    hessian = wf.hessian(lambda v: v[0] ** v[1])
+    for base, mixed in ((2.0, 0.5), (4.0, 0.25), (0.0, 0.0)):
+        assert hessian(wf.tensor([base, 0.0]))[0, 1].item() == mixed
+
+
 def test_the_derivative_of_a_zeroth_power_is_zero():
     same(wf.grad(lambda x: wf.pow(x, 0.0))(0.0), np.float32(0))
 

@@ -275,7 +275,8 @@ class Pow(BinaryOperation):
         return _integer_power(s, x, y) if dtypes.is_integer(x.dtype) else s.call("pow", x, y)
 
     def derivatives(self, x: Tensor, y: Tensor, out: Tensor) -> tuple[Any, Any]:
-        by_base = where(y == 0, 0, y * pow(x, where(y == 0, 1, y - 1)))
+        no_slope = (y == 0) & ~FUNCTIONS["isfinite"](1 / x)  # 0 · x⁻¹ would be NaN
+        by_base = where(no_slope, 0, y * pow(where(no_slope, 1, x), y - 1))
         by_exponent = where(x == 0, 0, FUNCTIONS["log"](where(x == 0, 1, x)) * out)
         return by_base, by_exponent
 
