@@ -146,6 +146,7 @@ LARGE = {
     "remainder": (lambda c, x: x % 7, lambda c, x: x % 7),
     "floor_divide": (lambda c, x: x // x[:1], lambda c, x: _quietly(np.floor_divide, x, x[:1])),
     "matmul": (lambda c, x: x @ x.T, lambda c, x: x @ x.T),
+    "cast": (lambda c, x: x.astype("float16"), lambda c, x: x.astype("float16")),
     "gather": (
         lambda c, x: wf.take_along_axis(x, wf.asarray(POSITIONS, copy=True), axis=1),
         lambda c, x: np.take_along_axis(x, POSITIONS, 1),

@@ -252,6 +252,29 @@ def _plain(array: Array) -> Array:
     return array.astype(np.float32) if dtypes.is_narrow(array.dtype) else array
 
 
+def _places(x: Array, merged: bool, axis: int | None = None) -> tuple[Array, Array, Array]:
+    """Where each distinct element (slice along `axis`) is first, which each one is, how often.
+
+    `merged` makes all NaNs one.
+    """
+    plain = _plain(x)
+    if axis is not None or not plain.size or dtypes.is_complex(plain.dtype):
+        return np.unique(plain, True, True, True, axis=axis, equal_nan=merged)[1:]
+    flat = plain.reshape(-1)
+    order = np.argsort(flat)  # of equal elements in any order, which takes a third of the time
+    ordered = flat[order]
+    numbers = flat.size - np.count_nonzero(ordered != ordered)
+    order[numbers:].sort()  # each NaN is what it is
+    opens = np.ones(flat.size, np.bool_)
+    opens[1:] = ordered[1:] != ordered[:-1]
+    if merged:
+        opens[numbers + 1 :] = False
+    starts = np.flatnonzero(opens)
+    inverse = np.empty_like(order)
+    inverse[order] = np.cumsum(opens) - 1
+    return np.minimum.reduceat(order, starts), inverse, np.diff(starts, append=flat.size)
+
+
 def _made(array: Array, device: Device, dtype: DType | None = None) -> Tensor:
     return asarray(array.astype(dtypes.int64 if dtype is None else dtype), device=device, copy=True)
 
@@ -286,9 +309,7 @@ def unique_all(x: Any, /) -> UniqueAllResult:
     Every NaN is distinct from every other.
     """
     tensor = to_tensor(x, op="unique_all")
-    _, indices, inverse, counts = np.unique(
-        _plain(tensor.host()), True, True, True, equal_nan=False
-    )
+    indices, inverse, counts = _places(tensor.host(), merged=False)
     device = tensor.device
     return UniqueAllResult(
         _at(tensor, indices),
@@ -316,7 +337,7 @@ def unique_inverse(x: Any, /) -> UniqueInverseResult:
 def unique_values(x: Any, /) -> Tensor:
     """Distinct elements in order; every NaN is distinct from every other."""
     tensor = to_tensor(x, op="unique_values")
-    return _at(tensor, np.unique(_plain(tensor.host()), True, equal_nan=False)[1])
+    return _at(tensor, _places(tensor.host(), merged=False)[0])
 
 
 @public
@@ -362,9 +383,7 @@ def unique(
         more = [x for is_wanted, x in zip(asked, shaped, strict=True) if is_wanted]
         return (found[0], *more) if more else found[0]
     given = read_for_size(tensor, "say how many elements there are: wf.unique(x, size=…)")
-    _, indices, inverse, counts = np.unique(
-        _plain(given), True, True, True, axis=i, equal_nan=merged
-    )
+    indices, inverse, counts = _places(given, merged, i)
     inverse = inverse.reshape(tensor.shape if i is None else (-1,))
     if size is None:
         values = _at(tensor, indices, i)

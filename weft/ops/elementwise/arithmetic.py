@@ -331,6 +331,11 @@ class Cast(ElementwiseOperation):
         result: DType = params["dtype"]
         return result
 
+    def is_large(self, x: Any, *, dtype: DType) -> bool:
+        saturates = dtypes.is_floating(x.dtype) and dtypes.is_integer(dtype)
+        slow = saturates or dtypes.is_narrow(x.dtype) or dtypes.is_narrow(dtype)
+        return bool(x.size >= (1 << 14 if slow else self.kernel_from))
+
     def eval(self, x: Array, *, dtype: DType) -> Array:
         if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
             x = (x != 0) if dtypes.is_bool(dtype) else x.real
