@@ -183,6 +183,17 @@ def test_updates_leave_the_tensor_as_it_is_and_apply_calls_a_function():
         assert x.astype(dtype).at[1].subtract(1).tolist() == [1, 1, 3]
 
 
+@pytest.mark.parametrize("factors", [[0, 1], [0, 0], [2, 0, 3], [2, 0, 0], [0, 0, 0], [1, 0, 2, 0]])
+def test_products_at_one_place_have_the_second_derivatives_of_products(factors):
+    def collected(v):
+        return v[:1].at[np.zeros(len(factors) - 1, int)].mul(v[1:])[0]
+
+    given = np.array(factors, float)
+    want = wf.hessian(wf.prod)(given).tolist()
+    assert wf.hessian(collected)(given).tolist() == want
+    assert wf.jacfwd(wf.jacfwd(collected))(given).tolist() == want
+
+
 def test_modes_say_what_a_position_out_of_range_means():
     x = wf.tensor([1.0, 2.0, 3.0])
     assert x.at[[5, -9]].get(mode="clip").tolist() == [3, 1]

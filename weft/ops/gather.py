@@ -357,20 +357,42 @@ class ScatterMul(Scatter):
     combine = "mul"
     apply = np.multiply
 
-    def _others(self, primals: Any, params: dict[str, Any]) -> Tensor:
+    def _others(self, primals: Any, out: Any, params: dict[str, Any]) -> Tensor:
         """For each update, the product of x and all other updates at its position.
 
-        Zeros are counted instead of divided by.
+        It is the whole product divided by the update. Zeros are taken out one by one instead: two
+        of them, since where there are more, first and second derivatives are 0.
         """
         x, indices, updates = primals
         where = FUNCTIONS["where"]
-        nonzero = where(updates == 0, 1, updates)
-        product = call(self, (where(x == 0, 1, x), indices, nonzero), params)
-        mine = cast(updates == 0, updates.dtype)
-        zeros = call(scatter_add_op, (cast(x == 0, x.dtype), indices, mine), params)
-        others = pick(product, indices, params) / nonzero
-        result: Tensor = where(pick(zeros, indices, params) == mine, others, 0)
+        quotient = pick(out, indices, params) / where(updates == 0, 1, updates)
+        result: Tensor = where(updates == 0, 0, quotient)
+        taken: Any = 1
+        for _ in range(2):
+            first = self._first_zeros(x, indices, updates, params)
+            zeros = call(
+                scatter_add_op,
+                (FUNCTIONS["zeros_like"](x), indices, where(first, updates, 0)),
+                params,
+            )
+            updates = where(first, 1, updates)
+            left = pick(call(self, (x, indices, updates), params), indices, params)
+            result = where(first, taken * left, result)
+            taken = taken * pick(zeros, indices, params)
         return result
+
+    def _first_zeros(self, x: Tensor, indices: Tensor, updates: Tensor, params: Any) -> Tensor:
+        """Which updates are the first zeros at their positions."""
+        rest = params["rest"]
+        points = updates.shape[updates.ndim - params["picks"] - rest : updates.ndim - rest]
+        count = prod(points)
+        number = FUNCTIONS["arange"](count, device=x.device)
+        number = FUNCTIONS["reshape"](number, (*points, *(1,) * rest))
+        none = FUNCTIONS["full_like"](x, count, dtype=number.dtype)
+        found = FUNCTIONS["where"](updates == 0, number, count)
+        least = call(scatter_min_op, (none, indices, found), params)
+        is_first: Tensor = pick(least, indices, params) == number
+        return is_first
 
     def jvp(self, primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
         _, indices, updates = primals
@@ -379,7 +401,7 @@ class ScatterMul(Scatter):
         if dx is not None:
             total = call(self, (dx, indices, updates), params)
         if du is not None:
-            part = self._others(primals, params) * du
+            part = self._others(primals, out, params) * du
             zeros = FUNCTIONS["zeros_like"](out)
             term = call(scatter_add_op, (zeros, indices, part), params)
             total = term if total is None else total + term
@@ -387,7 +409,7 @@ class ScatterMul(Scatter):
 
     def vjp(self, primals: Any, out: Any, ct: Any, **params: Any) -> Tangents:
         _, indices, updates = primals
-        scaled = pick(ct, indices, params) * self._others(primals, params)
+        scaled = pick(ct, indices, params) * self._others(primals, out, params)
         return call(self, (ct, indices, updates), params), None, scaled
 
 
