@@ -53,6 +53,9 @@ CALLS = {
     "roll": lambda: wf.roll(X, 2, axis=1),
     "stack": lambda: wf.stack([V, V * 2], axis=1),
     "bincount": lambda: wf.bincount(wf.tensor([1, 5, 1])),
+    "sinc": lambda: wf.sinc(X),
+    "isclose": lambda: wf.isclose(X, X + 1e-6, equal_nan=True),
+    "nanmax": lambda: wf.nanmax(X, axis=0),
     "cross_entropy": lambda: wf.cross_entropy(X, wf.tensor([0, 1, 2, 3, 4])),
 }
 

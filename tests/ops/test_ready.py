@@ -180,6 +180,21 @@ def test_large_calls_that_numpy_takes_element_by_element_run_on_kernels(monkeypa
         np.testing.assert_array_equal(found, _quietly(reference, c, each))
 
 
+@pytest.mark.parametrize("function", [wf.add, wf.multiply, wf.floor, wf.frexp, wf.ldexp], ids=str)
+def test_narrow_floats_and_their_digits_run_on_kernels(monkeypatch, function) -> None:
+    ran = []
+    monkeypatch.setattr(client, "run_kernel", lambda *call: ran.append(1) or run_kernel(*call))
+    x = (_whole(50, 200, 200) / 4).astype(np.float16)
+    count = {wf.add: 2, wf.multiply: 2}.get(function, 1)
+    rest = [np.int32(3)] if function is wf.ldexp else []
+    flipped = [wf.asarray(x, copy=True)[::-1]] * count
+    found = function(*flipped, *map(wf.asarray, rest))
+    want = getattr(np, function.__name__)(*[x[::-1]] * count, *rest)
+    for made, expected in zip(wf.tree_leaves(found), wf.tree_leaves(want), strict=True):
+        np.testing.assert_array_equal(made.numpy(), expected)
+    assert ran
+
+
 def test_a_gather_of_long_slices_or_few_positions_is_numpys(monkeypatch) -> None:
     monkeypatch.setattr(client, "run_kernel", None)
     x = np.random.default_rng(0).normal(size=(500, 100))

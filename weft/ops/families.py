@@ -30,6 +30,7 @@ from weft.ops.ready import CALLS, Pairs, filled, look, made, most_at_once, remem
 from weft.runtime.cpu.client import quietly, thread
 
 _WEAK = (*PYTHON_SCALARS, Number)
+_NARROW_FROM = 1 << 14  # elements of narrow floats from which a call runs on a kernel
 _exact: dict[Any, bool] = {}  # by op, dtypes and parameters: there are few
 
 DOMAINS: dict[str, tuple[DType, ...]] = {
@@ -78,6 +79,12 @@ class ElementwiseOperation(Operation):
             floats = all(map(dtypes.is_inexact, found))
             known = _exact[key] = not (floats and calls_functions(self, found, params))
         return known
+
+    def is_large(self, *operands: Any, **params: Any) -> bool:
+        # NumPy converts narrow floats element by element, there and back.
+        narrow = any([dtypes.is_narrow(x.dtype) for x in operands])
+        least = min(self.kernel_from, _NARROW_FROM) if narrow else self.kernel_from
+        return max([x.size for x in operands], default=0) >= least
 
     def compute_dtype(self, dtype: DType) -> DType:
         """The dtype the op computes in: integers become floats where only floats make sense."""

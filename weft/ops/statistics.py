@@ -411,7 +411,7 @@ def _nan_place(name: str, x: Any, axis: Any, keepdims: bool) -> Tensor:
 
 
 @public
-@named
+@often
 def nanmax(
     x: Any,
     /,
@@ -426,7 +426,7 @@ def nanmax(
 
 
 @public
-@named
+@often
 def nanmin(
     x: Any,
     /,

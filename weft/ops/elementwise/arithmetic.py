@@ -333,8 +333,9 @@ class Cast(ElementwiseOperation):
 
     def is_large(self, x: Any, *, dtype: DType) -> bool:
         saturates = dtypes.is_floating(x.dtype) and dtypes.is_integer(dtype)
-        slow = saturates or dtypes.is_narrow(x.dtype) or dtypes.is_narrow(dtype)
-        return bool(x.size >= (1 << 14 if slow else self.kernel_from))
+        if saturates or dtypes.is_narrow(dtype):
+            return bool(x.size >= 1 << 14)  # NumPy goes element by element
+        return super().is_large(x, dtype=dtype)
 
     def eval(self, x: Array, *, dtype: DType) -> Array:
         if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):

@@ -21,6 +21,7 @@ from weft.ops.base import Tangents
 from weft.ops.elementwise.arithmetic import where
 from weft.ops.families import BinaryOperation, as_tensors, broadcast_shape, cast
 from weft.ops.naming import named
+from weft.ops.often import often
 
 _REAL = "bBhHiIlLqQfd"
 
@@ -192,7 +193,7 @@ def _bound(name: str, value: Any, other: Any) -> Any:
 
 
 @public
-@named
+@often
 def isclose(
     x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
@@ -213,7 +214,7 @@ def isclose(
 
 
 @public
-@named
+@often
 def allclose(
     x1: Any, x2: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:

@@ -179,6 +179,7 @@ class Ldexp(Operation):
     factors = "..., ... -> ..."
     linear = Linear.JOINTLY
     constants = (1,)
+    kernel_from = 1 << 14  # NumPy scales element by element
     sample = "fn"
 
     def eval(self, x: Array, exponent: Array) -> Array:
@@ -195,6 +196,7 @@ class Exponent(UnaryOperation):
     """The integer e for which 0.5 <= |x| / 2**e < 1, as int32; 0 for 0, infinities and NaN."""
 
     domain = "floating"
+    kernel_from = 1 << 14
     reasons = {"vjp": "the result is an integer", "jvp": "the result is an integer"}
 
     def dtype(self, *found: DType, **params: Any) -> DType:

@@ -28,6 +28,7 @@ from weft.ops.families import (
     cast,
 )
 from weft.ops.naming import named
+from weft.ops.often import often
 
 special = LazyModule("scipy.special")
 
@@ -364,7 +365,7 @@ def i1e(x: Any, /) -> Tensor:
 
 
 @public
-@named
+@often
 def sinc(x: Any, /) -> Tensor:
     """sin(πx) / (πx): 1 at 0, 0 at other whole numbers; derivatives of every order are right at 0.
 

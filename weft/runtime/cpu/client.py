@@ -189,8 +189,8 @@ class CpuClient(NamedFunctions):
         types: tuple[TensorType, ...],
     ) -> tuple[Array, ...]:
         large = op.is_large(*arrays, **params)
-        if large and op.ufunc is not None and not op.heavy:
-            # NumPy reads what is not packed where it lies.
+        if large and op.ufunc is not None and not op.heavy and not _some_narrow(arrays):
+            # NumPy reads what is not packed where it lies, but for what it has to convert.
             large = all([a.flags.c_contiguous for a in arrays])
         if large or not op.is_exact(*[a.dtype for a in arrays], **params):
             made = run_kernel(op, arrays, params, types)
