@@ -32,6 +32,7 @@ from weft.core.tensor.convert import (
     PYTHON_SCALARS,
     checked,
     device_of,
+    holds_tensor,
     to_array,
     to_tensor,
     wrap,
@@ -87,7 +88,10 @@ class Arange(Operation):
     def eval(self, *, start: Any, step: Any, size: int, dtype: DType, device: Device) -> Array:
         if dtypes.is_integer(dtype):
             return _steps(int(start), int(step), size, dtype)
-        return (float(start) + np.arange(size) * float(step)).astype(dtype)
+        wide = np.arange(size, dtype=np.float64)
+        wide *= float(step)
+        wide += float(start)
+        return wide.astype(dtype, copy=False)
 
     def at(self, s: Any, index: Any, read: Any, *types: Any, **params: Any) -> Any:
         wide = np.dtype("float64") if dtypes.is_floating(params["dtype"]) else params["dtype"]
@@ -98,8 +102,12 @@ class Arange(Operation):
 
 def _steps(start: int, step: int, size: int, dtype: DType) -> Array:
     """Integers modulo 2⁶⁴, so that every start and step of the dtype is exact."""
-    wide = np.arange(size, dtype=np.uint64) * np.uint64(step % (1 << 64))
-    return (wide + np.uint64(start % (1 << 64))).astype(dtype)
+    wide = np.arange(size, dtype=np.uint64)
+    if step != 1:
+        wide *= np.uint64(step % (1 << 64))
+    if start:
+        wide += np.uint64(start % (1 << 64))
+    return wide.view(dtype) if dtype.itemsize == 8 else wide.astype(dtype)
 
 
 arange_op = Arange()
@@ -182,7 +190,7 @@ def asarray(
         return _from_array(obj, target, place, copy)
     if copy is False:
         raise ArgumentError(f"asarray: {type(obj).__name__} cannot become a tensor without a copy")
-    if isinstance(obj, list | tuple) and _holds_tensor(obj):
+    if holds_tensor(obj):
         joined = _stacked(obj)
         return _from_tensor(joined, target, where, None)
     return placed(to_array(obj, target, "asarray"), place)
@@ -192,7 +200,7 @@ asanyarray = asarray
 
 
 def _stacked(obj: Any) -> Tensor:
-    parts = [_stacked(x) if isinstance(x, list | tuple) and _holds_tensor(x) else x for x in obj]
+    parts = [_stacked(x) if holds_tensor(x) else x for x in obj]
     try:
         return stack(parts)
     except ShapeError as error:
@@ -222,12 +230,6 @@ def _from_array(data: Array, dtype: DType | None, device: Device, copy: bool | N
     if copy:
         return copied(plain, device)
     return wrap_shared(plain, device) if device.kind == "cpu" else placed(plain, device)
-
-
-def _holds_tensor(obj: Any) -> bool:
-    return any(
-        isinstance(x, Tensor) or (isinstance(x, list | tuple) and _holds_tensor(x)) for x in obj
-    )
 
 
 @public

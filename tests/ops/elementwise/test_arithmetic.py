@@ -329,6 +329,15 @@ def test_a_power_of_one_half_is_a_root_that_knows_what_powers_do(name):
     assert wf.compile(lambda x: x**0.5)(x).host().tobytes() == (x**0.5).host().tobytes()
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_a_power_of_minus_one_is_a_quotient(name):
+    x = wf.tensor([0.0, -0.0, 3.0, -7.0, 1e-3, np.inf, -np.inf, np.nan]).astype(name)
+    for exponent in (-1, -1.0):
+        same(x**exponent, (1 / x).host())
+    assert (wf.tensor([1, 2, -1]) ** -1).tolist() == [1, 0, -1]
+    assert wf.grad(wf.grad(lambda t: t**-1))(2.0).item() == 0.25
+
+
 def test_a_root_written_as_a_power_has_its_derivatives():
     x = wf.tensor([4.0, 9.0, 0.25])
     assert np.allclose(wf.grad(lambda x: (x**0.5).sum())(x).host(), [0.25, 1 / 6, 1.0])

@@ -133,9 +133,14 @@ def is_known(value: Any, rule: Callable[[Any], Any]) -> bool:
 
 def holds_tensor(value: Any) -> bool:
     """Whether a nested sequence has a tensor somewhere: it is stacked then, not read."""
-    return isinstance(value, list | tuple) and any(
-        isinstance(x, Tensor) or holds_tensor(x) for x in value
-    )
+    if not isinstance(value, list | tuple):
+        return False
+    nested = False
+    for kind in set(map(type, value)):  # few, however many numbers there are
+        if issubclass(kind, Tensor):
+            return True
+        nested = nested or issubclass(kind, list | tuple)
+    return nested and any(map(holds_tensor, value))
 
 
 def _is_foreign(value: Any) -> bool:

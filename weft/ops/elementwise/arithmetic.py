@@ -246,7 +246,8 @@ def _integer_power(s: Any, x: Any, y: Any) -> Any:
 
 
 class Pow(BinaryOperation):
-    """x1 to the power x2, elementwise; `x ** 2` and `x ** 3` are products, `x ** 0.5` is a root.
+    """x1 to the power x2, elementwise; `x ** 2` and `x ** 3` are products, `x ** 0.5` is a root,
+    and `x ** -1` is 1 / x.
 
     Exponents that are Python numbers are meant; the cube is a product where it rounds as well as a
     power does, not of narrow floats. Integers wrap around; with a negative exponent they give
@@ -263,9 +264,11 @@ class Pow(BinaryOperation):
             return square(x1)
         if type(x2) is int and x2 == 3 and isinstance(x1, Tensor) and _has_cube(x1.dtype):
             return square(x1) * x1
-        is_root = type(x2) is float and x2 == 0.5 and isinstance(x1, Tensor)
-        if is_root and dtypes.is_floating(x1.dtype):
-            return where(x1 == -np.inf, np.inf, FUNCTIONS["sqrt"](x1) + 0.0)  # that of -0 is 0
+        if type(x2) in (int, float) and isinstance(x1, Tensor) and dtypes.is_floating(x1.dtype):
+            if x2 == -1:
+                return reciprocal(x1)
+            if type(x2) is float and x2 == 0.5:
+                return where(x1 == -np.inf, np.inf, FUNCTIONS["sqrt"](x1) + 0.0)  # that of -0 is 0
         return super().__call__(x1, x2)
 
     def eval(self, x: Array, y: Array) -> Array:
