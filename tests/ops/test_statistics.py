@@ -373,6 +373,10 @@ def test_covariances_are_numpys():
     close(wf.cov(x, fweights=often, aweights=much), np.cov(x, fweights=often, aweights=much))
     z = x + 1j * RNG.normal(size=(3, 6))
     close(wf.cov(z), np.cov(z))
+    close(wf.cov(z, fweights=often, aweights=much), np.cov(z, fweights=often, aweights=much))
+    for bad in ({"fweights": often - 2}, {"aweights": -much}, {"fweights": often + 0.5}):
+        with pytest.raises(ArgumentError, match=f"cov: {next(iter(bad))} must"):
+            wf.cov(x, **bad)
     close(wf.corrcoef(x), np.corrcoef(x))
     close(wf.corrcoef(x, y), np.corrcoef(x, y))
     close(wf.corrcoef(z), np.corrcoef(z))

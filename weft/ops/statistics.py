@@ -13,10 +13,10 @@ import numpy as np
 
 from weft.core.common import dtypes
 from weft.core.common.context import default_float
-from weft.core.common.parameters import as_flag, as_real
+from weft.core.common.parameters import as_flag, as_real, shown
 from weft.core.common.slots import FUNCTIONS, public
 from weft.core.common.types import DType, Shape
-from weft.core.tensor.convert import as_number, to_tensor, to_tensors
+from weft.core.tensor.convert import as_number, known, to_tensor, to_tensors
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ops import reduction
@@ -260,18 +260,15 @@ def cov(
     """Covariance matrix of variables in rows (in columns with `rowvar=False`).
 
     The divisor is the count minus `correction` (`ddof`): 1, or with `bias` 0, if none is given.
-    `fweights` says how often each observation was made, `aweights` how much it counts.
+    `fweights` says how often each observation was made, `aweights` how much it counts; whether
+    those of a tensor are whole or negative is not looked at.
     """
     table, target = _observations("cov", x, y, rowvar)
-    weight = None
-    for given in (fweights, aweights):
-        if given is not None:
-            part = cast(to_tensor(given, beside=(table,), op="cov"), dtypes.real_of(table.dtype))
-            if part.shape != table.shape[1:]:
-                raise ShapeError(
-                    f"cov: weights of shape {part.shape} for {table.shape[1]} observations"
-                )
-            weight = part if weight is None else weight * part
+    times, shares = (
+        None if given is None else _observation_weights(name, given, table)
+        for name, given in (("fweights", fweights), ("aweights", aweights))
+    )
+    weight = times if shares is None else shares if times is None else times * shares
     scaled = table if weight is None else table * weight
     total = float(table.shape[1]) if weight is None else reduction.sum(weight)
     centred = table - reduction.sum(scaled, 1, True) / total
@@ -280,9 +277,8 @@ def cov(
         less = 0 if as_flag("cov", "bias", bias) else 1
     less = as_number("cov", "correction", less, beside=(table,))
     divisor = total - less
-    if aweights is not None:
-        counted = to_tensor(aweights, beside=(table,), op="cov")
-        squares = reduction.sum(weight * cast(counted, table.dtype))
+    if shares is not None:
+        squares = reduction.sum(weight * shares)
         divisor = total - less * squares / total
     right = centred if weight is None else centred * weight
     if dtypes.is_complex(table.dtype):
@@ -308,6 +304,19 @@ def _observations(name: str, x: Any, y: Any, rowvar: bool) -> tuple[Tensor, DTyp
     table = parts[0] if y is None else concat(parts, axis=0)
     found = dtypes.promote_all(*(to_tensor(v).dtype for v in ((x,) if y is None else (x, y))))
     return table, found if dtypes.is_inexact(found) else table.dtype
+
+
+def _observation_weights(name: str, given: Any, table: Tensor) -> Tensor:
+    """Weights of the columns of a table; values of a tensor are not looked at."""
+    weights = to_tensor(given, beside=(table,), op="cov")
+    values = None if isinstance(given, Tensor) else known(given)
+    if weights.shape != table.shape[1:]:
+        raise ShapeError(f"cov: weights of shape {weights.shape} for {table.shape[1]} observations")
+    if values is not None and (values < 0).any():
+        raise ArgumentError(f"cov: {name} must not be negative, got {shown(given)}")
+    if values is not None and name == "fweights" and (values != np.round(values)).any():
+        raise ArgumentError(f"cov: {name} must be whole numbers, got {shown(given)}")
+    return cast(weights, dtypes.real_of(table.dtype))
 
 
 @public
