@@ -113,7 +113,7 @@ def test_debug_nans_sees_of_a_mapped_choice_what_is_taken(mapped) -> None:
 
 def test_debug_nans_finds_a_nan_in_a_row_that_takes_a_branch() -> None:
     x = wf.tensor([-3.0, 0.0, 1.0, 2.0])
-    f = lambda x: wf.cond(x > 1, lambda x: wf.sqrt(x - 2) * 0, lambda x: wf.log(x - 9), x)  # noqa: E731
+    f = lambda x: wf.cond(x > 1, lambda x: wf.sqrt(x - 2), lambda x: wf.log(x - 9), x)  # noqa: E731
     with pytest.raises(NotFiniteError, match=r"where: 3 of 4 .*test_debug.py"), wf.debug_nans():
         wf.vmap(f)(x)
     safe = lambda x: wf.cond(x > 1, lambda x: wf.sqrt(x - 2) * 0, lambda x: x, x)  # noqa: E731
