@@ -281,6 +281,26 @@ class Wrapped(nn.Module):
         return self.inner(x)
 
 
+def test_a_chain_tells_which_layer_takes_what_it_is_given():
+    pooled = nn.MaxPool1d(2, return_indices=True)
+    for layer in (nn.Linear(2, 1, key=KEY), nn.Dropout(), nn.MaxPool1d(2), nn.Flatten()):
+        told = f"{type(layer).__name__}: expected a tensor, got a tuple of 2 results\nhint: take"
+        with pytest.raises(ArgumentError, match=told):
+            nn.Sequential(pooled, layer)(wf.ones((1, 1, 4)))
+    chain = nn.Sequential(nn.relu, Wrapped(nn.BatchNorm(2)))
+    with pytest.raises(ArgumentError, match=r"advance: layer 1: Wrapped has no advance, .* Batch"):
+        chain.advance(wf.ones((3, 2)))
+
+
+def test_patterns_that_fit_no_name_are_told():
+    fits = r"no name fits {}\nhint: the names are 0\.weight, 0\.bias, "
+    with pytest.raises(ArgumentError, match="partition: " + fits.format("'0.wieght'")):
+        nn.partition(model(), "0.wieght")
+    with pytest.raises(ArgumentError, match="update_where: " + fits.format(r"\('a', 'b\*'\)")):
+        nn.update_where(model(), ("a", "b*"), wf.zeros_like)
+    assert nn.parameter_count(model(), "decoder.*") == 0
+
+
 def test_other_mistakes_are_told():
     with pytest.raises(DTypeError, match=r"Embedding: ids: expected integers, got float32.*\nhint"):
         nn.Embedding(3, 2, key=KEY)(wf.ones(2))
@@ -298,14 +318,6 @@ def test_other_mistakes_are_told():
         nn.Dropout(1.0)
     with pytest.raises(ArgumentError, match="Sequential: layer 1: 3 cannot be called"):
         nn.Sequential(nn.relu, 3)
-    pooled = nn.MaxPool1d(2, return_indices=True)
-    for layer in (nn.Linear(2, 1, key=KEY), nn.Dropout(), nn.MaxPool1d(2), nn.Flatten()):
-        told = f"{type(layer).__name__}: expected a tensor, got a tuple of 2 results\nhint: take"
-        with pytest.raises(ArgumentError, match=told):
-            nn.Sequential(pooled, layer)(wf.ones((1, 1, 4)))
-    chain = nn.Sequential(nn.relu, Wrapped(nn.BatchNorm(2)))
-    with pytest.raises(ArgumentError, match=r"advance: layer 1: Wrapped has no advance, .* Batch"):
-        chain.advance(wf.ones((3, 2)))
     with pytest.raises(ArgumentError, match="LSTMCell: state: expected a pair"):
         nn.LSTMCell(2, 3, key=KEY)(wf.ones(2), wf.ones(3))
     with pytest.raises(TreeError, match=r"LSTM: state: expected a pair \(hidden, memory\), got"):
@@ -329,12 +341,6 @@ def test_other_mistakes_are_told():
         nn.lora(model(), 1, key=KEY, targets=3)
     with pytest.raises(DTypeError, match="partition: where must be a sequence, got 3"):
         nn.partition(model(), 3)
-    fits = r"no name fits {}\nhint: the names are 0\.weight, 0\.bias, "
-    with pytest.raises(ArgumentError, match="partition: " + fits.format("'0.wieght'")):
-        nn.partition(model(), "0.wieght")
-    with pytest.raises(ArgumentError, match="update_where: " + fits.format(r"\('a', 'b\*'\)")):
-        nn.update_where(model(), ("a", "b*"), wf.zeros_like)
-    assert nn.parameter_count(model(), "decoder.*") == 0
     with pytest.raises(DTypeError, match="inference: value must be True or False, got 'yes'"):
         nn.inference(model(), "yes")
     with pytest.raises(DTypeError, match=r"cache: capacity must be an integer, got 2\.5"):
