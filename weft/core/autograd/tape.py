@@ -136,54 +136,63 @@ class Tape(Handler):
         return x._impl.payload if x._impl.owner is self else None
 
 
+class _Flow:
+    """Cotangents on their way back, and the nodes that have some: the last one comes first."""
+
+    def __init__(self) -> None:
+        self.found: dict[TapeNode, list[Any]] = {}
+        self.queue: list[tuple[int, TapeNode]] = []
+        self.waiting: set[TapeNode] = set()  # nodes with addends among their cotangents
+
+    def add(self, place: tuple[TapeNode, int], contribution: Tensor | Addend) -> None:
+        """Have a cotangent, or a part of it, reach an output of a node."""
+        node, slot = place
+        slots = self.found.get(node)
+        if slots is None:
+            slots = self.found[node] = [None] * len(node.outs)
+            heappush(self.queue, (-node.number, node))
+        seen = slots[slot]
+        if seen is None:
+            slots[slot] = contribution
+            if type(contribution) is Addend:
+                self.waiting.add(node)
+        else:
+            plain = type(contribution) is Tensor and not self.waiting
+            slots[slot] = seen + contribution if plain else _sum(seen, contribution)
+
+    def pass_on(self, node: TapeNode, slots: list[Any]) -> None:
+        """Have what a node makes of its cotangents reach its parents."""
+        for place, part in zip(node.parents, _contributions(node, slots), strict=True):
+            if place is not None and part is not None:
+                primal = place[0].outs[place[1]]
+                fits = (part if type(part) is Addend else part._impl).shape == primal._impl.shape
+                self.add(place, part if fits else fit(_whole(part), primal))
+
+
 def pull_back(
     roots: Sequence[tuple[TapeNode, int] | None],
     cotangents: Sequence[Tensor],
     leaves: Sequence[tuple[TapeNode, int] | None],
 ) -> list[Tensor | None]:
     """Cotangents of the leaves, given those of the roots; `None` where nothing flows."""
-    found: dict[TapeNode, list[Any]] = {}
-    queue: list[tuple[int, TapeNode]] = []
-    waiting: set[TapeNode] = set()  # nodes with addends among their cotangents
-
-    def add(place: tuple[TapeNode, int], contribution: Tensor | Addend) -> None:
-        node, slot = place
-        slots = found.get(node)
-        if slots is None:
-            slots = found[node] = [None] * len(node.outs)
-            heappush(queue, (-node.number, node))
-        seen = slots[slot]
-        if seen is None:
-            slots[slot] = contribution
-            if type(contribution) is Addend:
-                waiting.add(node)
-        else:
-            plain = type(contribution) is Tensor and not waiting
-            slots[slot] = seen + contribution if plain else _sum(seen, contribution)
-
-    def hand_on(node: TapeNode, slots: list[Any]) -> None:
-        for place, part in zip(node.parents, _contributions(node, slots), strict=True):
-            if place is not None and part is not None:
-                primal = place[0].outs[place[1]]
-                fits = (part if type(part) is Addend else part._impl).shape == primal._impl.shape
-                add(place, part if fits else fit(_whole(part), primal))
-
+    flow = _Flow()
+    found, queue = flow.found, flow.queue
     for root, cotangent in zip(roots, cotangents, strict=True):
         if root is not None:
-            add(root, cotangent)
+            flow.add(root, cotangent)
     kept = {leaf[0] for leaf in leaves if leaf is not None}
     while queue:
         _, node = heappop(queue)
         if node.op is None:
             continue
         slots = found[node] if node in kept else found.pop(node)
-        if waiting and node in waiting:
+        if node in flow.waiting:
             slots[:] = map(_whole, slots)
         if node.position is None:
-            hand_on(node, slots)
+            flow.pass_on(node, slots)
         else:
             with blamed(node.position):
-                hand_on(node, slots)
+                flow.pass_on(node, slots)
     return [
         _whole(found[leaf[0]][leaf[1]]) if leaf is not None and leaf[0] in found else None
         for leaf in leaves
