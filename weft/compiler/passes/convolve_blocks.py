@@ -15,6 +15,7 @@ PANEL = 24_576  # bytes of a panel of kernels, which the first cache holds
 IMAGE = 262_144  # bytes of the image under a tile: a part of the second cache
 SUMS = 196_608  # bytes of the sums of a tile
 TALL = 128  # features of a tile
+LONELY = 0.15  # cycles of a row whose factor meets one vector, with few registers: sums move about
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def registers_of(
         blocks = ceil(features / rows) * ceil(columns / (vectors * lanes))
         # Two multiplications and two loads a cycle, four cycles until a sum can be added to.
         each = max(rows * vectors / 2, (rows + vectors) / 2, 4)
+        each += LONELY * rows if vectors == 1 and registers == 16 else 0
         return blocks * (each + 0.3 * vectors + 0.05 * rows + 0.2)
 
     heights = [rows for rows in range(1, sums + 1) if allowed(rows)]
