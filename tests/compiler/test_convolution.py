@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from math import prod
 from typing import Any
@@ -376,6 +377,24 @@ def test_sums_are_taken_in_vectors_of_other_processors(features):
     cut, register = made[-1].notes["convolve"], "%zmm" if "512" in features else "%ymm"
     sums = [line for line in assembly.splitlines() if "vfmadd" in line and register in line]
     assert len(sums) >= cut.rows * cut.vectors * 9
+
+
+def test_few_registers_hold_all_sums_of_a_window():
+    """Blocks of few rows: what the vectors of features meet stays, and they come one at a time."""
+    x = np.zeros((16, 8, 24, 24), np.float32)
+    k = np.zeros((32, 8, 24, 24), np.float32)
+    target = jit.Target("x86_64-unknown-linux-gnu", "x86-64", "+avx,+avx2,+fma")
+    made = scheduled(x, k, params((1, 1), (1, 1), (1, 1), (1, 1)), target.vector_bytes)
+    cut = made[-1].notes["convolve"]
+    assert isinstance(cut, Piece) and cut.vectors > cut.rows > 1
+    assembly = jit.emit_assembly(
+        emit([made[-1]], target), target.triple, target.cpu, target.features
+    )
+    loops = [block for block in re.split(r"\n\.L\w+:", assembly) if "vfmadd" in block]
+    assert loops
+    for block in loops:
+        inside = block[: block.rindex("vfmadd")]
+        assert not re.search(r"vmov\w+\s+%ymm\d+, -?\d*\(%rsp\)", inside)
 
 
 # -- pools -------------------------------------------------------------------------------------

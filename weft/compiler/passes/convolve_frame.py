@@ -14,6 +14,7 @@ from math import gcd, prod
 
 from weft.compiler.convolution import Convolution, Space
 from weft.compiler.loops import INDEX, Assign, Loop, Statement, Value, const, get, integer
+from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_frame import ZERO, both, less, when
 from weft.compiler.polynomial import (
     add,
@@ -304,4 +305,22 @@ def _up(x: Value, by: int) -> Value:
     return x if by == 1 else divide(add(x, by - 1), by)
 
 
-__all__ = ["Frame", "Layout", "fill"]
+def met(
+    sums: Sequence[Sequence[int]], lefts: Sequence[Value], rights: Sequence[Value]
+) -> Statements:
+    """Each sum takes the product of its left and right factor.
+
+    The fewer of them stay in registers while the others come one at a time: registers that hold
+    sums leave little room.
+    """
+    pairs = [(i, j) for i in range(len(lefts)) for j in range(len(rights))]
+    if len(lefts) < len(rights):
+        pairs.sort(key=lambda pair: pair[1])
+    made: list[Statement] = []
+    for i, j in pairs:
+        s, x, y = sums[i][j], lefts[i], rights[j]
+        made.append(Assign(s, multiplied(x, y, get(s, x.dtype))))
+    return tuple(made)
+
+
+__all__ = ["Frame", "Layout", "fill", "met"]

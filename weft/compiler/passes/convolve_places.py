@@ -31,10 +31,9 @@ from weft.compiler.loops import (
     integer,
     load,
 )
-from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_frame import ZERO, less, when
 from weft.compiler.passes.convolve_blocks import Cut
-from weft.compiler.passes.convolve_frame import Frame, fill
+from weft.compiler.passes.convolve_frame import Frame, fill, met
 from weft.compiler.polynomial import (
     add,
     divide,
@@ -274,7 +273,6 @@ class Places:
         written = min([written, *irregular])
 
         def tap(*at: Value) -> Statements:
-            made: list[Statement] = []
             flat = ZERO
             for n, i in zip(window, at, strict=True):
                 flat = add(multiply(flat, n), i)
@@ -283,11 +281,8 @@ class Places:
                 get(self.image, found.dtype, add(offset, j * cut.lanes)) for j in range(cut.vectors)
             ]
             here = add(base, multiply(add(multiply(c, prod(window)), flat), cut.rows))
-            for row, sums in enumerate(self.sums):
-                left = self._left(add(here, row), add(start, c), at)
-                for s, right in zip(sums, rights, strict=True):
-                    made.append(Assign(s, multiplied(left, right, get(s, found.dtype))))
-            return tuple(made)
+            lefts = [self._left(add(here, row), add(start, c), at) for row in range(cut.rows)]
+            return met(self.sums, lefts, rights)
 
         def short(*outer: Value) -> Statements:
             made: list[Statement] = []

@@ -19,11 +19,10 @@ from math import ceil, prod
 
 from weft.compiler.convolution import Axis, Convolution
 from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, const, get, integer, turned
-from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_frame import ZERO, less, when
 from weft.compiler.passes.contract_match import runs_along
 from weft.compiler.passes.convolve_blocks import PANEL, even, registers_of
-from weft.compiler.passes.convolve_frame import Frame, Layout, fill
+from weft.compiler.passes.convolve_frame import Frame, Layout, fill, met
 from weft.compiler.polynomial import add, divide, hides, multiply, remainder, smaller, subtract
 from weft.compiler.rebuild import (
     Scope,
@@ -361,14 +360,8 @@ class Windows:
                         get(self.packed, dtype, add(here, add(lane, j * cut.lanes)))
                         for j in range(cut.vectors)
                     ]
-                return tuple(
-                    Assign(
-                        s,
-                        multiplied(get(self.image, dtype, add(row, offset)), right, get(s, dtype)),
-                    )
-                    for row, sums in zip(rows, self.sums, strict=True)
-                    for s, right in zip(sums, rights, strict=True)
-                )
+                lefts = [get(self.image, dtype, add(row, offset)) for row in rows]
+                return met(self.sums, lefts, rights)
 
             kept = tuple(Assign(s, get(self.tile, dtype, k)) for s, k in at)
             return (
