@@ -11,10 +11,12 @@ import weft as wf
 from tests.compiler.native_kernels import Compiled
 from tests.compiler.test_contract import Case, arrays, product
 from tests.compiler.test_contract_shared import kernels_of, normal
+from weft.compiler.choice import USUAL
 from weft.compiler.kernels import evaluate
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
 from weft.compiler.passes.contract_parted import contract_parted, is_parted
+from weft.compiler.passes.contract_registers import Registers
 from weft.compiler.pipeline import schedule
 from weft.compiler.show import show
 from weft.compiler.verify import verify
@@ -87,10 +89,24 @@ def test_a_small_factor_or_an_uneven_depth_takes_one_kernel() -> None:
         assert not is_parted(product(case))
 
 
-def test_the_next_points_of_a_factor_to_pack_are_fetched_while_products_are_taken() -> None:
-    first, _ = contract_parted(product(Case(16, 512, 1024)), 16, 32, by_lane=True)
+@pytest.mark.parametrize("vector_bytes, registers", [(16, 32), (32, 16)])
+def test_the_next_points_of_a_factor_to_pack_are_fetched_while_products_are_taken(
+    vector_bytes: int, registers: int
+) -> None:
+    kernel = product(Case(16, 512, 1024))
+    first, _ = contract_parted(kernel, vector_bytes, registers, by_lane=vector_bytes == 16)
+    block = first.notes["contract"]
     aheads = [line for line in show(first).splitlines() if "ahead" in line]
-    assert len(aheads) == first.notes["contract"].ahead == 1
+    assert len(aheads) == block.ahead == 1
+    assert block.depth * block.tile_columns * 4 <= 1 << (20 if vector_bytes == 16 else 18)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 2048])
+def test_few_registers_hold_blocks_of_several_vectors(rows: int) -> None:
+    """An element of the left factor that is read for one vector alone would be read too often."""
+    fits = Registers(8, 16, 32, USUAL, 0)
+    assert all(fits.block(rows, columns)[1] > 1 for columns in (16, 24, 128, 4096))
+    assert fits.block(rows, 8)[1] == 1
 
 
 def test_the_widest_vectors_read_a_large_factor_where_it_lies() -> None:

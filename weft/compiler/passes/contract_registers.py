@@ -15,6 +15,8 @@ ROOM = 2  # rows fewer than the best block's, which long vectors do as well with
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 MOST_EDGE = 0.1  # part of a product beyond which more of it at the edge is not counted
 WIDEST = 64  # bytes of the longest vectors there are
+FEW_REGISTERS = 16  # hold sums and little else
+LONELY = 0.15  # cycles of a row that meets one vector alone, then: sums move between registers
 
 Pair: TypeAlias = tuple[int, int]  # of rows and columns
 
@@ -39,9 +41,9 @@ class Registers:
         choice = self.choice
         if choice.rows and choice.vectors * (choice.rows + 1) < self.registers:
             return choice.rows, choice.vectors
-        return (
-            (6, 2) if self.registers == 16 else (14, 2) if self.vector_bytes == WIDEST else (8, 3)
-        )
+        if self.registers == FEW_REGISTERS:
+            return 6, 2
+        return (14, 2) if self.vector_bytes == WIDEST else (8, 3)
 
     def block(self, rows: int, columns: int) -> Pair:
         """(rows, vectors) of the block that needs the fewest cycles for so many of them."""
@@ -52,6 +54,7 @@ class Registers:
             blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
             # Two multiplications a cycle, four cycles until a sum can be added to, and loads.
             each = max(high * vectors / 2, 4) + self.per_vector * vectors + 0.05 * high + 0.2
+            each += lonely(block, self.registers)
             each *= 1 if self._is_usual(block) else UNUSUAL
             each *= self._edge(rows, high)
             each *= 1 if columns % (vectors * lanes) == 0 else EDGE
@@ -80,6 +83,15 @@ class Registers:
                 fits = high * vectors <= sums and high * vectors + vectors < self.registers
                 if fits and self.tall % high == 0:
                     yield high, vectors
+
+
+def lonely(block: Pair, registers: int) -> float:
+    """Cycles that a block of one vector takes beyond its products, if registers are few.
+
+    Each product then has a read of its own, into a register that takes the sum.
+    """
+    rows, vectors = block
+    return LONELY * rows if vectors == 1 and registers <= FEW_REGISTERS else 0.0
 
 
 def balanced(extent: int, most: int, step: int) -> int:

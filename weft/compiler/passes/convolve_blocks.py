@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from weft.compiler.convolution import Convolution
+from weft.compiler.passes.contract_registers import FEW_REGISTERS, lonely
 from weft.compiler.passes.convolve_frame import Layout
 from weft.core.common.types import Shape
 
@@ -15,7 +16,6 @@ PANEL = 24_576  # bytes of a panel of kernels, which the first cache holds
 IMAGE = 262_144  # bytes of the image under a tile: a part of the second cache
 SUMS = 196_608  # bytes of the sums of a tile
 TALL = 128  # features of a tile
-LONELY = 0.15  # cycles of a row whose factor meets one vector, with few registers: sums move about
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ def registers_of(
     allowed: Callable[[int], bool] = lambda rows: rows <= 16,
 ) -> tuple[int, int]:
     """(rows, vectors) of the block that needs the fewest cycles, if so many rows are allowed."""
-    sums = 12 if registers == 16 else 24
+    sums = 12 if registers == FEW_REGISTERS else 24
 
     def cycles(block: tuple[int, int]) -> float:
         rows, vectors = block
         blocks = ceil(features / rows) * ceil(columns / (vectors * lanes))
         # Two multiplications and two loads a cycle, four cycles until a sum can be added to.
         each = max(rows * vectors / 2, (rows + vectors) / 2, 4)
-        each += LONELY * rows if vectors == 1 and registers == 16 else 0
+        each += lonely(block, registers)
         return blocks * (each + 0.3 * vectors + 0.05 * rows + 0.2)
 
     heights = [rows for rows in range(1, sums + 1) if allowed(rows)]
