@@ -40,6 +40,7 @@ LARGE = 1 << 20  # bytes of the right factor
 WIDE = 8192  # columns of a task, at most
 FEW = 6  # rows beyond which the right factor is packed before it is multiplied with
 DEEP, PACKED = 64, 4608  # points of the depth and columns that are packed at a time, then
+BRIEF, NEAR = 32, 1152  # the same with longer vectors, whose processors may have less room
 READ = 8  # points of the depth that are read at a time where the widest vectors are: no packing
 
 
@@ -85,16 +86,17 @@ def contract_parted(
     part = _part(product, piece, len(kernel.buffers))
     block = choose(part, vector_bytes, registers, choice)
     many = rows > FEW and block.lanes > 1
+    deep, packed = (BRIEF, NEAR) if NARROW < vector_bytes < WIDEST else (DEEP, PACKED)
     if many and vector_bytes == WIDEST:  # whose rows are as long as what is fetched at a time
         block = replace(block, depth=READ, pack_right=False, rows_inside=True)
     elif many:
-        block = replace(block, depth=DEEP, pack_right=True)
+        block = replace(block, depth=deep, pack_right=True)
     wide = block.columns
-    most = (PACKED if many else WIDE) // wide * wide
+    most = (packed if many else WIDE) // wide * wide
     lanes = by_lane and block.lanes > 1 and block.rows % block.lanes == 0
     block = replace(block, tile_columns=balanced(columns, most, wide), by_lane=lanes)
     block = replace(block, tile_rows=balanced(rows, rows, block.rows), pack_left=rows > 1)
-    if many and vector_bytes == NARROW:
+    if many and block.pack_right:
         nbytes = block.turn * block.columns * part.dtype.itemsize * block.rows
         block = replace(block, rows_inside=True, ahead=ceil(nbytes / block.tile_rows / LINE))
     loop = tasks(Frame(scope, part, block))
