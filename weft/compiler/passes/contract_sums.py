@@ -24,7 +24,7 @@ from weft.compiler.loops import (
     turned,
     value,
 )
-from weft.compiler.passes.contract_blocks import LINE, UNROLL
+from weft.compiler.passes.contract_blocks import LINE, NARROW, UNROLL
 from weft.compiler.passes.contract_frame import (
     ZERO,
     Frame,
@@ -412,7 +412,7 @@ class Blocks:
 
         def several(turn: Value) -> Statements:
             found: list[Statement] = []
-            if b.lanes * f.dtype.itemsize == WIDEST:
+            if b.lanes * f.dtype.itemsize > NARROW:
                 further = add(multiply(turn, step), FURTHER // f.dtype.itemsize)
                 found += elements(right(place, further) for place in at)
             for first in range(0, step, b.lanes):
