@@ -52,10 +52,11 @@ def available(name: str) -> bool:
 
 
 def hold(threads: int) -> None:
-    """Make every library use this many threads; to be done before they are imported."""
+    """Make every library use this many threads of the CPU; to be done before they are imported."""
     for name in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{name}_NUM_THREADS"] = str(threads)
     os.environ["WEFT_THREADS"] = str(threads)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # or it would take a GPU where there is one
     if threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
         os.environ["NPROC"] = "1"
