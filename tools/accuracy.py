@@ -81,6 +81,11 @@ def _largest(x: Any, y: Any) -> Any:
     return np.maximum(np.abs(x), np.abs(y))
 
 
+def _power(x: Array, y: Array) -> Array:
+    """NumPy's power; any NaN to the power of 0 is 1, and 1 to that of any NaN."""
+    return np.where((x == 1) | (y == 0), 1.0, np.power(x, y))
+
+
 def _distance(x: Any, y: Any) -> Any:
     """As C has it: infinite if one of both is, even beside NaN."""
     return np.where(np.isinf(x) | np.isinf(y), np.inf, np.hypot(x, y))
@@ -137,7 +142,7 @@ ORACLES: dict[str, Oracle] = {
         special.gammaln, lambda x: mp.re(mp.loggamma(x)), floor=_reflected(special.gammaln)
     ),
     "digamma": Oracle(special.digamma, mp.digamma, floor=_reflected(special.digamma)),
-    "pow": Oracle(np.power, _exact_pow, 2),
+    "pow": Oracle(_power, _exact_pow, 2),
     "atan2": Oracle(np.arctan2, mp.atan2, 2),
     "hypot": Oracle(_distance, mp.hypot, 2),
     "logaddexp": Oracle(np.logaddexp, _exact_log_sum(0), 2, _largest),
