@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from weft.compiler.emit_scalars import instruction
 from weft.compiler.emit_scope import VECTOR, Operand, reads_of
-from weft.compiler.emit_text import Code, Writer, type_of, vector
+from weft.compiler.emit_text import SUFFIX, Code, Writer, type_of, vector
 from weft.compiler.loops import BOOL, Value
+from weft.compiler.polynomial import add
 from weft.core.common.types import DType
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _BITS = {"i32": 32, "float": 32, "i64": 64, "double": 64}  # of lanes that can be moved together
 _REGISTER = 512
 _LEAST = 16  # bytes of the smallest register of vectors
+_BLOCK = 16  # bytes inside which elements change places at once
 _INSTRUCTION = {"and": "bit_and", "or": "bit_or"}
 
 
@@ -35,23 +37,65 @@ def counting(name: str, lanes: int, step: Any = 1) -> str:
 
 def turned(values: Values, x: Value) -> list[Operand]:
     """Each bit of a lane's number trades places with one of the vectors' own."""
-    lanes, kind = values.lanes, vector(type_of(x.dtype), values.lanes)
-    texts = [values.spread(values.value(a, VECTOR), lanes) for a in x.args]
-    found, reads = turn(values.writer, kind, texts, x.dtype.itemsize), reads_of(x)
+    lanes, kind, size = values.lanes, vector(type_of(x.dtype), values.lanes), x.dtype.itemsize
+    block = max(_BLOCK // size, 1)
+    in_place = block < lanes == len(set(x.args)) and all(_is_run(values, a) for a in x.args)
+    if in_place:
+        texts = _read_in_blocks(values, x, kind, block)
+    else:
+        texts = [values.spread(values.value(a, VECTOR), lanes) for a in x.args]
+    found, reads = turn(values.writer, kind, texts, size, in_place), reads_of(x)
     return [Operand(text, x.dtype, lanes, values.scopes.top, reads, True) for text in found]
 
 
-def turn(writer: Writer, kind: str, texts: list[str], size: int) -> list[str]:
+def _is_run(values: Values, x: Value) -> bool:
+    """Whether the lanes of a value are words of memory that follow each other."""
+    if x.op != "load" or type_of(x.dtype) not in _BITS or x.args[0].op == "opaque":
+        return False
+    return values.kind == "ptr" and values.slope(x.args[0]) == 1
+
+
+def _read_in_blocks(values: Values, x: Value, kind: str, size: int) -> list[str]:
+    """Vectors to turn of which the blocks are where they belong, as many as a block has elements.
+
+    Then as many from the next blocks. A block gets to its place as it is read: that takes any of a
+    processor's units for vectors, to move it between registers takes a certain one.
+    """
+    writer, lanes, name = values.writer, values.lanes, type_of(x.dtype)
+    part, suffix = vector(name, size), SUFFIX.get(name, name)
+    insert = f"{kind} @llvm.vector.insert.v{lanes}{suffix}.v{size}{suffix}"
+    writer.declarations[f"declare {insert}({kind}, {part}, i64)"] = None
+    made: list[str] = []
+    for first in range(0, lanes, size):
+        for row in range(size):
+            text = "poison"
+            for at in range(row, lanes, size):
+                source = x.args[at]
+                place = values.place_of(("buffer", source.data))
+                pointer = values.locate(place, add(source.args[0], first), 0).pointer
+                one = values.read(place, pointer, size)
+                given = f"{kind} {text}, {part} {one}, i64 {at - row}"
+                text = writer.let(f"call {insert}({given})")
+            made.append(text)
+    return made
+
+
+def turn(
+    writer: Writer, kind: str, texts: list[str], size: int, in_place: bool = False
+) -> list[str]:
     """As many vectors as they have lanes, turned; equal ones are one lane each in all lanes.
 
-    What is made in the middle is fenced: LLVM would look for fewer instructions through all steps,
-    which are as few as there can be, for longer than the rest of a kernel takes.
+    Blocks that are `in_place` are turned inside alone. What is made in the middle is fenced: LLVM
+    would look for fewer instructions through all steps, which are as few as there can be, for
+    longer than the rest of a kernel takes.
     """
     lanes, fence = len(texts), ""
     if len(set(texts)) == 1:
         alike = f"shufflevector {kind} {texts[0]}, {kind} poison, <{lanes} x i32> splat"
         return [writer.let(f"{alike} (i32 {lane})") for lane in range(lanes)]
     masks, order = turning(lanes, size)
+    if in_place:
+        masks = masks[: (_BLOCK // size).bit_length() - 1]
     if "float" in kind or "double" in kind:
         fence = f"{kind} @llvm.arithmetic.fence.v{lanes}f{8 * size}"
     for bit, both in enumerate(masks):
@@ -76,7 +120,7 @@ def turning(lanes: int, size: int) -> tuple[list[tuple[list[int], list[int]]], l
     first and the second one. Then, which vector has become which. Inside a block of 16 bytes halves
     are interleaved; blocks are taken every other one.
     """
-    inner = min(max(16 // size, 1), lanes)
+    inner = min(max(_BLOCK // size, 1), lanes)
     bits = inner.bit_length() - 1
     masks = []
     for bit in range(lanes.bit_length() - 1):
@@ -154,7 +198,7 @@ def compress(writer: Writer, mask: str, text: str, name: str, lanes: int) -> str
     """
     assert lanes * _BITS[name] <= _REGISTER, f"{lanes} lanes of {name} are too many"
     kind, bools = f"<{lanes} x {name}>", f"<{lanes} x i1>"
-    suffix = {"float": "f32", "double": "f64"}.get(name, name)
+    suffix = SUFFIX.get(name, name)
     function = f"{kind} @llvm.experimental.vector.compress.v{lanes}{suffix}"
     writer.declarations[f"declare {function}({kind}, {bools}, {kind})"] = None
     return writer.let(f"call {function}({kind} {text}, {bools} {mask}, {kind} poison)")

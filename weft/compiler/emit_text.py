@@ -29,7 +29,7 @@ TYPES: dict[DType, str] = {
     dtypes.float64: "double",
 }
 NARROW = frozenset(dtypes.NARROW)
-_SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
+SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
 def type_of(dtype: DType) -> str:
@@ -174,7 +174,7 @@ class Code:
 
     def compare(self, predicate: str, name: str, x: str, y: str) -> str:
         """A comparison of floats or integers."""
-        family = "fcmp" if name in _SUFFIX else "icmp"
+        family = "fcmp" if name in SUFFIX else "icmp"
         return self.writer.let(f"{family} {predicate} {self.type(name)} {x}, {y}")
 
     def select(self, condition: str, name: str, x: str, y: str) -> str:
@@ -192,7 +192,7 @@ class Code:
         known = self.writer.intrinsics.get(key)
         if known is None:
             kind = self.type(name)
-            suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + _SUFFIX.get(name, name)
+            suffix = ("" if self.lanes == 1 else f"v{self.lanes}") + SUFFIX.get(name, name)
             flags = ", i1" if extra else ""
             kinds = ", ".join([kind] * len(args))
             self.writer.declarations[f"declare {kind} @llvm.{base}.{suffix}({kinds}{flags})"] = None
@@ -205,7 +205,7 @@ class Code:
         """A float as an integer: truncated, saturated, NaN as 0."""
         base = f"llvm.fpto{'s' if signed else 'u'}i.sat"
         width = "" if self.lanes == 1 else f"v{self.lanes}"
-        name = f"@{base}.{width}{target}.{width}{_SUFFIX[source]}"
+        name = f"@{base}.{width}{target}.{width}{SUFFIX[source]}"
         result, operand = self.type(target), self.type(source)
         self.writer.declarations[f"declare {result} {name}({operand})"] = None
         return self.writer.let(f"call {result} {name}({operand} {x})")
