@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import weft as wf
 from tests.compiler.bits import SPECIAL, assert_same
 from tests.compiler.test_contract import Case, arrays, product
+from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import using_path
@@ -19,6 +21,7 @@ from weft.compiler.steps import Call
 from weft.compiler.verify import verify
 from weft.config import settings
 from weft.core.common import dtypes
+from weft.runtime.cpu.jit import Target, emit_assembly
 from weft.testing.ir import run_kernel
 
 RNG = np.random.default_rng(31)
@@ -94,6 +97,19 @@ def test_infinities_and_zeros_are_summed_as_ever():
     assert_like_one_lane(wf.dot, tiny, -tiny)  # a sum of products that vanish keeps its sign
 
 
+@pytest.mark.parametrize("rows", [1, 3, 16, 33])
+@pytest.mark.parametrize("equation", ["bi,bi->b", "ib,ib->b", "bi,ib->b"])
+def test_dots_of_rows_whose_sizes_are_parameters_are_those_of_one_lane(equation, rows):
+    for length in (1, 5, 100, 300, 1025):
+        shapes = [
+            (rows, length) if part == "bi" else (length, rows) for part in equation[:5].split(",")
+        ]
+        given = [numbers(*shape) for shape in shapes]
+        function = lambda x, y: wf.einsum(equation, x, y)  # noqa: E731
+        program = Native(wf.trace(function, *map(wf.tensor, given)), general=True)
+        assert_same(program.run(given, 2), by_one_lane(function, *given))
+
+
 def test_gradients_and_maps_of_dots():
     x, y = numbers(20, 1100), numbers(20, 1100)
     slope = wf.compile(wf.grad(lambda x, y: wf.einsum("bi,bi->b", x, y).sum()))
@@ -129,11 +145,38 @@ def test_both_kernels_of_a_long_dot_mean_the_plain_loops(vector_bytes, registers
         assert x.tobytes() == y.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("vector_bytes", "registers", "cpu", "features", "inserted", "moved"),
+    [
+        (64, 32, "x86-64-v4", "+avx512f", ("vinsertf32x4", 2 * 48), "vshuff64x2"),
+        (32, 16, "x86-64-v3", "+avx2,+fma", ("vinsertf128", 2 * 2 * 8), "vperm2f128"),
+    ],
+)
+def test_blocks_get_to_their_lanes_as_they_are_read(
+    vector_bytes, registers, cpu, features, inserted, moved
+):
+    target = Target("x86_64-unknown-linux-gnu", cpu, features)
+    first, _ = contract_long_dot(product(Case(1, 1, 4096)), vector_bytes, registers)
+    text = emit_assembly(emit([first], target), target.triple, target.cpu, target.features)
+    name, count = inserted
+    assert len(re.findall(rf"{name}.*\(%r", text)) == count
+    assert moved not in text
+
+
 def test_long_dots_are_lanes_of_pieces_and_short_ones_lanes_of_rows():
-    program = Native(wf.trace(wf.dot, wf.ones(20_000), wf.ones(20_000)))
-    calls = [step for step in program.steps if isinstance(step, Call)]
+    calls = calls_of(wf.dot, wf.ones(20_000), wf.ones(20_000))
     assert len(calls) == 2
-    rows = Native(wf.trace(lambda x: wf.einsum("bi,bi->b", x, x), wf.ones((64, 200))))
-    (call,) = (step for step in rows.steps if isinstance(step, Call))
-    for each in (calls[0], call):
+    x = wf.ones((64, 200))
+    rows = [
+        *calls_of(lambda x: wf.einsum("bi,bi->b", x, x), x),
+        *calls_of(lambda x: wf.einsum("bi,bi->b", x, x), x, general=True),
+    ]
+    assert len(rows) == 2
+    for each in (calls[0], *rows):
         assert each.request.compiled.kernels[0].notes["contract"].lanes > 1
+
+
+def calls_of(function: Any, *given: Any, general: bool = False) -> list[Call]:
+    """The kernels that a function runs."""
+    program = Native(wf.trace(function, *given), general=general)
+    return [step for step in program.steps if isinstance(step, Call)]

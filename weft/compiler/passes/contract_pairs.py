@@ -78,10 +78,15 @@ def _is_along(product: Product) -> bool:
 
 
 def _is_far(product: Product, batch: Value, lanes: int) -> bool:
-    """Whether neighbouring lanes read further apart than dots are long that are not `long`."""
-    loads = (x for x in walk(product.left, product.right) if x.op == "load")
+    """Whether neighbouring lanes read further apart than dots are long that are not `long`.
+
+    How far is not known where sizes are parameters: as far as a dot is long, if it is read along.
+    """
+    loads = [x for x in walk(product.left, product.right) if x.op == "load"]
     steps = [number(stride(x.args[0], batch)) for x in loads]
-    return any(step is None or abs(step) > PIECE * lanes for step in steps)
+    if None in steps:
+        return not _is_along(product)
+    return any(abs(step) > PIECE * lanes for step in steps if step is not None)
 
 
 def is_long_dot(kernel: Kernel, vector_bytes: int) -> bool:
