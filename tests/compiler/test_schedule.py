@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import weft as wf
 from tests.compiler import example_kernels
 from tests.compiler.example_kernels import EXAMPLES, TAILS, Example
 from tests.compiler.native_kernels import Compiled
 from weft.compiler.kernels import evaluate
+from weft.compiler.native import Native
 from weft.compiler.pipeline import schedule
 from weft.compiler.rebuild import values_of
 from weft.testing.ir import run_kernel
@@ -89,3 +91,12 @@ def test_long_rows_are_walked_whole_where_that_leaves_tasks():
     first, _ = schedule(example_kernels.column_sum(500, 1000).kernel)
     assert evaluate(first.notes["tasks"], ()) == 8
     assert min(local.length for local in first.locals if local.length) == 512
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_few_points_are_no_tasks_of_their_own(general):
+    outer = wf.trace(
+        lambda x, y: x[:, :, None] * y[:, None], wf.ones((5000, 3)), wf.ones((5000, 3))
+    )
+    (call,) = Native(outer, general=general).steps
+    assert call.request.tasks(0) == 5000

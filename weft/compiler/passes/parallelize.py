@@ -27,6 +27,7 @@ CHUNK = 4096  # elements of a task that computes each on its own
 COLUMNS = 512  # results of a task that runs down columns
 WHOLE = 1 << 15  # bytes of columns that are best walked together, as long as they leave
 SOME = 8  # tasks
+FEW = 64  # points that are no tasks of their own: to find their places takes longer
 LEAST = 8192  # points of a kernel below which threads do not pay
 _UNKNOWN = 16  # tasks that an extent known only to the caller counts for
 
@@ -86,7 +87,8 @@ class _Sharing:
         taken: list[tuple[Value, Value]] = []  # variables and extents, outermost first
         tasks = 1
         for k, loop in enumerate(self.nest):
-            enough = tasks >= ENOUGH and _points((loop,)) < LONG
+            points = _points((loop,))
+            enough = points < LONG if tasks >= ENOUGH else points <= FEW
             if enough or k == self.vector:
                 break
             taken.append((loop.variable, loop.stop))
