@@ -195,7 +195,7 @@ def test_a_hundred_batch_sizes_need_three_compilations(
 
 def test_long_products_of_a_first_program_have_kernels_for_their_very_sizes() -> None:
     def function(x: Any, y: Any, z: Any) -> Any:
-        return x @ y, x @ z, x[:3] @ y
+        return x @ y, x @ z, x[:5] @ y
 
     trace = wf.trace(function, ones(61, 127), ones(127, 47), ones(127, 53))
     shared, own = (
@@ -204,6 +204,27 @@ def test_long_products_of_a_first_program_have_kernels_for_their_very_sizes() ->
     )
     assert sum(map(bool, shared)) >= 2, "only the first one of a form has its own"
     assert list(map(bool, own)) == [False, False, True], "short ones share theirs"
+
+
+def test_few_rows_have_blocks_as_high_whatever_came_before() -> None:
+    def product(rows: int, columns: int, general: bool = False) -> Any:
+        trace = wf.trace(lambda x, y: x @ y, ones(rows, 331), ones(331, columns))
+        (call,) = Native(trace, general=general).steps
+        return call.request
+
+    product(1, 401)
+    for rows in (2, 3, 5, 9):
+        for columns, general in ((401, False), (409, False), (401, True)):
+            found = product(rows, columns, general)
+            assert rows not in found.parameters
+            assert found.compiled.kernels[0].notes["contract"].rows == rows
+    assert 17 in product(17, 401).parameters
+
+
+def test_parts_of_complex_numbers_are_no_parameters() -> None:
+    trace = wf.trace(lambda x: x * x + wf.exp(x), wf.asarray(np.ones(3001, np.complex64)))
+    (call,) = Native(trace, general=True).steps
+    assert call.request.parameters == (3001,)
 
 
 @pytest.mark.parametrize(("length", "shares"), [(2, True), (1000, False)])

@@ -24,6 +24,7 @@ from weft.compiler.passes.contract import contract, plain
 from weft.compiler.passes.contract_blocks import forced_path
 from weft.compiler.passes.contract_match import (
     depth_of,
+    few_sizes,
     is_batched,
     is_shallow,
     without_batches_of_one,
@@ -159,17 +160,14 @@ class KernelStore:
         """
         kernel = without_batches_of_one(kernel)
         form = form_of(kernel)
-        how = self._how(kernel, general, cut, lasting, times)
+        how = self._how(kernel, cut, lasting, times)
         pieces, parted = how[0], how[3]
         form = replace(form, key=(form.key, *how))
         with self._lock:
-            lifted = frozenset(range(len(form.literals)))
-            if parted or is_worth(kernel) or (pieces not in (0, PIECE) and not general):
-                lifted = frozenset()  # its schedule follows from its sizes
-            elif not general:
-                lifted = self._versions_of(form).choose(form.literals)
-                if own and times * products_of(kernel.body) >= LONG:
-                    lifted = frozenset()
+            lifted = frozenset[int]()
+            # Of others the schedule follows from the sizes.
+            if not (parted or is_worth(kernel) or (pieces not in (0, PIECE) and not general)):
+                lifted = self._lifted(kernel, form, general, own, times)
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
             asked = (form.key, form.literals)
             choice = choice_of(asked)
@@ -190,15 +188,25 @@ class KernelStore:
                 self._made.move_to_end(key)
             return Request(found, parameters, asked)
 
+    def _lifted(
+        self, kernel: Kernel, form: Form, general: bool, own: bool, times: int
+    ) -> frozenset[int]:
+        """Which of the sizes of a kernel are parameters; how many the few rows are is none."""
+        lifted, products = frozenset(range(len(form.literals))), products_of(kernel.body)
+        if not general:
+            lifted = self._versions_of(form).choose(form.literals)
+            if own and times * products >= LONG:
+                return frozenset()
+        few = few_sizes(kernel) if lifted and products >= LONG else ()
+        return lifted - {i for i, size in enumerate(form.literals) if size in few}
+
     @staticmethod
     def _how(
-        kernel: Kernel, general: bool, cut: Cut | None, lasting: frozenset[int], times: int
+        kernel: Kernel, cut: Cut | None, lasting: frozenset[int], times: int
     ) -> tuple[int, int, Packing | None, bool, bool, bool]:
         """What `scheduled` is told of a kernel beside its choice."""
         (pieces, tall), width = cut or (0, 0), chosen_target().vector_bytes
         shallow = cut is None and not forced_path() and is_shallow(kernel)
-        if general and depth_of(kernel) != 1:
-            shallow = False  # its sizes are parameters
         packing = None
         if not pieces and not shallow:
             packing = packing_of(kernel, width, lasting, cut is not None, times >= OFTEN)

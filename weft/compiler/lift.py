@@ -34,8 +34,9 @@ from weft.compiler.rebuild import changer, revise, values_of
 
 Multiples: TypeAlias = Mapping[int, tuple[int, int]]  # a literal: what is lifted for it, how often
 
-# Strides and offsets that decide how memory is read stay as they are, and so do short rows.
-SMALL = frozenset({-1, 0, 1})
+# Strides and offsets that decide how memory is read stay as they are, and so do short rows: the
+# parts of complex numbers, coordinates, channels.
+SMALL = frozenset(range(-1, 5))
 FEW = 16  # places that have a quotient in common: there are as many kernels as such numbers
 
 

@@ -47,6 +47,7 @@ from weft.core.common.types import DType
 
 Axis: TypeAlias = tuple[Value, Value]  # a variable that counts from 0, and its extent
 
+FEW = 16  # rows of which a product has blocks of its own
 SHALLOW = 6  # products of a sum that plain loops take as they come,
 MANY = 16  # for so many columns
 VECTOR = 16  # bytes of the narrowest vector
@@ -204,6 +205,13 @@ def shallow_sizes(kernel: Kernel) -> frozenset[int]:
     along = all(number(stride(x.args[0], product.column[0])) == 1 for x in loads)
     near = columns * depth * product.dtype.itemsize <= NEAR
     return frozenset({depth, columns}) if columns >= MANY and along and near else frozenset()
+
+
+def few_sizes(kernel: Kernel) -> frozenset[int]:
+    """How many rows or columns a product has that has few of them: its blocks are as high."""
+    product = match(Scope(kernel))
+    sizes = () if product is None else (known(product.row[1]), known(product.column[1]))
+    return frozenset(n for n in sizes if n is not None and n <= FEW)
 
 
 def without_batches_of_one(kernel: Kernel) -> Kernel:
