@@ -39,7 +39,7 @@ def turned(values: Values, x: Value) -> list[Operand]:
     """Each bit of a lane's number trades places with one of the vectors' own."""
     lanes, kind, size = values.lanes, vector(type_of(x.dtype), values.lanes), x.dtype.itemsize
     block = max(_BLOCK // size, 1)
-    in_place = block < lanes == len(set(x.args)) and all(_is_run(values, a) for a in x.args)
+    in_place = x.data and block < lanes and all(_is_run(values, a) for a in x.args)
     if in_place:
         texts = _read_in_blocks(values, x, kind, block)
     else:
@@ -59,7 +59,8 @@ def _read_in_blocks(values: Values, x: Value, kind: str, size: int) -> list[str]
     """Vectors to turn of which the blocks are where they belong, as many as a block has elements.
 
     Then as many from the next blocks. A block gets to its place as it is read: that takes any of a
-    processor's units for vectors, to move it between registers takes a certain one.
+    processor's units for vectors, to move it between registers takes a certain one. Each line of
+    memory is read several times.
     """
     writer, lanes, name = values.writer, values.lanes, type_of(x.dtype)
     part, suffix = vector(name, size), SUFFIX.get(name, name)

@@ -202,9 +202,12 @@ def get(local: int, dtype: DType, position: Value | None = None) -> Value:
     return value("get", () if position is None else (position,), dtype, local)
 
 
-def turned(vectors: Sequence[Value]) -> tuple[Value, ...]:
-    """Vectors of the loop's lanes, as many as lanes: what lay across them lies along them."""
-    whole = value("turned", tuple(vectors), vectors[0].dtype)
+def turned(vectors: Sequence[Value], in_blocks: bool = False) -> tuple[Value, ...]:
+    """Vectors of the loop's lanes, as many as lanes: what lay across them lies along them.
+
+    Those that lie in memory may be read `in_blocks`: few at once are in registers then.
+    """
+    whole = value("turned", tuple(vectors), vectors[0].dtype, in_blocks or None)
     return tuple(value("item", (whole,), x.dtype, k) for k, x in enumerate(vectors))
 
 

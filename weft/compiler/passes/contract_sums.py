@@ -52,7 +52,8 @@ from weft.compiler.polynomial import (
 from weft.compiler.rebuild import Statements, rebuild, substitute_value
 
 AHEAD = 256  # bytes of a row of the left factor from what is multiplied to what a cache fetches
-FURTHER = 512  # bytes from what is turned in registers to what a cache fetches
+FURTHER = 4096  # bytes of all rows from what is turned in registers to what a cache fetches
+NEAR = 512  # bytes of rows that are so short that it fetches the next ones
 FEW = 64  # points of the depth of which a part of a line would be left over, and taken one by one
 
 
@@ -412,7 +413,7 @@ class Blocks:
         def several(turn: Value) -> Statements:
             found: list[Statement] = []
             if b.lanes * f.dtype.itemsize > NARROW:
-                further = add(multiply(turn, step), FURTHER // f.dtype.itemsize)
+                further = add(multiply(turn, step), FURTHER // (b.columns * f.dtype.itemsize))
                 found += elements(right(place, further) for place in at)
             for first in range(0, step, b.lanes):
                 k = add(multiply(turn, step), first)
@@ -461,7 +462,8 @@ class Blocks:
         places = [self.held(column, i, made) for i in range(b.lanes)]
         step = max(LINE // f.dtype.itemsize, b.lanes)  # each line of memory is read at once
         deep = known(product.depth[1])
-        brief = deep is not None and deep * f.dtype.itemsize <= FURTHER  # so rows are all near
+        brief = deep is not None and deep * f.dtype.itemsize <= NEAR
+        in_blocks = f.dtype.itemsize <= 4  # or both factors fill more registers than there are
 
         def several(turn: Value) -> Statements:
             first, found = multiply(turn, step), list[Statement]()
@@ -469,7 +471,9 @@ class Blocks:
                 found += elements(at(x, add(place, b.lanes), first) for place in places)
             for k in range(0, step, b.lanes):
                 here = add(first, add(lane, k))
-                lefts, rights = (turned([at(x, place, here) for place in places]) for x in factors)
+                lefts, rights = (
+                    turned([at(x, place, here) for place in places], in_blocks) for x in factors
+                )
                 for x, y in zip(lefts, rights, strict=True):
                     found.append(Assign(sums[0], f.multiplied(x, y, get(sums[0], f.dtype))))
             return tuple(found)
