@@ -35,10 +35,19 @@ def whole(most: int, *shape: int, dtype: Any = np.int32) -> Any:
     return RNG.integers(0, most, shape).astype(dtype)
 
 
-def side_by_side(function: Callable[..., Any], arrays: Callable[[], tuple[Any, ...]]) -> Workload:
-    """One function in every library: its first operand is the library."""
+def side_by_side(
+    function: Callable[..., Any],
+    arrays: Callable[[], tuple[Any, ...]],
+    before: Callable[[], tuple[Any, ...]] | None = None,
+) -> Workload:
+    """One function in every library: its first operand is the library.
+
+    What it is called with `before`, if anything, is of other sizes: weft's code serves them all.
+    """
     given = arrays()
     compiled, tensors = wf.compile(partial(function, wf)), [wf.tensor(a) for a in given]
+    if before is not None:
+        compiled(*map(wf.tensor, before()))
     made: Workload = {"weft": lambda: compiled(*tensors).data()}
     if harness.available("numpy") and not of_loops(function):
         made["numpy"] = lambda: function(np, *given)
@@ -243,6 +252,15 @@ def loops() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, .
     )
 
 
+def new_sizes() -> Iterator[tuple[str, Callable[..., Any], Callable[[int], tuple[Any, ...]], int]]:
+    """Programs that have met other sizes before: their arrays for a size, and the new one."""
+    batch = lambda n: (normal(n, 1000), normal(1000, 1000))  # noqa: E731
+    dots = lambda xp, x, y: xp.einsum("bi,bi->b", x, y)  # noqa: E731
+    yield "4 rows by 1000×1000, after another", lambda xp, x, y: x @ y, batch, 4
+    yield "dots of 1000 rows of 64, after others", dots, lambda n: pair(n, 64), 1000
+    yield "outer products of 3, after others", outer, lambda n: pair(n, 3), 100_000
+
+
 def transforms_of(xp: Any) -> Any:
     """The namespace that has `scan` and `grad` for arrays of a library."""
     if xp is wf:
@@ -281,6 +299,9 @@ def rows() -> Iterator[Row]:
     for group in (short_rows, products, others, systems, complex_numbers, loops):
         for name, function, arrays in group():
             yield Row(name, partial(side_by_side, function, arrays), 1.0)
+    for name, function, sized, size in new_sizes():
+        given, before = partial(sized, size), partial(sized, size - 1)
+        yield Row(name, partial(side_by_side, function, given, before), 1.0)
 
 
 def main() -> None:
