@@ -1,6 +1,6 @@
 """What each scalar instruction of the loop IR means, in NumPy: one exact answer for every operand.
 
-`compute` works on scalars and on vectors of lanes alike. Functions such as `exp` are computed one
+An `instruction` takes scalars and vectors of lanes alike. Functions such as `exp` are computed one
 lane at a time, so that how many lanes run together can never show.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from weft.compiler.loops import Value, literal
+from weft.compiler.loops import Value
 from weft.core.common.types import DType
 from weft.testing.loops import Reference
 
@@ -72,41 +72,36 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }
 
 
-def compute(x: Value, args: tuple[Any, ...]) -> Any:
-    """The result of an instruction for these operands, each a scalar or a vector of lanes."""
-    if x.op == "const":
-        return literal(x)
+def instruction(x: Value) -> Callable[..., Any]:
+    """What computes a value from its operands, each a scalar or a vector of lanes."""
     if x.op in _PLAIN:
-        return _plain(x, args)
-    if x.op == "opaque":
-        return args[0]
+        return _plain(x)
     if x.op == "cast":
-        return cast(np.asarray(args[0]), x.dtype)[()]
+        return lambda a: cast(np.asarray(a), x.dtype)[()]
     if x.op == "bitcast":
-        return np.asarray(args[0]).view(x.dtype)[()]
+        return lambda a: np.asarray(a).view(x.dtype)[()]
     if x.op == "call":
-        return _by_lane(lambda *lane: Reference.call(x.data, *lane), args, x.dtype)
-    if x.op == "fma":
-        return fma(*args)
-    if x.op == "dot4":
-        return _dot4(*args)
+        return lambda *args: _by_lane(lambda *lane: Reference.call(x.data, *lane), args, x.dtype)
     if x.op == "rarely":
-        condition, *both = args
-        return tuple(np.where(condition, *pair)[()] for pair in zip(both[: x.data], both[x.data :]))
-    if x.op == "turned":
-        return tuple(np.stack(args).T)
-    if x.op == "compress":
-        return _compress(*args)
+        return lambda condition, *both: tuple(
+            np.where(condition, *pair)[()] for pair in zip(both[: x.data], both[x.data :])
+        )
     if x.op == "item":
-        return args[0][x.data]
-    raise AssertionError(f"no such scalar instruction: {x.op}")
+        return lambda whole: whole[x.data]
+    return _OTHERS[x.op]
 
 
-def _plain(x: Value, args: tuple[Any, ...]) -> Any:
-    arrays = [np.asarray(a) for a in args]
-    if any(a.dtype in _NARROW for a in arrays) and x.op != "select":
-        arrays = [a.astype(_SINGLE) if a.dtype in _NARROW else a for a in arrays]
-    return np.asarray(_PLAIN[x.op](*arrays)).astype(x.dtype, copy=False)[()]
+def _plain(x: Value) -> Callable[..., Any]:
+    function, dtype = _PLAIN[x.op], x.dtype
+    widens = x.op != "select" and any(a.dtype in _NARROW for a in x.args)
+
+    def run(*args: Any) -> Any:
+        if widens:
+            args = tuple(a.astype(_SINGLE) if a.dtype in _NARROW else a for a in args)
+        found = function(*args)
+        return found[()] if found.dtype is dtype else found.astype(dtype)[()]
+
+    return run
 
 
 def _compress(mask: Any, x: Any) -> Any:
@@ -131,7 +126,23 @@ def _dot4(x: Any, y: Any, z: Any) -> Any:
 def fma(x: Any, y: Any, z: Any) -> Any:
     """x · y + z rounded once; integers wrap."""
     dtype = np.asarray(z).dtype
-    return _by_lane(_fused, (x, y, z), dtype) if dtype.kind not in "biu" else x * y + z
+    if dtype.kind in "biu":
+        return x * y + z
+    if dtype == _SINGLE and np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(z).all():
+        return _fused_singles(x, y, z)
+    return _by_lane(_fused, (x, y, z), dtype)
+
+
+def _fused_singles(x: Any, y: Any, z: Any) -> Any:
+    """Finite float32: the product is a float64, and so is the sum, rounded to an odd last bit."""
+    exact, z = np.multiply(x, y, dtype=np.float64), np.asarray(z, np.float64)
+    total = exact + z
+    part = total - exact
+    lost = (exact - (total - part)) + (z - part)
+    is_even = np.asarray(total).view(np.int64) & 1 == 0
+    towards = np.copysign(np.inf, lost)
+    odd = np.where((lost != 0) & is_even, np.nextafter(total, towards), total)
+    return odd.astype(_SINGLE)[()]
 
 
 def _fused(x: Any, y: Any, z: Any) -> Any:
@@ -174,6 +185,14 @@ def cast(x: Any, dtype: DType) -> Any:
     found = np.where(wide >= float(limits.max), dtype.type(limits.max), found)
     return np.where(wide <= float(limits.min), dtype.type(limits.min), found)
 
+
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "opaque": lambda x: x,
+    "fma": fma,
+    "dot4": _dot4,
+    "turned": lambda *vectors: tuple(np.stack(vectors).T),
+    "compress": _compress,
+}
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from weft.compiler.loops import (
 from weft.compiler.squares import spelled
 from weft.core.common.dtypes import bfloat16
 from weft.core.common.types import Array
-from weft.testing.instructions import combine, compute, fma, is_better
+from weft.testing.instructions import combine, fma, instruction, is_better
 from weft.testing.tiles import BYTES, WORD, multiply
 
 _APART = ("parallel", "block", "thread")  # loops whose turns run in any order
@@ -73,7 +73,7 @@ class _Machine:
         self.locals: list[dict[int, Any]] = [{} for _ in kernel.locals]
         self.kept: dict[tuple[int, int], dict[int, Any]] = {}  # by local and thread
         self.lanes = 0  # of the vector loop around the statement; 0 outside
-        self.orders: dict[Value, tuple[Value, ...]] = {}
+        self.plans: dict[Value, Any] = {}
 
     def run(self, statements: tuple[Statement, ...]) -> None:
         for statement in statements:
@@ -156,8 +156,10 @@ class _Machine:
             return
         places = self.value(statement.position)
         if np.ndim(places) == 0:
-            places, x = [places], [self.fitted(local, x)]
-        for place, element in zip(places, np.broadcast_to(x, (len(places), *np.shape(x)[1:]))):
+            places, elements = (places,), (self.fitted(local, x),)
+        else:
+            elements = x if np.ndim(x) else (x,) * len(places)
+        for place, element in zip(places, elements, strict=True):
             assert 0 <= place < local.length, f"{local.name}: element {place} of {local.length}"
             self.locals[statement.local][int(place)] = element
 
@@ -196,41 +198,60 @@ class _Machine:
     def fitted(local: Local, x: Any) -> Any:
         shape = (local.lanes,) if local.lanes > 1 else ()
         assert np.shape(x) in ((), shape), f"{local.name}: {np.shape(x)} into {shape}"
-        return np.broadcast_to(x, shape)[()]
+        return x if np.shape(x) == shape else np.broadcast_to(x, shape)
 
     def value(self, x: Value) -> Any:
         """An expression as memory is now: a scalar, or an array of lanes."""
-        order = self.orders.get(x)
-        if order is None:
-            order = self.orders[x] = tuple(walk(x))
-        found: dict[Value, Any] = {}
-        for point in order:
-            found[point] = self.point(point, tuple(found[a] for a in point.args))
-        return found[x]
+        plan = self.plans.get(x)
+        if plan is None:
+            plan = self.plans[x] = self.plan(x)
+        numbers, steps = plan
+        found = numbers.copy()
+        for k, run, operands in steps:
+            found[k] = run(*[found[o] for o in operands])
+        return found[-1]
 
-    def point(self, x: Value, args: tuple[Any, ...]) -> Any:
+    def plan(self, x: Value) -> tuple[list[Any], list[tuple[int, Callable[..., Any], list[int]]]]:
+        """The literals of an expression, in their places, and what computes the rest of it."""
+        order = {point: k for k, point in enumerate(walk(x))}
+        numbers = [literal(point) if point.op == "const" else None for point in order]
+        steps = [
+            (k, self.step(point), [order[a] for a in point.args])
+            for point, k in order.items()
+            if point.op != "const"
+        ]
+        return numbers, steps
+
+    def step(self, x: Value) -> Callable[..., Any]:
+        """What computes one point of an expression from its operands."""
         if x.op == "variable":
-            assert x in self.variables, f"{x.data}: used outside its loop"
-            return self.variables[x]
+            return lambda: self.variable(x)
         if x.op == "parameter":
-            return np.int64(self.parameters[x.data])
+            return lambda: np.int64(self.parameters[x.data])
         if x.op == "load":
-            for place in np.atleast_1d(args[0]):
-                self.check(x.data, place)
-            return self.buffers[x.data][args[0]]
+            return lambda index: self.load(x.data, index)
         if x.op == "get":
-            return self.get(x.data, *args)
+            return lambda *position: self.get(x.data, *position)
         if x.op == "across":
-            return _across(x.data, args)
-        return compute(x, args)
+            return lambda *args: _across(x.data, args)
+        return instruction(x)
+
+    def variable(self, x: Value) -> Any:
+        assert x in self.variables, f"{x.data}: used outside its loop"
+        return self.variables[x]
+
+    def load(self, buffer: int, index: Any) -> Any:
+        for place in index if index.ndim else (index,):
+            self.check(buffer, place)
+        return self.buffers[buffer][index]
 
     def get(self, local: int, position: Any = 0) -> Any:
         held, name = self.locals[local], self.kernel.locals[local].name
-        for place in np.atleast_1d(position):
+        places = position if np.ndim(position) else (position,)
+        for place in places:
             assert int(place) in held, f"{name}: read before it is assigned"
-        if np.ndim(position) == 0:
-            return held[int(position)]
-        return np.array([held[int(place)] for place in position])
+        found = [held[int(place)] for place in places]
+        return np.array(found) if np.ndim(position) else found[0]
 
     # -- reductions, by their definition ---------------------------------------------------
 
