@@ -374,3 +374,18 @@ class Frame:
         if size is not None and size % width == 0:
             return True
         return less(add(start, width - 1), extent)
+
+    def held(
+        self,
+        start: Value,
+        step: Value | int,
+        width: int,
+        extent: Value,
+        into: list[Statement] | None = None,
+    ) -> Value:
+        """A point of `width` from `start` on, or the last one there is; kept `into` a register."""
+        place = add(start, step)
+        if self.is_whole(start, width, extent) is True:
+            return place
+        place = smaller(place, subtract(extent, 1))
+        return place if into is None else self.let("place", place, into)

@@ -84,9 +84,10 @@ def _is_far(product: Product, batch: Value, lanes: int) -> bool:
     """
     loads = [x for x in walk(product.left, product.right) if x.op == "load"]
     steps = [number(stride(x.args[0], batch)) for x in loads]
-    if None in steps:
+    known_steps = [abs(step) for step in steps if step is not None]
+    if len(known_steps) < len(steps):
         return not _is_along(product)
-    return any(abs(step) > PIECE * lanes for step in steps if step is not None)
+    return max(known_steps, default=0) > PIECE * lanes
 
 
 def is_long_dot(kernel: Kernel, vector_bytes: int) -> bool:

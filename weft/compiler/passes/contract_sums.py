@@ -93,8 +93,8 @@ class Blocks:
         column = f.let("column", add(self.columns.start, multiply(q, b.columns)), made)
         slot = f.let("slot", self.slot(p, q), made)
         at = [add(row, i) for i in range(b.rows)]
-        if not b.pack_left and f.is_whole(row, b.rows, product.row[1]) is not True:
-            at = [f.let("place", smaller(i, subtract(product.row[1], 1)), made) for i in at]
+        if not b.pack_left:
+            at = [f.held(row, i, b.rows, product.row[1], made) for i in range(b.rows)]
         left, panel = self.panels(p, row, column, packed, made)
         later = self.later(p, q, (row, column), panel, made)
         whole = both(
@@ -394,7 +394,8 @@ class Blocks:
         deep = known(product.depth[1])
         if deep is not None and (deep < step or (deep < FEW and deep % step)):
             step = b.lanes  # few points are left over
-        at = [self.held(column, i, made) for i in range(b.columns)]
+        width = b.columns, product.column[1]
+        at = [f.held(column, i, *width, made) for i in range(b.columns)]
 
         def right(here: Value, k: Value) -> Value:
             names = {product.column[0]: here, product.depth[0]: add(self.depth.start, k)}
@@ -428,7 +429,7 @@ class Blocks:
 
         def rest(k: Value) -> Statements:
             lefts = [left(row, k) for row in rows]
-            return products(lefts, right(self.held(column, lane), k))
+            return products(lefts, right(f.held(column, lane, *width), k))
 
         turns = f.let("turns", divide(self.seen, step), made)
         if known(turns) != 0:
@@ -441,7 +442,7 @@ class Blocks:
     def multiply_pairs(self, row: Value, column: Value, lane: Value) -> Statements:
         """Like `multiply`; each lane has both factors to itself, which may lie along the depth."""
         f, b, product = self.frame, self.frame.block, self.frame.product
-        (sums,) = f.sums
+        (sums,), width = f.sums, (b.columns, product.column[1])
         factors = left, right = product.left, product.right
 
         def at(x: Value, here: Value, k: Value) -> Value:
@@ -450,7 +451,7 @@ class Blocks:
 
         def one(k: Value) -> Statements:
             """A product of each lane."""
-            heres = [self.held(column, add(lane, j * b.lanes)) for j in range(b.vectors)]
+            heres = [f.held(column, add(lane, j * b.lanes), *width) for j in range(b.vectors)]
             return tuple(
                 Assign(s, f.multiplied(at(left, here, k), at(right, here, k), get(s, f.dtype)))
                 for s, here in zip(sums, heres, strict=True)
@@ -459,15 +460,15 @@ class Blocks:
         if b.vectors > 1:
             return f.unrolled(self.seen, one)
         made: list[Statement] = []
-        places = [self.held(column, i, made) for i in range(b.lanes)]
+        places = [f.held(column, i, *width, made) for i in range(b.lanes)]
         step = max(LINE // f.dtype.itemsize, b.lanes)  # each line of memory is read at once
         deep = known(product.depth[1])
-        brief = deep is not None and deep * f.dtype.itemsize <= NEAR
+        is_brief = deep is not None and deep * f.dtype.itemsize <= NEAR
         in_blocks = f.dtype.itemsize <= 4  # or both factors fill more registers than there are
 
         def several(turn: Value) -> Statements:
             first, found = multiply(turn, step), list[Statement]()
-            for x in factors if brief else ():
+            for x in factors if is_brief else ():
                 found += elements(at(x, add(place, b.lanes), first) for place in places)
             for k in range(0, step, b.lanes):
                 here = add(first, add(lane, k))
@@ -481,15 +482,6 @@ class Blocks:
         turns = f.let("turns", divide(self.seen, step), made)
         made += f.loop("depth", turns, several)
         return (*made, *f.loop("depth", self.seen, one, multiply(turns, step)))
-
-    def held(self, column: Value, step: Value | int, into: list[Statement] | None = None) -> Value:
-        """The column so many from the first of a block, or the last one there is."""
-        f, (_, extent) = self.frame, self.frame.product.column
-        place = add(column, step)
-        if f.is_whole(column, f.block.columns, extent) is True:
-            return place
-        place = smaller(place, subtract(extent, 1))
-        return place if into is None else f.let("place", place, into)
 
     def finish(
         self, row: Value, column: Value, lane: Value, given: Statements | None = None
