@@ -38,8 +38,8 @@ def counting(name: str, lanes: int, step: Any = 1) -> str:
 def turned(values: Values, x: Value) -> list[Operand]:
     """Each bit of a lane's number trades places with one of the vectors' own."""
     lanes, kind, size = values.lanes, vector(type_of(x.dtype), values.lanes), x.dtype.itemsize
-    block = max(_BLOCK // size, 1)
-    in_place = x.data and block < lanes and all(_is_run(values, a) for a in x.args)
+    block = _block(size, lanes)
+    in_place = x.data is not None and block < lanes and all(_is_run(values, a) for a in x.args)
     if in_place:
         texts = _read_in_blocks(values, x, kind, block)
     else:
@@ -96,7 +96,7 @@ def turn(
         return [writer.let(f"{alike} (i32 {lane})") for lane in range(lanes)]
     masks, order = turning(lanes, size)
     if in_place:
-        masks = masks[: (_BLOCK // size).bit_length() - 1]
+        masks = masks[: _block(size, lanes).bit_length() - 1]
     if "float" in kind or "double" in kind:
         fence = f"{kind} @llvm.arithmetic.fence.v{lanes}f{8 * size}"
     for bit, both in enumerate(masks):
@@ -114,6 +114,11 @@ def turn(
     return [texts[k] for k in order]
 
 
+def _block(size: int, lanes: int) -> int:
+    """How many of so many lanes change places at once, if elements have so many bytes."""
+    return min(max(_BLOCK // size, 1), lanes)
+
+
 def turning(lanes: int, size: int) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
     """How vectors of elements of so many bytes are turned, in instructions processors have.
 
@@ -121,7 +126,7 @@ def turning(lanes: int, size: int) -> tuple[list[tuple[list[int], list[int]]], l
     first and the second one. Then, which vector has become which. Inside a block of 16 bytes halves
     are interleaved; blocks are taken every other one.
     """
-    inner = min(max(_BLOCK // size, 1), lanes)
+    inner = _block(size, lanes)
     bits = inner.bit_length() - 1
     masks = []
     for bit in range(lanes.bit_length() - 1):

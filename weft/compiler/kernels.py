@@ -164,8 +164,7 @@ class KernelStore:
         pieces, parted = how[0], how[3]
         form = replace(form, key=(form.key, *how))
         with self._lock:
-            lifted = frozenset[int]()
-            # Of others the schedule follows from the sizes.
+            lifted = frozenset[int]()  # none if the schedule follows from the sizes
             if not (parted or is_worth(kernel) or (pieces not in (0, PIECE) and not general)):
                 lifted = self._lifted(kernel, form, general, own, times)
             fixed = tuple(n for i, n in enumerate(form.literals) if i not in lifted)
@@ -191,7 +190,7 @@ class KernelStore:
     def _lifted(
         self, kernel: Kernel, form: Form, general: bool, own: bool, times: int
     ) -> frozenset[int]:
-        """Which of the sizes of a kernel are parameters; how many the few rows are is none."""
+        """Which of the sizes of a kernel are parameters; few rows of a long product stay."""
         lifted, products = frozenset(range(len(form.literals))), products_of(kernel.body)
         if not general:
             lifted = self._versions_of(form).choose(form.literals)
