@@ -88,6 +88,7 @@ def instruction(x: Value) -> Callable[..., Any]:
         )
     if x.op == "item":
         return lambda whole: whole[x.data]
+    assert x.op in _OTHERS, f"no such scalar instruction: {x.op}"
     return _OTHERS[x.op]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,10 @@ from weft.core.common.dtypes import bfloat16
 from weft.core.common.types import Array
 from weft.testing.instructions import combine, fma, instruction, is_better
 from weft.testing.tiles import BYTES, WORD, multiply
+
+# The literals of an expression, in their places, and what computes the rest of it: for which place,
+# and from which.
+Plan: TypeAlias = tuple[list[Any], list[tuple[int, Callable[..., Any], list[int]]]]
 
 _APART = ("parallel", "block", "thread")  # loops whose turns run in any order
 
@@ -73,7 +77,7 @@ class _Machine:
         self.locals: list[dict[int, Any]] = [{} for _ in kernel.locals]
         self.kept: dict[tuple[int, int], dict[int, Any]] = {}  # by local and thread
         self.lanes = 0  # of the vector loop around the statement; 0 outside
-        self.plans: dict[Value, Any] = {}
+        self.plans: dict[Value, Plan] = {}
 
     def run(self, statements: tuple[Statement, ...]) -> None:
         for statement in statements:
@@ -211,8 +215,8 @@ class _Machine:
             found[k] = run(*[found[o] for o in operands])
         return found[-1]
 
-    def plan(self, x: Value) -> tuple[list[Any], list[tuple[int, Callable[..., Any], list[int]]]]:
-        """The literals of an expression, in their places, and what computes the rest of it."""
+    def plan(self, x: Value) -> Plan:
+        """How an expression is computed."""
         order = {point: k for k, point in enumerate(walk(x))}
         numbers = [literal(point) if point.op == "const" else None for point in order]
         steps = [
