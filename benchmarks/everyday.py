@@ -151,7 +151,6 @@ def among(xp: Any, x: Any, labels: Any) -> Any:
 def products() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
     """Sums of products that are no large matrices."""
     yield "dot of two vectors, 1M", lambda xp, x, y: xp.dot(x, y), lambda: pair(MILLION)
-    dots = lambda xp, x, y: xp.einsum("bi,bi->b", x, y)  # noqa: E731
     yield "dots of 1024 rows of 1024", dots, lambda: pair(1024, 1024)
     yield "dots of 16384 rows of 64", dots, lambda: pair(16_384, 64)
     down = lambda xp, x, y: xp.einsum("ib,ib->b", x, y)  # noqa: E731
@@ -160,6 +159,10 @@ def products() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any
     yield "100000×3 by 3×64", matmul, lambda: (normal(100_000, 3), normal(3, 64))
     yield "100000×3 by 3×3", matmul, lambda: (normal(100_000, 3), normal(3, 3))
     yield "33333 of 3×3 by 3×3", matmul, lambda: (normal(33_333, 3, 3), normal(33_333, 3, 3))
+
+
+def dots(xp: Any, x: Any, y: Any) -> Any:
+    return xp.einsum("bi,bi->b", x, y)
 
 
 def pair(*shape: int) -> tuple[Any, Any]:
@@ -255,7 +258,6 @@ def loops() -> Iterator[tuple[str, Callable[..., Any], Callable[[], tuple[Any, .
 def new_sizes() -> Iterator[tuple[str, Callable[..., Any], Callable[[int], tuple[Any, ...]], int]]:
     """Programs that have met other sizes before: their arrays for a size, and the new one."""
     batch = lambda n: (normal(n, 1000), normal(1000, 1000))  # noqa: E731
-    dots = lambda xp, x, y: xp.einsum("bi,bi->b", x, y)  # noqa: E731
     yield "4 rows by 1000×1000, after another", lambda xp, x, y: x @ y, batch, 4
     yield "dots of 1000 rows of 64, after others", dots, lambda n: pair(n, 64), 1000
     yield "outer products of 3, after others", outer, lambda n: pair(n, 3), 100_000
