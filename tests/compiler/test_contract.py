@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,12 +167,12 @@ def tasks(kernel: Kernel, case: Case) -> int:
     return evaluate(kernel.notes["tasks"], case.parameters)
 
 
-def check(cases: list[Case], by_lane: bool = False) -> None:
+def check(cases: list[Case], native: Set[str] = frozenset()) -> None:
     """Compile all cases in one module; compare scheduled and plain loops, bit for bit."""
     kernels = [product(case, f"k{i}") for i, case in enumerate(cases)]
     plains = [replace(plain(k), name=f"plain{i}") for i, k in enumerate(kernels)]
     width = host_target().vector_bytes
-    made = [verify(contract(k, width, by_lane=by_lane), True) for k in kernels]
+    made = [verify(contract(k, width, native=native), True) for k in kernels]
     code = Compiled([*plains, *made])
     for case, before, after in zip(cases, plains, made, strict=True):
         assert after.parallel is not None
@@ -255,14 +256,14 @@ def test_a_deep_product_is_summed_piece_by_piece_in_one_order() -> None:
     check([Case(*shape, lifted=lifted) for shape in shapes for lifted in (False, True)])
 
 
-@pytest.mark.parametrize("by_lane", [False, True])
-def test_lanes_may_read_columns_that_lie_far_apart(by_lane: bool) -> None:
+@pytest.mark.parametrize("native", [frozenset(), {"lane"}], ids=["plain", "by lane"])
+def test_lanes_may_read_columns_that_lie_far_apart(native: Set[str]) -> None:
     shapes = [(64, 1, 300), (96, 2, 40), (3, 32, 9), (1, 64, 600), (48, 1, 8)]
     cases = [Case(*shape, fused=fused) for shape in shapes for fused in (False, True)]
     cases = [c.transposed(False, True) for c in cases]
     with contract_blocks.using_path("turned"):
         batched = Case(48, 1, 30, batch=((3, 1440, 30, 48),)).transposed(False, True)
-        check([*cases, batched], by_lane)
+        check([*cases, batched], native)
         after = contract(product(cases[0]), 16)
     assert (after.notes["contract"].tile_columns, evaluate(after.notes["tasks"], ())) == (4, 16)
 

@@ -94,7 +94,8 @@ def test_the_next_points_of_a_factor_to_pack_are_fetched_while_products_are_take
     vector_bytes: int, registers: int
 ) -> None:
     kernel = product(Case(16, 512, 1024))
-    first, _ = contract_parted(kernel, vector_bytes, registers, by_lane=vector_bytes == 16)
+    native = {"lane"} if vector_bytes == 16 else set()
+    first, _ = contract_parted(kernel, vector_bytes, registers, native=native)
     block = first.notes["contract"]
     aheads = [line for line in show(first).splitlines() if "ahead" in line]
     assert len(aheads) == block.ahead == 1

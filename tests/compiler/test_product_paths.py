@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from weft.compiler.native import Native
 from weft.compiler.passes.contract_blocks import PATHS, using_path
 from weft.core.common import dtypes
 from weft.errors import ArgumentError
-from weft.runtime.cpu.jit import host_target
+from weft.runtime.cpu.jit import host_target, using_target
 from weft.testing.instructions import fma
 
 pytestmark = pytest.mark.slow
@@ -208,19 +209,28 @@ def test_a_path_that_is_none_is_refused() -> None:
         pass
 
 
-@pytest.mark.parametrize("general", [False, True])
-def test_bytes_are_summed_in_int32_four_at_a_time_or_one_by_one(general: bool) -> None:
+SHORT = [("int8", "int8"), ("int16", "int16"), ("uint8", "int8")]
+
+
+@pytest.mark.parametrize("without", ["amx", "avx512vnni", "avx512", "avx"])
+@pytest.mark.parametrize("dtypes_of_factors", SHORT, ids="·".join)
+def test_short_integers_are_summed_in_int32_by_the_word_or_one_by_one(
+    dtypes_of_factors: tuple[str, str], without: str
+) -> None:
     def product(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
         return x.astype("int32") @ y.astype("int32")
 
     random = np.random.default_rng(0)
     for rows, columns, depth in [(9, 13, 64), (17, 30, 67), (3, 5, 2), (4, 6, 0)]:
+        limits = [np.iinfo(d) for d in dtypes_of_factors]
         a, b = (
-            random.integers(-128, 128, shape).astype(np.int8)
-            for shape in ((rows, depth), (depth, columns))
+            random.integers(limit.min, limit.max + 1, shape).astype(limit.dtype)
+            for limit, shape in zip(limits, ((rows, depth), (depth, columns)), strict=True)
         )
+        a[:1], b[:, :1] = limits[0].min, limits[1].min  # what a pair of products is largest for
         trace = wf.trace(product, wf.asarray(a), wf.asarray(b))
-        for path in PATHS:
-            with using_path(path):
+        want = a.astype(np.int32) @ b.astype(np.int32)
+        for path, general in itertools.product(PATHS, (False, True)):
+            with using_path(path), using_target(host_target().without(without)):
                 (found,) = Native(trace, general=general).run([a, b], 1)
-            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32)), path
+            assert np.array_equal(found, want), (path, general)

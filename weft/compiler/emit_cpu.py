@@ -55,7 +55,7 @@ def native_to(target: Target) -> frozenset[str]:
     found = {name for name, any_of in has.items() if any(map(target.has, any_of))}
     pairs = {64: "avx512bw", 32: "avx2"}.get(target.vector_bytes)
     if pairs is None or target.has(pairs):
-        found |= {"dot4", "pmaddwd"}
+        found.add("dot2")
     signs = {64: "avx512vnni", 32: "avxvnni"}.get(target.vector_bytes)
     if signs is not None and target.has(signs):
         found |= {"dot4", "vnni", QUADS} if signs == "avx512vnni" else {"dot4", "vnni"}

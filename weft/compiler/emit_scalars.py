@@ -202,19 +202,25 @@ def _by_signs(c: Code, factors: list[str], total: str) -> str:
     return c.op("sub", "i32", more, beyond)
 
 
-def _by_pairs(c: Code, factors: list[str], total: str) -> str:
-    """Four products of bytes by two instructions that multiply pairs of 16 bits and add them."""
+def _dot2(c: Code, native: frozenset[str], args: list[str]) -> str:
+    """Two products of 16 bits and their sum, added to a third."""
+    *factors, total = args
+    if "dot2" not in native or c.lanes not in _PAIRS:
+        return _one_by_one(c, 2, factors, total)
     half, word = f"<{2 * c.lanes} x i16>", f"<{c.lanes} x i32>"
     name = f"@llvm.x86.{_PAIRS[c.lanes]}"
     c.writer.declarations[f"declare {word} {name}({half}, {half})"] = None
-    up = f"{half} {{}}, splat (i16 8)"
-    wide = [c.writer.let(f"bitcast {word} {x} to {half}") for x in factors]
-    low = [c.writer.let("shl " + up.format(x)) for x in wide]
-    for pair in (low, wide):  # bytes at even places, then at odd ones
-        x, y = (c.writer.let("ashr " + up.format(x)) for x in pair)
-        total = c.op(
-            "add", "i32", total, c.writer.let(f"call {word} {name}({half} {x}, {half} {y})")
-        )
+    x, y = (c.writer.let(f"bitcast {word} {factor} to {half}") for factor in factors)
+    return c.op("add", "i32", total, c.writer.let(f"call {word} {name}({half} {x}, {half} {y})"))
+
+
+def _one_by_one(c: Code, points: int, factors: list[str], total: str) -> str:
+    """The products of the numbers of two words, each as an instruction of its own."""
+    width = 32 // points
+    for i in reversed(range(points)):
+        up, down = (c.number(n, "i32") for n in (width * i, 32 - width))
+        x, y = (c.op("ashr", "i32", c.op("shl", "i32", a, up), down) for a in factors)
+        total = c.op("add", "i32", total, c.op("mul", "i32", x, y))
     return total
 
 
@@ -230,15 +236,7 @@ def _dot4(c: Code, native: frozenset[str], args: list[str]) -> str:
     *factors, total = args
     if "vnni" in native and c.lanes in (8, 16):
         return _by_signs(c, factors, total)
-    if "pmaddwd" in native and c.lanes in _PAIRS:
-        return _by_pairs(c, factors, total)
-    for i in range(4):
-        up = c.number(24 - 8 * i, "i32")
-        x, y = (
-            c.op("ashr", "i32", c.op("shl", "i32", a, up), c.number(24, "i32")) for a in factors
-        )
-        total = c.op("add", "i32", total, c.op("mul", "i32", x, y))
-    return total
+    return _one_by_one(c, 4, factors, total)
 
 
 def _integer(c: Code, native: frozenset[str], op: str, args: list[str], dtype: DType) -> str:
@@ -252,8 +250,8 @@ def _integer(c: Code, native: frozenset[str], op: str, args: list[str], dtype: D
         return c.compare(order + _PREDICATE[op], name, *args)
     if op in ("min", "max"):
         return c.intrinsic(("s" if signed else "u") + op, name, *args)
-    if op == "dot4":
-        return _dot4(c, native, args)
+    if op in ("dot4", "dot2"):
+        return (_dot4 if op == "dot4" else _dot2)(c, native, args)
     if op == "neg":
         return c.op("sub", name, c.number(0, name), *args)
     if op == "abs" and signed:

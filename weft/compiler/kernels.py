@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
@@ -242,20 +243,18 @@ class KernelStore:
         tiled = in_tiles(kernel, native, width, choice, pieces=pieces, tall=tall, packing=packing)
         if tiled:
             return tiled
-        has = {"quads": "dot4" in native, "by_lane": "lane" in native}
         if parted:
-            by_lane = has["by_lane"]
             if is_long_dot(kernel, width):
                 first, last = contract_long_dot(kernel, width, registers, choice)
             else:
-                first, last = contract_parted(kernel, width, registers, choice, by_lane=by_lane)
+                first, last = contract_parted(kernel, width, registers, choice, native)
             return (first, *schedule(last, vector_bytes=width))
         if packing is not None:
-            return contract_shared(kernel, width, registers, choice, packing, tall=tall, **has)
+            return contract_shared(kernel, width, registers, choice, packing, native, tall=tall)
         # Plain loops are as good for few products of each result, and for what is no product.
         if not shallow:
-            has["goes_on"] = goes_on
-            product = contract(kernel, width, registers, choice, pieces=pieces, tall=tall, **has)
+            made = partial(contract, kernel, width, registers, choice, native)
+            product = made(pieces=pieces, tall=tall, goes_on=goes_on)
             if product is not kernel:
                 return (product,)
         steps = passes(target.vector_bytes * choice.step, True)

@@ -46,7 +46,7 @@ _ARITY = {
     **dict.fromkeys(("const", "variable", "parameter"), 0),
     **dict.fromkeys(UNARY | {"cast", "bitcast", "load", "opaque"}, 1),
     **dict.fromkeys(BINARY | COMPARISONS | {"compress"}, 2),
-    **dict.fromkeys(("select", "fma", "dot4"), 3),
+    **dict.fromkeys(("select", "fma", "dot4", "dot2"), 3),
 }
 _OPEN = frozenset(
     {"call", "rarely", "item", "get", "across", "turned"}
@@ -319,7 +319,7 @@ class _Checker:
             self.memory(x)
             return
         dtypes = [a.dtype for a in x.args]
-        if x.op in UNARY or x.op in BINARY or x.op in ("fma", "dot4", "call"):
+        if x.op in UNARY or x.op in BINARY or x.op in ("fma", "dot4", "dot2", "call"):
             fits = all(d == x.dtype for d in dtypes)
         elif x.op in COMPARISONS:
             fits = dtypes[0] == dtypes[1] and x.dtype == BOOL

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -117,10 +118,10 @@ def _by_lane(function: Callable[..., Any], args: tuple[Any, ...], dtype: DType) 
     return np.asarray(found, dtype).reshape(lanes[0].shape)[()]
 
 
-def _dot4(x: Any, y: Any, z: Any) -> Any:
-    """z plus the products of four bytes, of lanes or of one word each."""
+def _dot(dtype: Any, x: Any, y: Any, z: Any) -> Any:
+    """z plus the products of all numbers of this dtype in a word, of lanes or of one word each."""
     words = np.broadcast_arrays(*(np.asarray(a, np.int32) for a in (x, y)))
-    left, right = (np.ascontiguousarray(a)[..., None].view(np.int8).astype(np.int32) for a in words)
+    left, right = (np.ascontiguousarray(a)[..., None].view(dtype).astype(np.int32) for a in words)
     return (np.sum(left * right, -1, dtype=np.int32) + z)[()]
 
 
@@ -190,7 +191,8 @@ def cast(x: Any, dtype: DType) -> Any:
 _OTHERS: dict[str, Callable[..., Any]] = {
     "opaque": lambda x: x,
     "fma": fma,
-    "dot4": _dot4,
+    "dot4": partial(_dot, np.int8),
+    "dot2": partial(_dot, np.int16),
     "turned": lambda *vectors: tuple(np.stack(vectors).T),
     "compress": _compress,
 }

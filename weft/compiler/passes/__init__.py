@@ -31,7 +31,7 @@
 | `contract_tasks`, `contract_shared` | tiles of a product; factors packed once for all |
 | `contract_parted` | few rows: sums of pieces by one kernel, added up by another |
 | `contract_pairs` | dots of vectors and of rows: pieces or rows are lanes |
-| `contract_hidden`, `contract_quads` | what masks leave out; four bytes at a time |
+| `contract_hidden`, `contract_words` | what masks leave out; short integers by the word |
 | `tiles`, `tiles_cut`, `tiles_pack` | products by tiles or words; their blocks; panels packed |
 | `convolve`, `convolve_blocks` | convolutions in tiles; the sizes of tiles and blocks |
 | `convolve_frame` | loops of convolutions; the image under a tile, copied plane by plane |

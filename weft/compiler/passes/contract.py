@@ -7,6 +7,7 @@ depth, in pieces if it is long, however the product is cut. `plain` is the same 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from functools import reduce
 
@@ -38,8 +39,8 @@ from weft.compiler.passes.contract_frame import Frame
 from weft.compiler.passes.contract_hidden import FINE, masks
 from weft.compiler.passes.contract_match import Product, match
 from weft.compiler.passes.contract_pairs import paired
-from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
+from weft.compiler.passes.contract_words import in_words
 from weft.compiler.polynomial import multiply
 from weft.compiler.rebuild import Scope, Statements, with_body
 
@@ -49,11 +50,10 @@ def contract(
     vector_bytes: int,
     registers: int = 0,
     choice: Choice = USUAL,
+    native: Set[str] = frozenset(),
     *,
     pieces: int = 0,
     tall: int = 0,
-    quads: bool = False,
-    by_lane: bool = False,
     goes_on: bool = False,
 ) -> Kernel:
     """The kernel scheduled, if it is a product; any other kernel comes back as it is.
@@ -62,16 +62,16 @@ def contract(
     `choice` decides how the product is cut; no bit depends on it. With `pieces` a task takes so
     many points of the depth only: those with the next ones go on with its sums, so they must come
     later. A product that cannot wait like that comes back as it is. `tall` is how many rows tiles
-    have, and then no product is turned; `quads` says that there is an instruction for `dot4`,
-    `by_lane` that any lane of a vector can be multiplied by, and `goes_on` that batches follow each
-    other in memory, so that caches can fetch the next one.
+    have, and then no product is turned; `native` names the processor's own
+    instructions, and `goes_on` says that batches follow each other in memory, so that caches can
+    fetch the next one.
     """
     scope = Scope(kernel)
     product = match(scope)
     if product is None:
         return kernel
-    if quads and not pieces and forced_path() != "scalar":
-        product = in_quads(scope, product)
+    if not pieces and forced_path() != "scalar":
+        product = in_words(scope, product, native)
     registers = registers or (16 if vector_bytes == 32 else 32)
     lanes = vector_bytes // product.dtype.itemsize
     given, product = product, product if tall else orient(product, lanes)
@@ -81,7 +81,7 @@ def contract(
     block = replace(block, goes_on=goes_on)
     if any(masks(product)):
         block = replace(block, depth=min(block.depth, FINE))
-    block = by_lanes(product, block) if by_lane else block
+    block = by_lanes(product, block) if "lane" in native else block
     if tall and tall % block.rows == 0:  # a path that is forced may have other rows
         block = replace(block, tile_rows=tall)
     waits = _waits(product, scope.kernel) if pieces else None

@@ -29,7 +29,7 @@ from weft.compiler.loops import (
 from weft.compiler.passes.accumulate import multiplied
 from weft.compiler.passes.contract_blocks import UNROLL, Block
 from weft.compiler.passes.contract_match import Product, runs_along
-from weft.compiler.passes.contract_quads import dot4
+from weft.compiler.passes.contract_words import dot
 from weft.compiler.polynomial import (
     add,
     divide,
@@ -245,7 +245,8 @@ class Frame:
     def multiplied(self, x: Value, y: Value, total: Value) -> Value:
         """total + x · y, as factors of this product are multiplied."""
         # ARM has an instruction for one lane of the second factor.
-        return dot4(y, x, total) if self.product.quads else multiplied(x, y, total)
+        words = self.product.words
+        return dot(words, y, x, total) if words else multiplied(x, y, total)
 
     def let(self, name: str, x: Value, into: list[Statement]) -> Value:
         """A value computed here and kept in a register; literals need none."""

@@ -72,7 +72,7 @@ class Product:
     target: int
     epilogue: Statements
     in_order: bool = True  # whether the loops were batches, rows and columns, in this order
-    quads: bool = False  # whether factors are four bytes each, see `contract_quads`
+    words: str = ""  # what multiplies factors that are several numbers each: `contract_words`
     chain: bool = False  # whether all products are one chain, and not pieces of it
     masks: tuple[Value | None, Value | None] = (None, None)  # that the factors were written under
 

@@ -69,7 +69,7 @@ def _is_dot(product: Product) -> bool:
     factors = product.left, product.right
     own = all(hides(x, variable) for x in factors for variable, _ in product.batch)
     bare = mask_of_sums(product) is None and not any(masks(product))
-    return own and bare and not product.quads
+    return own and bare and not product.words
 
 
 def _is_along(product: Product) -> bool:

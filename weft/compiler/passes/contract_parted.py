@@ -7,6 +7,7 @@ The sums of pieces, which a `dot` has anyway, are added up in order afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from math import ceil
 
@@ -67,8 +68,7 @@ def contract_parted(
     vector_bytes: int,
     registers: int,
     choice: Choice = USUAL,
-    *,
-    by_lane: bool = False,
+    native: Set[str] = frozenset(),
 ) -> tuple[Kernel, Kernel]:
     """The kernel that sums pieces of a product, and the one that adds them up and finishes.
 
@@ -93,7 +93,7 @@ def contract_parted(
         block = replace(block, depth=deep, pack_right=True)
     wide = block.columns
     most = (packed if many else WIDE) // wide * wide
-    lanes = by_lane and block.lanes > 1 and block.rows % block.lanes == 0
+    lanes = "lane" in native and block.lanes > 1 and block.rows % block.lanes == 0
     block = replace(block, tile_columns=balanced(columns, most, wide), by_lane=lanes)
     block = replace(block, tile_rows=balanced(rows, rows, block.rows), pack_left=rows > 1)
     if many and block.pack_right:

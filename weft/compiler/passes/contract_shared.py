@@ -9,6 +9,7 @@ is the right factor of a product that runs panel by panel, once for all panels o
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -37,8 +38,8 @@ from weft.compiler.passes.contract_frame import (
 from weft.compiler.passes.contract_hidden import FINE, mask_of_sums, masks
 from weft.compiler.passes.contract_match import Axis, Product, match, runs_along
 from weft.compiler.passes.contract_pack import FEW, Copy, in_fews
-from weft.compiler.passes.contract_quads import in_quads
 from weft.compiler.passes.contract_tasks import tasks
+from weft.compiler.passes.contract_words import in_words
 from weft.compiler.polynomial import (
     add,
     divide,
@@ -106,27 +107,27 @@ def contract_shared(
     registers: int,
     choice: Choice = USUAL,
     packing: Packing = _SHARED,
+    native: Set[str] = frozenset(),
     *,
     tall: int = 0,
-    quads: bool = False,
-    by_lane: bool = False,
 ) -> tuple[Kernel, ...]:
     """The kernel that packs what each run must, if there is such, the one that sums, and the last
     one, which packs what lasts.
 
     They have one buffer more than the kernel for what is packed in each run, and then one for what
-    lasts. Tiles have `tall` rows, if that is not 0. Flags are those of `contract`.
+    lasts. Tiles have `tall` rows, if that is not 0, and `native` is that of `contract`.
     """
     made: list[Kernel] = []
     for stage in ("packs", "sums", "keeps"):
         scope = Scope(kernel)
         product = match(scope)
         assert product is not None, "it was looked at before"
-        product = in_quads(scope, product) if quads else product
+        product = in_words(scope, product, native)
         lanes = vector_bytes // product.dtype.itemsize
         given, product = product, product if tall else orient(product, lanes)
         shared = packing.shared if product is given else packing.shared[::-1]
         strip = None if packing.lasting or all(shared) else shared[0]
+        by_lane = "lane" in native
         block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
         if masks(product)[0]:
             block = replace(block, depth=min(block.depth, FINE))
