@@ -243,6 +243,36 @@ def two_parts(rows: int, n: int) -> Example:
     return Example(kernel, (rows, rows, rows * n))
 
 
+def long_steps(rows: int, n: int, flexible: bool = False) -> Example:
+    """Polynomials that are kept, their sums and the places of the largest: much work in a step."""
+    (m, extent), given = sized(flexible, rows, n)
+    r, k = variables("r k")
+    at = add(mul(r, extent), k)
+    x = load(3, at, F)
+    total = x
+    for coefficient in (0.5, -0.25, 2.0, 0.125, -1.5):
+        total = op("add", op("mul", total, x), const(coefficient, F))
+    polynomial = get(0, F)
+    parts = (Part((1,), "add", (polynomial,)), Part((2, 3), "argmax", (polynomial, k)))
+    body = nest(
+        [(r, m)],
+        [
+            Reduce(((k, extent),), 16, parts, (Assign(0, total), Store(0, at, polynomial))),
+            Store(1, r, get(1, F)),
+            Store(2, r, get(3, INDEX)),
+        ],
+    )
+    made = (
+        Buffer("kept", F, "write"),
+        Buffer("sum", F, "write"),
+        Buffer("place", INDEX, "write"),
+        Buffer("x", F, "read"),
+    )
+    locals_ = (Local("p", F), Local("s", F), Local("best", F), Local("place", INDEX))
+    kernel = Kernel("long_steps", made, locals_, body, len(given))
+    return Example(kernel, (rows * n, rows, rows, rows * n), given, {3: ties})
+
+
 def product(m: int, n: int, k: int) -> Example:
     """A matrix product, its points in plain order."""
     i, j, p = variables("i j p")

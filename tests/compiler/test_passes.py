@@ -316,13 +316,29 @@ def test_the_same_kernel_is_scheduled_the_same_way_each_time():
         (example_kernels.elementwise(4096), 16, []),
         (example_kernels.row_sum(4, 256), 64, []),  # rows end before it
         (example_kernels.transpose(64, 64), 64, []),
+        (example_kernels.long_steps(4, 4096), 64, [512, 528]),
+        (example_kernels.long_steps(4, 64), 64, []),
     ],
-    ids=["long rows", "narrow", "narrowest", "extremes", "arithmetic", "short rows", "tiles"],
+    ids=[
+        *["long rows", "narrow", "narrowest", "extremes", "arithmetic", "short rows", "tiles"],
+        *["several steps", "a few steps"],
+    ],
 )
 def test_long_reductions_have_caches_fetch_what_they_will_read(example, wide, fetched):
     kernels = prove(example, vector_bytes=wide, threads_wanted=False)
     soon = [s.source.args[0] for k in kernels for s in every(k.body) if isinstance(s, Ahead)]
     assert [literal(x.args[1]) for x in soon] == fetched
+
+
+@pytest.mark.parametrize("n, steps", [(4096, [32]), (1008, [32, 16]), (96, [32])])
+def test_several_long_steps_are_taken_at_once_with_the_longest_vectors(n, steps):
+    """A place has 64 bits, so 32 of them are four registers; what is left over is as ever."""
+    example = example_kernels.long_steps(2, n)
+    for vector_bytes in (16, 32, 64):
+        kernels = prove(example, vector_bytes=vector_bytes, threads_wanted=False)
+        loops = [loop for k in kernels for loop in loops_of(k, "vector")]
+        kept = [loop.step for loop in loops if any(isinstance(s, Store) for s in loop.body)]
+        assert kept == (steps if vector_bytes == 64 else [16])
 
 
 def test_locals_are_renamed_in_positions_of_positions_too():

@@ -48,23 +48,41 @@ def ahead(kernel: Kernel, vector_bytes: int = 16) -> Kernel:
     return with_statements(kernel, _statements(kernel.body))
 
 
-def _statements(statements: Statements) -> Statements:
+def _statements(statements: Statements, outer: Loop | None = None) -> Statements:
     made: list[Statement] = []
     for statement in statements:
-        if isinstance(statement, Loop) and _is_long(statement):
+        if isinstance(statement, Loop) and (_is_long(statement) or _goes_on(statement, outer)):
             made.append(replace(statement, body=(*_soon(statement), *statement.body)))
         elif isinstance(statement, Store | Assign):
             made.append(statement)
         else:
-            made.append(with_body(statement, _statements(statement.body)))
+            around = statement if isinstance(statement, Loop) else None
+            made.append(with_body(statement, _statements(statement.body, around)))
     return tuple(made)
 
 
 def _is_long(loop: Loop) -> bool:
-    if loop.kind != "vector" or not all(isinstance(s, Store | Assign) for s in loop.body):
+    if not _is_simple(loop):
         return False
     steps = known(subtract(loop.stop, loop.start))
     return steps is None or steps >= BLOCK
+
+
+def _is_simple(loop: Loop) -> bool:
+    return loop.kind == "vector" and all(isinstance(s, Store | Assign) for s in loop.body)
+
+
+def _goes_on(loop: Loop, outer: Loop | None) -> bool:
+    """Whether a loop has one turn, and the next step of a long loop around it reads on."""
+    if outer is None or outer.kind != "serial" or not _is_simple(loop):
+        return False
+    turns = known(subtract(outer.stop, outer.start))
+    if known(subtract(loop.stop, loop.start)) != loop.step:
+        return False
+    if turns is not None and turns * loop.step < BLOCK:
+        return False
+    runs = _runs(loop)
+    return bool(runs) and all(number(stride(x.args[0], outer.variable)) == loop.step for x in runs)
 
 
 def _soon(loop: Loop) -> Statements:

@@ -1,7 +1,9 @@
 """A reduction whose points are lanes: LANES of them at each step.
 
 Where steps are short, one takes points of several blocks, so that no running value waits for the
-step before. Points that no whole step takes go one by one into the lanes they belong to. Where the
+step before. Where they are long, and the longest vectors hold no more than LANES, several are taken
+at once, an instruction at a time for all of them: a processor does not look as far ahead as to the
+next step. Points that no whole step takes go one by one into the lanes they belong to. Where the
 points run over rows of another length than whole steps, a step that stays in its row finds the row
 once for all its lanes, and one that leaves it goes point by point.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from weft.compiler.lanes import widen
 from weft.compiler.loops import (
@@ -21,6 +24,8 @@ from weft.compiler.loops import (
     Loop,
     Part,
     Reduce,
+    Statement,
+    Store,
     Value,
     When,
     get,
@@ -29,6 +34,7 @@ from weft.compiler.loops import (
     walk,
 )
 from weft.compiler.passes.accumulate import Accumulators, Levels, Tree, across, tree_of
+from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.passes.points import at, moved, name_of, places, points
 from weft.compiler.passes.shown import find
 from weft.compiler.polynomial import (
@@ -52,6 +58,7 @@ from weft.compiler.rebuild import Scope, Statements, substitute, values_of
 BLOCK = LANES * LEAF
 _CHAINS = 4  # registers of running values that keep a processor busy
 _CHEAP = 8  # instructions of a step that is over before its sum is
+_LONG = 80  # instructions of a step that is taken twice at once, shorter ones four times
 _FEW = 8  # blocks whose points leave the values of those before in the nearest memory
 
 
@@ -78,6 +85,7 @@ class LaneForm:
         self.rows = _rows(self.here, self.point)
         self.crossing = self.rows is not None and not _are_whole(self.rows, self.point)
         self.abreast = self._abreast(vector_bytes)
+        self.at_once = self._at_once(vector_bytes)
         self.shown = find(self.here, self.point)
 
     def _abreast(self, vector_bytes: int) -> int:
@@ -92,6 +100,17 @@ class LaneForm:
         while count is not None and many > 1 and many * BLOCK > count:
             many //= 2
         return min(many, _CHAINS)
+
+    def _at_once(self, vector_bytes: int) -> int:
+        """How many steps are taken an instruction at a time for all of them."""
+        values = [v for part in self.reduce.parts for v in part.values]
+        work = [x for x in values_of((self.reduce,)) if x.dtype != INDEX and x.op != "const"]
+        is_plain = all(isinstance(s, Assign) or _is_store(s) for s in self.reduce.body)
+        if not is_plain or self.rows is not None or len(work) <= _CHEAP:
+            return 1
+        size = max(x.dtype.itemsize for x in values)
+        registers = 2 if len(work) >= _LONG else 4
+        return max(registers * vector_bytes // (LANES * size), 1) if vector_bytes == WIDEST else 1
 
     def statements(self) -> Statements:
         """The loops."""
@@ -174,7 +193,7 @@ class LaneForm:
         if self.rows is None:
             if self.shown is not None:
                 return self.shown.steps(self.scope, start, stop, self.run)
-            return (self.run(self.here, start, stop),)
+            return self.at_once_and_rest(start, stop)
         step, lane = self.scope.variable("step"), self.scope.variable("lane")
         first = multiply(step, LANES)
         body = self._in_row(first, lane)
@@ -182,6 +201,41 @@ class LaneForm:
         if self.crossing:
             body = self._in_row_or_not(first, body)
         return (Loop(step, divide(start, LANES), count, body),)
+
+    def at_once_and_rest(self, start: Value, stop: Value) -> Statements:
+        """Whole steps, several at once while there are as many."""
+        if self.at_once == 1:
+            return (self.run(self.here, start, stop),)
+        points = self.at_once * LANES
+        taken = whole(subtract(stop, start), points)
+        made: list[Statement] = []
+        if known(taken) != 0:
+            made.append(self.several(start, divide(taken, points)))
+        if known(subtract(subtract(stop, start), taken)) != 0:
+            made.append(self.run(self.here, add(start, taken), stop))
+        return tuple(made)
+
+    def several(self, start: Value, count: Value) -> Loop:
+        """`count` times several steps at once, whose values then meet in order."""
+        points = self.at_once * LANES
+        step, lane, near = (self.scope.variable(n) for n in ("step", self.point.data, "lane"))
+        here = self._at({self.point: add(add(start, multiply(step, points)), lane)})
+        held = [
+            [(self.scope.local("values", x.dtype, 1, points), x) for x in part.values]
+            for part in here.parts
+        ]
+        kept = (Assign(array, x, lane) for values in held for array, x in values)
+        met = (
+            self.totals.meet(part, tuple(get(n, x.dtype, add(near, k * LANES)) for n, x in values))
+            for k in range(self.at_once)
+            for part, values in enumerate(held)
+        )
+        wide = widen((*here.body, *kept), self.differing, points, self.scope)
+        body = (
+            Loop(lane, integer(0), integer(points), wide, "vector", points),
+            Loop(near, integer(0), integer(LANES), tuple(chain(*met)), "vector", LANES),
+        )
+        return Loop(step, integer(0), count, body)
 
     def run(self, here: Reduce, start: Value, stop: Value) -> Loop:
         """Whole steps of points that are computed like `here`."""
@@ -243,6 +297,10 @@ class LaneForm:
             Loop(point, first, stop, body),
             Loop(up, integer(0), integer(LANES), rest.back(up), "vector", LANES),
         )
+
+
+def _is_store(statement: Statement) -> bool:
+    return isinstance(statement, Store) and not statement.combine
 
 
 def _moved_by(index: Value, point: Value, first: Value) -> Value:
