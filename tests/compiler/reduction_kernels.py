@@ -270,7 +270,7 @@ def long_steps(rows: int, n: int, flexible: bool = False) -> Example:
     )
     locals_ = (Local("p", F), Local("s", F), Local("best", F), Local("place", INDEX))
     kernel = Kernel("long_steps", made, locals_, body, len(given))
-    return Example(kernel, (rows * n, rows, rows, rows * n), given, {3: ties})
+    return Example(kernel, (rows * n, rows, rows, rows * n), given)
 
 
 def product(m: int, n: int, k: int) -> Example:
