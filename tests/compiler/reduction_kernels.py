@@ -270,7 +270,8 @@ def long_steps(rows: int, n: int, flexible: bool = False) -> Example:
     )
     locals_ = (Local("p", F), Local("s", F), Local("best", F), Local("place", INDEX))
     kernel = Kernel("long_steps", made, locals_, body, len(given))
-    return Example(kernel, (rows * n, rows, rows, rows * n), given)
+    fill = {3: lambda rng, size: rng.uniform(-1, 1, size)}  # so that each sum is rounded
+    return Example(kernel, (rows * n, rows, rows, rows * n), given, fill)
 
 
 def product(m: int, n: int, k: int) -> Example:
