@@ -192,8 +192,8 @@ class LaneForm:
             return ()
         if self.rows is None:
             if self.shown is not None:
-                return self.shown.steps(self.scope, start, stop, self.run)
-            return self.at_once_and_rest(start, stop)
+                return self.shown.steps(self.scope, start, stop, self.run, self.run_long)
+            return self.run_long(self.here, start, stop)
         step, lane = self.scope.variable("step"), self.scope.variable("lane")
         first = multiply(step, LANES)
         body = self._in_row(first, lane)
@@ -202,24 +202,24 @@ class LaneForm:
             body = self._in_row_or_not(first, body)
         return (Loop(step, divide(start, LANES), count, body),)
 
-    def at_once_and_rest(self, start: Value, stop: Value) -> Statements:
+    def run_long(self, here: Reduce, start: Value, stop: Value) -> Statements:
         """Whole steps, several at once while there are as many."""
         if self.at_once == 1:
-            return (self.run(self.here, start, stop),)
+            return (self.run(here, start, stop),)
         points = self.at_once * LANES
         taken = whole(subtract(stop, start), points)
         made: list[Statement] = []
         if known(taken) != 0:
-            made.append(self.several(start, divide(taken, points)))
+            made.append(self.several(here, start, divide(taken, points)))
         if known(subtract(subtract(stop, start), taken)) != 0:
-            made.append(self.run(self.here, add(start, taken), stop))
+            made.append(self.run(here, add(start, taken), stop))
         return tuple(made)
 
-    def several(self, start: Value, count: Value) -> Loop:
+    def several(self, here: Reduce, start: Value, count: Value) -> Loop:
         """`count` times several steps at once, whose values then meet in order."""
         points = self.at_once * LANES
         step, lane, near = (self.scope.variable(n) for n in ("step", self.point.data, "lane"))
-        here = self._at({self.point: add(add(start, multiply(step, points)), lane)})
+        here = self._at({self.point: add(add(start, multiply(step, points)), lane)}, here)
         held = [
             [(self.scope.local("values", x.dtype, 1, points), x) for x in part.values]
             for part in here.parts

@@ -47,8 +47,12 @@ class Shown:
         start: Value,
         stop: Value,
         run: Callable[[Reduce, Value, Value], Statement],
+        run_long: Callable[[Reduce, Value, Value], Statements],
     ) -> Statements:
-        """Steps of LANES points from `start` to `stop`; `run` makes a loop of some of them."""
+        """Steps of LANES points from `start` to `stop`; `run` makes a loop of some of them.
+
+        What is shown is all of the work: `run_long` makes loops of that.
+        """
         made: list[Statement] = []
 
         def let(x: Value) -> Value:
@@ -73,9 +77,9 @@ class Shown:
             made += (run(self.hidden, start, before), run(self.given, before, after))
             at = after
         if not self.highs:
-            return (*made, run(self.shown, at, stop))
+            return (*made, *run_long(self.shown, at, stop))
         before, after = around(folded(smaller, self.highs), at)
-        made += (run(self.shown, at, before), run(self.given, before, after))
+        made += (*run_long(self.shown, at, before), run(self.given, before, after))
         return (*made, run(self.hidden, after, stop))
 
 
