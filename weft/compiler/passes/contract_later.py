@@ -8,11 +8,23 @@ next one of many products reads. A block that met them in memory would wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TypeAlias
 
-from weft.compiler.loops import SECOND, Ahead, Statement, Value, expressions, integer, walk
+from weft.compiler.loops import (
+    INDEX,
+    SECOND,
+    Ahead,
+    Assign,
+    Statement,
+    Value,
+    expressions,
+    get,
+    integer,
+    value,
+    walk,
+)
 from weft.compiler.passes.contract_blocks import FAR, LINE
 from weft.compiler.passes.contract_frame import (
     ZERO,
@@ -38,7 +50,7 @@ from weft.compiler.polynomial import (
     stride,
     subtract,
 )
-from weft.compiler.rebuild import Statements, rebuild
+from weft.compiler.rebuild import Scope, Statements, rebuild
 
 Part: TypeAlias = tuple[Value, int]  # an axis, and how many of its points
 MOST = 4  # lines of one array that a turn has fetched
@@ -50,7 +62,43 @@ class Later:
 
     start: Value  # where the first turn begins
     step: int  # elements from one turn to the next
-    lines: Callable[[Value], Statements]  # that a turn has fetched from there
+    lines: Callable[[Value], tuple[Ahead, ...]]  # that a turn has fetched from there
+
+
+class Fetching:
+    """Fetches it, from places that the turn before has found: addresses are ready when one begins.
+
+    Else a place that takes a division would be found among the products, whose sums would leave
+    their registers for it.
+    """
+
+    def __init__(self, scope: Scope, later: Later) -> None:
+        self._later = later
+        self._at = scope.local("later_at", INDEX)
+        self._lines = later.lines(get(self._at, INDEX))
+        self._places = [scope.local("line_at", INDEX) for _ in self._lines]
+
+    def start(self) -> Statements:
+        """Before the first turn."""
+        return (Assign(self._at, self._later.start), *self._found())
+
+    def fetch(self) -> Statements:
+        """What a turn fetches."""
+        pairs = zip(self._places, self._lines, strict=True)
+        return tuple(replace(line, source=_moved(line.source, place)) for place, line in pairs)
+
+    def move(self) -> Statements:
+        """What a turn does for the next one."""
+        further = add(get(self._at, INDEX), self._later.step)
+        return (Assign(self._at, further), *self._found())
+
+    def _found(self) -> Statements:
+        pairs = zip(self._places, self._lines, strict=True)
+        return tuple(Assign(place, line.source.args[0]) for place, line in pairs)
+
+
+def _moved(x: Value, place: int) -> Value:
+    return value(x.op, (get(place, INDEX),), x.dtype, x.data)
 
 
 @dataclass(frozen=True)
@@ -71,10 +119,11 @@ class Runs:
         """Lines of memory in all of them."""
         return self.high[1] * self.across
 
-    def line(self, at: Value, names: Mapping[Value, Value]) -> Statement:
+    def line(self, at: Value, names: Mapping[Value, Value]) -> Ahead:
         """Fetch one of the lines; runs begin where `names` say, or at zero."""
-        along = multiply(remainder(at, self.across), LINE // self.source.dtype.itemsize)
-        steps = divide(at, self.across), along
+        run = divide(at, self.across)
+        along = subtract(at, multiply(run, self.across))
+        steps = run, multiply(along, LINE // self.source.dtype.itemsize)
         places = dict(names)
         for (axis, _), step in zip((self.high, self.wide), steps, strict=True):
             places[axis] = add(names.get(axis, ZERO), step)
@@ -167,7 +216,7 @@ class Following:
         if lines > MOST * turns:
             return None
 
-        def fetched(at: Value) -> Statements:
+        def fetched(at: Value) -> tuple[Ahead, ...]:
             first = divide(at, turns)
             return tuple(found.line(add(first, i), names) for i in range(ceil(lines / turns)))
 
@@ -192,8 +241,8 @@ class Following:
         row = f.let("later_row", add(self._next, divide(block, parts)), into)
         column = add(self.columns.start, multiply(remainder(block, parts), along))
 
-        def lines(at: Value) -> Statements:
-            made: list[Statement] = []
+        def lines(at: Value) -> tuple[Ahead, ...]:
+            made: list[Ahead] = []
             for i in range(b.ahead):
                 names = {product.depth[0]: row, product.column[0]: add(at, i * size)}
                 made += elements([rebuild(product.right, folded, names)])

@@ -38,7 +38,7 @@ from weft.compiler.passes.contract_frame import (
     when,
 )
 from weft.compiler.passes.contract_hidden import Hidden
-from weft.compiler.passes.contract_later import Following, Later, elements
+from weft.compiler.passes.contract_later import Fetching, Following, Later, elements
 from weft.compiler.passes.contract_reads import for_vectors
 from weft.compiler.passes.contract_registers import WIDEST
 from weft.compiler.polynomial import (
@@ -343,8 +343,8 @@ class Blocks:
         high, vectors = least or (b.rows, b.vectors)
         several = b.turn if least is None else 1
         made: list[Statement] = [Assign(left, own), Assign(right, panel)]
-        fetched = [f.scope.local("later_at", INDEX) for _ in later]
-        made += [Assign(at, each.start) for at, each in zip(fetched, later, strict=True)]
+        fetching = [Fetching(f.scope, each) for each in later]
+        made += [s for each in fetching for s in each.start()]
 
         def turn(points: int) -> Statements:
             made: list[Statement] = []
@@ -352,14 +352,14 @@ class Blocks:
                 ats = [add(lane, k * b.columns + j * b.lanes) for j in range(vectors)]
                 lefts = self.lefts(add(here, k * step), lane, rows)[:high]
                 made += self.products(lefts, [f.right.at(add(there, x)) for x in ats])
-                for at, each in zip(fetched, later, strict=True):
-                    if points == several and k == 0:
-                        made += each.lines(get(at, INDEX))
-                        made.append(Assign(at, add(get(at, INDEX), each.step)))
+                if points == several and k == 0:
+                    made += [s for each in fetching for s in each.fetch()]
                 if b.fetches and b.pack_left and f.pieces and points == several:
                     made.append(_soon(f.right, there, k))
             made.append(Assign(left, add(here, points * step)))
             made.append(Assign(right, add(there, points * b.columns)))
+            if points == several:
+                made += [s for each in fetching for s in each.move()]
             return tuple(made)
 
         turns = f.let("turns", divide(self.seen, several), made)
