@@ -14,6 +14,7 @@ import pytest
 import weft as wf
 from tests.compiler.bits import assert_same, interpreted
 from weft.compiler import kernels
+from weft.compiler.choice import Choice
 from weft.compiler.emit_cpu import emit
 from weft.compiler.fuse import Fusion
 from weft.compiler.native import Native
@@ -176,6 +177,7 @@ def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, wi
     x = RNG.standard_normal((3, 21, 16 + window[0] - 1, 18 + window[1] - 1)).astype(np.float32)
     ct = RNG.standard_normal((3, 19, 18, 20)).astype(np.float32)
     k = np.zeros((19, 21, *window), np.float32)
+    monkeypatch.setattr(convolve_window, "TALL", ())
     monkeypatch.setattr(convolve_window, "ROWS", 40)
     monkeypatch.setattr(convolve_window, "FEATURES", 5)
     monkeypatch.setattr(convolve_window, "DEEP", 50)
@@ -192,6 +194,19 @@ def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, wi
     expected = compiled_steps(function, x, k, ct).run([x, k, ct])
     for each in found:
         assert_same(each, expected)
+
+
+@pytest.mark.parametrize(("features", "tasks", "images"), [(64, 0, 32), (256, 0, 64), (64, 8, 16)])
+def test_tiles_of_gradients_are_tall_if_that_leaves_enough_of_them(features, tasks, images):
+    """A tile has the nine places of so many images, of 64."""
+    x, k = np.zeros((2, 64, 30, 30), np.float32), np.zeros((features, 64, 3, 3), np.float32)
+    ct = np.zeros((2, features, 28, 28), np.float32)
+    trace = wf.trace(lambda *given: wf.vjp(wf.conv2d, *given[:2])[1](given[2])[1], x, k, ct)
+    fusion = Fusion(trace.nodes, trace.outputs)
+    made = [lower(fusion, group, {}) for group in fusion.groups]
+    found = [convolve.convolve(each.kernel, 64, 32, Choice(tasks=tasks)) for (each,) in made]
+    (piece,) = [kernels[-1].notes["convolve"] for kernels in found if kernels]
+    assert isinstance(piece, Piece) and piece.images == images
 
 
 TINY = [

@@ -12,7 +12,7 @@ from weft.compiler.passes.convolve_frame import Layout
 from weft.core.common.types import Shape
 
 COLUMNS = 512  # places of a tile, gaps included
-PANEL = 24_576  # bytes of a panel of kernels, which the first cache holds
+PANEL = 4_608  # bytes of a panel of kernels: the first cache holds it beside the image under it
 IMAGE = 262_144  # bytes of the image under a tile: a part of the second cache
 SUMS = 196_608  # bytes of the sums of a tile
 TALL = 128  # features of a tile

@@ -21,7 +21,7 @@ from weft.compiler.convolution import Axis, Convolution
 from weft.compiler.loops import Assign, Kernel, Loop, Statement, Value, const, get, integer, turned
 from weft.compiler.passes.contract_frame import ZERO, less, when
 from weft.compiler.passes.contract_match import runs_along
-from weft.compiler.passes.convolve_blocks import PANEL, even, registers_of
+from weft.compiler.passes.convolve_blocks import even, registers_of
 from weft.compiler.passes.convolve_frame import Frame, Layout, fill, met
 from weft.compiler.polynomial import add, divide, hides, multiply, remainder, smaller, subtract
 from weft.compiler.rebuild import (
@@ -34,7 +34,10 @@ from weft.compiler.rebuild import (
 )
 from weft.core.common.types import Shape
 
-ROWS = 160  # of a tile, about
+PANEL = 24_576  # bytes of a panel of kernels, which the first cache holds
+TALL = 640, 320  # rows of a tile, about, if that leaves as many tiles as are wanted, and TILES
+TILES = 4
+ROWS = 160  # the same for fewer tiles
 SHORT = 80  # the same if tiles would not be half as many as tasks are wanted
 FEATURES = 32  # of a tile
 FEW = 4  # places for which more features go with an image, which is copied for them
@@ -85,8 +88,9 @@ def choose_piece(found: Convolution, lanes: int, registers: int, tasks: int = 0)
             break
     layout = Layout(found.space, found.places, tuple(window))
     wide = FEATURES if places > FEW else 2 * FEATURES
-    tiles = prod(n for _, n in found.lead) * places / ROWS * ceil(features / wide)
-    height = ROWS if 2 * tiles >= tasks else SHORT
+    across, along = ceil(features / wide), prod(n for _, n in found.lead) * places
+    enough = (h for h in TALL if ceil(along / h) * across >= max(tasks, TILES))
+    height = next(enough, ROWS if 2 * along / ROWS * across >= tasks else SHORT)
     most = min(height // places, IMAGES // (layout.size * size))
     images = even(prod(n for _, n in free_axes(found)), max(most, 1))
     tall = even(features, wide)
