@@ -233,6 +233,26 @@ def test_every_other_row_of_a_block_is_read_from_memory_by_the_multiplication() 
     assert not any(",%r" in line.partition(")")[0].replace(" ", "") for line in read), "an index"
 
 
+@pytest.mark.parametrize(
+    "rows, columns, depth, block",
+    [
+        (2048, 2048, 2048, (8, 3)),
+        (1024, 4096, 1024, (8, 3)),
+        (4096, 4096, 64, (14, 2)),
+        (2048, 128, 512, (14, 2)),
+    ],
+)
+def test_large_deep_products_take_the_block_that_reads_least(
+    rows: int, columns: int, depth: int, block: tuple[int, int]
+) -> None:
+    kernel = product(Case(rows, columns, depth))
+    packing = packing_of(kernel, 64)
+    assert packing is not None
+    *_, sums = contract_shared(kernel, 64, 32, packing=packing)
+    found: Block = sums.notes["contract"]
+    assert (found.rows, found.vectors) == block
+
+
 @pytest.mark.parametrize("depth, fetches", [(256, False), (600, True)])
 def test_sums_that_wait_for_products_of_the_next_piece_are_fetched_before_they_are_read(
     depth: int, fetches: bool

@@ -16,7 +16,7 @@ from weft.compiler.choice import USUAL, Choice
 from weft.compiler.loops import PIECE, Value, integer, walk
 from weft.compiler.passes.contract_direct import VECTORS, direct_cut
 from weft.compiler.passes.contract_match import Product, changed, runs_along
-from weft.compiler.passes.contract_registers import PER_VECTOR, WIDEST, Pair, Registers, balanced
+from weft.compiler.passes.contract_registers import WIDEST, Pair, Registers, balanced
 from weft.compiler.polynomial import add, known, multiply, number, stride
 from weft.compiler.rebuild import Scope, substitute, substitute_value
 from weft.errors import ArgumentError
@@ -46,7 +46,7 @@ FEW_ROWS = 4  # rows of a block whose places registers hold on any processor
 FEW_PANELS = 2  # panels of columns, for which packing the left factor would not pay
 SOME_PANELS = 4  # the same if it is small
 ONCE = 256  # bytes of a row of sums for which a left factor is read too seldom to be packed
-HALF = 8  # rows of a panel, fewer than lanes, that make vectors of their own
+HALF = 8  # rows of a panel, or a few less, that are vectors of their own where lanes are more
 FLAT_ROWS = 8  # rows of a block, at most, that then reads it where it lies
 UNROLL = 4  # points of the depth in one turn of the innermost loop
 MANY = 16  # products of one point of the depth that hide what a turn of the loop costs
@@ -60,7 +60,7 @@ KEPT = 1 << 18  # bytes of a factor that lasts from which on it is packed once f
 KEPT_IN_LOOPS = 1 << 12  # the same in a loop, of a factor to be turned; twice that of others
 HELD = 3 << 16  # bytes of the right factor that a tile then holds in the second cache
 WAITING = 1 << 17  # bytes of sums of a tile, there
-HELD_WIDE, WAITING_WIDE = 1 << 18, 3 << 17  # with the longest vectors, beside what is fetched
+HELD_WIDE, WAITING_WIDE = 200 << 10, 1 << 18  # with the longest vectors, beside what is fetched
 NARROW = 16  # bytes of vectors with which the places of many rows fit the registers
 UNKNOWN = 1 << 20  # the size that is assumed of an extent that is a parameter
 
@@ -124,8 +124,8 @@ class Block:
 
         They are whole vectors, so that they can be copied as such, or one that is shorter.
         """
-        shorter = HALF <= self.rows < self.lanes and self.rows & (self.rows - 1) == 0
-        return self.rows if shorter else ceil(self.rows / self.lanes) * self.lanes
+        shorter = HALF < 2 * self.rows <= 2 * HALF and self.lanes > HALF
+        return HALF if shorter else ceil(self.rows / self.lanes) * self.lanes
 
     @property
     def turn(self) -> int:
@@ -306,7 +306,8 @@ def choose_shared(
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
     if vector_bytes == WIDEST and columns > lanes and not whole:
-        fits = replace(fits, least=2, per_vector=PER_VECTOR)
+        both = strip is None and not (once or tall)
+        fits = replace(fits, packed=True, deep=both and depth >= PIECE)
     high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)

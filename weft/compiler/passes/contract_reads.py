@@ -10,10 +10,8 @@ shared with somebody, and still no more than two reads for two multiplications.
 from __future__ import annotations
 
 from weft.compiler.loops import INDEX, Value, integer, value
-from weft.compiler.passes.contract_registers import WIDEST
+from weft.compiler.passes.contract_registers import TWO, WIDEST
 from weft.compiler.polynomial import add
-
-TWO = 2  # vectors of a block whose rows are read twice: for more it would be too often
 
 
 def for_vectors(lefts: list[Value], vectors: int, lanes: int) -> list[list[Value]]:

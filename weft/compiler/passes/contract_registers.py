@@ -10,11 +10,13 @@ from typing import TypeAlias
 from weft.compiler.choice import Choice
 
 PER_VECTOR = 1.8  # cycles until a vector of a packed factor is there, with vectors of WIDEST bytes
+PER_VECTOR_DEEP, PER_READ_DEEP = 1.4, 0.25  # the same along a depth, where each read counts, too
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 ROOM = 2  # rows fewer than the best block's, which long vectors do as well with
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
 MOST_EDGE = 0.1  # part of a product beyond which more of it at the edge is not counted
 WIDEST = 64  # bytes of the longest vectors there are
+TWO = 2  # such vectors of a block, of which every other row is read twice, see `contract_reads`
 FEW_REGISTERS = 16  # hold sums and little else
 LONELY = 0.15  # cycles of a row that meets one vector alone, then: sums move between registers
 
@@ -32,8 +34,8 @@ class Registers:
     tall: int  # a multiple of the rows
     step: int = 1  # rows are a multiple of it, if registers hold so many
     most: int = 16  # rows
-    least: int = 1  # vectors
-    per_vector: float = 0.3  # cycles that reading a vector of the right factor takes
+    packed: bool = False  # whether vectors of WIDEST bytes come packed, two at least
+    deep: bool = False  # whether the depth hides what beginning and ending such a block costs
 
     @property
     def usual(self) -> Pair:
@@ -43,7 +45,7 @@ class Registers:
             return choice.rows, choice.vectors
         if self.registers == FEW_REGISTERS:
             return 6, 2
-        return (14, 2) if self.vector_bytes == WIDEST else (8, 3)
+        return (14, 2) if self.vector_bytes == WIDEST and not self.deep else (8, 3)
 
     def block(self, rows: int, columns: int) -> Pair:
         """(rows, vectors) of the block that needs the fewest cycles for so many of them."""
@@ -53,7 +55,7 @@ class Registers:
             high, vectors = block
             blocks = ceil(max(rows, 1) / high) * ceil(max(columns, 1) / (vectors * lanes))
             # Two multiplications a cycle, four cycles until a sum can be added to, and loads.
-            each = max(high * vectors / 2, 4) + self.per_vector * vectors + 0.05 * high + 0.2
+            each = max(high * vectors / 2, 4) + self._reading(block) + 0.2
             each += lonely(block, self.registers)
             each *= 1 if self._is_usual(block) else UNUSUAL
             each *= self._edge(rows, high)
@@ -61,6 +63,13 @@ class Registers:
             return blocks * each, blocks * high * vectors
 
         return min(self._candidates(), key=cycles)
+
+    def _reading(self, block: Pair) -> float:
+        """Cycles that reading both factors takes; two vectors read every other row twice."""
+        rows, vectors = block
+        if self.deep:
+            return PER_VECTOR_DEEP * vectors + PER_READ_DEEP * rows * (1.5 if vectors == TWO else 1)
+        return (PER_VECTOR if self.packed else 0.3) * vectors + 0.05 * rows
 
     def _is_usual(self, block: Pair) -> bool:
         """Whether a block is the one for large products, or as good: long vectors have room."""
@@ -76,9 +85,9 @@ class Registers:
 
     def _candidates(self) -> Iterator[Pair]:
         most, wide = (self.most, 8) if self.lanes > 1 else (8, 1)
-        sums = self.usual[0] * self.usual[1]
+        sums = self.registers if self.deep else self.usual[0] * self.usual[1]
         step = self.step if self.step <= min(most, sums) else 1
-        for vectors in range(self.least, wide + 1):
+        for vectors in range(2 if self.packed else 1, wide + 1):
             for high in range(step, most + 1, step):
                 fits = high * vectors <= sums and high * vectors + vectors < self.registers
                 if fits and self.tall % high == 0:
