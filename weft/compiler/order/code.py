@@ -176,6 +176,22 @@ class Register:
         return Assign(self.number, x, position)
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """A buffer, used as a `Register` that is an array is."""
+
+    buffer: int
+    dtype: DType
+
+    def at(self, position: Value) -> Value:
+        """What it holds at a position."""
+        return load(self.buffer, position, self.dtype)
+
+    def set(self, x: Value, position: Value) -> Store:
+        """Make its element at a position `x`."""
+        return Store(self.buffer, position, x)
+
+
 def _index(x: Value | int) -> Value:
     return integer(x) if isinstance(x, int) else x
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from weft.compiler.loops import INDEX, Statement, Store, Value, integer, load
 from weft.compiler.order.bucket import Bucket
-from weft.compiler.order.code import COUNT, Body, Order
+from weft.compiler.order.code import COUNT, Body, Code, Order, Stretch
 from weft.compiler.order.rows import Made, Task, found_special, space
 from weft.compiler.order.split import SAMPLE, SAMPLES, Plan, Splitter
 from weft.compiler.steps import Memory
@@ -102,11 +102,11 @@ def _part_chunks(work: _Parted) -> None:
     """Make the records of each chunk, and part them into the pieces of all buckets."""
     task, plan, order = work.task(), work.plan, work.order
     s = task.code
-    (home,) = task.held([work.home]).buffers
+    home = Stretch(task.held([work.home]).buffers[0], order.record[0])
     sample = s.buffer(work.sample, order.record[0])
     table = s.buffer(work.bounds, INDEX, "write")
     flags = s.buffer(work.flags, order.key_dtype, "write") if task.restores else -1
-    chunk = _Chunk(plan, Splitter(s, home, plan), sample)
+    chunk = _Chunk(plan, s, sample)
 
     def run(number: Value) -> Body:
         row, which = s.floordiv(number, integer(plan.chunks)), s.rem(number, integer(plan.chunks))
@@ -115,7 +115,7 @@ def _part_chunks(work: _Parted) -> None:
         start = plan.chunk_start(s, row, which)
 
         def put(i: Value, key: Value) -> Body:
-            return (Store(home, s.sub(s.add(start, i), begin), task.records.make(key, i)[0]),)
+            return (chunk.records.set(task.records.make(key, i)[0], s.sub(i, begin)),)
 
         span = s.mul(row, integer(order.size)), begin, stop
         made, special = task.mapped(span, put, plan.lanes)
@@ -125,7 +125,7 @@ def _part_chunks(work: _Parted) -> None:
         def keep(k: Value) -> Body:
             return (Store(table, s.add(first, k), chunk.bounds.at(k)),)
 
-        parted = chunk.parted(row, start, s.sub(stop, begin))
+        parted = chunk.parted(row, s.sub(stop, begin), start, home)
         return (*made, *flag, *parted, s.loop(plan.buckets + 1, keep))
 
     kernel = s.kernel("order_part", order.rows * plan.chunks, run)
@@ -134,43 +134,55 @@ def _part_chunks(work: _Parted) -> None:
 
 
 class _Chunk:
-    """Parts a chunk level by level, from one area to another."""
+    """Parts a chunk level by level, from one half of a task's own memory to the other."""
 
-    def __init__(self, plan: Plan, splitter: Splitter, sample: int) -> None:
-        self.plan, self.splitter, self.sample = plan, splitter, sample
-        s = self.code = splitter.code
+    def __init__(self, plan: Plan, code: Code, sample: int) -> None:
+        self.plan, self.sample = plan, sample
+        s = self.code = code
+        self.room = plan.chunk + plan.lanes  # of all records of a chunk
+        self.records = s.array(plan.order.record[0], 3 * self.room)
+        self.splitter = Splitter(s, self.records, plan)
         self.bounds = s.array(INDEX, plan.buckets + 1)  # where buckets begin
         self.now, self.then, self.step = (s.register(INDEX) for _ in range(3))
         self.start, self.count = s.register(INDEX), s.register(INDEX)
 
-    def parted(self, row: Value, start: Value, count: Value) -> Body:
-        """Part so many records, which begin here in the first area."""
-        s, plan = self.code, self.plan
-        buckets, area = integer(plan.buckets), integer(plan.area)
-        spare = s.add(start, integer(2 * plan.area))
-        both = s.add(start, s.add(start, area))
+    def parted(self, row: Value, count: Value, goal: Value, home: Stretch) -> Body:
+        """Part so many records, and write them into a home, from the goal on."""
+        s, plan, room = self.code, self.plan, integer(self.room)
+        buckets = integer(plan.buckets)
 
         def level(_: Value) -> Body:
-            each = lambda n: self._halve(row, n, spare)  # noqa: E731
+            each = lambda n: self._halve(row, n)  # noqa: E731
             return (
                 s.loop(s.floordiv(buckets, self.step.value), each),
                 self.step.set(s.floordiv(self.step.value, integer(2))),
                 self.now.set(self.then.value),
-                self.then.set(s.sub(both, self.now.value)),
+                self.then.set(s.sub(room, self.now.value)),
             )
 
+        def give(lane: Value) -> Iterator[Statement]:
+            yield self._filled(s.add(self.now.value, count), lane)
+            yield from self.splitter.copied(self.now.value, count, goal, lane, home)
+
         return (
+            self.splitter.once(lambda lane: (self._filled(count, lane),)),
             self.bounds.set(integer(0), integer(0)),
             self.bounds.set(count, buckets),
             self.step.set(buckets),
-            self.now.set(start),
-            self.then.set(s.add(start, area)),
+            self.now.set(integer(0)),
+            self.then.set(room),
             s.loop(plan.levels, level),
+            self.splitter.once(give),
         )
 
-    def _halve(self, row: Value, number: Value, spare: Value) -> Body:
+    def _filled(self, end: Value, lane: Value) -> Statement:
+        """A vector behind the last record: the one that has it is read whole."""
+        s, zero = self.code, self.code.const(0, self.records.dtype)
+        return self.records.set(zero, s.add(end, lane))
+
+    def _halve(self, row: Value, number: Value) -> Body:
         """Part the records of some buckets in two."""
-        s, splitter = self.code, self.splitter
+        s, splitter, spare = self.code, self.splitter, integer(2 * self.room)
         first = s.mul(number, self.step.value)
         middle = s.add(first, s.floordiv(self.step.value, integer(2)))
         place = s.add(s.mul(row, integer(SAMPLE)), s.mul(middle, integer(SAMPLES)))
@@ -181,6 +193,7 @@ class _Chunk:
             yield splitter.pivot.set(load(self.sample, place, splitter.dtype))
             yield from splitter.split(here, count, (there, spare), lane)
             low = splitter.low.value
+            yield self._filled(s.add(spare, s.sub(count, low)), lane)
             yield from splitter.copied(spare, s.sub(count, low), s.add(there, low), lane)
 
         return (
@@ -200,10 +213,9 @@ def _sort_buckets(work: _Parted) -> None:
     s = task.code
     memory = task.held([work.home])
     table, sample = s.buffer(work.bounds, INDEX), s.buffer(work.sample, order.record[0])
-    splitter = Splitter(s, memory.buffers[0], plan)
+    splitter = Splitter(s, Stretch(memory.buffers[0], order.record[0]), plan)
     bucket = Bucket(plan, task, splitter, memory)
     rank, low, high = (s.register(INDEX) for _ in range(3))
-    pieces = plan.levels % 2  # the area where chunks left them
 
     def run(number: Value) -> Body:
         row, which = s.floordiv(number, integer(plan.buckets)), s.rem(number, integer(plan.buckets))
@@ -217,12 +229,12 @@ def _sort_buckets(work: _Parted) -> None:
             return (rank.set(s.add(rank.value, bound(chunk, which))),)
 
         start = plan.bucket_start(s, row, which, rank.value)
-        homes = s.sum(start, 2 * plan.area), s.sum(start, (1 - pieces) * plan.area)
+        homes = s.sum(start, 2 * plan.area), s.sum(start, plan.area)
 
         def join(chunk: Value) -> Body:
             begin = bound(chunk, which)
             size = s.sub(bound(chunk, s.sum(which, 1)), begin)
-            piece = s.sum(plan.chunk_start(s, row, chunk), pieces * plan.area, begin)
+            piece = s.sum(plan.chunk_start(s, row, chunk), begin)
             goals = s.add(homes[0], low.value), s.add(homes[1], high.value)
 
             def part(lane: Value) -> Iterator[Statement]:

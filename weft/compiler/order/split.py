@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from weft.compiler.loops import BOOL, INDEX, Statement, Store, Value, When, integer, load, value
-from weft.compiler.order.code import COUNT, Code, Order
+from weft.compiler.loops import BOOL, INDEX, Statement, Value, When, integer, value
+from weft.compiler.order.code import COUNT, Code, Order, Register, Stretch
 from weft.compiler.order.network import lanes_of
 
 PART = 256  # records of a part that a network sorts
@@ -63,7 +63,7 @@ class Plan:
         return self.order.rows * self.room
 
     def chunk_start(self, s: Code, row: Value, which: Value) -> Value:
-        """Where the records of a chunk lie in each area."""
+        """Where the records of a chunk lie in the first area."""
         inside = s.mul(which, integer(self.chunk + self.lanes))
         return s.add(s.mul(row, integer(self.room)), inside)
 
@@ -74,9 +74,9 @@ class Plan:
 
 
 class Splitter:
-    """Moves records in one kernel's memory, inside vector loops of one turn."""
+    """Moves records in one piece of a kernel's memory, inside vector loops of one turn."""
 
-    def __init__(self, code: Code, home: int, plan: Plan) -> None:
+    def __init__(self, code: Code, home: Stretch | Register, plan: Plan) -> None:
         self.code, self.home = code, home
         self.dtype, self.lanes = plan.order.record[0], plan.lanes
         self.come, self.pivot = (code.register(self.dtype, self.lanes) for _ in range(2))
@@ -89,7 +89,7 @@ class Splitter:
 
     def read(self, *place: Value | int) -> Value:
         """Records."""
-        return load(self.home, self.code.sum(*place), self.dtype)
+        return self.home.at(self.code.sum(*place))
 
     def split(
         self, start: Value, count: Value, goals: tuple[Value, Value], lane: Value
@@ -108,8 +108,8 @@ class Splitter:
             yield self.below.set(s.bit_and(s.less(self.come.value, self.pivot.value), inside))
             above = s.bit_and(s.bit_not(below), inside)
             high = s.sub(s.add(goals[1], passed), low)
-            yield Store(self.home, s.sum(goals[0], low, lane), self._moved(below))
-            yield Store(self.home, s.sum(high, lane), self._moved(above))
+            yield self.home.set(self._moved(below), s.sum(goals[0], low, lane))
+            yield self.home.set(self._moved(above), s.sum(high, lane))
             yield self.low.set(s.add(low, s.across("add", s.cast(below, INDEX))))
 
         yield self.low.set(integer(0))
@@ -126,12 +126,19 @@ class Splitter:
     def _moved(self, mask: Value) -> Value:
         return value("compress", (mask, self.come.value), self.dtype)
 
-    def copied(self, start: Value, count: Value, goal: Value, lane: Value) -> Iterator[Statement]:
-        """Write so many records somewhere else."""
-        s, lanes = self.code, integer(self.lanes)
+    def copied(
+        self,
+        start: Value,
+        count: Value,
+        goal: Value,
+        lane: Value,
+        into: Stretch | None = None,
+    ) -> Iterator[Statement]:
+        """Write so many records somewhere else, perhaps into other memory."""
+        s, lanes, home = self.code, integer(self.lanes), into or self.home
 
         def copy(n: Value) -> Iterator[Statement]:
             passed = s.mul(n, lanes)
-            yield Store(self.home, s.sum(goal, passed, lane), self.read(start, passed, lane))
+            yield home.set(self.read(start, passed, lane), s.sum(goal, passed, lane))
 
         yield s.loop(s.floordiv(s.sum(count, self.lanes - 1), lanes), copy)
