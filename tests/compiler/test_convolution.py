@@ -101,6 +101,7 @@ def way(request: Any, monkeypatch: Any) -> str:
 
 
 def compiled_steps(function: Any, *arrays: Any) -> Native:
+    kernels.STORE._made.clear()  # or what was cut otherwise would serve
     return Native(wf.trace(function, *map(wf.tensor, arrays)))
 
 
@@ -171,9 +172,10 @@ def test_a_large_convolution_has_the_bits_of_its_plain_loops(monkeypatch):
         assert_same(each, expected)
 
 
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("window", [(3, 3), (2, 2), (4, 9)], ids=str)
-def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, window):
-    """Rows of a block are several images, one, or a row of their places."""
+def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, window, small):
+    """Rows of a block are several images, one, or a row of their places; panels may be `small`."""
     x = RNG.standard_normal((3, 21, 16 + window[0] - 1, 18 + window[1] - 1)).astype(np.float32)
     ct = RNG.standard_normal((3, 19, 18, 20)).astype(np.float32)
     k = np.zeros((19, 21, *window), np.float32)
@@ -181,6 +183,8 @@ def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, wi
     monkeypatch.setattr(convolve_window, "ROWS", 40)
     monkeypatch.setattr(convolve_window, "FEATURES", 5)
     monkeypatch.setattr(convolve_window, "DEEP", 50)
+    if small:
+        monkeypatch.setattr(convolve_window, "PANEL", 512)
 
     def function(x: Any, k: Any, ct: Any) -> Any:
         return wf.vjp(lambda k: wf.conv2d(x, k, padding=1), k)[1](ct)[0]
@@ -189,6 +193,7 @@ def test_gradients_of_kernels_have_the_bits_of_their_plain_loops(monkeypatch, wi
     cuts = [k.notes.get("convolve") for k in kernels_of(native)]
     (piece,) = [c for c in cuts if isinstance(c, Piece)]
     assert piece.images < 21 and piece.features < 19 and piece.window[0] < 18
+    assert piece.window[0] == 1 or piece.window[1] == ct.shape[3]
     found = [native.run([x, k, ct], threads) for threads in (1, 2, 4)]
     monkeypatch.setattr(kernels, "is_worth", lambda kernel: False)
     expected = compiled_steps(function, x, k, ct).run([x, k, ct])

@@ -20,8 +20,8 @@
     index     := a value of dtype int64           counted in elements from the buffer's first
 
 Instructions are the closed set of `weft.ops.scalars` and, for memory and structure: `variable`,
-`parameter` (an integer that the caller gives), `load`, `get` (of a local), `fma`, `dot4` (four
-bytes of one int32 by those of another, all added to a third), `across` (lanes
+`parameter` (an integer that the caller gives), `load`, `get` (of a local), `fma`, `dot4` and `dot2`
+(four bytes, or two halves, of one int32 by those of another, all added to a third), `across` (lanes
 combined by a balanced tree), `rarely` (a branch that few lanes need), `turned` (as many vectors as
 they have lanes: lane i of item k is lane k of operand i), `item` (of what has several results),
 `call` (a function, spelled out where a processor has no instruction for it), `compress` (the

@@ -134,7 +134,10 @@ def _part_chunks(work: _Parted) -> None:
 
 
 class _Chunk:
-    """Parts a chunk level by level, from one half of a task's own memory to the other."""
+    """Parts a chunk level by level, to and fro between two areas of a task's own memory.
+
+    What is not below a pivot waits in a third one.
+    """
 
     def __init__(self, plan: Plan, code: Code, sample: int) -> None:
         self.plan, self.sample = plan, sample

@@ -16,13 +16,13 @@ from weft.compiler.order.network import lanes_of
 
 PART = 256  # records of a part that a network sorts
 SAMPLE, SAMPLES = 256, 16  # records of a row's sample, in all and for each bucket
-CHUNK = 1 << 14  # bytes of a chunk, at most: the nearest cache holds it while it is parted
+CHUNK = 1 << 14  # bytes of a chunk, at most: near caches hold what it is parted in
 FEWEST_CHUNKS = 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where records lie: in three areas, each of which has room for chunks or buckets of rows."""
+    """Where records lie: in three areas, of which the first has chunks, and the others buckets."""
 
     order: Order
 

@@ -124,8 +124,10 @@ class Block:
 
         They are whole vectors, so that they can be copied as such, or one that is shorter.
         """
-        shorter = HALF < 2 * self.rows <= 2 * HALF and self.lanes > HALF
-        return HALF if shorter else ceil(self.rows / self.lanes) * self.lanes
+        if HALF < 2 * self.rows <= 2 * HALF and self.lanes > HALF:
+            return HALF
+        shorter = HALF < self.rows < self.lanes and self.rows & (self.rows - 1) == 0
+        return self.rows if shorter else ceil(self.rows / self.lanes) * self.lanes
 
     @property
     def turn(self) -> int:

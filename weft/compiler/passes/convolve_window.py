@@ -98,8 +98,9 @@ def choose_piece(found: Convolution, lanes: int, registers: int, tasks: int = 0)
         images * places, tall, lanes, registers, partial(is_regular, found.places)
     )
     most = max(PANEL // (size * vectors * lanes), 1)
-    while prod(window) > 2 * most and window[-1] > 1:
-        window[-1] = ceil(window[-1] / 2)
+    while prod(window) > 2 * most:  # the outermost axis is cut first: points stay in order
+        k = next(k for k, extent in enumerate(window) if extent > 1)
+        window[k] = ceil(window[k] / 2)
     layout = Layout(found.space, found.places, tuple(window))
     tall = even(features, wide, vectors * lanes)
     if rows % places == 0:
