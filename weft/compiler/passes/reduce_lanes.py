@@ -216,15 +216,22 @@ class LaneForm:
         return tuple(made)
 
     def several(self, here: Reduce, start: Value, count: Value) -> Loop:
-        """`count` times several steps at once, whose values then meet in order."""
+        """`count` times several steps at once, whose values then meet in order.
+
+        Where they begin at a place that is found, it stays out of the points' own places: then it
+        can be told from these what is written where.
+        """
         points = self.at_once * LANES
         step, lane, near = (self.scope.variable(n) for n in ("step", self.point.data, "lane"))
-        here = self._at({self.point: add(add(start, multiply(step, points)), lane)}, here)
+        base = add(start, multiply(step, points))
+        first = base if any(x.op == "get" for x in walk(start)) else integer(0)
+        here = self._at({self.point: add(subtract(base, first), lane)}, here)
         held = [
             [(self.scope.local("values", x.dtype, 1, points), x) for x in part.values]
             for part in here.parts
         ]
-        kept = (Assign(array, x, lane) for values in held for array, x in values)
+        place = subtract(lane, first)
+        kept = (Assign(array, x, place) for values in held for array, x in values)
         met = (
             self.totals.meet(part, tuple(get(n, x.dtype, add(near, k * LANES)) for n, x in values))
             for k in range(self.at_once)
@@ -232,7 +239,7 @@ class LaneForm:
         )
         wide = widen((*here.body, *kept), self.differing, points, self.scope)
         body = (
-            Loop(lane, integer(0), integer(points), wide, "vector", points),
+            Loop(lane, first, add(first, points), wide, "vector", points),
             Loop(near, integer(0), integer(LANES), tuple(chain(*met)), "vector", LANES),
         )
         return Loop(step, integer(0), count, body)
