@@ -292,11 +292,13 @@ def choose_shared(
     tall: int = 0,
     by_lane: bool = False,
     strip: bool | None = None,
+    both: bool = True,
 ) -> Block:
     """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows.
 
-    If there is an instruction for it, packed rows are multiplied `by_lane`. If only one factor is
-    packed before, tiles are as high as the left one if `strip`, as wide as the right one if not.
+    If there is an instruction for it, packed rows are multiplied `by_lane`. If not `both` factors
+    but only one is packed before in each run, tiles are as high as the left one if `strip`, as wide
+    as the right one if not.
     """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
@@ -308,8 +310,7 @@ def choose_shared(
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
     if vector_bytes == WIDEST and columns > lanes and not whole:
-        both = strip is None and not (once or tall)
-        fits = replace(fits, packed=True, deep=both and depth >= PIECE)
+        fits = replace(fits, packed=True, deep=both and depth >= PIECE and not once)
     high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)

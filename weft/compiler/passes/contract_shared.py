@@ -128,7 +128,8 @@ def contract_shared(
         shared = packing.shared if product is given else packing.shared[::-1]
         strip = None if packing.lasting or all(shared) else shared[0]
         by_lane = "lane" in native
-        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip)
+        both = all(shared)
+        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip, both)
         if masks(product)[0]:
             block = replace(block, depth=min(block.depth, FINE))
         ready = shared[0] or packing.lasts(product.left) or product.batch
