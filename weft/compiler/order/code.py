@@ -399,16 +399,13 @@ class Records:
 class Rows:
     """Memory that holds records, one field to a buffer."""
 
-    buffers: tuple[int, ...]
-    dtypes: tuple[DType, ...]
+    fields: tuple[Stretch, ...]
 
     def at(self, position: Value) -> tuple[Value, ...]:
         """The record at a position."""
-        pairs = zip(self.buffers, self.dtypes, strict=True)
-        return tuple(load(buffer, position, dtype) for buffer, dtype in pairs)
+        return tuple(field.at(position) for field in self.fields)
 
     def put(self, position: Value, record: tuple[Value, ...]) -> Body:
         """Write a record."""
-        return tuple(
-            Store(buffer, position, x) for buffer, x in zip(self.buffers, record, strict=True)
-        )
+        pairs = zip(self.fields, record, strict=True)
+        return tuple(field.set(x, position) for field, x in pairs)

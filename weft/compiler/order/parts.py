@@ -102,7 +102,7 @@ def _part_chunks(work: _Parted) -> None:
     """Make the records of each chunk, and part them into the pieces of all buckets."""
     task, plan, order = work.task(), work.plan, work.order
     s = task.code
-    home = Stretch(task.held([work.home]).buffers[0], order.record[0])
+    (home,) = task.held([work.home]).fields
     sample = s.buffer(work.sample, order.record[0])
     table = s.buffer(work.bounds, INDEX, "write")
     flags = s.buffer(work.flags, order.key_dtype, "write") if task.restores else -1
@@ -216,7 +216,7 @@ def _sort_buckets(work: _Parted) -> None:
     s = task.code
     memory = task.held([work.home])
     table, sample = s.buffer(work.bounds, INDEX), s.buffer(work.sample, order.record[0])
-    splitter = Splitter(s, Stretch(memory.buffers[0], order.record[0]), plan)
+    splitter = Splitter(s, memory.fields[0], plan)
     bucket = Bucket(plan, task, splitter, memory)
     rank, low, high = (s.register(INDEX) for _ in range(3))
 

@@ -25,6 +25,7 @@ from weft.compiler.order.code import (
     Records,
     Register,
     Rows,
+    Stretch,
 )
 from weft.compiler.steps import Memory
 from weft.core.common.types import DType, TensorType
@@ -118,9 +119,8 @@ class Task:
 
     def held(self, memory: Sequence[Memory], mode: str = "update") -> Rows:
         """Records in memory, one field to a piece of it."""
-        kinds = tuple(each.kind.dtype for each in memory)
-        pairs = zip(memory, kinds, strict=True)
-        return Rows(tuple(self.code.buffer(m, dtype, mode) for m, dtype in pairs), kinds)
+        pairs = ((each, each.kind.dtype) for each in memory)
+        return Rows(tuple(Stretch(self.code.buffer(m, kind, mode), kind) for m, kind in pairs))
 
     def mapped(
         self, span: Span, put: Callable[[Value, Value], Body], lanes: int = LANES
