@@ -124,7 +124,7 @@ class Block:
 
         They are whole vectors, so that they can be copied as such, or one that is shorter.
         """
-        if HALF < 2 * self.rows <= 2 * HALF and self.lanes > HALF:
+        if HALF // 2 < self.rows <= HALF < self.lanes:
             return HALF
         shorter = HALF < self.rows < self.lanes and self.rows & (self.rows - 1) == 0
         return self.rows if shorter else ceil(self.rows / self.lanes) * self.lanes
@@ -291,14 +291,15 @@ def choose_shared(
     choice: Choice,
     tall: int = 0,
     by_lane: bool = False,
-    strip: bool | None = None,
-    both: bool = True,
+    *,
+    shared: tuple[bool, bool],
+    lasting: bool,
 ) -> Block:
     """The cut of a product whose factors are packed before its tasks run; tiles of `tall` rows.
 
-    If there is an instruction for it, packed rows are multiplied `by_lane`. If not `both` factors
-    but only one is packed before in each run, tiles are as high as the left one if `strip`, as wide
-    as the right one if not.
+    If there is an instruction for it, packed rows are multiplied `by_lane`. Tasks have the `shared`
+    factors, left and right, packed for them in each run. If that is only one, and none is
+    `lasting`, tiles are as high as the left factor if that is it, as wide as the right one if not.
     """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
@@ -310,7 +311,7 @@ def choose_shared(
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
     if vector_bytes == WIDEST and columns > lanes and not whole:
-        fits = replace(fits, packed=True, deep=both and depth >= PIECE and not once)
+        fits = replace(fits, packed=True, deep=all(shared) and depth >= PIECE and not once)
     high, vectors = fits.block(rows, columns)
     wide = vectors * lanes
     deep = (choice.panels or PANELS) // ((high + wide) * size)
@@ -331,8 +332,8 @@ def choose_shared(
     tile = (tall or tile_rows), tile_columns
     if rows * columns * depth < PAIR:  # worth one thread
         tile = tile[0], balanced(columns, columns, wide)
-    elif strip is not None and not tall and (columns, rows)[strip] != UNKNOWN:
-        tile = _strip(product, (rows, columns, depth), strip, (high, wide), choice)
+    elif not (all(shared) or lasting or tall) and (columns, rows)[shared[0]] != UNKNOWN:
+        tile = _strip(product, (rows, columns, depth), shared[0], (high, wide), choice)
     elif not tall:
         batches = prod(known(e) or 1 for _, e in product.batch)
         tasks = ceil(2 * (choice.tasks or TASKS) / max(batches, 1))

@@ -9,8 +9,11 @@ from typing import TypeAlias
 
 from weft.compiler.choice import Choice
 
-PER_VECTOR = 1.8  # cycles until a vector of a packed factor is there, with vectors of WIDEST bytes
-PER_VECTOR_DEEP, PER_READ_DEEP = 1.4, 0.25  # the same along a depth, where each read counts, too
+# Cycles that a vector of the right factor takes to read, and an element of the left one.
+NEAR = 0.3, 0.05
+PACKED = 1.8, 0.05  # with vectors of WIDEST bytes, from the second cache
+PACKED_DEEP = 1.4, 0.25  # the same along a depth, where ports of the first cache count
+AGAIN = 1.5  # reads of an element where every other one is read twice
 UNUSUAL = 1.05  # how much better another block than the best for large products must be
 ROOM = 2  # rows fewer than the best block's, which long vectors do as well with
 EDGE = 1.04  # what an edge costs beyond its blocks: code of its own
@@ -65,11 +68,11 @@ class Registers:
         return min(self._candidates(), key=cycles)
 
     def _reading(self, block: Pair) -> float:
-        """Cycles that reading both factors takes; two vectors read every other row twice."""
+        """Cycles that reading both factors takes."""
         rows, vectors = block
-        if self.deep:
-            return PER_VECTOR_DEEP * vectors + PER_READ_DEEP * rows * (1.5 if vectors == TWO else 1)
-        return (PER_VECTOR if self.packed else 0.3) * vectors + 0.05 * rows
+        vector, element = PACKED_DEEP if self.deep else PACKED if self.packed else NEAR
+        again = self.deep and vectors == TWO
+        return vector * vectors + element * rows * (AGAIN if again else 1)
 
     def _is_usual(self, block: Pair) -> bool:
         """Whether a block is the one for large products, or as good: long vectors have room."""

@@ -126,10 +126,9 @@ def contract_shared(
         lanes = vector_bytes // product.dtype.itemsize
         given, product = product, product if tall else orient(product, lanes)
         shared = packing.shared if product is given else packing.shared[::-1]
-        strip = None if packing.lasting or all(shared) else shared[0]
-        by_lane = "lane" in native
-        both = all(shared)
-        block = choose_shared(product, vector_bytes, registers, choice, tall, by_lane, strip, both)
+        by_lane, lasting = "lane" in native, bool(packing.lasting)
+        fixed = product, vector_bytes, registers, choice
+        block = choose_shared(*fixed, tall, by_lane, shared=shared, lasting=lasting)
         if masks(product)[0]:
             block = replace(block, depth=min(block.depth, FINE))
         ready = shared[0] or packing.lasts(product.left) or product.batch
