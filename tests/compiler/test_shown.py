@@ -10,14 +10,14 @@ import pytest
 import weft as wf
 from weft.compiler.executable import Interpreted
 from weft.compiler.fuse import Fusion
-from weft.compiler.loops import LANES, Loop, every, walk
+from weft.compiler.loops import LANES, UNREAD, WRITTEN, Loop, Store, every, walk
 from weft.compiler.loops import expressions as values_in
 from weft.compiler.masks import behind_masks
 from weft.compiler.narrow import widened
 from weft.compiler.native import Native
 from weft.compiler.passes.contract_hidden import mask_of_sums, masks
 from weft.compiler.passes.contract_match import match
-from weft.compiler.rebuild import Scope
+from weft.compiler.rebuild import Scope, values_of
 from weft.compiler.rewrite import rewrite
 from weft.compiler.scatter import lower as lowered
 from weft.runtime.cpu.jit import host_target
@@ -69,6 +69,68 @@ def test_masked_sums_have_the_bits_of_whole_ones(mask, shape):
             np.isnan(found) & np.isnan(wanted)
         )
         assert same.all()
+
+
+def late(row: Any, column: Any) -> Any:
+    return column <= row + 600
+
+
+def extremes(mask: Any, fill: float) -> Any:
+    """Of products, which their kernel stores under a mask; one that rises, and one that falls."""
+
+    def function(x: Any, y: Any) -> Any:
+        row, column = wf.arange(x.shape[0])[:, None], wf.arange(y.shape[1])
+        found = wf.where(mask(row, column), x @ y, fill)
+        return wf.max(found, -1), wf.min(found, -1)
+
+    return function
+
+
+@pytest.mark.parametrize("fill", [-np.inf, 2.5, np.nan])
+@pytest.mark.parametrize("mask", [upper, lower, window, nothing, late])
+@pytest.mark.parametrize("columns", [33, 512, 530, 1024, 1100, 2048, 4110])
+def test_masked_extremes_have_the_bits_of_whole_ones(mask, columns, fill):
+    x, y = random(90, 7), random(7, columns)
+    trace = wf.trace(extremes(mask, fill), wf.zeros(x.shape), wf.zeros(y.shape))
+    native = Native(trace)
+    expected = Interpreted(trace).run([x, y])
+    for threads in (1, 2):
+        for found, wanted in zip(native.run([x, y], threads=threads), expected, strict=True):
+            found, wanted = np.asarray(found), np.asarray(wanted)
+            numbers = ~(np.isnan(found) & np.isnan(wanted))
+            np.testing.assert_array_equal(
+                found.view(np.int32)[numbers], wanted.view(np.int32)[numbers]
+            )
+
+
+def kernels_of(native: Native) -> list[Any]:
+    return [k for call in native.calls.values() for k in call.request.compiled.kernels]
+
+
+@pytest.mark.parametrize(("columns", "is_left_out"), [(500, False), (1030, True)])
+def test_what_nobody_reads_is_not_stored_for_long_rows(columns, is_left_out):
+    shapes = (90, 7), (7, columns)
+    native = Native(wf.trace(extremes(upper, -np.inf), *map(wf.zeros, shapes)))
+    product, *rows = kernels_of(native)
+    assert is_left_out == any(x.data == UNREAD for x in values_of(product.body))
+    assert all(is_left_out == any(x.data == WRITTEN for x in values_of(k.body)) for k in rows)
+    hidden = [s for s in every(product.body) if isinstance(s, Store) and s.value.op == "load"]
+    assert is_left_out == (not hidden)
+
+
+def test_what_a_mask_hides_is_stored_for_whoever_reads_it():
+    def function(x: Any, y: Any) -> Any:
+        seen = upper(wf.arange(90)[:, None], wf.arange(1030))
+        here, there = (wf.where(seen, each, -1.0) for each in (x @ y, (x + 1) @ y))
+        return wf.max(here, -1), wf.max(there, -1), there
+
+    x, y = np.ones((90, 7), np.float32), np.ones((7, 1030), np.float32)
+    trace = wf.trace(function, wf.zeros(x.shape), wf.zeros(y.shape))
+    native = Native(trace)
+    unread = [any(v.data == UNREAD for v in values_of(k.body)) for k in kernels_of(native)]
+    assert sum(unread) == 1
+    for found, wanted in zip(native.run([x, y]), Interpreted(trace).run([x, y]), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
 
 
 @pytest.mark.parametrize(("mask", "loops"), [(upper, 3), (lower, 3), (window, 5)])

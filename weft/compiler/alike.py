@@ -86,7 +86,8 @@ def likeness(
             read = (node.types, divisor((node, 0)), *[strides.get((node, k)) for k in places])
             rows.append((node.op, freeze(node.params), inputs, *read) if operands else read)
             continue
-        roles = (mine, node in group.rows, node in stored, fusion.kinds[node])
+        unread = node in fusion.unread
+        roles = (mine, node in group.rows, node in stored, unread, fusion.kinds[node])
         rows.append((node.op, freeze(node.params), inputs, node.types, roles))
     whole = (group.kind, group.space, group.inner, group.columns)
     members = tuple([numbers[node] for node in group.members])

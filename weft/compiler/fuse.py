@@ -41,6 +41,7 @@ LONG_ROW = 32_768  # where they are long
 DOT_WORK = 24  # instructions that the sums of a matrix product leave registers for
 CHEAP = 6  # instructions that are rather computed again than written and read,
 FREE = 24  # and those that read no memory: masks of positions
+MASKED_ROW = 512  # elements of a row that is worth asking where a mask hides it
 SPREAD = 16  # times that each number of an operand is used, which is then near whenever it is read
 PACKED = ("host", "order", "fourier")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
@@ -113,7 +114,8 @@ class Fusion:
         self.group: dict[OutputRefs, Group] = {}
         self.reads: dict[OutputRefs, tuple[Read, ...]] = {}
         self.inline: set[OutputRefs] = set()
-        self.hiding: set[OutputRefs] = set()  # stored masks whose condition products look at
+        self.hiding: set[OutputRefs] = set()  # stored masks whose condition their readers look at
+        self.unread: set[OutputRefs] = set()  # those of which nobody reads what they hide
         self.groups: list[Group] = []
         self._effects: list[Group] = []  # which stay in their order
         for node in nodes:
@@ -347,8 +349,7 @@ class Fusion:
         group.rows |= other.rows
         group.work += other.work
         group.needs = (group.needs | other.needs) - {group, other}
-        if len(other.space) > len(group.space):
-            group.space = other.space
+        group.space = max(group.space, other.space, key=len)
         for node in other.members:
             self.group[node] = group
         for each in self.groups:
@@ -366,22 +367,21 @@ class Fusion:
         in_loops, _ = self._again(fused, near=True)  # a product may read its factors many times
         for node in reversed(fused):
             outside = users.get(node, set()) - {self.group[node]}
-            loops = all(g.kind != "host" for g in outside)
-            factor = bool(outside) and all(map(self.looks, outside))
-            if node in masks and factor and self._ends_group(node, users):
-                self.hiding.add(node)
-                for r in self.reads[node]:
-                    if r.ref != node.inputs[1]:
-                        users.setdefault(r.node, set()).update(outside)
-                continue
             stays = self._is_written(node, users) or self._is_made_once(node, outside)
             cheap = in_loops if all(g.kind == "loops" for g in outside) else again
-            loops = loops and not stays and node in cheap and node not in self.kept
             refs = [r.ref for r in self.reads[node]]
-            if outside and loops and not self._changes.has_part(node, refs):
+            stays |= node in self.kept or any(g.kind == "host" for g in outside)
+            inline = node in cheap and not (stays or self._changes.has_part(node, refs))
+            is_factor = any(g.kind == "dot" for g in outside)
+            hides = node in masks and (is_factor or not inline) and all(map(self.looks, outside))
+            if outside and hides and self._ends_group(node, users):
+                self.hiding.add(node)
+                self.unread |= set() if is_factor else {node} - self.kept
+                refs.remove(node.inputs[1])
+            elif outside and inline:
                 self.inline.add(node)
-                for r in self.reads[node]:
-                    users.setdefault(r.node, set()).update(outside)
+            for source, _ in refs if node in self.hiding or node in self.inline else ():
+                users.setdefault(source, set()).update(outside)
 
     def _users(self) -> dict[OutputRefs, set[Group]]:
         """The groups that read each call."""
@@ -514,7 +514,7 @@ class Fusion:
         return tuple(found)
 
     def _seen(self, group: Group, node: OutputRefs) -> Sequence[Read]:
-        """What a call reads, with the conditions of masks that a product looks at."""
+        """What a call reads, with the conditions of masks that its kernel looks at."""
         found = list(self.reads[node])
         for r in self.reads[node] if self.looks(group) else ():
             seen = self.roots(self.looked_at(group, r.node))
@@ -529,7 +529,7 @@ class Fusion:
 
     def looks(self, group: Group) -> bool:
         """Whether a kernel may gain by the mask that an element was stored under."""
-        return group.kind == "dot"
+        return group.kind == "dot" or (group.inner >= MASKED_ROW and not group.columns)
 
     def _sorted(self) -> list[Group]:
         """Groups that compute something needed, operands first."""

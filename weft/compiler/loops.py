@@ -59,6 +59,7 @@ BOOL = np.dtype(np.bool_)
 LANES = 16  # lanes of a reduction along the last axis
 LEAF = 32  # points each lane adds up before the balanced tree begins
 WRITTEN = "written"  # of a `select` of an element from memory: it has that value there already
+UNREAD = "unread"  # of a `select` that is stored: nobody reads its second value from there
 PIECE = 256  # products that a `dot` adds up before their sum joins that of the pieces before
 
 COMPARISONS = frozenset({"less", "less_equal", "equal", "not_equal"})

@@ -23,6 +23,7 @@ from weft.compiler.index import Index, axis, flat, strided, unflat
 from weft.compiler.loops import (
     INDEX,
     LANES,
+    UNREAD,
     WRITTEN,
     Assign,
     Buffer,
@@ -155,8 +156,7 @@ class Frame:
                 self.load(ref, place) if operand == node.inputs[1] else self.source(operand, place)
             )
 
-        found = Pull(source).compute(node, point)
-        return value("select", found.args, found.dtype, WRITTEN) if found.op == "select" else found
+        return _noted(Pull(source).compute(node, point), WRITTEN)
 
     def finish(self, name: str, body: tuple[Statement, ...], points: int = 0) -> Lowered:
         """The kernel."""
@@ -184,6 +184,11 @@ def lower_group(frame: Frame) -> Lowered:
     else:
         body = _points(frame, stored)
     return frame.finish(name_of(group), body)
+
+
+def _noted(x: Value, note: str) -> Value:
+    """A choice between two values with a note on them."""
+    return value("select", x.args, x.dtype, note) if x.op == "select" else x
 
 
 def name_of(group: Group) -> str:
@@ -506,7 +511,8 @@ def _product(frame: Frame, stored: list[OutputRefs]) -> tuple[Statement, ...]:
     body: list[Statement] = [Reduce(((k.value, integer(count)),), 0, (part,))]
     for member in stored:
         at = point if member.types[0].shape == shape else unflat(here, member.types[0].shape)
-        body += frame.store(member, here, after.at((member, 0), at))
+        x = after.at((member, 0), at)
+        body += frame.store(member, here, _noted(x, UNREAD) if member in frame.fusion.unread else x)
     return nest(point, shape, tuple(body))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from weft.compiler.loops import (
     BOOL,
+    UNREAD,
     Assign,
     Loop,
     Statement,
@@ -117,6 +118,14 @@ def chosen(statements: Statements, condition: Value | None, choice: int) -> Stat
         return x.args[choice] if x.op == "select" and x.args[0] is condition else x
 
     return revise(statements, changer(change))
+
+
+def _is_unread(statement: Statement, condition: Value | None) -> bool:
+    """Whether nobody reads what a statement stores where a condition does not hold."""
+    if not isinstance(statement, Store) or statement.combine:
+        return False
+    x = statement.value
+    return x.op == "select" and x.data == UNREAD and x.args[0] is condition
 
 
 def _used(statement: Statement) -> Sequence[Value]:
@@ -229,8 +238,11 @@ class Hidden:
         return is_shown(self.sums, box_of((product.row, rows), (product.column, columns)))
 
     def epilogue(self, choice: int) -> Statements:
-        """The epilogue where a mask shows all sums, 1, or none of them, 2."""
-        return chosen(self.frame.product.epilogue, self.sums, choice)
+        """The epilogue where a mask shows all sums, 1, or none of them, 2: what is read of it."""
+        epilogue = self.frame.product.epilogue
+        if choice == 2:
+            epilogue = tuple(s for s in epilogue if not _is_unread(s, self.sums))
+        return chosen(epilogue, self.sums, choice)
 
     def no_product(self, rows: Span, columns: Span, depth: Span) -> Value | bool:
         """Whether a factor is 0 for all products."""

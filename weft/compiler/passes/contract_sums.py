@@ -512,6 +512,8 @@ class Blocks:
     ) -> Statements:
         """The epilogue of a block whose sums a mask hides: written out, if all of it is there."""
         epilogue = self.hidden.epilogue(2)
+        if not epilogue:
+            return ()
         at_once = self.frame.lanes(lambda lane: self.finish(row, column, lane, epilogue))
         return when(whole, at_once, self.finish_from_tile(row, column, slot, epilogue))
 

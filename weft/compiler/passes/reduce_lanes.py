@@ -84,13 +84,16 @@ class LaneForm:
         self.here = moved(reduce, at(reduce, self.point))
         self.rows = _rows(self.here, self.point)
         self.crossing = self.rows is not None and not _are_whole(self.rows, self.point)
+        self.shown = find(self.here, self.point)
         self.abreast = self._abreast(vector_bytes)
         self.at_once = self._at_once(vector_bytes)
-        self.shown = find(self.here, self.point)
 
     def _abreast(self, vector_bytes: int) -> int:
         """How many blocks are taken together: a power of two, fewer than wide steps need."""
-        values = [v for part in self.reduce.parts for v in part.values]
+        if self.shown is not None and not self.shown.hides_the_rest:
+            return 1
+        usual = self.reduce if self.shown is None else self.shown.shown
+        values = [v for part in usual.parts for v in part.values]
         work = [x for x in walk(*values) if x.dtype != INDEX and x.op != "const"]
         if self.reduce.body or self.rows is not None or len(work) > _CHEAP:
             return 1
@@ -161,13 +164,13 @@ class LaneForm:
         chains = [self.totals]
         while len(chains) < self.abreast:
             chains.append(Accumulators(self.reduce.parts, self.scope, LANES))
-        step = self.scope.variable(self.point.data)
         starts: Statements = ()
-        body: Statements = ()
         for k, totals in enumerate(chains):
-            start = add(first, k * BLOCK)
-            starts += self.start(start, totals)
-            body += self.step({self.point: add(start, step)}, totals)
+            starts += self.start(add(first, k * BLOCK), totals)
+        if self.shown is None:
+            steps: Statements = (self.side_by_side(chains, first, integer(0), integer(BLOCK)),)
+        else:
+            steps = self.as_shown(chains, first)
         joins: Statements = ()
         apart = 1
         while apart < len(chains):
@@ -175,7 +178,44 @@ class LaneForm:
                 for part in range(len(self.reduce.parts)):
                     joins += near.everywhere(near.joined(part, near.now(part), far.now(part)))
             apart *= 2
-        return (*starts, Loop(step, integer(0), integer(BLOCK), body, "vector", LANES), *joins)
+        return (*starts, *steps, *joins)
+
+    def side_by_side(
+        self, chains: list[Accumulators], first: Value, start: Value, stop: Value
+    ) -> Loop:
+        """The steps of as many blocks as there are chains, from `start` to `stop` of each."""
+        step, body = self.scope.variable(self.point.data), list[Statement]()
+        here = self.here if self.shown is None else self.shown.shown
+        for k, totals in enumerate(chains):
+            body += self.step({self.point: add(add(first, k * BLOCK), step)}, totals, here)
+        return Loop(step, start, stop, tuple(body), "vector", LANES)
+
+    def as_shown(self, chains: list[Accumulators], first: Value) -> Statements:
+        """Like `side_by_side`, but of blocks from whose points on some are hidden.
+
+        How many of them are shown whole is asked once; of what is hidden one step stands for all.
+        """
+        assert self.shown is not None
+        shown, made = self.shown, list[Statement]()
+        ends = [add(first, k * BLOCK) for k in range(len(chains) + 1)]
+        before, after = shown.end(self.scope, first, ends[-1], made)
+        whole = self.scope.local("whole", INDEX)
+        made.append(Assign(whole, divide(subtract(before, first), BLOCK)))
+        for count, start in enumerate(ends):
+            parts, rest = list[Statement](), integer(0)
+            if count < len(chains):  # the next block is shown up to `before`, or not at all
+                rest, stop = subtract(before, start), ends[count + 1]
+                parts.append(self.side_by_side(chains[: count + 1], first, integer(0), rest))
+                parts.append(self.run(shown.given, before, after, chains[count]))
+                near = smaller(add(after, LANES), stop)
+                parts.append(self.run(shown.hidden, after, near, chains[count]))
+            for k in range(count + 1, len(chains)):
+                parts.append(self.run(shown.hidden, ends[k], add(ends[k], LANES), chains[k]))
+            if count:
+                parts.append(self.side_by_side(chains[:count], first, rest, integer(BLOCK)))
+            is_so = value("equal", (get(whole, INDEX), integer(count)), BOOL)
+            made.append(When(is_so, tuple(parts)))
+        return tuple(made)
 
     def start(self, first: Value, totals: Accumulators | None = None) -> Statements:
         """Running values before the points from `first` on."""
@@ -244,10 +284,12 @@ class LaneForm:
         )
         return Loop(step, integer(0), count, body)
 
-    def run(self, here: Reduce, start: Value, stop: Value) -> Loop:
+    def run(
+        self, here: Reduce, start: Value, stop: Value, totals: Accumulators | None = None
+    ) -> Loop:
         """Whole steps of points that are computed like `here`."""
         point = self.scope.variable(self.point.data)
-        body = self.step({self.point: point}, here=here)
+        body = self.step({self.point: point}, totals, here)
         return Loop(point, start, stop, body, "vector", LANES)
 
     def _in_row(self, first: Value, lane: Value) -> Statements:

@@ -11,7 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce as folded
 
-from weft.compiler.loops import INDEX, LANES, Assign, Reduce, Statement, Value, get, integer, value
+from weft.compiler.loops import (
+    INDEX,
+    LANES,
+    WRITTEN,
+    Assign,
+    Reduce,
+    Statement,
+    Value,
+    get,
+    integer,
+    value,
+)
 from weft.compiler.passes.positions import compared, is_held, position
 from weft.compiler.polynomial import (
     add,
@@ -29,6 +40,7 @@ from weft.compiler.polynomial import (
 from weft.compiler.rebuild import Scope, Statements, changer, revise, values_of
 
 WORTH = 8  # instructions of a point that its being hidden saves
+_AS_ONE = frozenset({"max", "min", "and", "or"})  # what a value has no effect on the second time
 
 
 @dataclass(frozen=True)
@@ -54,43 +66,75 @@ class Shown:
         What is shown is all of the work: `run_long` makes loops of that.
         """
         made: list[Statement] = []
-
-        def let(x: Value) -> Value:
-            local = scope.local("shown", INDEX)
-            made.append(Assign(local, x))
-            return get(local, INDEX)
-
-        def around(place: Value, first: Value) -> tuple[Value, Value]:
-            """The ends of the step with a place, no earlier than a first step, or after all."""
-            points = let(subtract(smaller(larger(place, first), stop), first))
-            before = add(first, multiply(divide(points, LANES), LANES))
-            after = add(first, multiply(divide(add(points, LANES - 1), LANES), LANES))
-            after, sure = smaller(after, stop), is_held(place)
-            if not isinstance(sure, bool):  # if it is not, all steps look at the mask
-                before = value("select", (sure, before, first), INDEX)
-                after = value("select", (sure, after, stop), INDEX)
-            return let(before), let(after)
-
         at = start
+
+        def leave_out(first: Value, last: Value) -> Statement:
+            last = smaller(add(first, LANES), last) if self.counts_once else last
+            return run(self.hidden, first, last)
+
         if self.lows:
-            before, after = around(folded(larger, self.lows), start)
-            made += (run(self.hidden, start, before), run(self.given, before, after))
+            before, after = _around(scope, folded(larger, self.lows), start, stop, made)
+            made += (leave_out(start, before), run(self.given, before, after))
             at = after
         if not self.highs:
             return (*made, *run_long(self.shown, at, stop))
-        before, after = around(folded(smaller, self.highs), at)
+        before, after = self.end(scope, at, stop, made)
         made += (*run_long(self.shown, at, before), run(self.given, before, after))
-        return (*made, run(self.hidden, after, stop))
+        return (*made, leave_out(after, stop))
+
+    @property
+    def counts_once(self) -> bool:
+        """Whether one step of what is hidden stands for all."""
+        return all(p.combine in _AS_ONE for p in self.given.parts) and not self.given.body
+
+    @property
+    def hides_the_rest(self) -> bool:
+        """Whether all points from one on are hidden, and one step of them stands for all."""
+        sure = all(isinstance(is_held(high), bool) for high in self.highs)
+        return self.counts_once and sure and not self.lows
+
+    def end(
+        self, scope: Scope, start: Value, stop: Value, into: list[Statement]
+    ) -> tuple[Value, Value]:
+        """The ends of the last step of which a point is shown, if all before it are shown whole."""
+        return _around(scope, folded(smaller, self.highs), start, stop, into)
+
+
+def _around(
+    scope: Scope, place: Value, first: Value, stop: Value, into: list[Statement]
+) -> tuple[Value, Value]:
+    """The ends of the step with a place, no earlier than a first step, or after all."""
+
+    def let(x: Value) -> Value:
+        local = scope.local("shown", INDEX)
+        into.append(Assign(local, x))
+        return get(local, INDEX)
+
+    points = let(subtract(smaller(larger(place, first), stop), first))
+    before = add(first, multiply(divide(points, LANES), LANES))
+    after = add(first, multiply(divide(add(points, LANES - 1), LANES), LANES))
+    after, sure = smaller(after, stop), is_held(place)
+    if not isinstance(sure, bool):  # if it is not, all steps look at the mask
+        before = value("select", (sure, before, first), INDEX)
+        after = value("select", (sure, after, stop), INDEX)
+    return let(before), let(after)
 
 
 def find(given: Reduce, point: Value) -> Shown | None:
-    """A reduction at a point as one under a mask, if enough of it is hidden by one."""
+    """A reduction at a point as one under a mask, if enough of it is hidden by one.
+
+    What memory need not be asked for is always enough.
+    """
     conditions = [x.args[0] for x in values_of((given,)) if x.op == "select"]
     for condition in dict.fromkeys(conditions):
         ends = _ends(condition, point)
         if ends is not None:
             shown, hidden = (_chosen(given, condition, choice) for choice in (1, 2))
-            if _work(shown) - _work(hidden) >= WORTH:
+            known = any(
+                x.op == "select" and x.args[0] is condition and x.data == WRITTEN
+                for x in values_of((given,))
+            )
+            if known or _work(shown) - _work(hidden) >= WORTH:
                 return Shown(given, shown, hidden, *ends)
     return None
 
