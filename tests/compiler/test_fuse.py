@@ -9,6 +9,7 @@ import weft as wf
 from tests.compiler.bits import arrays_of, assert_same, compiled, interpreted
 from weft.compiler.native import Native
 from weft.compiler.rebuild import values_of
+from weft.compiler.steps import Call
 from weft.errors import IndexingError
 
 
@@ -120,6 +121,55 @@ def test_a_result_is_not_written_over_what_a_sum_beside_it_reads(shape, dtype):
     trace = wf.trace(function, wf.tensor(x), wf.tensor(y))
     arrays = arrays_of(trace, (x, y))
     assert_same(compiled(trace, arrays), interpreted(trace, arrays))
+
+
+EPILOGUES = {
+    "sum": lambda p, x: p + x,
+    "product": lambda p, x: (p + 1) * x - x,
+    "choice": lambda p, x: wf.where(x > 0, p, x),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 1),
+        (3, 5, 7),
+        (14, 64, 33),
+        (70, 300, 70),
+        (2, 1000, 3),
+        (5, 4096, 90),
+        (257, 64, 520),
+    ],
+    ids=str,
+)
+def test_a_product_is_written_over_what_its_epilogue_reads(sizes, dtype, name):
+    rows, depth, columns = sizes
+    shapes = (2, rows, depth), (2, depth, columns), (2, rows, columns)
+    random = np.random.default_rng(sum(sizes))
+    given = [(3 * random.standard_normal(shape)).astype(dtype) for shape in shapes]
+
+    def function(a, b, z):
+        return EPILOGUES[name](a @ b, wf.cumsum(z, axis=-1))  # which is a kernel of its own
+
+    trace = wf.trace(function, *map(wf.tensor, given))
+    pairs = [p for step in Native(trace).steps if isinstance(step, Call) for p in step.in_place]
+    assert pairs or rows == columns == 1
+    assert_same(compiled(trace, given), interpreted(trace, given))
+
+
+def test_a_product_is_not_written_over_its_factors():
+    def function(a, z):
+        x = wf.cumsum(z, axis=-1)
+        return x @ a + x, a @ x + x
+
+    given = np.random.default_rng(0).standard_normal((2, 40, 40))
+    trace = wf.trace(function, *map(wf.tensor, given))
+    steps = Native(trace).steps
+    assert not any(s.in_place for s in steps if isinstance(s, Call) and "matmul" in s.name)
+    assert_same(compiled(trace, given), interpreted(trace, given))
 
 
 CHOICES = {

@@ -205,7 +205,7 @@ class Assembler:
             made = [
                 replace(c, is_part=True, members=() if k else members) for k, c in enumerate(made)
             ]
-        if group.kind == "loops" and len(made) == 1:
+        if group.kind in ("loops", "dot") and len(made) == 1:
             pairs = tuple((memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory)
             made[0] = replace(made[0], in_place=pairs)
         return made
@@ -465,6 +465,8 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     inline = fusion.pulled(group)
     reads = [r for n in (*group.members, *inline) for r in fusion.reads[n]]
     moved = {r.node for r in reads if r.step != 1}  # whose own reads are out of order here
+    if group.kind == "dot":
+        moved |= {r.node for r in fusion.reads[group.members[0]]}  # factors
     for node in sorted(inline, key=fusion.order.__getitem__, reverse=True):
         if node in moved:
             moved |= {r.node for r in fusion.reads[node]}

@@ -218,6 +218,19 @@ def _set_free(chain: _Chain, rest: Sequence[Entry]) -> None:
     late = {*chain.after, *free}
     chain.members, chain.after = bound, [entry for entry in rest if entry in late]
     chain.sums = [entry for entry in chain.sums if entry in bound]
+    _set_early(chain)
+
+
+def _set_early(chain: _Chain) -> None:
+    """Put each sum next to what makes its terms: others may then write over them."""
+    waiting, made = list(chain.sums), list[Entry]()
+    for entry in (e for e in chain.members if e not in chain.sums):
+        made.append(entry)
+        here = {node for e in made for node in e.group.members}
+        ready = [e for e in waiting if e.reads & chain.made <= here]
+        made += ready
+        waiting = [e for e in waiting if e not in ready]
+    chain.members = made + waiting
 
 
 def _panels(
