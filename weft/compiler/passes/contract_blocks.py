@@ -312,9 +312,10 @@ def choose_shared(
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
     if vector_bytes == WIDEST and columns > lanes and not whole:
         fits = replace(fits, packed=True, deep=all(shared) and depth >= PIECE and not once)
-    high, vectors = fits.block(rows, columns)
+    panels = (choice.panels or PANELS) // size
+    high, vectors = replace(fits, points=panels // PIECE).block(rows, columns)
     wide = vectors * lanes
-    deep = (choice.panels or PANELS) // ((high + wide) * size)
+    deep = panels // (high + wide)
     deep = max(min(deep, choice.deep or DEEP) // 8 * 8, 8)
     if forced_path() == "shared":
         deep = 2 * UNROLL

@@ -39,6 +39,7 @@ class Registers:
     most: int = 16  # rows
     packed: bool = False  # whether vectors of WIDEST bytes come packed, two at least
     deep: bool = False  # whether the depth hides what beginning and ending such a block costs
+    points: int = 0  # rows and columns of such a block together, at most
 
     @property
     def usual(self) -> Pair:
@@ -93,8 +94,16 @@ class Registers:
         for vectors in range(2 if self.packed else 1, wide + 1):
             for high in range(step, most + 1, step):
                 fits = high * vectors <= sums and high * vectors + vectors < self.registers
-                if fits and self.tall % high == 0:
+                if fits and self._are_near((high, vectors)) and self.tall % high == 0:
                     yield high, vectors
+
+    def _are_near(self, block: Pair) -> bool:
+        """Whether a cache holds as much of both factors as is wanted of a depth: always the usual.
+
+        Sums of shorter parts of the depth would be read and written more often.
+        """
+        points, usual = (high + vectors * self.lanes for high, vectors in (block, self.usual))
+        return not self.deep or points <= max(self.points, usual)
 
 
 def lonely(block: Pair, registers: int) -> float:
