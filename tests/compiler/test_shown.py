@@ -103,6 +103,60 @@ def test_masked_extremes_have_the_bits_of_whole_ones(mask, columns, fill):
             )
 
 
+def of_elements(x: Any, mask: Any) -> Any:
+    return wf.max(wf.where(mask, wf.sin(x) * 3, x), -1)
+
+
+def of_columns(x: Any, mask: Any) -> Any:
+    return wf.min(wf.where(mask, wf.exp(x), wf.arange(x.shape[1], dtype=wf.float32)), -1)
+
+
+def of_what_is_shown(x: Any, mask: Any) -> Any:
+    return wf.max(wf.where(mask, wf.exp(x), -1) * x, -1)
+
+
+def of_products(x: Any, mask: Any) -> Any:
+    return wf.max(wf.where(mask, x[:, :7] @ wf.ones((7, x.shape[1])), x), -1)
+
+
+def of_products_and_rows(x: Any, mask: Any) -> Any:
+    found = wf.where(mask, x[:, :7] @ wf.ones((7, x.shape[1])), x[3])
+    return wf.max(found, -1), wf.max(wf.reshape(found, (-1, 2 * x.shape[1])), -1)
+
+
+@pytest.mark.parametrize(
+    "function", [of_elements, of_columns, of_what_is_shown, of_products, of_products_and_rows]
+)
+@pytest.mark.parametrize("mask", [upper, lower, late])
+@pytest.mark.parametrize("columns", [300, 600, 2048])
+def test_what_is_hidden_may_differ_from_place_to_place(mask, columns, function):
+    def extreme(x: Any) -> Any:
+        return function(x, mask(wf.arange(90)[:, None], wf.arange(columns)))
+
+    x = np.random.default_rng(columns).normal(size=(90, columns)).astype(np.float32)
+    trace = wf.trace(extreme, wf.zeros(x.shape))
+    for found, wanted in zip(Native(trace).run([x]), Interpreted(trace).run([x]), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_a_chain_of_kernels_keeps_what_a_mask_is_filled_with():
+    n = 2048
+
+    def function(a: Any, b: Any, x: Any, y: Any) -> Any:
+        filling = a @ b
+        found = wf.where(upper(wf.arange(n)[:, None], wf.arange(n)), x @ y, filling)
+        return wf.max(filling, -1), wf.max(wf.reshape(found, (n // 2, 2 * n)), -1)
+
+    shapes = (n, 8), (8, n), (n, 8), (8, n)
+    given = [
+        np.random.default_rng(k).normal(size=s).astype(np.float32) for k, s in enumerate(shapes)
+    ]
+    trace = wf.trace(function, *map(wf.zeros, shapes))
+    native = Native(trace)
+    for found, wanted in zip(native.run(given), Interpreted(trace).run(given), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+
+
 def kernels_of(native: Native) -> list[Any]:
     return [k for call in native.calls.values() for k in call.request.compiled.kernels]
 

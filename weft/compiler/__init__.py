@@ -35,7 +35,8 @@
 | `choice`, `choices` | what may be decided otherwise about a heavy kernel; what tuning decided |
 | `search` | `search`: candidates measured in turns, within a time |
 | `kernels`, `lift` | kernels by form, compiled once; literals that become parameters |
-| `fuse`, `updates` | `Fusion`: what runs together; what changes a few elements |
+| `fuse`, `groups` | `Fusion`: what runs together; groups of calls, and what they read |
+| `updates` | what changes a few elements |
 | `positions` | which positions are checked, and where |
 | `lower`, `scatter`, `few`, `small`, `reports` | groups of calls become kernels |
 | `joins` | joins of many pieces: a kernel for each of them |

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from weft.compiler.fuse import Fusion, Group
+from weft.compiler.fuse import Fusion
+from weft.compiler.groups import Group
 from weft.compiler.lower import Lowered
 from weft.compiler.point import divisor
 from weft.compiler.scatter import lower

@@ -11,7 +11,8 @@ from weft.compiler.alike import Alike
 from weft.compiler.convolution import products_of
 from weft.compiler.entries import Entry, entry_of
 from weft.compiler.fourier.lower import lower_fourier
-from weft.compiler.fuse import PACKED, PRODUCTS, Fusion, Group
+from weft.compiler.fuse import PACKED, PRODUCTS, Fusion
+from weft.compiler.groups import Group
 from weft.compiler.kernels import OFTEN, STORE, Compiled, Cut, Request, evaluate
 from weft.compiler.loops import INDEX, Kernel
 from weft.compiler.lower import Lowered, levels
@@ -465,8 +466,6 @@ def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
     inline = fusion.pulled(group)
     reads = [r for n in (*group.members, *inline) for r in fusion.reads[n]]
     moved = {r.node for r in reads if r.step != 1}  # whose own reads are out of order here
-    if group.kind == "dot":
-        moved |= {r.node for r in fusion.reads[group.members[0]]}  # factors
     for node in sorted(inline, key=fusion.order.__getitem__, reverse=True):
         if node in moved:
             moved |= {r.node for r in fusion.reads[node]}

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from weft.compiler.fuse import Fusion, Group
+from weft.compiler.fuse import Fusion
+from weft.compiler.groups import Group
 from weft.compiler.recompute import is_transpose
 from weft.compiler.steps import Call, Step
 from weft.core.common.types import TensorType

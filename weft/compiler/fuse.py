@@ -10,12 +10,12 @@ belong to no group: whoever reads one reads through it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
 from weft.compiler.complex_values import loaded
 from weft.compiler.folds import folded
+from weft.compiler.groups import Group, Read
 from weft.compiler.index import Index, axis, flat
 from weft.compiler.loops import Value, integer
 from weft.compiler.point import (
@@ -36,8 +36,6 @@ from weft.core.graph.node import OutputRefs, Ref
 from weft.ops.families import ElementwiseOperation
 
 MOST_WORK = 600  # instructions for one element beyond which a kernel is not made larger
-FEW_ROWS = 8  # rows that are too few to share among threads,
-LONG_ROW = 32_768  # where they are long
 DOT_WORK = 24  # instructions that the sums of a matrix product leave registers for
 CHEAP = 6  # instructions that are rather computed again than written and read,
 FREE = 24  # and those that read no memory: masks of positions
@@ -46,42 +44,6 @@ SPREAD = 16  # times that each number of an operand is used, which is then near 
 PACKED = ("host", "order", "fourier")  # calls that read whole operands from memory, row by row
 _LOOPS = ("map", "reduce")
 PRODUCTS = frozenset({"dot", "conv"})  # kernels of sums of products, which take an epilogue
-
-
-class Read:
-    """One operand of a call, through views: a result and the index it is read at."""
-
-    __slots__ = ("node", "point", "ref", "step")
-
-    def __init__(self, ref: Ref, point: Point, step: int) -> None:
-        self.ref = ref
-        self.node = ref[0]  # the call that is read
-        self.point = point
-        self.step = step  # elements of the reader's space for each element read; 0: not in order
-
-
-@dataclass(eq=False)
-class Group:
-    """Calls that become one kernel."""
-
-    kind: str
-    space: Shape
-    members: list[OutputRefs] = field(default_factory=list)
-    inner: int = 0  # elements in a row; 0 while nothing is reduced
-    columns: tuple[int, ...] = ()  # reduced axes, where they are not the last ones
-    rows: set[OutputRefs] = field(default_factory=set)  # members that have one value for each row
-    needs: set[Group] = field(default_factory=set)
-    work: int = 0
-    position: int = 0
-
-    @property
-    def size(self) -> int:
-        """How many elements the space has."""
-        return prod(self.space)
-
-    def is_closed(self, inner: int) -> bool:
-        """Whether a row's result can only be used when all rows are done: too few, too long."""
-        return inner > LONG_ROW and self.size // max(inner, 1) < FEW_ROWS
 
 
 class Fusion:
@@ -349,7 +311,8 @@ class Fusion:
         group.rows |= other.rows
         group.work += other.work
         group.needs = (group.needs | other.needs) - {group, other}
-        group.space = max(group.space, other.space, key=len)
+        if len(other.space) > len(group.space):
+            group.space = other.space
         for node in other.members:
             self.group[node] = group
         for each in self.groups:
@@ -372,15 +335,18 @@ class Fusion:
             refs = [r.ref for r in self.reads[node]]
             stays |= node in self.kept or any(g.kind == "host" for g in outside)
             inline = node in cheap and not (stays or self._changes.has_part(node, refs))
-            is_factor = any(g.kind == "dot" for g in outside)
-            hides = node in masks and (is_factor or not inline) and all(map(self.looks, outside))
+            in_dots = any(g.kind == "dot" for g in outside)  # which read what tiles hide, too
+            hides = node in masks and (in_dots or not inline) and all(map(self.looks, outside))
             if outside and hides and self._ends_group(node, users):
                 self.hiding.add(node)
-                self.unread |= set() if is_factor else {node} - self.kept
+                if not in_dots and node not in self.kept:
+                    self.unread.add(node)
                 refs.remove(node.inputs[1])
             elif outside and inline:
                 self.inline.add(node)
-            for source, _ in refs if node in self.hiding or node in self.inline else ():
+            else:
+                continue
+            for source, _ in refs:
                 users.setdefault(source, set()).update(outside)
 
     def _users(self) -> dict[OutputRefs, set[Group]]:
@@ -425,11 +391,15 @@ class Fusion:
         return alone and light and self.kept.isdisjoint(part.members)
 
     def _ends_group(self, node: OutputRefs, users: dict[OutputRefs, set[Group]]) -> bool:
-        """Whether what a mask shows is computed with it, and nobody else needs that."""
-        shown, slot = node.inputs[1]
+        """Whether what a mask shows is computed with it, and nobody else needs that.
+
+        In the place of what it hides there is one number.
+        """
+        _, (shown, slot), hidden = node.inputs
         group = self.group[node]
         return (
-            self.group.get(shown) is group
+            all(source.types[k].size == 1 for source, k in self.roots([hidden]))
+            and self.group.get(shown) is group
             and users.get(shown) == {group}
             and shown.types[slot].shape == node.types[0].shape
             and not self.kept.intersection(r.node for r in self.reads[node])

@@ -16,9 +16,10 @@ import numpy as np
 
 from weft.compiler.fourier.gpu import staged
 from weft.compiler.fourier.lower import lower_fourier
-from weft.compiler.fuse import PACKED, Fusion, Group
+from weft.compiler.fuse import PACKED, Fusion
 from weft.compiler.gpu_panels import with_panels
 from weft.compiler.gpu_steps import Block, Call, GpuProgram, Launch, Step, Work
+from weft.compiler.groups import Group
 from weft.compiler.loops import INDEX, Kernel, Value, const
 from weft.compiler.lower import Lowered
 from weft.compiler.masks import behind_masks

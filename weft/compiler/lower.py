@@ -18,7 +18,8 @@ import numpy as np
 from weft.compiler import folds
 from weft.compiler.balanced import combined
 from weft.compiler.complex_values import loaded, parts, whole
-from weft.compiler.fuse import CHEAP, Fusion, Group
+from weft.compiler.fuse import CHEAP, Fusion
+from weft.compiler.groups import Group
 from weft.compiler.index import Index, axis, flat, strided, unflat
 from weft.compiler.loops import (
     INDEX,

@@ -223,10 +223,10 @@ def _set_free(chain: _Chain, rest: Sequence[Entry]) -> None:
 
 def _set_early(chain: _Chain) -> None:
     """Put each sum next to what makes its terms: others may then write over them."""
-    waiting, made = list(chain.sums), list[Entry]()
+    waiting, made, here = list(chain.sums), list[Entry](), set[OutputRefs]()
     for entry in (e for e in chain.members if e not in chain.sums):
         made.append(entry)
-        here = {node for e in made for node in e.group.members}
+        here.update(entry.group.members)
         ready = [e for e in waiting if e.reads & chain.made <= here]
         made += ready
         waiting = [e for e in waiting if e not in ready]

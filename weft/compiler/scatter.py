@@ -13,7 +13,8 @@ from math import prod
 from weft.compiler.complex_values import loaded, parts
 from weft.compiler.convolution import lower_convolution
 from weft.compiler.few import lower_few
-from weft.compiler.fuse import Fusion, Group
+from weft.compiler.fuse import Fusion
+from weft.compiler.groups import Group
 from weft.compiler.index import Index, flat
 from weft.compiler.joins import lower_join
 from weft.compiler.loops import INDEX, Statement, Store, Value, integer

@@ -196,23 +196,22 @@ class LaneForm:
         How many of them are shown whole is asked once; of what is hidden one step stands for all.
         """
         assert self.shown is not None
-        shown, made = self.shown, list[Statement]()
+        shown, made, zero = self.shown, list[Statement](), integer(0)
         ends = [add(first, k * BLOCK) for k in range(len(chains) + 1)]
         before, after = shown.end(self.scope, first, ends[-1], made)
         whole = self.scope.local("whole", INDEX)
         made.append(Assign(whole, divide(subtract(before, first), BLOCK)))
-        for count, start in enumerate(ends):
-            parts, rest = list[Statement](), integer(0)
-            if count < len(chains):  # the next block is shown up to `before`, or not at all
-                rest, stop = subtract(before, start), ends[count + 1]
-                parts.append(self.side_by_side(chains[: count + 1], first, integer(0), rest))
+        for count, end in enumerate(ends):
+            parts, at = list[Statement](), zero
+            if count < len(chains):  # the block after the whole ones is shown up to `before`
+                at = subtract(before, end)
+                parts.append(self.side_by_side(chains[: count + 1], first, zero, at))
                 parts.append(self.run(shown.given, before, after, chains[count]))
-                near = smaller(add(after, LANES), stop)
-                parts.append(self.run(shown.hidden, after, near, chains[count]))
-            for k in range(count + 1, len(chains)):
-                parts.append(self.run(shown.hidden, ends[k], add(ends[k], LANES), chains[k]))
+            for k in range(count, len(chains)):
+                start = after if k == count else ends[k]
+                parts.append(self.run(shown.hidden, *shown.some(start, ends[k + 1]), chains[k]))
             if count:
-                parts.append(self.side_by_side(chains[:count], first, rest, integer(BLOCK)))
+                parts.append(self.side_by_side(chains[:count], first, at, integer(BLOCK)))
             is_so = value("equal", (get(whole, INDEX), integer(count)), BOOL)
             made.append(When(is_so, tuple(parts)))
         return tuple(made)

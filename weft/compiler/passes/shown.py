@@ -28,6 +28,7 @@ from weft.compiler.polynomial import (
     add,
     coefficient,
     divide,
+    hides,
     larger,
     multiply,
     number,
@@ -47,6 +48,7 @@ _AS_ONE = frozenset({"max", "min", "and", "or"})  # what a value has no effect o
 class Shown:
     """A reduction's points under a mask, which shows those from all `lows` on up to all `highs`."""
 
+    point: Value
     given: Reduce
     shown: Reduce
     hidden: Reduce
@@ -67,25 +69,26 @@ class Shown:
         """
         made: list[Statement] = []
         at = start
-
-        def leave_out(first: Value, last: Value) -> Statement:
-            last = smaller(add(first, LANES), last) if self.counts_once else last
-            return run(self.hidden, first, last)
-
         if self.lows:
             before, after = _around(scope, folded(larger, self.lows), start, stop, made)
-            made += (leave_out(start, before), run(self.given, before, after))
+            made += (run(self.hidden, *self.some(start, before)), run(self.given, before, after))
             at = after
         if not self.highs:
             return (*made, *run_long(self.shown, at, stop))
         before, after = self.end(scope, at, stop, made)
         made += (*run_long(self.shown, at, before), run(self.given, before, after))
-        return (*made, leave_out(after, stop))
+        return (*made, run(self.hidden, *self.some(after, stop)))
+
+    def some(self, start: Value, stop: Value) -> tuple[Value, Value]:
+        """The ends of hidden steps that need be taken: of the first one, if it stands for all."""
+        return start, smaller(add(start, LANES), stop) if self.counts_once else stop
 
     @property
     def counts_once(self) -> bool:
-        """Whether one step of what is hidden stands for all."""
-        return all(p.combine in _AS_ONE for p in self.given.parts) and not self.given.body
+        """Whether one step of what is hidden stands for all: the same values, met again."""
+        parts = self.hidden.parts
+        differs = any(hides(x, self.point) for part in parts for x in part.values)
+        return all(p.combine in _AS_ONE for p in parts) and not (differs or self.given.body)
 
     @property
     def hides_the_rest(self) -> bool:
@@ -125,17 +128,14 @@ def find(given: Reduce, point: Value) -> Shown | None:
 
     What memory need not be asked for is always enough.
     """
-    conditions = [x.args[0] for x in values_of((given,)) if x.op == "select"]
-    for condition in dict.fromkeys(conditions):
+    choices = [x for x in values_of((given,)) if x.op == "select"]
+    written = {x.args[0] for x in choices if x.data == WRITTEN}
+    for condition in dict.fromkeys(x.args[0] for x in choices):
         ends = _ends(condition, point)
         if ends is not None:
             shown, hidden = (_chosen(given, condition, choice) for choice in (1, 2))
-            known = any(
-                x.op == "select" and x.args[0] is condition and x.data == WRITTEN
-                for x in values_of((given,))
-            )
-            if known or _work(shown) - _work(hidden) >= WORTH:
-                return Shown(given, shown, hidden, *ends)
+            if condition in written or _work(shown) - _work(hidden) >= WORTH:
+                return Shown(point, given, shown, hidden, *ends)
     return None
 
 
