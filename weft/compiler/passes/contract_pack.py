@@ -26,7 +26,7 @@ from weft.compiler.passes.contract_match import Axis, runs_along
 from weft.compiler.polynomial import add, divide, is_multiple, known, multiply, smaller, subtract
 from weft.compiler.rebuild import Statements, rebuild
 
-FEW = 8  # points of the depth that are copied for all panels before the next ones
+FEW = 4  # points of the depth that are copied for all panels before the next ones
 
 
 def pack_left(frame: Frame, left: Value, rows: Span, panel: Value, depth: Span) -> Statements:
