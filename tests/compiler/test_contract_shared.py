@@ -16,6 +16,7 @@ from weft.compiler.choice import Choice
 from weft.compiler.emit_cpu import emit
 from weft.compiler.kernels import evaluate
 from weft.compiler.loops import (
+    PIECE,
     Assign,
     Kernel,
     Loop,
@@ -251,6 +252,18 @@ def test_large_deep_products_take_the_block_that_reads_least(
     *_, sums = contract_shared(kernel, 64, 32, packing=packing)
     found: Block = sums.notes["contract"]
     assert (found.rows, found.vectors) == block
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [64, 80, 96, 112, 128, 160, 256, 512])
+def test_blocks_of_deep_products_leave_room_for_a_whole_piece_of_the_depth(
+    columns: int, dtype: str
+) -> None:
+    kernel = product(Case(512, columns, 2048, dtype=np.dtype(dtype)))
+    for choice in (Choice(), Choice(panels=1 << 13)):  # that of a cache too small for any block
+        *_, sums = contract_shared(kernel, 64, 32, choice)
+        found: Block = sums.notes["contract"]
+        assert choice.panels or found.depth == PIECE
 
 
 @pytest.mark.parametrize("depth, fetches", [(256, False), (600, True)])
