@@ -303,14 +303,14 @@ def choose_shared(
     """
     size, extents = product.dtype.itemsize, (product.row[1], product.column[1], product.depth[1])
     rows, columns, depth = (UNKNOWN if (n := known(e)) is None else max(n, 1) for e in extents)
-    lanes = vector_bytes // size
+    lanes, widest = vector_bytes // size, vector_bytes == WIDEST
     whole = by_lane and rows >= FEW_TILES and tall % lanes == 0
     fits = Registers(lanes, registers, vector_bytes, choice, tall, lanes if whole else 1)
     # Packing the left factor would not pay: a few of its rows are read where they lie.
-    once = vector_bytes == WIDEST and columns * size <= ONCE and is_plain(product.left)
+    once = widest and columns * size <= ONCE and is_plain(product.left)
     once = once and runs_along(product.left, product.depth[0]) and not forced_path()
     fits = replace(fits, most=FLAT_ROWS if once else fits.most)
-    if vector_bytes == WIDEST and columns > lanes and not whole:
+    if widest and columns > lanes and not whole:
         fits = replace(fits, packed=True, deep=all(shared) and depth >= PIECE and not once)
     panels = (choice.panels or PANELS) // size
     high, vectors = replace(fits, points=panels // PIECE).block(rows, columns)
@@ -323,13 +323,11 @@ def choose_shared(
         deep = min(deep, PIECE)
     else:
         deep = ceil(balanced(depth, deep, UNROLL) / 8) * 8
-    held, waiting = HELD, WAITING
-    if vector_bytes == WIDEST:
-        held, waiting = HELD_WIDE, WAITING_WIDE
-    most = choice.right or held
-    tile_columns = balanced(columns, max(most // (deep * size) // wide * wide, wide), wide)
-    most = choice.sums or waiting
-    tile_rows = balanced(rows, max(most // (tile_columns * size) // high * high, high), high)
+    held, waiting = (HELD_WIDE, WAITING_WIDE) if widest else (HELD, WAITING)
+    most = (choice.right or held) // (deep * size)
+    tile_columns = balanced(columns, max(most // wide * wide, wide), wide)
+    most = (choice.sums or waiting) // (tile_columns * size)
+    tile_rows = balanced(rows, max(most // high * high, high), high)
     tile = (tall or tile_rows), tile_columns
     if rows * columns * depth < PAIR:  # worth one thread
         tile = tile[0], balanced(columns, columns, wide)
@@ -341,7 +339,7 @@ def choose_shared(
         tile = _enough((rows, columns), tile, (high, wide), tasks)
     packs = not (once and (tall or rows) % high == 0)
     block = Block(high, vectors, lanes, *tile, deep, packs, True)
-    if vector_bytes == WIDEST:
+    if widest:
         # Few rows stay in a cache while one panel of columns after another meets all of them.
         inside = packs and depth <= deep and 0 < tall <= FEW_TILES
         block = replace(block, rows_inside=inside, fetches=True)
