@@ -260,10 +260,16 @@ def test_blocks_of_deep_products_leave_room_for_a_whole_piece_of_the_depth(
     columns: int, dtype: str
 ) -> None:
     kernel = product(Case(512, columns, 2048, dtype=np.dtype(dtype)))
-    for choice in (Choice(), Choice(panels=1 << 13)):  # that of a cache too small for any block
-        *_, sums = contract_shared(kernel, 64, 32, choice)
+    *_, sums = contract_shared(kernel, 64, 32)
+    assert sums.notes["contract"].depth == PIECE
+
+
+def test_a_cache_too_small_for_any_block_has_no_larger_ones_than_the_usual() -> None:
+    for columns in (64, 80, 96, 512):
+        kernel = product(Case(512, columns, 2048))
+        *_, sums = contract_shared(kernel, 64, 32, Choice(panels=1 << 13))
         found: Block = sums.notes["contract"]
-        assert choice.panels or found.depth == PIECE
+        assert found.rows + found.columns <= 8 + 48
 
 
 @pytest.mark.parametrize("depth, fetches", [(256, False), (600, True)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from tests.compiler.bits import assert_same
 from weft.compiler.executable import Interpreted
 from weft.compiler.fuse import Fusion
 from weft.compiler.loops import LANES, UNREAD, WRITTEN, Loop, Store, every, walk
@@ -62,13 +63,7 @@ def random(*shape: int) -> np.ndarray:
 def test_masked_sums_have_the_bits_of_whole_ones(mask, shape):
     x = random(*shape)
     trace = wf.trace(weights(mask), wf.zeros(shape))
-    expected = Interpreted(trace).run([x])
-    for found, wanted in zip(Native(trace).run([x], threads=2), expected, strict=True):
-        found, wanted = np.asarray(found), np.asarray(wanted)
-        same = (found.view(np.int32) == wanted.view(np.int32)) | (
-            np.isnan(found) & np.isnan(wanted)
-        )
-        assert same.all()
+    assert_same(Native(trace).run([x], threads=2), Interpreted(trace).run([x]))
 
 
 def late(row: Any, column: Any) -> Any:
@@ -95,12 +90,7 @@ def test_masked_extremes_have_the_bits_of_whole_ones(mask, columns, fill):
     native = Native(trace)
     expected = Interpreted(trace).run([x, y])
     for threads in (1, 2):
-        for found, wanted in zip(native.run([x, y], threads=threads), expected, strict=True):
-            found, wanted = np.asarray(found), np.asarray(wanted)
-            numbers = ~(np.isnan(found) & np.isnan(wanted))
-            np.testing.assert_array_equal(
-                found.view(np.int32)[numbers], wanted.view(np.int32)[numbers]
-            )
+        assert_same(native.run([x, y], threads=threads), expected)
 
 
 def of_elements(x: Any, mask: Any) -> Any:
@@ -135,8 +125,7 @@ def test_what_is_hidden_may_differ_from_place_to_place(mask, columns, function):
 
     x = np.random.default_rng(columns).normal(size=(90, columns)).astype(np.float32)
     trace = wf.trace(extreme, wf.zeros(x.shape))
-    for found, wanted in zip(Native(trace).run([x]), Interpreted(trace).run([x]), strict=True):
-        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    assert_same(Native(trace).run([x]), Interpreted(trace).run([x]))
 
 
 def test_a_chain_of_kernels_keeps_what_a_mask_is_filled_with():
@@ -152,9 +141,7 @@ def test_a_chain_of_kernels_keeps_what_a_mask_is_filled_with():
         np.random.default_rng(k).normal(size=s).astype(np.float32) for k, s in enumerate(shapes)
     ]
     trace = wf.trace(function, *map(wf.zeros, shapes))
-    native = Native(trace)
-    for found, wanted in zip(native.run(given), Interpreted(trace).run(given), strict=True):
-        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    assert_same(Native(trace).run(given), Interpreted(trace).run(given))
 
 
 def kernels_of(native: Native) -> list[Any]:
@@ -183,8 +170,7 @@ def test_what_a_mask_hides_is_stored_for_whoever_reads_it():
     native = Native(trace)
     unread = [any(v.data == UNREAD for v in values_of(k.body)) for k in kernels_of(native)]
     assert sum(unread) == 1
-    for found, wanted in zip(native.run([x, y]), Interpreted(trace).run([x, y]), strict=True):
-        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    assert_same(native.run([x, y]), Interpreted(trace).run([x, y]))
 
 
 @pytest.mark.parametrize(("mask", "loops"), [(upper, 3), (lower, 3), (window, 5)])

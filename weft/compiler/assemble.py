@@ -206,7 +206,8 @@ class Assembler:
             made = [
                 replace(c, is_part=True, members=() if k else members) for k, c in enumerate(made)
             ]
-        if group.kind in ("loops", "dot") and len(made) == 1:
+        waits = cut is not None and cut[0] > 0  # sums of a piece do, where the result will be
+        if group.kind in ("loops", "dot") and len(made) == 1 and not waits:
             pairs = tuple((memory[a], memory[b]) for a, b in in_place(fusion, group) if a in memory)
             made[0] = replace(made[0], in_place=pairs)
         return made
@@ -462,7 +463,10 @@ class Assembler:
 
 
 def in_place(fusion: Fusion, group: Group) -> list[tuple[Ref, Ref]]:
-    """Operands that are read only where the kernel is about to write, with what is written."""
+    """Operands that are read only where the kernel is about to write, with what is written.
+
+    Factors of a product never are: they are in no order of its elements.
+    """
     inline = fusion.pulled(group)
     reads = [r for n in (*group.members, *inline) for r in fusion.reads[n]]
     moved = {r.node for r in reads if r.step != 1}  # whose own reads are out of order here
