@@ -160,17 +160,19 @@ def test_what_nobody_reads_is_not_stored_for_long_rows(columns, is_left_out):
 
 
 def test_what_a_mask_hides_is_stored_for_whoever_reads_it():
-    def function(x: Any, y: Any) -> Any:
+    """Of two products that are alike, one is a result."""
+
+    def function(x: Any, y: Any, z: Any) -> Any:
         seen = upper(wf.arange(90)[:, None], wf.arange(1030))
-        here, there = (wf.where(seen, each, -1.0) for each in (x @ y, (x + 1) @ y))
+        here, there = (wf.where(seen, each @ z, -1.0) for each in (x, y))
         return wf.max(here, -1), wf.max(there, -1), there
 
-    x, y = np.ones((90, 7), np.float32), np.ones((7, 1030), np.float32)
-    trace = wf.trace(function, wf.zeros(x.shape), wf.zeros(y.shape))
+    given = [np.full(shape, 2, np.float32) for shape in ((90, 7), (90, 7), (7, 1030))]
+    trace = wf.trace(function, *(wf.zeros(x.shape) for x in given))
     native = Native(trace)
     unread = [any(v.data == UNREAD for v in values_of(k.body)) for k in kernels_of(native)]
     assert sum(unread) == 1
-    assert_same(native.run([x, y]), Interpreted(trace).run([x, y]))
+    assert_same(native.run(given), Interpreted(trace).run(given))
 
 
 @pytest.mark.parametrize(("mask", "loops"), [(upper, 3), (lower, 3), (window, 5)])
